@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from gnnkit import config
-from gnnkit.config.settings import DEFAULT_TASK, USUAL_ORDERS, Settings, settle, with_choice
+from gnnkit.config.settings import AUTO, DEFAULT_TASK, USUAL_ORDERS, Settings, settle, with_choice
 from gnnkit.errors import UserError
 from gnnkit.jobs import models
 from gnnkit.jobs.models import ModelSource, dense_readers
@@ -64,7 +64,7 @@ class Parts:
     def check(self) -> None:
         """Raises `UserError` if one plugin rejects another."""
         monitor = self.settings.trainer.monitor
-        if monitor is not None:
+        if monitor not in (None, AUTO):
             looked_at = (name for name in self.task.names if name.startswith("val_"))
             one_of("trainer.monitor", monitor, (LOSS, *looked_at))
         if not self.source.trains:

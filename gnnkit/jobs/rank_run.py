@@ -35,7 +35,7 @@ from gnnkit.training.logger import Loggers
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.saving import Checkpoints
 from gnnkit.training.schedule import Plateau, RateSchedule, Schedules
-from gnnkit.training.step import LOSS, own_method
+from gnnkit.training.step import LOSS, monitored, own_method
 from gnnkit.utils.documents import read_object
 from gnnkit.utils.spans import Spans, record, stop
 from gnnkit.utils.storage import write_atomically
@@ -253,10 +253,11 @@ def _schedule(job: RankJob, task: Task) -> Schedules | None:
     """Creates the learning-rate schedule, or None for a constant rate."""
     settings = job.settings.trainer
     if settings.schedule == "plateau":
-        assert settings.monitor is not None
-        lower = settings.monitor == LOSS or task.is_lower_better(settings.monitor)
+        name = monitored(settings.monitor, task)
+        assert name is not None
+        lower = name == LOSS or task.is_lower_better(name)
         options: Mapping[str, Any] = {"factor": settings.plateau_factor, "patience": settings.plateau_patience}
-        return Plateau(settings.monitor, lower, **{name: value for name, value in options.items() if value is not None})
+        return Plateau(name, lower, **{name: value for name, value in options.items() if value is not None})
     if settings.schedule is None and not settings.warmup_epochs:
         return None
     return RateSchedule(settings.schedule, settings.warmup_epochs, settings.max_epochs)

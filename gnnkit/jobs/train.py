@@ -15,7 +15,7 @@ from torch import nn
 from gnnkit import callback
 from gnnkit.callback import Leader
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.config.settings import in_notebook
+from gnnkit.config.settings import AUTO, in_notebook
 from gnnkit.jobs import figures, weights
 from gnnkit.jobs.order import redact_config
 from gnnkit.jobs.outputs import EMBEDDING, Scores, write_names, write_outputs, write_rows
@@ -32,11 +32,11 @@ from gnnkit.sync import drift
 from gnnkit.task.evaluation import by_node
 from gnnkit.training.display import Display
 from gnnkit.training.logger import Loggers
-from gnnkit.training.monitor import Monitor, ended_by_user, selection
+from gnnkit.training.monitor import Monitor, ended_by_user, selection, validates
 from gnnkit.training.run_site import RunSite
 from gnnkit.training.saving import PeriodicCheckpoint
 from gnnkit.training.schedule import TimeLimit
-from gnnkit.training.step import own_method
+from gnnkit.training.step import monitored, own_method
 from gnnkit.training.timely import TimelyCheckpoint
 from gnnkit.training.trainer import make_trainer
 
@@ -164,13 +164,19 @@ def _watch(run: RankRun) -> Watch:
 
 
 def _monitor(run: RankRun) -> Monitor | None:
-    """Creates the rule that selects the best model, if `trainer.monitor` is set."""
+    """Creates the rule that selects the best model. Collective.
+
+    Returns None with `trainer.monitor=null`, and with `auto` if the validation split is
+    empty and no other key needs the metric.
+    """
     settings = run.job.settings.trainer
-    if settings.monitor is None:
+    name = monitored(settings.monitor, run.task)
+    needed = settings.patience is not None or settings.min_delta is not None or settings.schedule == "plateau"
+    if name is None or (settings.monitor == AUTO and not needed and not validates(run.worker)):
         return None
-    lower = run.task.is_lower_better(settings.monitor)
+    lower = run.task.is_lower_better(name)
     save = functools.partial(_save_model, run) if run.is_leader else None
-    return Monitor(settings.monitor, settings.patience, settings.min_delta, lower_is_better=lower, on_better=save)
+    return Monitor(name, settings.patience, settings.min_delta, lower_is_better=lower, on_better=save)
 
 
 def _save_model(run: RankRun, model: nn.Module) -> None:
@@ -246,7 +252,8 @@ def _run_trainer(run: RankRun) -> None:
 def _select_model(run: RankRun) -> None:
     """Saves the last checkpoint and selects the final model on all workers. Collective.
 
-    The final model is the best one with `trainer.monitor`, and the last one otherwise.
+    The final model is the best one by `trainer.monitor`. Without a validation metric,
+    it is the last one.
     """
     module, trainer, comm = run.module, run.trainer, run.worker.comm
     module.settle()

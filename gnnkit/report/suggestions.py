@@ -69,7 +69,7 @@ def _fit(run: RunFiles) -> Iterator[str]:
     train, val = run.number(f"train_{metric}"), run.number(name)
     if train is not None and val is not None and metric == "accuracy":
         if train - val > GAP:
-            yield f"train_{metric} {train:.3f} is far above {name} {val:.3f}, so the model overfits: try {_against_overfitting(run, name)}."
+            yield f"train_{metric} {train:.3f} is far above {name} {val:.3f}, so the model overfits: try {_against_overfitting(run)}."
         elif train < UNDERFIT:
             yield f"train_{metric} is {train:.3f}, so the model underfits: try a larger model.hidden, more epochs, or a larger trainer.lr."
     points = points_of(run, name)
@@ -77,13 +77,13 @@ def _fit(run: RunFiles) -> Iterator[str]:
         yield f"{name} still rises: more epochs help, trainer.max_epochs={2 * int(points[-1][0])}."
 
 
-def _against_overfitting(run: RunFiles, name: str) -> str:
+def _against_overfitting(run: RunFiles) -> str:
     """Lists keys that the run has not changed yet."""
     model, trainer = (section(run, name) for name in ("model", "trainer"))
     dropout = number(model.get("dropout"))
     keys = [] if dropout is None or dropout >= 0.7 else [f"model.dropout={0.5 if dropout < 0.5 else 0.7}"]
     keys += [] if trainer.get("weight_decay") else ["trainer.weight_decay=0.0005"]
-    keys += [] if trainer.get("patience") else [f"trainer.monitor={name} trainer.patience=5"]
+    keys += [] if trainer.get("patience") else ["trainer.patience=5"]
     return " or ".join(keys) or "a smaller model.hidden, or more training nodes"
 
 

@@ -128,6 +128,10 @@ class NodeClassification(ClassTask):
     def judged(self) -> tuple[str, ...]:
         return ("accuracy",) if self.class_weights is None else ("macro_f1",)
 
+    @property
+    def progress(self) -> str:
+        return f"val_{self.judged[0]}"
+
     def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor:
         return worker.comm.all_reduce(torch.bincount(labels, minlength=width).to(torch.float64))
 

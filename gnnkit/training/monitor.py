@@ -51,10 +51,8 @@ class Monitor(BestModel):
 
     def begin(self, module: TrainingModule) -> None:
         """Raises `UserError` if the validation split is empty. Collective."""
-        if not self.name.startswith("val_"):
-            return
-        kind, count = _validating(module.worker)
-        if not module.worker.comm.all_reduce(torch.tensor([count], device=module.worker.device)).item():
+        if self.name.startswith("val_") and not validates(module.worker):
+            kind = "edge" if module.worker.links is not None else "labelled node"
             raise UserError(f"trainer.monitor={self.name}: no {kind} is in the validation split")
 
     def end_step(self, module: TrainingModule, batch: Batch) -> None:
@@ -119,12 +117,13 @@ class Monitor(BestModel):
             self.rows = rows[rank].clone()
 
 
-def _validating(worker: Worker) -> tuple[str, int]:
-    """Returns the kind of validation item, and this rank's number of them."""
+def validates(worker: Worker) -> bool:
+    """Returns whether the validation split is not empty. Collective."""
     if worker.links is not None:
-        return "edge", len(worker.links.val)
-    shard = worker.shard
-    return "labelled node", int(np.count_nonzero(shard.labelled & (shard.split == Split.VAL)))
+        count = len(worker.links.val)
+    else:
+        count = int(np.count_nonzero(worker.shard.labelled & (worker.shard.split == Split.VAL)))
+    return bool(worker.comm.all_reduce(torch.tensor([count], device=worker.device)).item())
 
 
 def selection(trainer: L.Trainer) -> Selection:

@@ -20,6 +20,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard
 from gnnkit.strategy import Worker
@@ -193,8 +194,8 @@ def nothing_left(saved: SavedState, max_epochs: int, monitored: str | None, pati
     path, rule = saved["path"], saved["monitor"] or {"name": None}
     if saved["epoch"] >= max_epochs:
         return f"trainer.max_epochs={max_epochs}: the checkpoint {path} has done {saved['epoch']} epochs"
-    if patience is not None and rule["name"] == monitored and rule["waited"] >= patience:
-        return f"trainer.patience={patience}: trainer.monitor={monitored} has ended the run of the checkpoint {path}"
+    if patience is not None and monitored in (rule["name"], AUTO) and rule.get("waited", 0) >= patience:
+        return f"trainer.patience={patience}: trainer.monitor={rule['name']} has ended the run of the checkpoint {path}"
     return None
 
 

@@ -12,7 +12,7 @@ from torch.autograd import Function
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from gnnkit.config.settings import OPTIMIZERS
+from gnnkit.config.settings import AUTO, OPTIMIZERS
 from gnnkit.engine.lent import lent
 from gnnkit.errors import UserError
 from gnnkit.kernels.products import fast_products
@@ -21,6 +21,11 @@ from gnnkit.strategy import Batch
 from gnnkit.task import Task
 
 LOSS = "train_loss"  # the value of `trainer.monitor` that is checked after each epoch
+
+
+def monitored(name: str | None, task: Task) -> str | None:
+    """Returns the metric that a value of `trainer.monitor` selects."""
+    return task.progress if name == AUTO else name
 
 
 def loss_of(model: nn.Module, task: Task, batch: Batch, batch_idx: int) -> Tensor:

@@ -184,6 +184,31 @@ def test_an_accuracy_without_validation_nodes_is_refused(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"trainer.monitor=val_accuracy: no labelled node is in the validation split"):
         gnnkit.train(graph, strategy="vertex_centric", comm="threads", folder=tmp_path / "run",
                      trainer={"monitor": "val_accuracy"})  # fmt: skip
+    with pytest.raises(UserError, match=r"trainer.monitor=val_accuracy: no labelled node is in the validation split"):
+        run(tmp_path / "patient", "auto", graph=graph)
+    last = run(tmp_path / "last", "auto", graph=graph, trainer={"max_epochs": 4, "patience": None})
+    assert (last["saved_epoch"], last["best_epoch"]) == (4, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [
+        ({"name": "node_classification"}, "val_accuracy"),
+        ({"name": "node_classification", "class_weights": "balanced"}, "val_macro_f1"),
+    ],
+)
+def test_the_model_of_the_best_main_metric_is_saved_by_default(
+    tmp_path: Path, task: dict[str, Any], metric: str
+) -> None:
+    trainer = {"max_epochs": 20, "patience": None}
+    results = [run(tmp_path / monitor, monitor, task=task, trainer=trainer) for monitor in ("auto", metric)]
+    assert results[0]["best_value"] == results[1]["best_value"] == pytest.approx(results[0][metric])
+    assert results[0]["saved_epoch"] == results[1]["best_epoch"] < 20
+    models = [(tmp_path / monitor / "model.safetensors").read_bytes() for monitor in ("auto", metric)]
+    assert models[0] == models[1]
+    arguments = ["strategy=vertex_centric"]
+    assert settle(compose(arguments)).trainer.monitor == "auto"
 
 
 @pytest.mark.slow
@@ -193,7 +218,7 @@ def test_what_the_rule_does_not_read_is_refused(monkeypatch: pytest.MonkeyPatch)
             UserError,
             match=f"trainer.{key} is read by trainer.monitor=NAME only: leave the key out, or set trainer.monitor",
         ):
-            settle(compose(["strategy=vertex_centric", f"trainer.{key}"]))
+            settle(compose(["strategy=vertex_centric", "trainer.monitor=null", f"trainer.{key}"]))
     monkeypatch.setattr(AllReduce, "lockstep", False)
     with pytest.raises(UserError, match=r"trainer.monitor=train_loss needs workers that step together"):
         dispatch.check(Order(settle(compose(["strategy=vertex_centric", "trainer.monitor=train_loss"]))))

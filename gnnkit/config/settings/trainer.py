@@ -62,7 +62,7 @@ class TrainerSettings(Section):
     on_nan: Annotated[OnNan, names(ON_NAN)]
     final_average: Switch
     evaluation_memory: Positive  # MiB
-    monitor: str | None  # metric that selects the best model. The task checks the name
+    monitor: str | None  # metric that selects the best model, or auto. The task checks the name
     patience: Annotated[Count | None, _MONITOR]  # evaluations without improvement
     min_delta: Annotated[NotNegative | None, _MONITOR]  # smallest change that counts as improvement
 

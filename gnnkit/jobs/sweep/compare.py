@@ -27,7 +27,7 @@ from gnnkit.result.result import Result
 from gnnkit.task import Task
 from gnnkit.utils.ranges import shown
 
-_MONITOR, _SCHEME = "trainer.monitor", "way"
+_SCHEME = "way"
 
 
 def compare(order: Order) -> Result:
@@ -70,10 +70,7 @@ class _Comparison:
     def _order(self, scheme: Scheme, seed: int) -> Order:
         """Returns the order of a run. Raises `UserError` with the scheme's name."""
         assert self.order.settle is not None
-        keys = {key_of(text) for text in (*self.order.overrides, *scheme.overrides)}
-        monitored = _MONITOR in keys or self.order.settings.trainer.monitor is not None
-        keeps = [] if monitored or self.task.progress not in self.task.names else [f"{_MONITOR}={self.task.progress}"]
-        overrides = scheme.over([*self.common, *self._link()], [f"seed={seed}", *keeps])
+        overrides = scheme.over([*self.common, *self._link()], [f"seed={seed}"])
         exists = as_overrides({"on_exists": self.order.settings.on_exists})
         try:
             settings = self.order.settle([*overrides, "job=train", *exists])
