@@ -712,7 +712,10 @@ def test_a_page_is_served_on_request_only() -> None:
             ["trainer.schedule=plateau", "trainer.monitor=val_loss", "trainer.warmup_epochs=2"],
             "trainer.warmup_epochs=2: trainer.schedule=plateau has no warm-up: leave the key out",
         ),
-        (["trainer.monitor=null", "trainer.patience=3"], "trainer.patience=3 is read by trainer.monitor=NAME only: leave the key out"),
+        (
+            ["trainer.monitor=null", "trainer.patience=3"],
+            "trainer.patience=3 is read by trainer.monitor=NAME only: leave the key out",
+        ),
         (["strategy=auto", "exchange=exact"], "exchange=exact: strategy=auto also chooses the exchange: leave it out"),
         (["job=compare", "compare.ways=3"], "compare.ways=3 must be a list of strategies: [NAME,'NAME KEY=VALUE']"),
         (["job=report", f"runs=[{','.join(map(str, ['x'] * 65))}]"], "runs has 65 folders, at most 64 are compared"),

@@ -619,15 +619,17 @@ class Graph:
         )
 
     def draw_split(self, shares: Sequence[float], seed: int = 0) -> Graph:
-        """Draws a random split of the labelled nodes.
+        """Draws a random split of the labelled nodes, stratified by class.
 
-        Raises `UserError` if no node is in train.
+        Sets of classes and numbers are split without regard to their values. Raises
+        `UserError` if no node is in train.
 
         Args:
             shares: Fractions of the labelled nodes in train, val and test, such as 0.6,
                 0.2, 0.2. The remaining nodes are in no split.
         """
-        split = random_split(self.labelled, shares, seed)
+        classes = self.labels if self.labels.ndim == 1 and self.labels.dtype.kind == "i" else None
+        split = random_split(self.labelled, shares, seed, classes)
         if not (split == Split.TRAIN).any():
             raise UserError(f"split={list(shares)} trains on no node: {self.labelled.sum()} nodes have a label")
         warn_times([*(self.feature_names or ()), *(self.edge_feature_names or ())])

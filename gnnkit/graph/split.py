@@ -103,18 +103,39 @@ def read_shares(name: str, values: Any) -> tuple[float, float, float]:
     return train, val, test
 
 
-def random_split(labelled: npt.NDArray[np.bool_], shares: Sequence[float], seed: int) -> npt.NDArray[np.int8]:
+def random_split(
+    labelled: npt.NDArray[np.bool_],
+    shares: Sequence[float],
+    seed: int,
+    classes: npt.NDArray[np.integer[Any]] | None = None,
+) -> npt.NDArray[np.int8]:
     """Draws a random split. Unlabelled nodes get NONE.
 
     Args:
         labelled: [num_nodes] mask of the labelled nodes.
         shares: Fractions of the labelled nodes in train, val and test. The rest get
             NONE.
+        classes: [num_nodes] class of each labelled node. Each class is then split by
+            the shares, up to one node (a stratified split).
     """
     fractions = read_shares("split", shares)
     order = np.random.default_rng(seed % 2**64).permutation(np.flatnonzero(labelled))
+    if classes is not None:
+        order = _spread(order, classes[order])
     ends = [min(round(len(order) * sum(fractions[: part + 1])), len(order)) for part in range(3)]
     split = np.zeros(len(labelled), np.int8)
     for value, nodes in zip(SPLITS.values(), np.split(order, ends), strict=False):
         split[nodes] = value
     return split
+
+
+def _spread(order: npt.NDArray[np.int64], classes: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+    """Reorders nodes so that those of each class are evenly spaced.
+
+    The i-th of a class's n nodes, in the given order, is placed at (i + 1/2) / n.
+    """
+    by_class = np.argsort(classes, kind="stable")
+    _, starts, counts = np.unique(classes[by_class], return_index=True, return_counts=True)
+    place = np.empty(len(order))
+    place[by_class] = (np.arange(len(order)) - np.repeat(starts, counts) + 0.5) / np.repeat(counts, counts)
+    return order[np.argsort(place, kind="stable")]
