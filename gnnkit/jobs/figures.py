@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -261,9 +262,32 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
             f"approximate training: the saved model, of epoch {saved}, has {name}={scores.figures[name]:.4g}; the best "
             f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
         )
-    if nothing is not None:
-        _print_line(f"gnnkit: warning: {nothing}")
-    return Verdict(saved, best, nothing)
+    single = _single_class(run.figures.classes.confusion)
+    for warning in (nothing, single):
+        if warning is not None:
+            _print_line(f"gnnkit: warning: {warning}")
+    return Verdict(saved, best, nothing, single)
+
+
+def _single_class(confusion: Mapping[str, Any] | None) -> str | None:
+    """Returns a warning if the model predicts one class only, and there are others.
+
+    Args:
+        confusion: `Classes.confusion`, with a row per true class.
+    """
+    tables = [np.array(table) for name, table in (confusion or {}).items() if name != "classes"]
+    if confusion is None or not tables:
+        return None
+    counts = sum(tables[1:], tables[0])
+    predicted, actual = np.flatnonzero(counts.sum(0)), counts.sum(1)
+    if len(predicted) > 1 or np.count_nonzero(actual) < 2:
+        return None
+    (single,) = predicted
+    share = 100 * actual[single] / actual.sum()
+    return (
+        f"the model predicts the class {confusion['classes'][single]} for every node of the splits, {share:.1f} % of which "
+        "have it: try task.class_weights=balanced, or rank nodes by their probability (write=[probabilities])"
+    )
 
 
 def _learned_nothing(task: Task, scores: Scores, epochs: int, steps: int) -> str | None:

@@ -146,6 +146,7 @@ class Verdict(FigureTopic):
     saved_epoch: int
     best_evaluation: Mapping[str, float] | None
     learned_nothing: str | None  # a warning
+    one_class: str | None  # a warning
 
 
 @dataclass(frozen=True, slots=True)

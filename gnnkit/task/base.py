@@ -61,6 +61,14 @@ class Task(ABC):
         """The main validation metric's name."""
         return f"val_{self.metrics[0]}"
 
+    @property
+    def selects(self) -> str:
+        """The metric for `trainer.monitor=auto`, known after `begin`.
+
+        Default: the main validation metric.
+        """
+        return self.progress
+
     @abstractmethod
     def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
         """Returns the training graph and, for link tasks, the edges to predict.

@@ -20,6 +20,7 @@ from gnnkit.utils.ranges import real, shown
 
 BALANCED = "balanced"
 MAX_WEIGHT = 1e6
+RARE = 0.1  # share of the training nodes below which one of two classes is rare
 
 
 class NodeClassification(ClassTask):
@@ -43,6 +44,7 @@ class NodeClassification(ClassTask):
         """
         self.class_weights = _weights(class_weights)
         self._factors: Tensor | None = None  # [num_classes], None before `begin`
+        self._rare: int | None = None  # the rare one of two classes
 
     def read(self, graph: Graph) -> Graph:
         if graph.labels.ndim == 2 and graph.labels.dtype.kind == "b":
@@ -72,10 +74,11 @@ class NodeClassification(ClassTask):
             self._factors = torch.tensor(facts.class_weights, dtype=torch.float64)
 
     def begin(self, worker: Worker) -> None:
+        counts = _class_counts(worker, Split.TRAIN)
+        self._rare = _rare_class(counts, _class_counts(worker, Split.VAL))
         if self._factors is not None:  # set from the training data
             self._factors = self._factors.to(worker.device)
         elif self.class_weights == BALANCED:
-            counts = _training_counts(worker)
             present = counts > 0
             # In other splits, a class without training nodes has weight 1.
             self._factors = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 1.0)
@@ -83,7 +86,7 @@ class NodeClassification(ClassTask):
             self._factors = torch.tensor(self.class_weights, dtype=torch.float64, device=worker.device)
 
     def label_warnings(self, worker: Worker, classes: Sequence[str] | None) -> list[str]:
-        counts = _training_counts(worker).tolist()
+        counts = _class_counts(worker, Split.TRAIN).tolist()
         names = [str(number) for number in range(len(counts))] if classes is None else classes
         present = [name for name, count in zip(names, counts, strict=True) if count]
         absent = [name for name, count in zip(names, counts, strict=True) if not count]
@@ -132,6 +135,18 @@ class NodeClassification(ClassTask):
     def progress(self) -> str:
         return f"val_{self.judged[0]}"
 
+    @property
+    def selects(self) -> str:
+        """The metric for `trainer.monitor=auto`.
+
+        Accuracy is high without any prediction of a rare class. If one of two classes
+        has under 10 % of the training nodes, its ranking counts: average precision for
+        the second class, and ROC AUC for the first.
+        """
+        if self._rare is None:
+            return self.progress
+        return "val_average_precision" if self._rare == 1 else "val_roc_auc"
+
     def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor:
         return worker.comm.all_reduce(torch.bincount(labels, minlength=width).to(torch.float64))
 
@@ -165,12 +180,24 @@ class NodeClassification(ClassTask):
         return outputs.argmax(1)
 
 
-def _training_counts(worker: Worker) -> Tensor:  # [num_classes] float64
-    """Counts the training nodes per class over all ranks. Collective."""
+def _class_counts(worker: Worker, split: Split) -> Tensor:  # [num_classes] float64
+    """Counts the nodes of a split per class over all ranks. Collective."""
     shard = worker.shard
-    train_labels = shard.labels[shard.labelled & (shard.split == Split.TRAIN)]
-    counts = torch.from_numpy(np.bincount(train_labels, minlength=shard.num_classes))
+    labels = shard.labels[shard.labelled & (shard.split == split)]
+    counts = torch.from_numpy(np.bincount(labels, minlength=shard.num_classes))
     return worker.comm.all_reduce(counts.to(worker.device, torch.float64))
+
+
+def _rare_class(train: Tensor, val: Tensor) -> int | None:
+    """Returns the rare one of two classes, if validation can measure its ranking.
+
+    Args:
+        train: [num_classes] number of training nodes per class.
+        val: [num_classes] number of validation nodes per class.
+    """
+    if len(train) != 2 or not val.all() or train.min() >= RARE * train.sum():
+        return None
+    return int(train.argmin())
 
 
 def _weights(value: object) -> str | tuple[float, ...] | None:

@@ -164,3 +164,38 @@ def test_chance_is_the_figure_of_the_best_constant_on_any_number_of_ranks(
     for grid in (Grid(1, 1, 1), Grid(3, 1, 1)):
         for found in on_ranks(graph, grid, work, links=links):
             assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def rare_graph(rare: int, split: np.ndarray) -> Graph:
+    """Returns a graph with a feature that ranks one node in 20 highest."""
+    rng = np.random.default_rng(0)
+    labels = np.full(400, 1 - rare)
+    labels[:20] = rare
+    features = rng.normal(size=(400, 4)) + 1.5 * (labels == rare)[:, None]
+    src = np.arange(400)
+    return Graph.from_edges(src, src, 400, features=features, labels=labels, split=split, class_names=["no", "yes"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rare", "metric"), [(1, "val_average_precision"), (0, "val_roc_auc")])
+def test_a_rare_class_is_ranked_and_its_absence_from_predictions_is_reported(
+    rare: int, metric: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    graph = rare_graph(rare, (1 + np.arange(400) % 3).astype(np.int8))
+    keys = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", **BARE}
+    trainer = {"max_epochs": 60, "lr": 0.05}
+    good = gnnkit.train(graph, folder=tmp_path / "good", model="sage", trainer=trainer, **keys)
+    assert good["best_value"] == pytest.approx(good[metric])
+    assert good["one_class"] is None
+    lazy = gnnkit.train(graph, folder=tmp_path / "lazy", model=Constant, trainer=trainer, **keys)
+    common = ("no", "yes")[1 - rare]
+    assert lazy["one_class"].startswith(f"the model predicts the class {common} for every node of the splits, 95.0 %")
+    assert f"gnnkit: warning: {lazy['one_class']}" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_rare_class_without_validation_nodes_is_not_ranked(tmp_path: Path) -> None:
+    split = np.where(np.arange(400) < 20, 1, 1 + np.arange(400) % 3).astype(np.int8)
+    keys = {"strategy": "vertex_centric", "model": "sage", "workers": 1, "comm": "threads", **BARE}
+    result = gnnkit.train(rare_graph(1, split), folder=tmp_path / "run", trainer={"max_epochs": 10}, **keys)
+    assert result["best_value"] == pytest.approx(result["val_accuracy"])
