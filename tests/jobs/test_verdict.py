@@ -186,7 +186,6 @@ def test_a_rare_class_is_ranked_and_its_absence_from_predictions_is_reported(
     trainer = {"max_epochs": 60, "lr": 0.05}
     good = gnnkit.train(graph, folder=tmp_path / "good", model="sage", trainer=trainer, **keys)
     assert good["best_value"] == pytest.approx(good[metric])
-    assert good["one_class"] is None
     lazy = gnnkit.train(graph, folder=tmp_path / "lazy", model=Constant, trainer=trainer, **keys)
     common = ("no", "yes")[1 - rare]
     assert lazy["one_class"].startswith(f"the model predicts the class {common} for every node of the splits, 95.0 %")
@@ -199,3 +198,14 @@ def test_a_rare_class_without_validation_nodes_is_not_ranked(tmp_path: Path) -> 
     keys = {"strategy": "vertex_centric", "model": "sage", "workers": 1, "comm": "threads", **BARE}
     result = gnnkit.train(rare_graph(1, split), folder=tmp_path / "run", trainer={"max_epochs": 10}, **keys)
     assert result["best_value"] == pytest.approx(result["val_accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "warns"),
+    [([[5, 0], [2, 0]], [[4, 0], [1, 0]], True), ([[5, 0], [2, 0]], [[4, 0], [0, 1]], False),
+     ([[5, 0], [0, 0]], [[4, 0], [0, 0]], False)],
+)  # fmt: skip
+def test_one_class_is_reported_if_the_nodes_have_two(train: Any, test: Any, warns: bool) -> None:
+    confusion = {"classes": ["a", "b"], "train": train, "test": test}
+    assert (figures._single_class(confusion) is not None) == warns
+    assert figures._single_class(None) is None
