@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from gnnkit import config
+from gnnkit.config import key_of
 from gnnkit.config.settings import AUTO, DEFAULT_TASK, USUAL_ORDERS, Settings, settle, with_choice
 from gnnkit.errors import UserError
 from gnnkit.jobs import models
@@ -29,7 +30,7 @@ from gnnkit.strategy import (
 from gnnkit.sync import GradientSync
 from gnnkit.task import NodeTask, Task
 from gnnkit.training.step import LOSS
-from gnnkit.utils.ranges import one_of
+from gnnkit.utils.ranges import one_of, shown
 
 DEFAULT_SAMPLER = "neighbor"  # for strategies that sample without a configured sampler
 
@@ -55,8 +56,8 @@ class Parts:
         sync, task = settings.sync.create(), settings.task.create()
         strategy = settings.create_strategy()
         model = source.trial()
-        if strategy.reads.sampler and settings.sampler is None:
-            settings = _with_default_sampler(settings, _num_hops(model))
+        if strategy.reads.sampler and "sampler.fanouts" not in map(key_of, order.overrides):
+            settings = _with_default_fanouts(settings, _num_hops(model))
         sampler = None if settings.sampler is None else settings.sampler.create()
         hooks = tuple(choice.create() for choice in settings.leader.hooks)
         return cls(settings, source, model, strategy, sync, task, sampler, hooks)
@@ -98,14 +99,23 @@ def _num_hops(model: object) -> object:
     return model.num_convolutions if isinstance(model, EdgeIndexModel) else getattr(model, "num_layers", None)
 
 
-def _with_default_sampler(settings: Settings, num_layers: object) -> Settings:
-    """Adds the default sampler, with a fanout for each layer if the number is known."""
-    default = settle(config.compose([f"strategy={settings.strategy.name}", f"sampler={DEFAULT_SAMPLER}"])).sampler
-    assert default is not None
-    if isinstance(num_layers, int):
-        fanouts = Fanouts.parse(default.arguments["fanouts"]).resized(num_layers)
-        default = replace(default, arguments={**default.arguments, "fanouts": fanouts.as_plain()})
-    return with_choice(settings, default)
+def _with_default_fanouts(settings: Settings, num_layers: object) -> Settings:
+    """Adds the default sampler if there is none, and a fanout for each layer.
+
+    The default fanouts are truncated to the number of layers, or their last one is
+    repeated.
+    """
+    sampler = settings.sampler
+    if sampler is None:
+        sampler = settle(config.compose([f"strategy={settings.strategy.name}", f"sampler={DEFAULT_SAMPLER}"])).sampler
+        assert sampler is not None
+    default = sampler.arguments.get("fanouts")
+    if isinstance(num_layers, int) and default is not None:
+        fanouts = Fanouts.parse(default).resized(num_layers).as_plain()
+        if settings.sampler is not None and fanouts != default:
+            say(f"sampler.fanouts={shown(fanouts)}, one hop for each of the model's {num_layers} layers")
+        sampler = replace(sampler, arguments={**sampler.arguments, "fanouts": fanouts})
+    return with_choice(settings, sampler)
 
 
 _Asks = Callable[[Settings, Parts], object]

@@ -111,3 +111,25 @@ def test_each_row_refuses_a_configuration(
     pattern = ".*".join(map(re.escape, re.split(r"\{.*?\}", message)))
     with pytest.raises(UserError, match=f"^{pattern}$"):
         dispatch.check(Order(settle(plain), model=model))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fanouts"),
+    [
+        (["model.num_layers=1"], [15]),
+        (["model.num_layers=3", "sampler=labor"], [15, 10, 10]),
+        (["model=simple_hgn"], [15, 10, 10]),
+        (["model.num_layers=2"], [15, 10]),
+    ],
+)
+def test_default_fanouts_have_a_hop_for_each_layer(
+    overrides: list[str], fanouts: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [SAMPLED, *overrides]
+    order = dispatch.check(Order(settle(config.compose(overrides)), overrides=overrides))
+    assert order.settings.sampler is not None
+    assert order.settings.sampler.arguments["fanouts"] == fanouts
+    assert ("one hop for each of the model's" in capfd.readouterr().out) == (len(fanouts) != 2)
+    overrides = [*overrides, "sampler.fanouts=[5,5,5,5]"]
+    with pytest.raises(UserError, match=r"sampler\.fanouts has 4 hops, but model\.num_layers="):
+        dispatch.check(Order(settle(config.compose(overrides)), overrides=overrides))
