@@ -47,6 +47,7 @@ class BestModel:
         min_delta: float | None = None,
         *,
         lower_is_better: bool = False,
+        latest: bool = False,
         on_better: Callable[[nn.Module], None] | None = None,
         section: str = "trainer.",
     ) -> None:
@@ -59,11 +60,13 @@ class BestModel:
             min_delta: Minimum change of the metric that counts as an improvement. None:
                 0.
             lower_is_better: Whether the lowest value is best.
+            latest: Whether the latest of equal values is best, which `patience` does
+                not count as an improvement. Default: the first one.
             on_better: Called with the model after each improvement, on every rank.
             section: Prefix of configuration keys in messages.
         """
         self.name, self.patience, self.min_delta, self.section = name, patience, min_delta or 0.0, section
-        self.sign = -1 if lower_is_better else 1
+        self.sign, self.latest = -1 if lower_is_better else 1, latest
         self.best, self.best_epoch, self.waited = -math.inf, 0, 0  # value times the sign; epoch from 1; values since
         self.parameters: dict[str, Tensor] | None = None  # parameters of the best model
         self.stopped: str | None = None  # the reason for early stopping
@@ -77,14 +80,14 @@ class BestModel:
             module: `ModelCopies`, with the `model` that `on_better` receives.
         """
         epoch, value = trainer.current_epoch + 1, self.sign * value
-        if value > self.best + self.min_delta:
-            self.best, self.best_epoch, self.waited = value, epoch, 0
+        is_better = value > self.best + self.min_delta
+        if is_better or (self.latest and value == self.best):
+            self.best, self.best_epoch = value, epoch
             with module.joint():
                 self.parameters = module.snapshot()
                 if self._on_better is not None:
                     self._on_better(module.model)
-            return
-        self.waited += 1
+        self.waited = 0 if is_better else self.waited + 1
         if self.patience is not None and self.waited >= self.patience:
             self.stopped = (
                 f"{self.section}monitor={self.name}: ended after epoch {epoch}, no later value was better than "

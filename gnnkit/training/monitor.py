@@ -43,8 +43,8 @@ class Monitor(BestModel):
                 end training. None: training never ends early.
             min_delta: Minimum change of the value that counts as an improvement. None:
                 0.
-            **options: `lower_is_better` and `on_better` of `BestModel`. The lowest
-                `train_loss` is always best.
+            **options: `lower_is_better`, `latest` and `on_better` of `BestModel`. The
+                lowest `train_loss` is always best.
         """
         super().__init__(name, patience, min_delta, **options | ({"lower_is_better": True} if name == LOSS else {}))
         self.rows = torch.zeros(2, dtype=torch.float64)  # this rank's sum of the loss and number of rows in this epoch

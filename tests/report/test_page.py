@@ -283,10 +283,7 @@ def test_what_was_tried_already_is_not_suggested(tmp_path: Path) -> None:
         return next(line for line in suggestions(read_run(folder)) if "overfits" in line)
 
     plain = said("plain", "model: {dropout: 0.5}\ntrainer: {weight_decay: 0, patience: null}")
-    assert (
-        "try model.dropout=0.7 or trainer.weight_decay=0.0005 or trainer.monitor=val_accuracy trainer.patience=5."
-        in plain
-    )
+    assert "try model.dropout=0.7 or trainer.weight_decay=0.0005 or trainer.patience=5." in plain
     tried = said("tried", "model: {dropout: 0.8}\ntrainer: {weight_decay: 0.1, patience: 3}")
     assert "try a smaller model.hidden" in tried
     assert "weight_decay" not in tried
