@@ -129,8 +129,35 @@ def readme() -> str:
         inner = strategy(name).partition("</defs>")[2].removesuffix("</svg>")
         parts.append(f'<g transform="translate(0 {place * 200})"><g transform="translate(0 24)">{inner}</g>')
         parts.append(f'<text class="name" x="4" y="20">{name}</text></g>')
-    drawn = _svg(width, 405, "A step of two workers", parts)
-    return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace("<defs>", f"{_STYLE}<defs>", 1)
+    return _with_colours(_svg(width, 405, "A step of two workers", parts))
+
+
+def types() -> str:
+    """Draws the node types and relations of a small graph, and its ranges of ids."""
+    parts: list[str] = []
+    for label, y in (("HeteroData", 30), ("gnnkit's ids", 120), ("two workers", 180), ("predictions", 240)):
+        parts.append(_text(4, y + HEIGHT / 2 + 5, label, "start"))
+    for place, name in enumerate(("10 authors", "60 papers", "6 subjects")):
+        parts.append(_box(110 + place * 240, 30, WIDTH, HEIGHT, name, "own" if "papers" in name else "other"))
+    for place, name in enumerate(("writes", "about")):
+        left, right = 110 + place * 240 + WIDTH + 6, 110 + (place + 1) * 240 - 6
+        parts.append(_arrow(left, 42, right, 42) + _text((left + right) / 2, 36, name, "middle"))
+        parts.append(_arrow(right, 58, left, 58) + _text((left + right) / 2, 76, f"rev_{name}", "middle"))
+    ranges = (("papers 0-59", 360), ("authors 60-69", 128), ("subjects 70-75", 120))
+    x = 110.0
+    for name, width in ranges:
+        parts.append(_box(x, 120, width - GAP, HEIGHT, name, "own" if "papers" in name else "other"))
+        x += width
+    parts.append(_box(110, 180, 228, HEIGHT, "worker 0: nodes 0-37", "other"))
+    parts.append(_box(342, 180, 372, HEIGHT, "worker 1: nodes 38-75", "other"))
+    parts.append(_box(110, 240, 604, HEIGHT, "a row for each node: rows 0-59 are those of the papers", "other"))
+    return _with_colours(_svg(730, 290, "A graph of three node types as one range of ids", parts))
+
+
+def _with_colours(drawn: str) -> str:
+    """Adds the colours of light and dark pages to a picture, for a file."""
+    drawn = drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return drawn.replace("<defs>", f"{_STYLE}<defs>", 1)
 
 
 def result(folder: Path) -> str:

@@ -360,6 +360,7 @@ def test_the_picture_of_readme_is_that_of_the_pages(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     pictures = importlib.import_module("pictures")
     assert (ROOT / "docs/picture.svg").read_text(encoding="utf-8") == f"{pictures.readme()}\n"
+    assert (ROOT / "docs/types.svg").read_text(encoding="utf-8") == f"{pictures.types()}\n"
 
 
 def test_the_first_page_shows_a_small_picture_of_a_result() -> None:
