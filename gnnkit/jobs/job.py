@@ -227,9 +227,7 @@ class OnRanks(Run):
             inputs=source.trains,
             reads_disk=not strategy.lacks(GatheredRows) and settings.inputs == "features" and source.trains,
             may_stay=may_stay(parts),
-            inverse_edges=source.reads_relations
-            and not strategy.reads.all_edges
-            and bool(getattr(parts.model, "inverse", False)),
+            inverse_edges=source.reads_relations and not strategy.reads.all_edges and source.reads_inverse(parts.model),
             untyped_model=_untyped(order),
             relational=source.reads_relations,
             rows_last=bool(strategy.lacks(GatheredRows)) and settings.inputs == "features" and source.trains,

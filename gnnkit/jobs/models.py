@@ -169,6 +169,16 @@ class ModelSource:
             return None
         return None
 
+    def reads_inverse(self, model: object) -> bool:
+        """Returns whether the model's layers read inverse edges.
+
+        Args:
+            model: From `trial`. If it is None, the key `model.inverse` decides.
+        """
+        if model is None and self.python_model is None:
+            return bool(self.choice.arguments.get("inverse", False))
+        return bool(getattr(model, "inverse", False))
+
     def make_program(self) -> Program:
         """Makes a new program, if `trains` is false."""
         if self.python_model is None:
