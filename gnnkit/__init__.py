@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +12,13 @@ from gnnkit.utils import moved
 if TYPE_CHECKING:
     from torch import nn
 
-    from gnnkit.graph import Graph
-    from gnnkit.jobs import Order
+    from gnnkit.graph import Graph, Schema
     from gnnkit.model.program import Program
     from gnnkit.result.result import Result as Result
 
 # Keys that imply several workers.
 _OF_WORKERS = {"strategy", "experiment", "workers", "job", "partition", "comm", "launcher", "sync"}
-_TYPED_MODEL = "rgat"  # as chosen by job=init
+_DEFAULT_MODEL, _TYPED_MODEL = "gcn", "rgat"  # as chosen by job=init
 _OF_MODEL = {"model", "experiment", "checkpoint"}  # keys that determine the model
 __all__ = ["Result", "UserError", "export", "load", "predict", "train"]
 
@@ -78,21 +76,21 @@ def train(
 
     if graph is not None and "dataset" in keys:
         raise UserError("graph and dataset are given, one of them is enough")
-    named = model is None or isinstance(model, str | Mapping)
+    overrides = _texts(overrides)
+    has_model = _OF_MODEL.intersection(map(config.key_of, (*config.as_overrides(keys), *overrides)))
+    chooses_model, named = model is None and not has_model, model is None or isinstance(model, str | Mapping)
     chosen = {
         **({"strategy": strategy} if strategy else {}),
-        **({"model": "gcn" if model is None else model} if named else {}),
+        **({"model": _DEFAULT_MODEL if model is None else model} if named and not chooses_model else {}),
         **keys,
     }
-    overrides = _texts(overrides)
     objects = {}
     for kind, parts in (("callback", callbacks), ("logger", logger)):
         names, objects[kind] = _apart(parts)
         if names or objects[kind]:
             chosen[kind] = names
     spelt = _with_defaults([*config.as_overrides(chosen), *overrides], has_graph=graph is not None)
-    fixed = _OF_MODEL.intersection(map(config.key_of, (*config.as_overrides(keys), *overrides)))
-    return _start(spelt, graph, None if named else model, folder, objects, chooses_model=model is None and not fixed)
+    return _start(spelt, graph, None if named else model, folder, objects, chooses_model=chooses_model)
 
 
 def _with_defaults(spelt: list[str], *, has_graph: bool) -> list[str]:
@@ -238,7 +236,8 @@ def _start(
         folder: The run folder, or None.
         given: Logger and callback objects, by kind.
         own: Overrides written by the caller. Default: all.
-        chooses_model: Whether a graph with several types gets a model that reads them.
+        chooses_model: Whether the overrides select no model. A graph with several types
+            gets a model that reads them.
     """
     from gnnkit import config, jobs
     from gnnkit.config import settings
@@ -271,21 +270,27 @@ def _start(
         from gnnkit.graph import Graph
 
         graph = Graph.of(graph)
+    name = _choose_model(graph, overrides) if chooses_model else None
+    overrides = overrides if name is None else [f"model={name}", *overrides]
     order = jobs.Order(settle(overrides), graph, model, folder, overrides, "gnnkit from Python:", settle)
-    return jobs.start(_with_typed_model(order) if chooses_model else order)
+    if name == _TYPED_MODEL and order.is_leader:
+        _report_typed_model(graph.schema)
+    return jobs.start(order)
 
 
-def _with_typed_model(order: Order) -> Order:
-    """Returns the order with a model that reads types, if the graph has several."""
+def _choose_model(graph: Graph | None, overrides: Sequence[str]) -> str:
+    """Returns the default model, which reads types if the graph has several."""
+    from gnnkit import config
+
+    values = {config.key_of(text): text.partition("=")[2].strip("'\"") for text in overrides}
+    is_typed = graph is not None and graph.schema.several and values.get("types") != "ignore"
+    return _TYPED_MODEL if is_typed else _DEFAULT_MODEL
+
+
+def _report_typed_model(types: Schema) -> None:
     from gnnkit.launch.phases import say
 
-    graph, settle = order.graph, order.settle
-    if graph is None or settle is None or not graph.schema.several or order.settings.types == "ignore":
-        return order
-    types, overrides = graph.schema, [*order.overrides, f"model={_TYPED_MODEL}"]
-    if order.is_leader:
-        say(
-            f"model={_TYPED_MODEL}: the graph has {len(types.node_types):,} types of nodes and {len(types.edge_types):,} of "
-            "edges, which gcn, the default for other graphs, does not read; model=NAME chooses another model"
-        )
-    return replace(order, settings=settle(overrides), overrides=overrides)
+    say(
+        f"model={_TYPED_MODEL}: the graph has {len(types.node_types):,} types of nodes and {len(types.edge_types):,} of "
+        f"edges, which {_DEFAULT_MODEL}, the default for other graphs, does not read; model=NAME chooses another model"
+    )

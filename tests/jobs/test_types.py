@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
 import gnnkit
+from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.sampler import Loader, NeighborSampler
@@ -142,6 +143,18 @@ def test_a_graph_with_types_gets_a_model_that_reads_them(tmp_path: Path, capsys:
     assert "model=rgat: the graph has 2 types of nodes" in capsys.readouterr().out
     ignoring = train(hetero(tmp_path / "data"), tmp_path / "ignoring", model=None, types="ignore")
     assert ignoring["model"] == "gcn"
+
+
+@pytest.mark.slow
+def test_keys_of_the_model_that_reads_types_are_taken_and_composed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed, compose = [], config.compose
+    monkeypatch.setattr(config, "compose", lambda overrides: composed.append(list(overrides)) or compose(overrides))
+    result = train(hetero(tmp_path / "data"), tmp_path, model=None, overrides=["model.heads=4", "types=read"])
+    assert [texts.count("model=rgat") for texts in composed] == [1]
+    assert not any("model=gcn" in texts for texts in composed)
+    assert (Path(result.folder) / "config.yaml").read_text().count("heads: 4") == 1
 
 
 @pytest.mark.slow
