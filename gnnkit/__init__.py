@@ -179,8 +179,9 @@ def export(
         path: The new file.
         model: As for `load`, if the model was passed from Python in training.
         edge_weight: Whether the file also takes `edge_weight` [num_edges]. A model
-            trained with edge features takes `edge_attr` too. Default: if the training
-            edges had weights, and the model uses them.
+            trained with edge features takes `edge_attr` too, one that reads edge types
+            `edge_type`, and hgt `node_type`. Default: if the training edges had
+            weights, and the model uses them.
     """
     from gnnkit.jobs import export as exporting
     from gnnkit.utils.ranges import local_path, switch

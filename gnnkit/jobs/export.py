@@ -28,7 +28,7 @@ from gnnkit.utils.storage import write_atomically
 
 _NODES, _EDGES = 7, 12  # of the example graph
 ONNX = ".onnx"
-_OF_DATA = ("edge_attr", "edge_type")  # optional arguments, by the model's inputs
+_OF_DATA = ("edge_attr", "edge_type", "node_type")  # optional arguments, by the model's inputs
 _TOLERANCE = 1e-4  # relative to the largest value
 
 
@@ -51,8 +51,9 @@ def export(
         model: The module, if the run was given one from Python.
         edge_weight: Whether the file also takes `edge_weight` [num_edges]. Models that
             read edge features take `edge_attr` [num_edges, edge_width], and those that
-            read edge types take `edge_type` [num_edges] int64. Default: whether
-            training edges had weights that the model reads.
+            read edge types take `edge_type` [num_edges] int64. Models with weights by
+            node type take `node_type` [num_nodes] int64. Default: whether training
+            edges had weights that the model reads.
     """
     if path.suffix not in _WRITERS:
         raise UserError(f"export: {path.name} must end with .pt2 (torch) or .onnx (ONNX Runtime)")
@@ -212,13 +213,15 @@ def _inputs(
         arguments["edge_attr"] = number(num_edges, widths.edge_width)
     if widths.num_relations > 1:
         arguments["edge_type"] = torch.randint(widths.num_relations, (num_edges,), generator=draw)
+    if widths.num_node_types > 1:
+        arguments["node_type"] = torch.randint(widths.num_node_types, (num_nodes,), generator=draw)
     return {name: value for name, value in arguments.items() if plain.takes(name)}
 
 
 def _shapes(arguments: dict[str, Tensor]) -> dict[str, dict[int, Any]]:
     """Returns the dynamic dimensions by argument."""
     nodes, edges = torch.export.Dim("nodes"), torch.export.Dim("edges")
-    known = {"x": {0: nodes}, "edge_index": {1: edges}}
+    known = {"x": {0: nodes}, "edge_index": {1: edges}, "node_type": {0: nodes}}
     return {name: known.get(name, {0: edges}) for name in arguments}
 
 

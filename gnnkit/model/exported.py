@@ -51,6 +51,7 @@ class Plain(nn.Module):
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
         edge_type: Tensor | None = None,
+        node_type: Tensor | None = None,
     ) -> Tensor:
         """Computes logits [num_nodes, num_classes].
 
@@ -60,14 +61,16 @@ class Plain(nn.Module):
             edge_weight: [num_edges]. Default: not passed to the model.
             edge_attr: [num_edges, edge_width]. Default: not passed to the model.
             edge_type: [num_edges] int64. Default: not passed to the model.
+            node_type: [num_nodes] int64. Default: not passed to the model.
         """
-        edge_values = {
+        values = {
             "edge_weight": self._cast(edge_weight),
             "edge_attr": self._cast(edge_attr),
             "edge_type": edge_type,
+            "node_type": node_type,
         }
-        of_edges = {name: value for name, value in edge_values.items() if value is not None}
-        return self.in_unit(self.model(self._rows(x), edge_index, **of_edges))
+        present = {name: value for name, value in values.items() if value is not None}
+        return self.in_unit(self.model(self._rows(x), edge_index, **present))
 
     def _rows(self, x: Tensor) -> Tensor:
         return self.scaled(x).to(self.dtype)
@@ -92,11 +95,12 @@ class PlainLayers(Plain):
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
         edge_type: Tensor | None = None,
+        node_type: Tensor | None = None,
     ) -> Tensor:
         loops = bool(getattr(self.model, "self_loops", False))
         relations = None if edge_type is None else (edge_type, TypeCounts.of(self.model).of_edges)
         rows, weight, features = self._rows(x), self._cast(edge_weight), self._cast(edge_attr)
-        adjacency = TensorAdjacency(rows, edge_index, weight, features, relations, loops=loops)
+        adjacency = TensorAdjacency(rows, edge_index, weight, features, relations, node_type, loops=loops)
         num_layers: int = self.model.num_layers  # type: ignore[assignment]
         return self.in_unit(self.model.forward(rows, [adjacency] * num_layers))
 
@@ -116,6 +120,7 @@ class TensorAdjacency(Adjacency):
         weight: Tensor | None,
         features: Tensor | None,
         relations: tuple[Tensor, int] | None = None,
+        node_types: Tensor | None = None,
         *,
         loops: bool,
     ) -> None:
@@ -128,6 +133,7 @@ class TensorAdjacency(Adjacency):
             features: [num_edges, edge_width], or None.
             relations: [num_edges] int64 relation of each edge, and the number of
                 relations. Default: a single relation.
+            node_types: [num_nodes] int64 type of each node. Default: a single type.
             loops: Whether nodes without a self-loop get one, of weight 1.
         """
         self.num_dst = self.num_src = x.shape[0]
@@ -144,7 +150,7 @@ class TensorAdjacency(Adjacency):
                 self.edge_features = torch.cat([features, self._sum(features) / degree])
             self._src, self._dst = (torch.cat([ends, self.src_nodes]) for ends in (self._src, self._dst))
             weights, self._counts = torch.cat([weights, lacks]), torch.cat([self._counts, lacks])
-        self._weights, self._loops, self._relations = weights, loops, relations
+        self._weights, self._loops, self._relations, self._node_types = weights, loops, relations, node_types
         self.num_edges = self._src.shape[0]
         self.edge_ids = torch.arange(self.num_edges, device=x.device)
         self.in_degree = self._sum(weights[:, None])[:, 0]
@@ -207,7 +213,13 @@ class TensorAdjacency(Adjacency):
         return _zeros(self.num_dst, messages).index_add(0, edges.dst, messages)
 
     def row_types(self, num_rows: int, num_types: int) -> RowTypes:
-        raise NotImplementedError("an exported model does not take node types")
+        if self._node_types is None and num_types > 1:
+            raise UserError(
+                f"the model has weights for num_node_types={num_types}, but the call has no node_type: call it with x, "
+                "edge_index, node_type"
+            )
+        types = torch.zeros_like(self.src_nodes) if self._node_types is None else self._node_types
+        return cast("RowTypes", PlainRowTypes(types))
 
     @property
     def rank_graph(self) -> RankGraph:
@@ -272,6 +284,20 @@ class RelationRows:
         return z.view(self.num_relations, self.num_rows, z.shape[1])
 
 
+class PlainRowTypes:
+    """The node type of each row, like `RowTypes`."""
+
+    def __init__(self, types: Tensor) -> None:
+        self._types = types  # [num_rows]
+
+    def products(self, x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:  # [num_rows, f] -> [num_rows, k]
+        rows = torch.arange(x.shape[0], device=x.device)
+        return _products(x, weights)[rows, self._types] + biases[self._types]
+
+    def spread(self, values: Tensor) -> Tensor:  # [num_types, k] -> [num_rows, k]
+        return values[self._types]
+
+
 class RelationPlaces:
     """One end of each edge, like the pairs of `TypedEdges`, repeated for each edge."""
 
@@ -279,7 +305,18 @@ class RelationPlaces:
         self._rows, self._types = rows, types  # [num_edges] each
 
     def products(self, x: Tensor, weights: Tensor) -> Tensor:  # [num_rows, f] -> [num_edges, k]
-        return (x @ weights.to(x.dtype))[self._types, self._rows]
+        return _products(x, weights)[self._rows, self._types]
+
+    def head_products(self, x: Tensor, weights: Tensor) -> Tensor:  # [num_rows, H, f] -> [num_edges, H, k]
+        """Multiplies each head by its weight of the relation.
+
+        Args:
+            x: [num_rows, H, f].
+            weights: [num_relations, H, f, k].
+        """
+        by_head = weights.to(x.dtype).permute(1, 2, 0, 3).flatten(2)  # [H, f, num_relations * k]
+        products = torch.bmm(x.transpose(0, 1), by_head).unflatten(2, weights.shape[::3])
+        return products.permute(1, 2, 0, 3)[self._rows, self._types]
 
 
 class RelationEdges:
@@ -305,12 +342,25 @@ class RelationEdges:
     def of_destinations(self, z: Tensor) -> Tensor:
         return z[self.dst]
 
+    def dot(self, z: Tensor, targets: Tensor) -> Tensor:  # [num_edges, H, d], [num_rows, H, d] -> [num_edges, H]
+        return (z * targets[self.dst]).sum(-1)
+
     def softmax(self, scores: Tensor, num_rows: int) -> Tensor:  # [num_edges, H] -> [num_edges, H]
         """Computes the softmax over each row's in-edges."""
         place = self.dst[:, None].expand_as(scores)
         largest = _zeros(num_rows, scores).scatter_reduce(0, place, scores, "amax", include_self=False)
         powers = (scores - largest[self.dst]).exp()
         return powers / _zeros(num_rows, powers).index_add(0, self.dst, powers)[self.dst]
+
+
+def _products(x: Tensor, weights: Tensor) -> Tensor:  # [n, f], [num_weights, f, k] -> [n, num_weights, k]
+    """Multiplies rows by several weights.
+
+    This is one product of matrices, because for stacks of matrices `torch.matmul`
+    depends on sizes, to which `torch.export` would restrict the number of rows.
+    """
+    side_by_side = weights.to(x.dtype).transpose(0, 1).flatten(1)
+    return (x @ side_by_side).unflatten(1, weights.shape[::2])
 
 
 def _zeros(num_rows: int, like: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class TypedLinear(nn.Module):
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_rows, f] -> [num_rows, k]
         """Computes the products of the first source rows of an adjacency."""
-        return adjacency.row_types(len(x), len(self.weight)).products(x, self.weight, self.bias)
+        return adjacency.row_types(x.shape[0], len(self.weight)).products(x, self.weight, self.bias)
 
 
 class HGTConv(nn.Module):
@@ -68,7 +68,7 @@ class HGTConv(nn.Module):
         z = adjacency.attend_relations(keys_values, self, queries, p=0.0, training=self.training)
         out = self.out(F.gelu(z.flatten(1)), adjacency)
         out = adjacency.dropout(out, self.dropout, training=self.training, draw=1)
-        gate = adjacency.row_types(len(rows), len(self.skip)).spread(self.skip.sigmoid()).to(out.dtype)
+        gate = adjacency.row_types(rows.shape[0], len(self.skip)).spread(self.skip.sigmoid()).to(out.dtype)
         return gate * out + (1 - gate) * rows
 
     def scores(self, rows: Tensor, targets: Tensor, edges: TypedEdges) -> Tensor:  # [num_edges, H]
@@ -147,7 +147,7 @@ class HGT(ConvModel):
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         z = x @ self.project
-        bias = adjacency.row_types(len(z), self.num_node_types).spread(self.bias).to(z.dtype)
+        bias = adjacency.row_types(z.shape[0], self.num_node_types).spread(self.bias).to(z.dtype)
         return super().drop(F.gelu(z + bias), adjacency)
 
     def activate(self, x: Tensor, adjacency: Adjacency) -> Tensor:

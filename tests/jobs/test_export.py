@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
+from torch_geometric.data import HeteroData
 
 import gnnkit
 from gnnkit import plugins
@@ -32,6 +33,7 @@ from gnnkit.model.exported import PlainLayers
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.hgt import HGT
 from gnnkit.model.program import is_iterated
 from gnnkit.model.rgat import RGAT
 from gnnkit.model.rgcn import RGCN
@@ -77,7 +79,7 @@ class Peeking(Net):
         return super().forward(x, edge_index) if float(x.sum()) > 0 else x
 
 
-TYPES, EDGE_WIDTH = 3, 2
+TYPES, NODE_TYPES, EDGE_WIDTH = 3, 2, 2
 SUFFIXES = ("pt2", "onnx")
 PLAIN = Widths(WIDTH, CLASSES, 0)
 OF_EDGES = ("edge_weight", "edge_attr", "edge_type")
@@ -96,6 +98,7 @@ def draw(num_nodes: int = NODES, reads: Collection[str] = ()) -> dict[str, Tenso
         "edge_weight": rng.random(count),
         "edge_attr": rng.normal(size=(count, EDGE_WIDTH)),
         "edge_type": rng.integers(0, TYPES, count),
+        "node_type": np.sort(rng.integers(0, NODE_TYPES, num_nodes)),
     }
     return {name: torch.from_numpy(value) for name, value in found.items() if name in ("x", "edge_index", *reads)}
 
@@ -163,6 +166,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "rgat": lambda: RGAT(WIDTH, CLASSES, TYPES),
     "simple_hgn": lambda: SimpleHGN(WIDTH, CLASSES, TYPES, hidden=4, heads=2, num_layers=4),
     "rgat of given edges": lambda: RGAT(WIDTH, CLASSES, TYPES, inverse=False, self_loop=False, project=False),
+    "hgt": lambda: HGT(WIDTH, CLASSES, TYPES),
+    "hgt of given edges": lambda: HGT(WIDTH, CLASSES, TYPES, inverse=False, self_loop=True),
     "rgcn one-hot": lambda: RGCN(COLUMNS["rgcn one-hot"], CLASSES, TYPES, one_hot=True),
     "rgcn one-hot of bases": lambda: RGCN(COLUMNS["rgcn one-hot of bases"], CLASSES, TYPES, one_hot=True, bases=2),
 }
@@ -178,21 +183,36 @@ def test_plain_operations_compute_what_the_engine_computes(name: str, weighted: 
     torch.testing.assert_close(PlainLayers(model, lambda x: x)(**given), model(**given), rtol=1e-10, atol=1e-10)
 
 
+def test_plain_operations_read_node_types_as_the_engine_does() -> None:
+    from gnnkit.model.plain import takes_edges
+
+    torch.manual_seed(0)
+    model = HGT(WIDTH, CLASSES, TYPES, NODE_TYPES).double().eval()
+    takes_edges(model)
+    given = draw(reads=("edge_type", "node_type"))
+    sizes = torch.bincount(given["node_type"]).tolist()
+    graph = Graph.from_edges(
+        *given["edge_index"].numpy(),
+        NODES,
+        features=given["x"].numpy(),
+        edge_types=given["edge_type"].numpy(),
+        node_types=[("paper", sizes[0]), ("author", sizes[1])],
+    )
+    torch.testing.assert_close(PlainLayers(model, lambda x: x)(**given), model(graph), rtol=1e-10, atol=1e-10)
+    del given["node_type"]
+    with pytest.raises(UserError, match=r"weights for num_node_types=2, but .* no node_type: .*edge_index, node_type"):
+        PlainLayers(model, lambda x: x)(**given)
+
+
 TRAINED = [path.stem for path in sorted((plugins.CONF / "model").glob("*.yaml"))]
 TRAINED = [name for name in TRAINED if not is_iterated(plugins.load("model", name))]
-UNSUPPORTED = ("rgat", "simple_hgn", "hgt")  # torch.export specialises their attention to the number of nodes
 
 
 @pytest.mark.slow
 @few(
     ("name", "suffix"),
-    [
-        pytest.param(name, suffix, id=f"{name}-{suffix}")
-        for name in TRAINED
-        for suffix in SUFFIXES
-        if name not in UNSUPPORTED
-    ],
-    default=["rgcn-onnx"],
+    [pytest.param(name, suffix, id=f"{name}-{suffix}") for name in TRAINED for suffix in SUFFIXES],
+    default=["rgcn-onnx", "rgat-pt2"],
 )
 def test_every_model_is_written_where_edges_have_features_types_and_weights(
     tmp_path: Path, name: str, suffix: str, exporter: Any
@@ -208,18 +228,6 @@ def test_every_model_is_written_where_edges_have_features_types_and_weights(
         given = draw(num_nodes, reads)
         found = called(exporter, path, **(given if suffix == "pt2" else single(given)))  # a .pt2 takes any type
         torch.testing.assert_close(found, model(**single(draw(num_nodes, OF_EDGES))), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", UNSUPPORTED)
-def test_models_that_torch_cannot_export_are_refused_by_name(tmp_path: Path, name: str) -> None:
-    widths = Widths(WIDTH, CLASSES, EDGE_WIDTH, TYPES)
-    source = ModelSource(Choice("model", name, {}))
-    run = saved(tmp_path / "run", source.make_model(widths, 0), widths)
-    with pytest.raises(UserError, match=r"export: model=\w+: torch cannot export this model"):
-        gnnkit.export(run, tmp_path / "m.pt2", model=source.make_model(widths, 1), edge_weight=True)
-    assert not (tmp_path / "m.pt2").exists()
 
 
 @pytest.mark.slow
@@ -306,6 +314,39 @@ def numbers(path: Path, given: dict[str, Tensor]) -> Any:
     return onnxruntime.InferenceSession(path).run(None, arrays)[0].tolist()
 
 
+def hetero(num_papers: int, num_authors: int) -> HeteroData:
+    """Draws types of different widths, and one without features."""
+    rng = np.random.default_rng(num_papers)
+
+    def ends(source: int, destination: int) -> Tensor:
+        return torch.from_numpy(np.stack([rng.integers(0, size, 90) for size in (source, destination)]))
+
+    data = HeteroData()
+    data["paper"].x = torch.from_numpy(rng.normal(size=(num_papers, WIDTH)))
+    data["paper"].y = torch.arange(num_papers) % CLASSES
+    for number, split in enumerate(("train_mask", "val_mask", "test_mask")):
+        data["paper"][split] = torch.arange(num_papers) % 4 == number
+    data["author"].x = torch.from_numpy(rng.normal(size=(num_authors, 2)))
+    data["subject"].num_nodes = 4
+    data["author", "writes", "paper"].edge_index = ends(num_authors, num_papers)
+    data["paper", "about", "subject"].edge_index = ends(num_papers, 4)
+    return data
+
+
+def by_numbers(data: HeteroData) -> dict[str, Tensor]:
+    """Numbers nodes and relations in their order, as the documentation does."""
+    rows = [data[name].get("x", torch.ones(data[name].num_nodes, 1)) for name in data.node_types]
+    sizes = torch.tensor([len(x) for x in rows])
+    first = dict(zip(data.node_types, (sizes.cumsum(0) - sizes).tolist(), strict=True))
+    edges = [data[key].edge_index + torch.tensor([[first[key[0]]], [first[key[2]]]]) for key in data.edge_types]
+    return {
+        "x": torch.block_diag(*rows),
+        "edge_index": torch.cat(edges, 1),
+        "edge_type": torch.arange(len(edges)).repeat_interleave(torch.tensor([e.shape[1] for e in edges])),
+        "node_type": torch.arange(len(rows)).repeat_interleave(sizes),
+    }
+
+
 # A machine without gnnkit, and first without torch. Other imports fail.
 ALONE = """
 import sys
@@ -313,15 +354,48 @@ for name in ("gnnkit", "torch_geometric", "lightning", "torch"):
     sys.modules[name] = None
 import numpy as np
 import onnxruntime
-x, edge_index = np.load("x.npy"), np.load("edges.npy")
-(found,) = onnxruntime.InferenceSession("model.onnx").run(None, {"x": x, "edge_index": edge_index})
-np.save("found.onnx.npy", found)
+given = dict(np.load("given.npz"))
+for path in sys.argv[1:]:
+    if path.endswith(".onnx"):
+        session = onnxruntime.InferenceSession(path)
+        (found,) = session.run(None, {each.name: given[each.name] for each in session.get_inputs()})
+        np.save(f"{path}.npy", found)
 del sys.modules["torch"]
 import torch
-module = torch.export.load("model.pt2").module()
-found = module(x=torch.from_numpy(x), edge_index=torch.from_numpy(edge_index)).detach().numpy()
-np.save("found.pt2.npy", found)
+for path in sys.argv[1:]:
+    if path.endswith(".pt2"):
+        program = torch.export.load(path)
+        names = program.graph_signature.user_inputs
+        found = program.module()(**{name: torch.from_numpy(given[name]) for name in names})
+        np.save(f"{path}.npy", found.detach().numpy())
 """
+
+
+def alone(folder: Path, **given: Any) -> Callable[[str], Any]:
+    """Calls all files of a folder. Returns a function that reads the result of one."""
+    np.savez(folder / "given.npz", **given)
+    paths = [path.name for path in folder.iterdir() if path.suffix[1:] in SUFFIXES]
+    subprocess.run([sys.executable, "-c", ALONE, *paths], cwd=folder, check=True, timeout=240)
+    return lambda name: np.load(folder / f"{name}.npy")
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.long("an interpreter imports torch and ONNX Runtime anew, on a machine without gnnkit")
+@few("name", ["rgat", "rgcn", "simple_hgn", "hgt"], default=["hgt"])
+def test_a_file_of_a_typed_model_equals_predict_on_another_graph_of_the_same_types(tmp_path: Path, name: str) -> None:
+    other, there = hetero(70, 9), tmp_path / "elsewhere"
+    there.mkdir()
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 1, "comm": "threads", **BARE}
+    keys |= {"model": None if name == "rgat" else name}  # rgat is the default
+    run = gnnkit.train(hetero(40, 12), folder=tmp_path / "run", trainer={"max_epochs": 2}, **keys).folder
+    given = {"write": ["logits"], "workers": 1, "comm": "threads", "logger": "none"}
+    expected = np.load(Path(gnnkit.predict(run, other, folder=tmp_path / "predicted", **given).folder) / "logits.npy")
+    for suffix in SUFFIXES:
+        gnnkit.export(run, there / f"model.{suffix}")
+    results = alone(there, **{key: value.numpy() for key, value in single(by_numbers(other)).items()})
+    for suffix in SUFFIXES:
+        np.testing.assert_allclose(results(f"model.{suffix}"), expected, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -341,11 +415,9 @@ def test_a_file_takes_raw_rows_on_a_machine_with_its_library_alone(tmp_path: Pat
         gnnkit.export(run, there / f"model.{suffix}", model=model)
     logits, predictions = np.load(run / "logits.npy"), np.load(run / "predictions.npy")
     shutil.rmtree(run)
-    np.save(there / "x.npy", x)
-    np.save(there / "edges.npy", ends)
-    subprocess.run([sys.executable, "-c", ALONE], cwd=there, check=True, timeout=120)
+    results = alone(there, x=x, edge_index=ends)
     for suffix in SUFFIXES:
-        found = np.load(there / f"found.{suffix}.npy")
+        found = results(f"model.{suffix}")
         np.testing.assert_allclose(found, logits, atol=1e-5)
         assert np.array_equal(found.argmax(1), predictions)
 
