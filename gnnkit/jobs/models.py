@@ -59,6 +59,8 @@ class Widths:
 
 # The sizes that constructors take.
 WIDTHS = ("in_features", "num_classes", "edge_width", "num_relations", "num_node_types")
+_EMBEDS = "embeds"  # constructor argument: `Task.embeds`
+DERIVED = (*WIDTHS, _EMBEDS)  # constructor arguments that are no keys
 
 
 def check_given(model: object) -> None:
@@ -157,7 +159,7 @@ class ModelSource:
             module: nn.Module = adapted(self.python_model)
             return module
         if self.python_model is None:
-            self.choice.check(extra=WIDTHS)
+            self.choice.check(extra=DERIVED)
         widths = Widths(in_features=16, num_classes=16, edge_width=16, num_relations=2)
         try:
             with _building, torch.device("meta"), torch.random.fork_rng(devices=[]):
@@ -203,7 +205,7 @@ class ModelSource:
         """
         with _building:
             torch.manual_seed(seed)
-            module = self._make(widths)
+            module = self._make(widths, task)
             if isinstance(module, nn.Module) and not module.training:  # otherwise its parts keep their modes
                 module.train()
             model: nn.Module = adapted(module)
@@ -228,7 +230,7 @@ class ModelSource:
     def _takes(self) -> Mapping[str, Any]:  # arguments of the constructor
         return inspect.signature(self.choice.load()).parameters
 
-    def _make(self, widths: Widths) -> nn.Module:
+    def _make(self, widths: Widths, task: Task | None = None) -> nn.Module:
         if isinstance(self.python_model, nn.Module):
             module = copy.deepcopy(self.python_model)  # ranks may be threads
             as_trained(module)
@@ -239,6 +241,7 @@ class ModelSource:
             return result  # type: ignore[no-any-return]
         arguments = {"in_features": widths.in_features, "num_classes": widths.num_classes}
         arguments |= {name: getattr(widths, name) for name in WIDTHS[2:] if name in self._takes}
+        arguments |= {_EMBEDS: True} if task is not None and task.embeds and _EMBEDS in self._takes else {}
         model: nn.Module = self.choice.create(**arguments)
         return model
 

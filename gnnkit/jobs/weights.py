@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from gnnkit.config import of_run
 from gnnkit.config.settings import Choice
 from gnnkit.errors import UserError
-from gnnkit.jobs.models import HEAD, WIDTHS, ModelFactory, ModelSource, Widths, check_given, check_module
+from gnnkit.jobs.models import DERIVED, HEAD, WIDTHS, ModelFactory, ModelSource, Widths, check_given, check_module
 from gnnkit.model.adapt import reads_edges
 from gnnkit.model.plain import as_trained, in_unit, takes_edges
 from gnnkit.model.program import is_iterated
@@ -205,7 +205,7 @@ def _configured(folder: Path, widths: Widths) -> nn.Module:
     )
     try:
         source = ModelSource(choice)
-        choice.check(extra=WIDTHS)
+        choice.check(extra=DERIVED)
     except UserError as error:
         raise UserError(
             f"checkpoint={folder}: model={choice.name} is not installed: pass an instance of that class, or a function of "

@@ -102,3 +102,17 @@ class ConvModel(GraphModel):
     def activate(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, f]
         """Applies the activation and dropout, before every other convolution."""
         return adjacency.relu_dropout(x, self.dropout, training=self.training)
+
+
+def attention_dropout(dropout: float | None, *, embeds: bool) -> float:
+    """Returns the dropout probability of inputs and attention, by default 0.5.
+
+    The default is 0 for embeddings. Link prediction hides a part of the edges in each
+    epoch, so that attention cannot rely on single edges anyway. On drawn graphs of
+    users and items, dropout in addition kept the training loss near that of chance.
+
+    Args:
+        dropout: The configured probability, or None.
+        embeds: Whether outputs are node embeddings, whose pairs are scored.
+    """
+    return (0.0 if embeds else 0.5) if dropout is None else dropout

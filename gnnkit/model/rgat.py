@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from gnnkit.engine import AddedRelations, Adjacency, TypedEdges
 from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.model.base import ConvModel, Norm
+from gnnkit.model.base import ConvModel, Norm, attention_dropout
 from gnnkit.model.relation_weights import RelationWeights, check_parts
 from gnnkit.utils.ranges import MAX_WIDTH, real, whole
 
@@ -91,7 +91,7 @@ class RGAT(ConvModel):
         out_heads: Attention heads of the last layer, averaged.
         num_layers: Number of convolutions.
         dropout: Dropout probability of layer inputs and attention weights, in [0,
-            1).
+            1). None: 0.5, or 0 for embeddings.
         negative_slope: Negative slope of the leaky ReLU.
         bases: Number of basis matrices. Default: unconstrained weights.
         inverse: Whether to add inverse edges, each type as a separate relation.
@@ -101,6 +101,8 @@ class RGAT(ConvModel):
             per node type.
         norm: Normalisation between convolutions: "none", "batch" over all nodes of
             a step, or "layer" over a node's features.
+        embeds: Whether outputs are node embeddings, whose pairs are scored, instead of
+            logits.
     """
 
     reads_relations = True
@@ -115,16 +117,18 @@ class RGAT(ConvModel):
         heads: int = 8,
         out_heads: int = 1,
         num_layers: int = 2,
-        dropout: float = 0.5,
+        dropout: float | None = None,
         negative_slope: float = 0.2,
         bases: int | None = None,
         inverse: bool = True,
         self_loop: bool = True,
         project: bool = True,
         norm: Norm = "none",
+        embeds: bool = False,
     ) -> None:
         for name, value in (("hidden", hidden), ("heads", heads), ("out_heads", out_heads)):
             whole(f"model.{name}", value, 1, MAX_WIDTH)
+        dropout = attention_dropout(dropout, embeds=embeds)
         super().__init__(num_layers, dropout, norm, hidden * heads)
         real("model.negative_slope", negative_slope)
         check_parts(bases, None, [])

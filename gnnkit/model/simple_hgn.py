@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from gnnkit.engine import AddedRelations, Adjacency, TypedEdges
 from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.model.base import GraphModel
+from gnnkit.model.base import GraphModel, attention_dropout
 from gnnkit.utils.ranges import MAX_LAYERS, MAX_WIDTH, real, share, whole
 
 
@@ -136,7 +136,7 @@ class SimpleHGN(GraphModel):
         out_heads: Attention heads of the last layer, averaged.
         num_layers: Number of convolutions.
         dropout: Dropout probability of layer inputs and attention weights, in [0,
-            1).
+            1). None: 0.5, or 0 for embeddings.
         negative_slope: Negative slope of the leaky ReLU.
         relation_width: Width of the relations' embeddings.
         beta: Share of the layer before in a layer's attention, in [0, 1).
@@ -145,6 +145,8 @@ class SimpleHGN(GraphModel):
         normalize: Whether logits are divided by their length.
         inverse: Whether to add inverse edges, each type as a separate relation.
         self_loop: Whether to add a self-loop to every node, as another relation.
+        embeds: Whether outputs are node embeddings, whose pairs are scored, instead of
+            logits.
     """
 
     reads_relations = True
@@ -159,7 +161,7 @@ class SimpleHGN(GraphModel):
         heads: int = 8,
         out_heads: int = 1,
         num_layers: int = 3,
-        dropout: float = 0.5,
+        dropout: float | None = None,
         negative_slope: float = 0.05,
         relation_width: int = 64,
         beta: float = 0.05,
@@ -167,8 +169,10 @@ class SimpleHGN(GraphModel):
         normalize: bool = True,
         inverse: bool = True,
         self_loop: bool = True,
+        embeds: bool = False,
     ) -> None:
         super().__init__()
+        dropout = attention_dropout(dropout, embeds=embeds)
         sizes = {"hidden": hidden, "heads": heads, "out_heads": out_heads, "relation_width": relation_width}
         for name, value in sizes.items():
             whole(f"model.{name}", value, 1, MAX_WIDTH)

@@ -43,6 +43,7 @@ class Task(ABC):
     metrics_of_some: ClassVar[tuple[str, ...]] = ()  # names of metrics that only some data have
     splits: ClassVar[tuple[str, ...]] = tuple(SPLITS)  # names of the measured splits
     lower_is_better: ClassVar[bool] = False  # applies to the metrics. A lower loss is always better
+    embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
     without_learning: ClassVar[str] = ""  # describes the baseline that `chance` measures
     least_skill: ClassVar[float] = 0.1  # minimum improvement over chance, as a share of the gap to a perfect score
 

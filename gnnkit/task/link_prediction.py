@@ -63,6 +63,7 @@ class LinkPrediction(Task):
 
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
     splits = ("val", "test")
+    embeds = True
     least_skill = 0.04  # an area of 0.52 on held-out edges
     without_learning = "chance"
 

@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 
 import gnnkit
 from gnnkit.comm.threads import Threads
+from gnnkit.config.settings import Choice
 from gnnkit.engine import ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation
+from gnnkit.jobs.models import ModelSource, Widths
 from gnnkit.model.gcn import GCN
 from gnnkit.model.hgt import HGT
 from gnnkit.model.rgat import RGAT
@@ -34,6 +37,7 @@ from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.task.link_prediction import LinkPrediction
+from gnnkit.task.node_classification import NodeClassification
 from tests.cases import few
 from tests.graphs import shop
 from tests.runs import BARE, within_process
@@ -483,6 +487,43 @@ def test_models_with_defaults_beat_chance_clearly(model: str, tmp_path: Path) ->
     assert result["test_roc_auc"] > 0.7
     assert result["test_mrr"] > 0.3  # 0.17 by chance
     assert result["test_hits_10"] > 0.6  # 0.48 by chance
+
+
+def tastes(num_users: int, num_items: int) -> HeteroData:
+    """Draws purchases by latent factors, of which features are noisy observations."""
+    rng = np.random.default_rng(0)
+    users, items = rng.normal(size=(num_users, 4)), rng.normal(size=(num_items, 4))
+    scores = users @ items.T + rng.gumbel(size=(num_users, num_items))
+    data = HeteroData()
+    for name, factors in (("user", users), ("item", items)):
+        data[name].x = torch.from_numpy(factors + rng.normal(size=factors.shape)).float()
+    bought = np.argsort(-scores, 1)[:, :8]
+    ends = np.stack([np.repeat(np.arange(num_users), 8), bought.ravel()])
+    data["user", "buys", "item"].edge_index = torch.from_numpy(ends)
+    return data
+
+
+@pytest.mark.slow
+@pytest.mark.long("trains 100 epochs")
+@few("model", ["rgcn", "rgat", "simple_hgn", "hgt"], ["rgat"])
+def test_models_with_defaults_learn_tastes(model: str, tmp_path: Path) -> None:
+    result = run(tastes(200, 100), tmp_path / "run", model=model, workers=1, inputs="features")
+    assert result["test_roc_auc"] > 0.65
+
+
+@pytest.mark.parametrize("name", ["rgat", "simple_hgn"])
+def test_attention_has_no_dropout_in_link_prediction_unless_configured(name: str) -> None:
+    widths, nodes = Widths(4, 3, 0, 2), NodeClassification()
+    for task, arguments, expected in (
+        (LinkPrediction(), {}, 0.0),
+        (LinkPrediction(), {"dropout": 0.3}, 0.3),
+        (nodes, {}, 0.5),
+        (nodes, {"dropout": 0.0}, 0.0),
+    ):
+        model = ModelSource(Choice("model", name, arguments)).make_model(widths, 0, task)
+        assert model.dropout == model.convs[0].dropout == expected  # type: ignore[index, union-attr]
+    with pytest.raises(UserError, match=r"^model.embeds is not known"):
+        ModelSource(Choice("model", name, {"embeds": True})).trial()
 
 
 @pytest.mark.slow
