@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -87,12 +88,19 @@ def serve(makers: Mapping[str, Maker], versions: str) -> None:
         batches = makers[request["method"]](case)(request["first"])
         for _ in range(WARM_UP):
             next(batches)
-        times, sizes = [time.perf_counter()], []
+        times, sizes, cpu = [time.perf_counter()], [], time.process_time()
         for size in itertools.islice(batches, request["count"]):
             sizes.append(size)
             times.append(time.perf_counter())
+        cpu = time.process_time() - cpu
         del batches  # ends the threads and processes of a loader
-        print(json.dumps({"seconds": np.diff(times).tolist(), "sizes": sizes}), file=answers, flush=True)
+        answer = {"seconds": np.diff(times).tolist(), "sizes": sizes, "cpu": cpu, "peak": peak_bytes()}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def peak_bytes() -> int:
+    """Returns the peak resident memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 if __name__ == "__main__":

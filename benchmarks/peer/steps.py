@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from serve import Case
+from serve import Case, peak_bytes
 
 PARTS = ("sample", "gather", "forward", "backward", "rest")
 NUM_CLASSES, DROPOUT, LR = 47, 0.5, 1e-3
@@ -80,8 +80,12 @@ def serve_steps(
             made.clear()  # before the next model takes memory
             made[name, job] = makers[name](job)
             first -= WARM_UP
-        clocks = []
+        clocks, cpu = [], []
         for number in range(first, request["first"] + request["count"]):
             clocks.append(Clock())
+            begin = time.process_time()
             made[name, job](number, clocks[-1])
-        print(json.dumps({"parts": [clock.seconds for clock in clocks[-request["count"] :]]}), file=answers, flush=True)
+            cpu.append(time.process_time() - begin)
+        count = request["count"]
+        answer = {"parts": [clock.seconds for clock in clocks[-count:]], "cpu": cpu[-count:], "peak": peak_bytes()}
+        print(json.dumps(answer), file=answers, flush=True)
