@@ -375,6 +375,17 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
     },
     "attend_edges": {**ATTENTION, "info": per_row(4), "slope": Random.random, "out": edge_values, **EDGES},
     "derive": {"key": number, "value": number},
+    "nodes_by_type": {
+        "nodes": ids,
+        "sizes": lambda random: [random.randrange(6) for _ in range(random.randrange(20))],
+    },
+    "edges_by_relation": {
+        **GRAPH,
+        "relation": lambda random: np.asarray([random.randrange(3) for _ in range(8)], np.int16),
+        "edge_ids": lambda random: random.choice([None, ids(random)]),
+        "local": ids,
+        "num_relations": few,
+    },
     "visited": {"reading": reading, "starts": ids, "walks": walks, "key": number},
     "water_fill": {"degrees": ids, "budget": number, "least": number, "most": number},
     "Sampler.neighbor": {"fanouts": fanouts, "replace": flag, **COMMON},

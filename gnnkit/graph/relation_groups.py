@@ -64,15 +64,6 @@ class RelationGroups:
         """Where each node's groups begin."""
         return np.searchsorted(self.codes, np.arange(self.csc.num_nodes + 1) * self.num_relations)
 
-    def edges(self, positions: Ids) -> tuple[Ids, Ids]:
-        """Returns edge ids and relations of edges.
-
-        Args:
-            positions: [k] positions in `csc`.
-        """
-        edge_ids = positions if self.order is None else self.order[positions]
-        return edge_ids, self.types[edge_ids]
-
     def counts(self, nodes: Ids, relations: Ids) -> Ids:  # [k]
         """Counts in-edges of nodes [k] with relations [k]. Each group must exist."""
         return np.diff(self.starts)[self._groups(nodes, relations)]

@@ -118,7 +118,7 @@ def grow_one_type(relation: RelationEdges, seeds: Ids, fanouts: list[int], key: 
     Equals `Growth.directional`.
     """
     sampler = relation.native(fanouts, rule.replace)
-    nodes, known, indptr, row, edge, _ = sampler.sample(Reading(relation.csc), seeds, key, rule.threads)
+    nodes, known, indptr, row, edge, *_ = sampler.sample(Reading(relation.csc), seeds, key, rule.threads)
     col = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     drawn = [0, *known[:-1]]
     counts = np.diff(indptr[drawn]).tolist()

@@ -159,6 +159,11 @@ class ReadRelations:
         return self.rows.starts
 
     @property
+    def order(self) -> Ids | None:  # [num_edges] int64
+        """Edge ids in the graph's CSC, which draws return."""
+        return self.rows.order
+
+    @property
     def num_relations(self) -> int:
         return self.rows.num_relations
 
@@ -315,28 +320,17 @@ class NativeSampler(Sampler):
         reading = graph if isinstance(graph, Reading) else self.reads(graph)
         ids = int64s("nodes", nodes)
         hop = whole("hop", hop, 0)
-        indptr, sources, edge_ids, weight = self.native().draw(reading, ids, hop, wrap(key), self._num_threads())
-        if reading.relations is not None:
-            edge_ids, relation = reading.relations.rows.edges(edge_ids)
-            return Hop(indptr, sources, edge_ids, weight, relation)
-        return Hop(indptr, sources, edge_ids if self.draws_edges else None, weight)
+        drawn = self.native().draw(reading, ids, hop, wrap(key), self._num_threads())
+        indptr, sources, edge_ids, weight, relation = drawn
+        return Hop(indptr, sources, edge_ids if self.draws_edges else None, weight, relation)
 
     def sample(self, graph: CSC | RelationGroups, seeds: Ids, *, key: int) -> MiniBatch:
         ids = int64s("seeds", seeds)
-        sampled = self.native().sample(self.reads(graph), ids, wrap(key), self._num_threads())
-        return self.batch(sampled, None if isinstance(graph, CSC) else graph)
+        return self.batch(self.native().sample(self.reads(graph), ids, wrap(key), self._num_threads()))
 
-    def batch(self, sampled: _core.Batch, relations: RelationGroups | None = None) -> MiniBatch:
-        """Slices the rows sampled by the core into blocks.
-
-        Args:
-            sampled: The core's batch.
-            relations: The rows that the sampler drew from by relation, if it did.
-        """
-        nodes, known, indptr, sources, edge_ids, weight = sampled
-        relation = None
-        if relations is not None:
-            edge_ids, relation = relations.edges(edge_ids)
+    def batch(self, sampled: _core.Batch) -> MiniBatch:
+        """Slices the rows sampled by the core into blocks."""
+        nodes, known, indptr, sources, edge_ids, weight, relation = sampled
         rows = Hop(indptr, sources, edge_ids if self.edge_ids and self.draws_edges else None, weight, relation)
         return _batch(nodes, known, rows, self.redraw)
 

@@ -82,7 +82,7 @@ def typed_to_pyg(batch: TypedBatch) -> Any:
         store.n_id, store.num_nodes, store.num_sampled_nodes = tensor(nodes), len(nodes), num_sampled
     seeds = data[tables.seed_type.name]
     seeds.input_id, seeds.batch_size = tensor(batch.positions), len(batch.seeds)
-    block = batch.typed(batch.minibatch.blocks[0])
+    block = batch.outer_block
     hop_ends = [0, *(len(hop.indices) for hop in hops)]
     for edges in tables.edges:
         data[tuple(edges.relation)].update(_pyg_edges(batch, edges, block, hop_ends))
@@ -111,16 +111,15 @@ def _nested_hops(batch: LoadedBatch) -> Sequence[Block]:
     Raises `UserError` otherwise.
     """
     outer, *_ = blocks = batch.minibatch.blocks
-    if not all(_begins_with(outer, hop) for hop in blocks):
+    if not all(begins_with(outer, hop) for hop in blocks):
         raise UserError("redraw=true: to_pyg needs blocks in which a node draws once, as in PyG; use redraw=false")
     return blocks[::-1]
 
 
-def _begins_with(outer: Block, inner: Block) -> bool:
+def begins_with(outer: Block, inner: Block) -> bool:
     """Returns whether the edges of `inner` are the first edges of `outer`."""
-    return np.array_equal(outer.indptr[: len(inner.indptr)], inner.indptr) and np.array_equal(
-        outer.indices[: len(inner.indices)], inner.indices
-    )
+    rows, edges = len(inner.indptr), len(inner.indices)
+    return np.array_equal(outer.indptr[:rows], inner.indptr) and np.array_equal(outer.indices[:edges], inner.indices)
 
 
 def _of_edges(table: npt.NDArray[Any] | None, block: Block) -> torch.Tensor | None:  # [num_block_edges, ...]

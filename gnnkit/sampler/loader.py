@@ -265,7 +265,7 @@ class Loader:
         batch, buffers = native_loader.take()
         if self._spans is not None:
             _add_work(self._spans, native_loader, self._begun, now[1] - 1)
-        minibatch = self._sampler.batch(batch, self._rows) if _is_native(self._sampler) else batch
+        minibatch = self._sampler.batch(batch) if _is_native(self._sampler) else batch
         self._now = now
         loaded = self.tables.load(minibatch, positions, buffers)
         return loaded if self.transform is None else self.transform(loaded)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gnnkit import _core
 from gnnkit.graph import Block, Floats, Ids, Relation
-from gnnkit.graph.schema import number_by_type
-from gnnkit.partition.shard import grouped
 from gnnkit.sampler import frameworks
+from gnnkit.sampler.gather import gather_rows
 from gnnkit.sampler.loaded import LoadedBatch, shapes
 from gnnkit.utils.checks import Array
 
@@ -31,6 +32,13 @@ class RelationBlock:
     edge_ids: Ids | None  # [num_edges] ids in the sampled graph
     edge_positions: Ids | None  # [num_edges] positions among the edges of the relation
     weight: Floats | None  # [num_edges] keeps the estimate unbiased
+
+    def first(self, num_edges: int, num_dst: int) -> RelationBlock:
+        """Returns the edges among the first `num_edges` of the hop's `Block`."""
+        count = int(np.searchsorted(self.edges, num_edges))
+        columns = (self.edges, self.edge_ids, self.edge_positions, self.weight)
+        first = (None if column is None else column[:count] for column in columns)
+        return RelationBlock(self.row[:count], self.col[:count], num_dst, *first)  # type: ignore[arg-type]
 
     @property
     def indptr(self) -> Ids:  # [num_dst + 1]
@@ -52,6 +60,17 @@ class TypedBlock:
     num_dst: Mapping[str, int]  # by node type
     relations: Mapping[Relation, RelationBlock]
 
+    def first(self, block: Block, nodes: _NodesByType) -> TypedBlock:
+        """Divides an inner hop, whose edges are the first of this one."""
+        num_src, num_dst = (nodes.counts(count) for count in (len(block.src_nodes), block.num_dst))
+        dst_of = dict(zip(self.num_dst, num_dst, strict=True))
+        relations = {
+            relation: edges.first(len(block.indices), dst_of[relation.destination])
+            for relation, edges in self.relations.items()
+        }
+        src_nodes = {name: ids[:count] for (name, ids), count in zip(self.src_nodes.items(), num_src, strict=True)}
+        return TypedBlock(src_nodes, dst_of, relations)
+
 
 @dataclass(frozen=True, eq=False)
 class _NodesByType:
@@ -63,10 +82,8 @@ class _NodesByType:
 
     @classmethod
     def of(cls, nodes: Ids, tables: TypedTables) -> _NodesByType:
-        at, local = number_by_type(nodes, [table.count for table in tables.nodes])
-        firsts = [table.first for table in tables.nodes]
-        ids = tuple(nodes[some].astype(np.int64) - first for some, first in zip(at, firsts, strict=True))
-        return cls(at, ids, local)
+        at, ids, local, ends = _core.nodes_by_type(nodes, [table.count for table in tables.nodes])
+        return cls(_parts(at, ends), _parts(ids, ends), local)
 
     def counts(self, num_nodes: int) -> list[int]:
         """Counts the nodes of each type among the first `num_nodes` of the batch."""
@@ -103,7 +120,20 @@ class TypedBatch(LoadedBatch):
     @cached_property
     def blocks(self) -> tuple[TypedBlock, ...]:  # type: ignore[override]
         """One block per hop, outermost first."""
-        return tuple(self.typed(block) for block in self.minibatch.blocks)
+        outer, *inner = self.minibatch.blocks
+        first = self.outer_block
+        return (
+            first,
+            *(
+                first.first(block, self._nodes) if frameworks.begins_with(outer, block) else self._typed(block)
+                for block in inner
+            ),
+        )
+
+    @cached_property
+    def outer_block(self) -> TypedBlock:
+        """The outermost block."""
+        return self._typed(self.minibatch.blocks[0])
 
     @property
     def input_nodes(self) -> dict[str, Ids]:  # type: ignore[override]
@@ -141,23 +171,20 @@ class TypedBatch(LoadedBatch):
         counts = [self._nodes.counts(end) for end in [0, *hop_ends]]
         return [list(by_hop) for by_hop in np.diff(counts, axis=0).T.tolist()]
 
-    def typed(self, block: Block) -> TypedBlock:
+    def _typed(self, block: Block) -> TypedBlock:
         """Divides a block by relation."""
         tables, nodes = self.tables, self._nodes
         num_src, num_dst = nodes.counts(len(block.src_nodes)), nodes.counts(block.num_dst)
         names = [table.name for table in tables.nodes]
         dst_of = dict(zip(names, num_dst, strict=True))
         relation = np.zeros(len(block.indices), np.int16) if block.relation is None else block.relation
-        order, starts = grouped(relation, len(tables.edges))
-        row = nodes.local[block.indices[order]]
-        col = nodes.local[np.repeat(np.arange(block.num_dst), np.diff(block.indptr))[order]]
-        columns: list[Array | None] = [row, col, order]
-        ids = None if block.edge_ids is None else block.edge_ids[order]
-        columns += [ids, None if ids is None else tables.edge_positions[ids].astype(np.int64)]
+        row, col, order, ids, ends = _core.edges_by_relation(
+            block.indptr, block.indices, relation, block.edge_ids, nodes.local, len(tables.edges)
+        )
+        columns: list[Array | None] = [row, col, order, ids]
+        columns.append(None if ids is None else gather_rows(tables.edge_positions, ids).astype(np.int64, copy=False))
         columns.append(None if block.weight is None else block.weight[order])
-        parts = [
-            [None] * len(tables.edges) if values is None else np.split(values, starts[1:])[:-1] for values in columns
-        ]
+        parts = [[None] * len(ends) if values is None else _parts(values, ends) for values in columns]
         relations = {
             table.relation: RelationBlock(row, col, dst_of[table.relation.destination], *others)
             for table, row, col, *others in zip(tables.edges, *parts, strict=True)
@@ -174,3 +201,8 @@ class TypedBatch(LoadedBatch):
     @cached_property
     def _nodes(self) -> _NodesByType:
         return _NodesByType.of(self.minibatch.input_nodes, self.tables)
+
+
+def _parts(values: Array, ends: Sequence[int]) -> tuple[Array, ...]:
+    """Divides an array at the ends of its parts."""
+    return tuple(values[start:end] for start, end in pairwise([0, *ends]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import numpy.typing as npt
@@ -41,15 +42,60 @@ class EdgeTable:
     edge_weight: Array | None = None  # [num_rows]
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class TypedArrays:
+    """What all loaders of a graph read, grouped and divided by type."""
+
+    rows: RelationGroups
+    nodes: tuple[TypeTable, ...]
+    edges: tuple[EdgeTable, ...]
+    edge_positions: Ids  # [num_edges] position among the edges of its relation, in the original order
+    edge_rows: Ids | None  # [num_edges] row of each edge in the tables of its relation. None: its id
+
+    @classmethod
+    def of(cls, graph: Any) -> TypedArrays:
+        """Reads a `HeteroData`, or a `Graph`.
+
+        A `Graph` does not change, so its loaders share one result while any of them
+        exists.
+        """
+        if is_hetero(graph):
+            known = read_topology(graph)
+            positions = _positions_by_relation(known)
+            nodes, edges = _of_hetero(graph, _node_ranges(known)), _edges_of_hetero(graph, known)
+            return cls(RelationGroups.of_graph(known), nodes, edges, positions, positions)
+        known = Graph.of(graph)
+        reference = _SHARED.get(known)
+        shared = None if reference is None else reference()
+        if shared is None:
+            rows, positions = RelationGroups.of_graph(known), _positions_by_relation(known)
+            shared = cls(rows, _of_graph(known), _edges_of_graph(known), positions, None)
+            _SHARED[known] = ref(shared)
+        return shared
+
+
+_SHARED: WeakKeyDictionary[Graph, ref[TypedArrays]] = WeakKeyDictionary()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TypedTables:
     """The rows of all nodes and edges of a graph, by type."""
 
     nodes: tuple[TypeTable, ...]
-    edges: tuple[EdgeTable, ...]
-    edge_positions: Ids  # [num_edges] position among the edges of its relation, in the original order
-    edge_rows: Ids | None  # [num_edges] row of each edge in the tables of its relation. None: its id
     seed_type: TypeTable
+    arrays: TypedArrays
+
+    @property
+    def edges(self) -> tuple[EdgeTable, ...]:
+        return self.arrays.edges
+
+    @property
+    def edge_positions(self) -> Ids:  # [num_edges]
+        return self.arrays.edge_positions
+
+    @property
+    def edge_rows(self) -> Ids | None:  # [num_edges]
+        return self.arrays.edge_rows
 
     @property
     def features(self) -> None:
@@ -93,23 +139,14 @@ class TypedSource:
             labels: {node type: [count, ...]} replacements of labels, or None.
         """
         seed_type, seeds = (seeds, None) if isinstance(seeds, str) else seeds
-        typed = is_hetero(graph)
-        known = read_topology(graph) if typed else Graph.of(graph)
-        nodes = _of_hetero(graph, _node_ranges(known)) if typed else _of_graph(known)
+        arrays = TypedArrays.of(graph)
+        nodes = arrays.nodes
         x, y = _tables_by_type("features", features, nodes), _tables_by_type("labels", labels, nodes)
         nodes = tuple(replace(table, x=x.get(table.name, table.x), y=y.get(table.name, table.y)) for table in nodes)
         names = {table.name: table for table in nodes}
         if seed_type not in names:
             raise UserError(f"seeds={seed_type!r} is not a node type: expected one of {', '.join(names)}")
-        positions = _positions_by_relation(known)
-        tables = TypedTables(
-            nodes,
-            _edges_of_hetero(graph, known) if typed else _edges_of_graph(known),
-            positions,
-            positions if typed else None,
-            names[seed_type],
-        )
-        return cls(RelationGroups.of_graph(known), tables, seeds)
+        return cls(arrays.rows, TypedTables(nodes, names[seed_type], arrays), seeds)
 
 
 def names_a_type(seeds: object) -> bool:

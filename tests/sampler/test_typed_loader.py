@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from gnnkit.sampler import (
     Sampler,
     WeightedSampler,
 )
+from gnnkit.sampler.typed_batch import RelationBlock
 
 COUNTS = {"author": 30, "paper": 50, "venue": 4}
 WRITES, CITES, BY = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "by", "author")
@@ -344,6 +345,23 @@ def test_dgl_blocks_have_the_edges_of_ours() -> None:
                 assert theirs.edges[tuple(relation)].data[dgl.EID].tolist() == edges.edge_positions.tolist()
 
 
+def test_inner_blocks_divide_like_the_outermost() -> None:
+    for batch in loader(transform=None):
+        for block, inner in zip(batch.minibatch.blocks, batch.blocks, strict=True):
+            alone = replace(batch, minibatch=replace(batch.minibatch, blocks=(block,))).blocks[0]
+            assert inner.num_dst == alone.num_dst
+            assert {name: nodes.tolist() for name, nodes in inner.src_nodes.items()} == {
+                name: nodes[: len(inner.src_nodes[name])].tolist() for name, nodes in alone.src_nodes.items()
+            }
+            for relation, edges in inner.relations.items():
+                for name, column in vars_of(alone.relations[relation]).items():
+                    np.testing.assert_array_equal(vars_of(edges)[name], column)
+
+
+def vars_of(edges: RelationBlock) -> dict[str, Any]:
+    return {column.name: getattr(edges, column.name) for column in fields(edges)}
+
+
 def test_redrawn_nodes_have_arrays_but_no_pyg_data() -> None:
     sampler = NeighborSampler([2, 2], redraw=True)
     with pytest.raises(UserError, match="redraw=false"):
@@ -354,6 +372,19 @@ def test_redrawn_nodes_have_arrays_but_no_pyg_data() -> None:
             ends = DATA[tuple(relation)].edge_index.numpy()[:, edges.edge_positions]
             np.testing.assert_array_equal(block.src_nodes[relation.source][edges.row], ends[0])
             np.testing.assert_array_equal(block.src_nodes[relation.destination][edges.col], ends[1])
+
+
+def test_loaders_of_a_graph_share_its_edges_and_features() -> None:
+    data = drawn_graph()
+    del data["author"].y
+    graph = Graph.from_pyg(data)
+    first, second = loader(graph), loader(graph, seeds=("author", None))
+    assert first.tables.arrays is second.tables.arrays
+    other = loader(graph, features={"author": np.zeros((COUNTS["author"], 2))})
+    assert other.tables.arrays is first.tables.arrays
+    assert next(iter(other))["author"].x.shape[1] == 2
+    assert next(iter(first))["author"].x.shape[1] == 4
+    assert loader(Graph.from_pyg(data)).tables.arrays is not first.tables.arrays
 
 
 def test_a_graph_whose_nodes_have_no_types_has_one() -> None:

@@ -51,6 +51,7 @@ pub(crate) struct PyRelations<'py> {
     pub(crate) indptr: Slice<'py, i64>,
     pub(crate) codes: Slice<'py, i64>,
     pub(crate) starts: Slice<'py, i64>,
+    pub(crate) order: Option<Slice<'py, i64>>,
     pub(crate) fanouts: Slice<'py, i64>,
     pub(crate) num_relations: usize,
     pub(crate) num_ids: usize,
@@ -63,6 +64,7 @@ impl<'py> PyRelations<'py> {
             indptr: Slice::new("relations.indptr", &value("indptr")?)?,
             codes: Slice::new("relations.codes", &value("codes")?)?,
             starts: Slice::new("relations.starts", &value("starts")?)?,
+            order: optional(&value("order")?, |order| Slice::new("relations.order", order))?,
             fanouts: Slice::new("relations.fanouts", &value("fanouts")?)?,
             num_relations: count("num_relations", &value("num_relations")?)?,
             num_ids: count("num_ids", &value("num_ids")?)?,
@@ -74,6 +76,7 @@ impl<'py> PyRelations<'py> {
             indptr: self.indptr.as_slice(),
             codes: self.codes.as_slice(),
             starts: self.starts.as_slice(),
+            order: self.order.as_ref().map(Slice::as_slice),
             fanouts: self.fanouts.as_slice(),
             num_relations: self.num_relations,
             num_ids: self.num_ids,
@@ -151,15 +154,16 @@ fn walks(value: Arg<'_, '_>) -> PyResult<Walks> {
     Walks::new(length, num_walks, real("alpha", &alpha)?).map_err(user_error)
 }
 
-/// indptr, sources, edge ids, weights of one hop.
+/// indptr, sources, edge ids, weights, relations of one hop.
 type PyHop<'py> = (
     Bound<'py, PyArray1<i64>>,
     Bound<'py, PyUntypedArray>,
     Bound<'py, PyArray1<i64>>,
     Option<Bound<'py, PyArray1<f32>>>,
+    Option<Bound<'py, PyArray1<i16>>>,
 );
 
-/// nodes, known, indptr, indices, edge ids, weights of a batch.
+/// nodes, known, indptr, indices, edge ids, weights, relations of a batch.
 type PyBatch<'py> = (
     Bound<'py, PyUntypedArray>,
     Vec<usize>,
@@ -167,6 +171,7 @@ type PyBatch<'py> = (
     Bound<'py, PyUntypedArray>,
     Bound<'py, PyArray1<i64>>,
     Option<Bound<'py, PyArray1<f32>>>,
+    Option<Bound<'py, PyArray1<i16>>>,
 );
 
 /// A sampler of the core. It is immutable, so any number of threads may use it.
@@ -355,6 +360,7 @@ fn hop_to_py<I: Id + Element>(py: Python<'_>, hop: Hop<I>) -> PyResult<PyHop<'_>
         list_to_py(py, hop.sources)?.as_untyped().clone(),
         list_to_py(py, hop.edge_ids)?,
         hop.weight.map(|weight| list_to_py(py, weight)).transpose()?,
+        hop.relation.map(|relation| list_to_py(py, relation)).transpose()?,
     ))
 }
 
@@ -366,6 +372,7 @@ pub(crate) fn batch_to_py<I: Id + Element>(py: Python<'_>, batch: Batch<I>) -> P
         list_to_py(py, batch.indices)?.as_untyped().clone(),
         list_to_py(py, batch.edge_ids)?,
         batch.weight.map(|weight| list_to_py(py, weight)).transpose()?,
+        batch.relation.map(|relation| list_to_py(py, relation)).transpose()?,
     ))
 }
 
@@ -376,7 +383,7 @@ struct Memory {
     _list: Box<dyn Any + Send + Sync>,
 }
 
-fn list_to_py<T: Kept + Element>(py: Python<'_>, list: List<T>) -> PyResult<Bound<'_, PyArray1<T>>> {
+pub(crate) fn list_to_py<T: Kept + Element>(py: Python<'_>, list: List<T>) -> PyResult<Bound<'_, PyArray1<T>>> {
     let (start, len) = (list.as_ptr(), list.len());
     let memory = Bound::new(py, Memory { _list: Box::new(list) })?.into_any();
     // SAFETY: the elements stay where they are, and `memory` keeps them and lets nobody

@@ -42,7 +42,7 @@ macro_rules! keep {
     };
 }
 
-keep!(i32, i64, f32);
+keep!(i16, i32, i64, f32);
 
 impl<T> Store<T> {
     /// An empty list with room for `capacity` and at most twice that.

@@ -3,7 +3,11 @@
 use std::ops::Range;
 
 use crate::Error;
+use crate::error::check_length;
 use crate::read::{load, prefetch};
+
+/// The most relations, whose numbers have 16 bits.
+pub const MOST_RELATIONS: usize = 1 << 15;
 
 /// The in-edges of each node in groups, one per relation that the node has.
 ///
@@ -18,6 +22,8 @@ pub struct Relations<'a> {
     pub codes: &'a [i64],
     /// [num_groups + 1] where the edges of each group begin.
     pub starts: &'a [i64],
+    /// [num_edges] the id of each edge, which draws return. `None`: the edge's position.
+    pub order: Option<&'a [i64]>,
     /// [num_hops * num_relations] draws per node, by hop and then by relation. -1: all.
     pub fanouts: &'a [i64],
     /// Number of relations.
@@ -36,18 +42,13 @@ pub(crate) struct Group {
 
 impl Relations<'_> {
     /// Checks the lengths of the arrays.
-    pub(crate) fn check(&self, num_nodes: usize) -> Result<(), Error> {
-        let groups = self.codes.len();
-        let lengths = [
-            ("relations.indptr", self.indptr.len(), num_nodes + 1),
-            ("relations.starts", self.starts.len(), groups + 1),
-        ];
-        for (name, actual, expected) in lengths {
-            if actual != expected {
-                return Err(Error::Length { name, actual, expected });
-            }
-        }
-        if self.num_relations == 0 || self.num_relations.checked_mul(num_nodes.max(self.num_ids)).is_none() {
+    pub(crate) fn check(&self, num_nodes: usize, num_edges: usize) -> Result<(), Error> {
+        check_length("relations.indptr", self.indptr.len(), num_nodes + 1)?;
+        check_length("relations.starts", self.starts.len(), self.codes.len() + 1)?;
+        check_length("relations.order", self.order.map_or(num_edges, <[i64]>::len), num_edges)?;
+        if !(1..=MOST_RELATIONS).contains(&self.num_relations)
+            || self.num_relations.checked_mul(num_nodes.max(self.num_ids)).is_none()
+        {
             return Err(Error::TooLarge {
                 name: "num_relations",
                 value: self.num_relations,
@@ -132,5 +133,15 @@ impl Relations<'_> {
     #[inline(always)]
     pub(crate) fn prefetch_node(&self, node: usize) {
         prefetch(self.indptr, node);
+    }
+
+    /// Prefetches the values that `group` reads of the groups of `node`.
+    #[inline(always)]
+    pub(crate) fn prefetch_groups(&self, node: usize) {
+        let (start, end) = (load(&self.indptr[node]) as usize, load(&self.indptr[node + 1]) as usize);
+        prefetch(self.codes, start);
+        prefetch(self.starts, start);
+        prefetch(self.codes, end);
+        prefetch(self.starts, end);
     }
 }

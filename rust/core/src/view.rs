@@ -116,7 +116,7 @@ impl<'a, I: Id> View<'a, I> {
         length("sources", extra.sources.map(<[i64]>::len), self.num_sources)?;
         length("counts", extra.counts.map(<[i64]>::len), self.num_nodes())?;
         if let Some(relations) = extra.relations {
-            relations.check(self.num_nodes())?;
+            relations.check(self.num_nodes(), self.num_edges())?;
         }
         Ok(Self { extra, ..self })
     }
@@ -283,6 +283,11 @@ impl<'a, I: Id> View<'a, I> {
         if let Some(ids) = self.extra.rows {
             prefetch(ids, node);
         }
+    }
+
+    /// The ids of edges that are drawn by relation. `None`: their positions.
+    pub(crate) fn edge_order(&self) -> Option<&'a [i64]> {
+        self.extra.relations.as_ref().and_then(|relations| relations.order)
     }
 
     /// Prefetches the source of `edge`.

@@ -10,10 +10,13 @@ pub struct Hop<I: Id> {
     pub indptr: List<i64>,
     /// [num_edges] global ids of the sources.
     pub sources: List<I>,
-    /// [num_edges] positions in the graph's `indices`.
+    /// [num_edges] positions in the graph's `indices`, or ids by
+    /// [`Relations::order`](crate::relations::Relations::order).
     pub edge_ids: List<i64>,
     /// [num_edges] importance weights, if asked for.
     pub weight: Option<List<f32>>,
+    /// [num_edges] relations, if nodes draw by relation.
+    pub relation: Option<List<i16>>,
 }
 
 /// A sampled batch: the blocks of all hops over one list of nodes. Each block uses the
@@ -31,10 +34,12 @@ pub struct Batch<I: Id> {
     pub indptr: List<i64>,
     /// [num_edges] positions in `nodes` of the sources.
     pub indices: List<I>,
-    /// [num_edges] positions in the graph's `indices`.
+    /// [num_edges] as in [`Hop`].
     pub edge_ids: List<i64>,
     /// [num_edges] importance weights, if asked for.
     pub weight: Option<List<f32>>,
+    /// [num_edges] relations, if nodes draw by relation.
+    pub relation: Option<List<i16>>,
 }
 
 /// The memory that a batch sets aside, in elements.

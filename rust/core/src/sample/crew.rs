@@ -178,7 +178,7 @@ impl<'a, 't, I: Id, L: Law> Slices<'a, 't, I, L> {
             edges: num_draws,
             nodes: 0,
         };
-        let mut edges = Edges::new(self.task.importance, sizes);
+        let mut edges = Edges::new(self.task.graph, self.task.importance, sizes);
         let task = Draw {
             nodes,
             num_draws,

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::csc::Id;
 use crate::isa::{Isa, Kernel};
 use crate::memory::{List, reserve};
-use crate::read::load;
+use crate::read::{load, prefetch};
 use crate::view::View;
 
 /// Rows of a block. Few rows let draws, which keep the processor busy, mix with reads,
@@ -39,11 +39,13 @@ pub(crate) struct Edges<I: Id> {
     pub sources: List<I>,
     pub edge_ids: List<i64>,
     pub weight: Option<List<f32>>,
+    pub relation: Option<List<i16>>,
     pub importance: Option<Importance>,
 }
 
 impl<I: Id> Edges<I> {
-    pub fn new(importance: Option<Importance>, sizes: Sizes) -> Self {
+    pub fn new(graph: &View<'_, I>, importance: Option<Importance>, sizes: Sizes) -> Self {
+        let relations = graph.extra().relations;
         let mut indptr = List::with_capacity(sizes.rows + 1);
         indptr.push(0);
         Self {
@@ -51,6 +53,7 @@ impl<I: Id> Edges<I> {
             sources: List::with_capacity(sizes.edges),
             edge_ids: List::with_capacity(sizes.edges),
             weight: importance.map(|_| List::with_capacity(sizes.edges)),
+            relation: relations.map(|_| List::with_capacity(sizes.edges)),
             importance,
         }
     }
@@ -66,6 +69,10 @@ impl<I: Id> Edges<I> {
         if let (Some(weight), Some(others)) = (&mut self.weight, &others.weight) {
             reserve(weight, more, "number of draws", begin as usize)?;
             weight.extend_from_slice(others);
+        }
+        if let (Some(relation), Some(others)) = (&mut self.relation, &others.relation) {
+            reserve(relation, more, "number of draws", begin as usize)?;
+            relation.extend_from_slice(others);
         }
         Ok(())
     }
@@ -106,6 +113,7 @@ impl<I: Id> Edges<I> {
                             ..row
                         };
                         self.draw_row(graph, law, &row, room)?;
+                        self.add_relation(row.relation)?;
                     }
                 }
             }
@@ -114,7 +122,19 @@ impl<I: Id> Edges<I> {
         Ok(())
     }
 
-    /// Draws the edges of one row, and prefetches their sources.
+    /// Appends the relation of the edges of the row that drew last.
+    #[inline(always)]
+    fn add_relation(&mut self, number: usize) -> Result<(), Error> {
+        if let Some(relation) = &mut self.relation {
+            let drawn = self.edge_ids.len();
+            let more = drawn - relation.len();
+            reserve(relation, Some(more), "number of draws", drawn)?;
+            relation.resize(drawn, number as i16);
+        }
+        Ok(())
+    }
+
+    /// Draws the edges of one row, and prefetches their sources and ids.
     #[inline(always)]
     fn draw_row<L: Law>(&mut self, graph: &View<'_, I>, law: &L, row: &Row, room: &mut L::Room) -> Result<(), Error> {
         let drawn = self.edge_ids.len();
@@ -122,6 +142,9 @@ impl<I: Id> Edges<I> {
         let picks = &self.edge_ids[drawn..];
         if !L::DRAWS_NODES {
             picks.iter().for_each(|&edge| graph.prefetch_edge(edge as usize));
+            if let Some(order) = graph.edge_order() {
+                picks.iter().for_each(|&edge| prefetch(order, edge as usize));
+            }
         }
         if let (Some(weight), Some(importance)) = (&mut self.weight, self.importance) {
             let scale = match importance {
@@ -137,7 +160,7 @@ impl<I: Id> Edges<I> {
         Ok(())
     }
 
-    /// Reads the sources of drawn `edges` and calls `see` with each.
+    /// Reads the sources and ids of drawn `edges` and calls `see` with each source.
     #[inline(always)]
     pub fn gather<L: Law>(
         &mut self,
@@ -145,16 +168,20 @@ impl<I: Id> Edges<I> {
         edges: Range<usize>,
         mut see: impl FnMut(usize),
     ) -> Result<(), Error> {
-        let indices = graph.indices();
+        let (indices, order) = (graph.indices(), graph.edge_order());
         reserve(&mut self.sources, Some(edges.len()), "number of draws", edges.end)?;
         let end = self.sources.len() + edges.len();
         let spare = self.sources.spare_capacity_mut();
-        for (space, &edge) in spare.iter_mut().zip(&self.edge_ids[edges]) {
+        for (space, edge) in spare.iter_mut().zip(&mut self.edge_ids[edges]) {
+            let position = *edge as usize;
             let source = if L::DRAWS_NODES {
-                I::from_index(edge as usize)
+                I::from_index(position)
             } else {
-                load(&indices[edge as usize])
+                load(&indices[position])
             };
+            if let Some(order) = order {
+                *edge = load(&order[position]);
+            }
             see(source.index());
             space.write(source);
         }
@@ -211,9 +238,9 @@ impl<I: Id, L: Law> Kernel for DrawAll<'_, '_, I, L> {
         // Where the edges of the last blocks end, the newest last.
         let mut ends = [edges.edge_ids.len(); LAG + 1];
         let mut largest = 0;
-        ask(graph, nodes, 0..LAG * BLOCK);
+        ask_first(graph, nodes, 0);
         for begin in (0..nodes.len() + LAG * BLOCK).step_by(BLOCK) {
-            ask(graph, nodes, begin + LAG * BLOCK..begin + (LAG + 1) * BLOCK);
+            ask_ahead(graph, nodes, begin);
             let block = &nodes[nodes.len().min(begin)..nodes.len().min(begin + BLOCK)];
             edges.draw(graph, self.law, self.first + begin, block, self.room)?;
             ends.rotate_left(1);
@@ -229,9 +256,37 @@ impl<I: Id, L: Law> Kernel for DrawAll<'_, '_, I, L> {
     }
 }
 
-/// Prefetches the edge ranges of `nodes[rows]`. Rows beyond the last node are left out.
+/// Prefetches what the first blocks of `nodes[begin..]` read.
 #[inline(always)]
-pub(crate) fn ask<I: Id>(graph: &View<'_, I>, nodes: &[I], rows: Range<usize>) {
-    let rows = rows.start.min(nodes.len())..rows.end.min(nodes.len());
-    nodes[rows].iter().for_each(|node| graph.prefetch_node(node.index()));
+pub(crate) fn ask_first<I: Id>(graph: &View<'_, I>, nodes: &[I], begin: usize) {
+    let blocks = if graph.extra().relations.is_some() {
+        2 * LAG
+    } else {
+        LAG
+    };
+    for node in some(nodes, begin..begin + blocks * BLOCK) {
+        graph.prefetch_node(node.index());
+    }
+}
+
+/// Prefetches what blocks after the one at `begin` read: edge ranges, and where nodes
+/// draw by relation also the groups of those whose ranges have arrived.
+#[inline(always)]
+pub(crate) fn ask_ahead<I: Id>(graph: &View<'_, I>, nodes: &[I], begin: usize) {
+    let mut ahead = begin + LAG * BLOCK;
+    if let Some(relations) = &graph.extra().relations {
+        for node in some(nodes, ahead..ahead + BLOCK) {
+            relations.prefetch_groups(node.index());
+        }
+        ahead += LAG * BLOCK;
+    }
+    for node in some(nodes, ahead..ahead + BLOCK) {
+        graph.prefetch_node(node.index());
+    }
+}
+
+/// The nodes of `rows`. Rows beyond the last node are left out.
+#[inline(always)]
+fn some<I>(nodes: &[I], rows: Range<usize>) -> &[I] {
+    &nodes[rows.start.min(nodes.len())..rows.end.min(nodes.len())]
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::crew::Crew;
-use super::edges::{BLOCK, Draw, Edges, LAG, ask, draw_rows};
+use super::edges::{BLOCK, Draw, Edges, LAG, ask_ahead, ask_first, draw_rows};
 use super::law::Law;
 use super::table::Table;
 use crate::Error;
@@ -116,11 +116,10 @@ impl<I: Id, T: Table, L: Law> Kernel for OnOne<'_, '_, I, T, L> {
         let mut room = crew.take_room::<L>();
         // Where the edges of the last blocks end, the newest last.
         let mut ends = [edges.edge_ids.len(); 2 * LAG + 1];
-        ask(graph, &nodes[..rows.end], rows.start..rows.start + LAG * BLOCK);
+        ask_first(graph, &nodes[..rows.end], rows.start);
         for begin in (rows.start..rows.end + (2 * LAG - 1) * BLOCK).step_by(BLOCK) {
             let block = rows.end.min(begin)..rows.end.min(begin + BLOCK);
-            let ahead = begin + LAG * BLOCK;
-            ask(graph, &nodes[..rows.end], ahead..ahead + BLOCK);
+            ask_ahead(graph, &nodes[..rows.end], begin);
             edges.draw(graph, self.law, begin - rows.start, &nodes[block], &mut room)?;
             ends.rotate_left(1);
             ends[2 * LAG] = edges.edge_ids.len();

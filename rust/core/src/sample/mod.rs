@@ -220,7 +220,7 @@ impl Sampler {
             return Err(Error::Hop { hop, num_hops });
         }
         scratch.crew.run(|crew| {
-            let mut edges = Edges::new(self.importance, Sizes::default());
+            let mut edges = Edges::new(graph, self.importance, Sizes::default());
             let task = DrawInto {
                 draw: Draw {
                     graph,
@@ -237,6 +237,7 @@ impl Sampler {
                 sources: edges.sources,
                 edge_ids: edges.edge_ids,
                 weight: edges.weight,
+                relation: edges.relation,
             })
         })
     }
@@ -274,7 +275,7 @@ impl Sampler {
         let mut nodes = List::with_capacity(crew.sizes.nodes);
         nodes.extend_from_slice(seeds);
         let mut known = vec![nodes.len()];
-        let mut edges = Edges::new(self.importance, crew.sizes);
+        let mut edges = Edges::new(graph, self.importance, crew.sizes);
         for hop in 0..self.fanouts.len() {
             let newest = if hop == 0 { 0 } else { known[hop - 1] };
             let rows = if self.redraw { 0 } else { newest }..nodes.len();
@@ -298,6 +299,7 @@ impl Sampler {
             indices: edges.sources,
             edge_ids: edges.edge_ids,
             weight: edges.weight,
+            relation: edges.relation,
         };
         crew.sizes = Sizes::after(&batch);
         Ok(batch)

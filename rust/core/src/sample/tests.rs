@@ -78,6 +78,7 @@ impl Groups {
             indptr: &self.indptr,
             codes: &self.codes,
             starts: &self.starts,
+            order: None,
             fanouts: &[4, 0, -1, 3, 2, 1, 2, 2, 2][..3 * self.num_relations],
             num_relations: self.num_relations,
             num_ids: NUM_NODES,
@@ -212,10 +213,9 @@ fn a_single_relation_draws_as_a_graph_without_relations() {
     for kind in by_node {
         let sampler = sampler(kind, false);
         let batch = sampler.sample(&graph, &seeds, 3, &mut scratch).unwrap();
-        assert!(
-            sampler.sample(&typed, &seeds, 3, &mut scratch).unwrap() == batch,
-            "{kind:?}"
-        );
+        let mut by_relation = sampler.sample(&typed, &seeds, 3, &mut scratch).unwrap();
+        assert!(by_relation.relation.take().unwrap().iter().all(|&number| number == 0));
+        assert!(by_relation == batch, "{kind:?}");
     }
 }
 
@@ -240,4 +240,40 @@ fn rows_of_a_relation_draw_at_most_its_fanout() {
             assert_eq!(count, (edges.end - edges.start).min(most));
         }
     }
+}
+
+#[test]
+fn edges_drawn_by_relation_have_its_number_and_their_ids() {
+    let (indptr, indices) = skewed::<i32>();
+    let groups = Groups::of(&indptr, 3);
+    let order: Vec<i64> = (0..indices.len() as i64).rev().collect();
+    let with = |order| {
+        let relations = Relations {
+            order,
+            ..groups.relations()
+        };
+        let extra = Extra {
+            relations: Some(relations),
+            ..Extra::default()
+        };
+        View::new(&indptr, &indices, NUM_NODES).unwrap().with(extra)
+    };
+    let (graph, ordered) = (with(None).unwrap(), with(Some(&order)).unwrap());
+    let seeds: Vec<i32> = (0..2000).collect();
+    let sampler = sampler(Kind::Neighbor { replace: false }, false);
+    let batch = sampler.sample(&graph, &seeds, 3, &mut Scratch::default()).unwrap();
+    for threads in [1, 4] {
+        let mut scratch = Scratch::default();
+        let mut other = sampler
+            .sample(&ordered, &seeds, 3, scratch.on_threads(threads))
+            .unwrap();
+        other.edge_ids.iter_mut().for_each(|id| *id = order[*id as usize]);
+        assert!(other == batch);
+    }
+    for (&edge, &relation) in batch.edge_ids.iter().zip(batch.relation.as_ref().unwrap().iter()) {
+        let group = groups.starts.partition_point(|&start| start <= edge) - 1;
+        assert_eq!(groups.codes[group] % 3, i64::from(relation));
+    }
+    let error = with(Some(&order[1..])).unwrap_err().to_string();
+    assert!(error.starts_with("relations.order has "), "{error}");
 }
