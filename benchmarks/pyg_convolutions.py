@@ -3,9 +3,12 @@
 Two layers train on the whole graph in one process. The three take turns of one epoch
 (forward, backward, Adam) in one run, and figures are medians over the rounds.
 
-- seconds: CPU time of an epoch, of all threads, which other load hardly changes
+- seconds: CPU time of an epoch. It is that of one thread, because threads that wait on
+  a shared machine also take CPU time. `--threads` sets another number
 - MiB: peak memory above that before the first epoch, of a process of its own
 - rows: functions of the last forward pass that computed a row per edge, by layer
+
+RGCN and HGT read edges of `--relations` drawn types.
 
     uv run python benchmarks/pyg_convolutions.py --data path/to/amazon_photo.npz
     uv run python benchmarks/pyg_convolutions.py --nodes 50000 --edges 1000000
@@ -21,12 +24,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric import nn as pyg
+from torch_geometric.data import HeteroData
 
 from gnnkit.comm.threads import Threads
 from gnnkit.dataset.npz import Npz
@@ -36,12 +41,25 @@ from gnnkit.model.adapt import adapted
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN
+from gnnkit.model.hetero import HeteroModel
+from gnnkit.model.hgt import HGT
+from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.partition.shard import uncut
 
 HIDDEN, HEADS = 64, 4
 Step = Callable[[], object]
+
+
+class Facts(NamedTuple):
+    """What models read of a graph besides its widths."""
+
+    degrees: Tensor  # [largest in-degree + 1] number of nodes
+    relations: int
+
+
+Maker = Callable[[int, int, Facts], nn.Module]
 
 
 class Two(nn.Module):
@@ -51,6 +69,29 @@ class Two(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+
+
+class Relational(Two):
+    """Two layers that read edge types."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:  # type: ignore[override]
+        return self.conv2(self.conv1(x, edge_index, edge_type).relu(), edge_index, edge_type)
+
+
+class Transformer(nn.Module):
+    """Two layers over edges by relation, after a projection, as in PyG's example."""
+
+    def __init__(self, inputs: int, classes: int, relations: int) -> None:
+        super().__init__()
+        self.project, self.out = nn.Linear(inputs, HIDDEN), nn.Linear(HIDDEN, classes)
+        types = (["node"], [("node", str(relation), "node") for relation in range(relations)])
+        self.convs = nn.ModuleList(pyg.HGTConv(HIDDEN, HIDDEN, types, HEADS) for _ in range(2))
+
+    def forward(self, x_dict: dict, edge_index_dict: dict) -> Tensor:
+        x_dict = {"node": F.gelu(self.project(x_dict["node"]))}
+        for conv in self.convs:
+            x_dict = conv(x_dict, edge_index_dict)
+        return self.out(x_dict["node"])
 
 
 class Summed(nn.Module):
@@ -72,24 +113,36 @@ def mlp(a: int, b: int) -> nn.Module:
     return nn.Sequential(nn.Linear(a, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, b))
 
 
-def of(make: Callable[[int, int], nn.Module]) -> Callable[[int, int, Tensor], nn.Module]:
+def of(make: Callable[[int, int], nn.Module]) -> Maker:
     return lambda a, b, _: Two(make(a, HIDDEN), make(HIDDEN, b))
 
 
-def heads(kind: type, **keys: object) -> Callable[[int, int, Tensor], nn.Module]:
-    def make(a: int, b: int, _: Tensor) -> nn.Module:
+def heads(kind: type, **keys: object) -> Maker:
+    def make(a: int, b: int, _: Facts) -> nn.Module:
         first = kind(a, HIDDEN // HEADS, heads=HEADS, **keys)
         return Two(first, kind(HIDDEN, b, heads=1, **keys))
 
     return make
 
 
-def pna(a: int, b: int, degrees: Tensor) -> nn.Module:
-    options = (["mean", "max", "std"], ["identity", "amplification"], degrees)
+def pna(a: int, b: int, facts: Facts) -> nn.Module:
+    options = (["mean", "max", "std"], ["identity", "amplification"], facts.degrees)
     return Two(pyg.PNAConv(a, HIDDEN, *options), pyg.PNAConv(HIDDEN, b, *options))
 
 
-MODELS: dict[str, Callable[[int, int, Tensor], nn.Module]] = {
+def rgcn(a: int, b: int, facts: Facts) -> nn.Module:
+    return Relational(pyg.RGCNConv(a, HIDDEN, facts.relations), pyg.RGCNConv(HIDDEN, b, facts.relations))
+
+
+def own_rgcn(a: int, b: int, facts: Facts) -> nn.Module:
+    return RGCN(a, b, facts.relations, HIDDEN, inverse=False)
+
+
+def own_hgt(a: int, b: int, facts: Facts) -> nn.Module:
+    return HGT(a, b, facts.relations, 1, HIDDEN // HEADS, HEADS, dropout=0.0, inverse=False, norm="none")
+
+
+MODELS: dict[str, Maker] = {
     "GCN": of(pyg.GCNConv),
     "SAGE": of(pyg.SAGEConv),
     "SAGE max": of(lambda a, b: pyg.SAGEConv(a, b, aggr="max")),
@@ -99,24 +152,57 @@ MODELS: dict[str, Callable[[int, int, Tensor], nn.Module]] = {
     "GAT dropout": heads(pyg.GATConv, dropout=0.5),
     "GATv2": heads(pyg.GATv2Conv),
     "Transformer": heads(pyg.TransformerConv),
+    "RGCN": rgcn,
     "PNA": pna,
+    "HGT": lambda a, b, facts: Transformer(a, b, facts.relations),
     "by hand": lambda a, b, _: Summed(a, b),
 }
-OURS: dict[str, Callable[[int, int], nn.Module]] = {
-    "GCN": lambda a, b: GCN(a, b, HIDDEN, dropout=0.0),
-    "SAGE": lambda a, b: GraphSAGE(a, b, HIDDEN, dropout=0.0),
-    "SAGE max": lambda a, b: GraphSAGE(a, b, HIDDEN, dropout=0.0, aggregator="max"),
-    "GIN": lambda a, b: GIN(a, b, HIDDEN, dropout=0.0),
-    "GAT": lambda a, b: GAT(a, b, HIDDEN // HEADS, HEADS, dropout=0.0),
-    "GAT dropout": lambda a, b: GAT(a, b, HIDDEN // HEADS, HEADS, dropout=0.5),
+TYPED = ("RGCN", "HGT")
+OURS: dict[str, Maker] = {
+    "GCN": lambda a, b, _: GCN(a, b, HIDDEN, dropout=0.0),
+    "SAGE": lambda a, b, _: GraphSAGE(a, b, HIDDEN, dropout=0.0),
+    "SAGE max": lambda a, b, _: GraphSAGE(a, b, HIDDEN, dropout=0.0, aggregator="max"),
+    "GIN": lambda a, b, _: GIN(a, b, HIDDEN, dropout=0.0),
+    "GAT": lambda a, b, _: GAT(a, b, HIDDEN // HEADS, HEADS, dropout=0.0),
+    "GAT dropout": lambda a, b, _: GAT(a, b, HIDDEN // HEADS, HEADS, dropout=0.5),
+    "RGCN": own_rgcn,
+    "HGT": own_hgt,
 }
 
 
-def drawn(nodes: int, edges: int, width: int = 256, classes: int = 5) -> Graph:
+def drawn(nodes: int, edges: int, width: int, classes: int = 5) -> Graph:
     rng = np.random.default_rng(0)
     src, dst = (rng.integers(0, nodes, edges) for _ in range(2))
     x = rng.standard_normal((nodes, width), dtype=np.float32)
     return Graph.from_edges(src, dst, nodes, features=x, labels=rng.integers(0, classes, nodes))
+
+
+def typed(graph: Graph, relations: int) -> Graph:
+    """Draws a relation for each edge."""
+    data, edges = HeteroData(), edges_of(graph)
+    data["node"].x = torch.from_numpy(np.asarray(graph.whole_features, np.float32))
+    data["node"].y = torch.from_numpy(graph.labels)
+    types = torch.from_numpy(np.random.default_rng(1).integers(0, relations, edges.shape[1]))
+    for relation in range(relations):
+        data["node", str(relation), "node"].edge_index = edges[:, types == relation]
+    return Graph.of(data)
+
+
+def edges_of(graph: Graph) -> Tensor:
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    return torch.from_numpy(np.stack([graph.csc.indices.astype(np.int64), dst]))
+
+
+def arguments_of(name: str, graph: Graph, x: Tensor) -> tuple[object, ...]:
+    """Returns the arguments of a model of PyG."""
+    edges = edges_of(graph)
+    if name not in TYPED:
+        return x, edges
+    types = torch.from_numpy(np.asarray(graph.edge_types, np.int64))
+    if name == "RGCN":
+        return x, edges, types
+    relations = range(graph.num_relations)
+    return {"node": x}, {("node", str(relation), "node"): edges[:, types == relation] for relation in relations}
 
 
 def loop(model: nn.Module, forward: Callable[[], Tensor], y: Tensor) -> Step:
@@ -134,38 +220,40 @@ def loop(model: nn.Module, forward: Callable[[], Tensor], y: Tensor) -> Step:
 def steps(name: str, graph: Graph, kinds: list[str]) -> dict[str, tuple[nn.Module, Step]]:
     """Returns the model and an epoch of each kind: plain, gnnkit, ours."""
     x, y = torch.from_numpy(np.asarray(graph.whole_features, np.float32)), torch.from_numpy(graph.labels)
-    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
-    edge_index = torch.from_numpy(np.stack([graph.csc.indices.astype(np.int64), dst]))
-    inputs, classes, degrees = x.shape[1], int(y.max()) + 1, torch.bincount(torch.from_numpy(np.diff(graph.csc.indptr)))
-    made: dict[str, tuple[nn.Module, Step]] = {}
+    facts = Facts(torch.bincount(torch.from_numpy(np.diff(graph.csc.indptr))), graph.num_relations)
+    inputs, classes = x.shape[1], int(y.max()) + 1
+    epochs: dict[str, tuple[nn.Module, Step]] = {}
     for kind in kinds:
         torch.manual_seed(0)
         if kind == "plain":
-            model = MODELS[name](inputs, classes, degrees)
-            made[kind] = (model, loop(model, lambda model=model: model(x, edge_index), y))
+            model, arguments = MODELS[name](inputs, classes, facts), arguments_of(name, graph, x)
+            epochs[kind] = (model, loop(model, lambda model=model, arguments=arguments: model(*arguments), y))
             continue
         if kind == "ours" and name not in OURS:
             continue
-        model = OURS[name](inputs, classes) if kind == "ours" else adapted(MODELS[name](inputs, classes, degrees))
+        model = (OURS if kind == "ours" else MODELS)[name](inputs, classes, facts)
+        model = model if kind == "ours" else adapted(model)
+        if isinstance(model, HeteroModel):
+            model.fit_types(graph.schema, inputs, 0)
         shard = uncut(graph)
         shard = shard.with_self_loops() if getattr(model, "self_loops", False) else shard
         engine = Engine(shard, Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0), torch.float32)
         engine.fix(x)
-        layers = [ShardAdjacency.layers(engine, model.num_layers, 0)]
-        made[kind] = (model, loop(model, lambda model=model, layers=layers: model(x, layers[0]), y))
-    return made
+        layers = ShardAdjacency.layers(engine, model.num_layers, 0)
+        epochs[kind] = (model, loop(model, lambda model=model, layers=layers: model(x, layers), y))
+    return epochs
 
 
 def seconds(name: str, graph: Graph, rounds: int) -> dict[str, float]:
-    made = steps(name, graph, ["plain", "gnnkit", "ours"])
-    times: dict[str, list[float]] = {kind: [] for kind in made}
-    for number in range(rounds + 2):
-        for kind, (_, step) in made.items():
+    epochs = steps(name, graph, ["plain", "gnnkit", "ours"])
+    times: dict[str, list[float]] = {kind: [] for kind in epochs}
+    for number in range(rounds + 1):
+        for kind, (_, step) in epochs.items():
             begin = time.process_time()
             step()
-            if number >= 2:
+            if number:
                 times[kind].append(time.process_time() - begin)
-    model = made["gnnkit"][0]
+    model = epochs["gnnkit"][0]
     assert isinstance(model, EdgeIndexModel)
     print(" " * 12, "rows:", dict(model.fallbacks) or "none")
     return {kind: statistics.median(values) for kind, values in times.items()}
@@ -173,13 +261,13 @@ def seconds(name: str, graph: Graph, rounds: int) -> dict[str, float]:
 
 def peak(name: str, graph: Graph, kind: str) -> float:
     """Returns the MiB of three epochs above those before, in this process."""
-    made = steps(name, graph, [kind])
-    if kind not in made:
+    epochs = steps(name, graph, [kind])
+    if kind not in epochs:
         return float("nan")
     Path("/proc/self/clear_refs").write_text("5")
     before = status("VmRSS")
     for _ in range(3):
-        made[kind][1]()
+        epochs[kind][1]()
     return (status("VmHWM") - before) / 1024
 
 
@@ -193,26 +281,32 @@ def main() -> None:
     parser.add_argument("--data", help="an .npz file. Default: a drawn graph")
     parser.add_argument("--nodes", type=int, default=50_000)
     parser.add_argument("--edges", type=int, default=1_000_000)
+    parser.add_argument("--width", type=int, default=64, help="columns of a drawn graph's features")
+    parser.add_argument("--relations", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--memory", action="store_true", help="also measure peak memory")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    graph = Npz(options.data).load() if options.data else drawn(options.nodes, options.edges)
+    torch.set_num_threads(options.threads)
+    graph = Npz(options.data).load() if options.data else drawn(options.nodes, options.edges, options.width)
     if options.peak:
-        print(peak(*options.peak[:1], graph, options.peak[1]))
+        name, kind = options.peak
+        print(peak(name, typed(graph, options.relations) if name in TYPED else graph, kind))
         return
     print(f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {torch.get_num_threads()} threads")
     print(f"{'':12} {'plain':>10} {'gnnkit':>10} {'ours':>10} CPU seconds an epoch; MiB")
     for name in options.models:
-        found = seconds(name, graph, options.rounds)
-        line = " ".join(f"{found.get(kind, float('nan')):10.4f}" for kind in ("plain", "gnnkit", "ours"))
+        medians = seconds(name, typed(graph, options.relations) if name in TYPED else graph, options.rounds)
+        line = " ".join(f"{medians.get(kind, float('nan')):10.4f}" for kind in ("plain", "gnnkit", "ours"))
         print(f"{name:12} {line}; {memory(name, options) if options.memory else ''}", flush=True)
 
 
 def memory(name: str, options: argparse.Namespace) -> str:
-    graph = ["--data", options.data] if options.data else ["--nodes", str(options.nodes), "--edges", str(options.edges)]
-    command = [sys.executable, __file__, *graph, "--models", name, "--peak", name]
+    keys = ("data", "nodes", "edges", "width", "relations", "threads")
+    pairs = [(f"--{key}", str(getattr(options, key))) for key in keys if getattr(options, key) is not None]
+    command = [sys.executable, __file__, *(word for pair in pairs for word in pair), "--peak", name]
     runs = [subprocess.run([*command, kind], check=True, capture_output=True) for kind in ("plain", "gnnkit", "ours")]
     return " ".join(f"{float(run.stdout):8.0f}" for run in runs)
 
