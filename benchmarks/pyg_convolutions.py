@@ -260,13 +260,13 @@ def seconds(name: str, graph: Graph, rounds: int) -> dict[str, float]:
 
 
 def peak(name: str, graph: Graph, kind: str) -> float:
-    """Returns the MiB of three epochs above those before, in this process."""
+    """Returns the MiB of two epochs above those before, in this process."""
     epochs = steps(name, graph, [kind])
     if kind not in epochs:
         return float("nan")
     Path("/proc/self/clear_refs").write_text("5")
     before = status("VmRSS")
-    for _ in range(3):
+    for _ in range(2):
         epochs[kind][1]()
     return (status("VmHWM") - before) / 1024
 

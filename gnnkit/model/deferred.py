@@ -400,7 +400,8 @@ def _facts_of(call: Call, tensor: Deferred) -> Any:
 
 def count(call: Call, tensors: list[Deferred]) -> None:
     """Counts a function that computes rows, unless it reads a tensor with as many."""
-    fresh = [tensor for tensor in tensors if not tensor.computed and not isinstance(tensor.meaning, Constant)]
+    fresh = [tensor for tensor in tensors if not tensor.computed and tensor.dim() > 1]
+    fresh = [tensor for tensor in fresh if not isinstance(tensor.meaning, Constant)]
     values = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Tensor)]
     plain = [value for value in values if not isinstance(value, Deferred) and value.is_floating_point()]
     if fresh and all(value.shape != fresh[0].shape for value in plain):

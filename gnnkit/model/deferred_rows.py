@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.model.deferred import DIVIDE, MULTIPLY, Call, Deferred, Lazy, Meaning, deferred_in
+from gnnkit.model.deferred import DIVIDE, MULTIPLY, Call, Deferred, Lazy, Meaning, deferred_in, meaning_of
 from gnnkit.model.deferred_attention import combine
+from gnnkit.model.deferred_factors import EndFactors
 from gnnkit.model.edge_functions import POINTWISE, PRODUCTS, by_piece
 from gnnkit.model.edge_sets import EdgeSet
 from gnnkit.model.row_views import VIEWS, change_of_rows, tail_of
@@ -27,6 +28,7 @@ class Rows(Meaning):
     shape: tuple[int, ...]  # shape of an edge's row
     weight: Tensor | None = None  # [num_edges, 1] or [num_edges, heads]
     add_up: Callable[[], Tensor] | None = None  # sums of the unmodified rows, instead of `rows`
+    ends: EndFactors | None = None  # further factors of edges
 
     def step(self, call: Call, tensor: Deferred) -> Any:
         if call.name in MULTIPLY or call.name in DIVIDE:
@@ -46,13 +48,16 @@ class Rows(Meaning):
             return None
         if self.weight is None and self.add_up is not None and not self.rows.computed:
             return self.add_up()
+        if self.ends is not None:
+            sums = self.ends.sum_rows(self.rows.value())
+            return sums.view(len(sums), *self.shape)
         sums = self.edges.sum_rows(self.rows.value(), self.weight)
         return sums.view(len(sums), *self.shape)
 
     @property
     def is_end(self) -> bool:
         """Whether the rows are those of nodes, without factors of edges."""
-        return self.weight is None
+        return self.weight is None and self.ends is None
 
     def tail_of(self, call: Call) -> tuple[int, ...] | None:
         """Returns a row's shape in a view of all rows. None: the view mixes rows."""
@@ -65,6 +70,12 @@ class Rows(Meaning):
         first, second = call.args if len(call.args) == 2 else (None, None)
         factor = second if first is tensor else first
         divides = call.name in DIVIDE
+        ends = meaning_of(factor)
+        if isinstance(ends, EndFactors) and isinstance(factor, Deferred):
+            if not divides and self._takes(ends, factor, tensor):
+                meaning = replace(self, ends=ends if self.ends is None else self.ends.times(ends), add_up=None)
+                return tensor.result(meaning, call, tuple(tensor.shape), tensor.dtype)
+            factor = factor.value()
         if not isinstance(factor, Tensor) or isinstance(factor, Deferred) or (divides and first is not tensor):
             return NotImplemented
         if not self.at_source or not factor.is_floating_point() or factor.dim() != tensor.dim():
@@ -75,8 +86,15 @@ class Rows(Meaning):
         weight = factor.reshape(len(factor), math.prod(heads))
         weight = weight.reciprocal() if divides else weight
         dtype = torch.promote_types(tensor.dtype, factor.dtype)
-        meaning = replace(self, weight=weight if self.weight is None else self.weight * weight, add_up=None)
+        weight = weight if self.ends is None else weight * self.ends.by_edge()
+        weight = weight if self.weight is None else self.weight * weight
+        meaning = replace(self, weight=weight, ends=None, add_up=None)
         return tensor.result(meaning, call, tuple(tensor.shape), dtype)
+
+    def _takes(self, ends: EndFactors, factor: Deferred, tensor: Deferred) -> bool:
+        """Whether rows are multiplied by factors of both ends only."""
+        alike = factor.dtype == tensor.dtype and factor.shape == (len(self.edges), *[1] * len(self.shape))
+        return self.at_source and self.weight is None and ends.edges is self.edges and alike
 
     def _viewed(self, call: Call, tensor: Deferred) -> Any:
         """Changes the shape of each row."""
@@ -106,7 +124,7 @@ class Rows(Meaning):
         if not (common if call.name in POINTWISE else all(value.dim() < 3 for value in plain)):
             return NotImplemented
         scales = call.name in MULTIPLY or (call.name in DIVIDE and call.args[0] is tensor)
-        if self.weight is not None and not (scales and len(others) == 1 and self._scales(plain)):
+        if not self.is_end and not (scales and len(others) == 1 and self._scales(plain)):
             return NotImplemented
 
         def function(rows: list[Tensor]) -> Tensor:
@@ -131,7 +149,7 @@ class Rows(Meaning):
 
     def _is_alike(self, other: Rows) -> bool:
         alike = other.edges is self.edges and other.at_source == self.at_source
-        return alike and (other is self or (other.weight is None and self.weight is None))
+        return alike and (other is self or (other.is_end and self.is_end))
 
     def _scales(self, plain: list[Tensor]) -> bool:
         """Whether the factors of weighted rows may be applied before the sum."""

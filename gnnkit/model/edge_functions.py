@@ -251,10 +251,15 @@ def _leaves_of_plain(
             read = "all"
         else:
             read = "edge" if whole else None
-        if read is None or (isinstance(value, Deferred) and not value.computed) or not value.is_floating_point():
+        if read is None or _is_deferred(value) or not value.is_floating_point():
             return None
         leaves[id(value)] = Leaf(read, value_of(value), math.prod(value.shape[1:]) if read == "edge" else 0)
     return leaves
+
+
+def _is_deferred(value: Tensor) -> bool:
+    """Whether computing a tensor would make a row per edge."""
+    return isinstance(value, Deferred) and not value.computed and not getattr(value.meaning, "is_narrow", False)
 
 
 def _node(call: Call, operands: Mapping[int, Expression], plain: Mapping[int, Leaf], edges: EdgeSet) -> Expression:

@@ -24,6 +24,7 @@ from gnnkit.engine.typed_graph import RelationRows
 from gnnkit.errors import UserError
 from gnnkit.model import deferred as deferring
 from gnnkit.model.deferred import Call, Constant, Deferred, Lazy, Origin, deferred_in, name_of, value_of
+from gnnkit.model.deferred_factors import EndFactors, are_ones
 from gnnkit.model.deferred_rows import Rows
 from gnnkit.model.edge_functions import reduced
 from gnnkit.model.edge_pieces import Reduction
@@ -108,18 +109,20 @@ class Pass:
             self._check(x, dim)
             self._read = ends.edge_set
             self.reads.note(self)
-        if dim or x.dim() < 2 or isinstance(x, Deferred) or not self.adds(x):
+        narrow = x.dim() == 1 and not x.requires_grad
+        if dim or not (x.dim() > 1 or narrow) or isinstance(x, Deferred) or not self.adds(x):
             if x.dim() > 1:
                 self.reads.origin.count("index_select")
             rows = self._with_halo(value_of(x), dim) if at_source else value_of(x)
             return rows.index_select(dim, _plain(ends))
         edge_set, index, shape, unchanged = ends.edge_set, _plain(ends), tuple(x.shape[1:]), self._unchanged(x)
         rows = self._rows(x, unchanged) if at_source else Lazy(unchanged, shape, x.dtype)
-        add_up = (
-            self._sums(unchanged) if at_source and edge_set is EdgeSet.of(self.rank_graph) and x.dim() < 4 else None
-        )
-        meaning = Rows(edge_set, rows, at_source, shape, None, add_up)
         lazy = Lazy(lambda: rows.value().index_select(0, index), shape, x.dtype)
+        if narrow:
+            factors = EndFactors.of(edge_set, rows, at_source=at_source)
+            return deferring.deferred(self.reads.origin, factors, lazy, [x], (len(index),))
+        whole = at_source and edge_set is EdgeSet.of(self.rank_graph) and x.dim() < 4
+        meaning = Rows(edge_set, rows, at_source, shape, None, self._sums(unchanged) if whole else None)
         return deferring.deferred(self.reads.origin, meaning, lazy, [x], (len(index), *shape))
 
     def _unchanged(self, x: Tensor) -> Callable[[], Tensor]:
@@ -688,6 +691,8 @@ def _sum_of(rows: Tensor, edge_set: EdgeSet) -> Tensor:
         if total is not None:
             return total
         rows.origin.count("sum")
+    if rows.dim() == 1 and are_ones(rows):
+        return edge_set.in_degree.to(rows.dtype)
     return edge_set.sum_values(value_of(rows))
 
 

@@ -212,6 +212,10 @@ def largest(x: Tensor, edges: Tensor, change: Callable[[Tensor], Tensor] = lambd
     return torch.zeros_like(x).scatter_reduce(0, index, change(x[edges[0]]), "amax", include_self=False)
 
 
+def norm(edges: Tensor, x: Tensor) -> Tensor:
+    return torch.ones(x.size(0)).to(x).index_add_(0, edges[1], torch.ones(edges.size(1)).to(x)).pow(-0.5)
+
+
 FUSED: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "index_add": lambda x, e, w: torch.zeros_like(x).index_add(0, e[1], x[e[0]]),
     "index_add_ to rows": lambda x, e, w: x.clone().index_add_(0, e[1], x[e[0]]),
@@ -237,6 +241,21 @@ FUSED: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "largest of a function": lambda x, e, w: largest(x, e, lambda rows: (rows - x[e[1]]).abs()),
     "change of counts": lambda x, e, w: (
         add_up(x, e) / x.new_zeros(x.size(0)).index_add_(0, e[1], x[e[0]].new_ones(e.size(1))).clamp_(min=1).view(-1, 1)
+    ),
+    "values of both ends": lambda x, e, w: add_up(
+        x, e, lambda rows: (norm(e, x)[e[0]] * torch.ones(e.size(1)).to(x) * norm(e, x)[e[1]]).view(-1, 1) * rows
+    ),
+    "values of both ends and a function": lambda x, e, w: add_up(
+        x, e, lambda rows: (rows * norm(e, x)[e[0]].unsqueeze(-1)).tanh() * (norm(e, x)[e[1]] + 1)[:, None]
+    ),
+    "values of one end, of edges and of both": lambda x, e, w: add_up(
+        x,
+        e,
+        lambda rows: (
+            (rows * w.mean().expand(e.size(1), 1))
+            * norm(e, x)[e[1]].view(-1, 1)
+            * (norm(e, x)[e[0]] * norm(e, x)[e[0]]).view(-1, 1)
+        ),
     ),
     "both ends": lambda x, e, w: add_up(x, e, lambda rows: (rows - 2 * x[e[1]]).tanh() * w),
     "values of edges": lambda x, e, w: add_up(
