@@ -75,6 +75,12 @@ class Expression:
         """Returns the expression without gradient."""
         return replace(self, compute=lambda memo: self(memo).detach(), is_row=False)
 
+    def exchange(self) -> None:
+        """Computes the rows of nodes. Collective."""
+        for leaf in self.leaves.values():
+            if leaf.read == "source":
+                leaf.value(self.edges)
+
     def reduce(self, reduction: Reduction) -> Tensor:
         """Computes all edges' values, in their order, or a reduction by destination."""
         edges, leaves = self.edges, list(self.leaves.values())
@@ -167,9 +173,11 @@ def by_piece(call: Call, tensor: Deferred) -> Any:
         return NotImplemented
     shape = (len(expression.edges), *expression.shape)
     tensors = tensors_in((call.args, dict(call.kwargs)))
-    stored = any(value.shape == shape for value in tensors if expression_of(value) is None)
-    if stored and math.prod(expression.shape) <= _NARROW:
-        return NotImplemented
+    whole = [value for value in tensors if value.dim() == len(shape) and expression_of(value) is None]
+    if whole and math.prod(expression.shape) <= _NARROW:
+        expression.exchange()  # on all ranks, although values of one edge may be those common to all edges
+        if any(value.shape == shape for value in whole):
+            return NotImplemented
     if call.name in _SUMS:
         with torch.set_grad_enabled(torch.is_grad_enabled() and any(value.requires_grad for value in tensors)):
             return expression.reduce("none")

@@ -119,6 +119,7 @@ class Pass:
         rows = self._rows(x, unchanged) if at_source else Lazy(unchanged, shape, x.dtype)
         lazy = Lazy(lambda: rows.value().index_select(0, index), shape, x.dtype)
         if narrow:
+            rows.value()  # now, because whether factors stay deferred depends on a rank's numbers
             factors = EndFactors.of(edge_set, rows, at_source=at_source)
             return deferring.deferred(self.reads.origin, factors, lazy, [x], (len(index),))
         whole = at_source and edge_set is EdgeSet.of(self.rank_graph) and x.dim() < 4

@@ -245,6 +245,9 @@ FUSED: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "values of both ends": lambda x, e, w: add_up(
         x, e, lambda rows: (norm(e, x)[e[0]] * torch.ones(e.size(1)).to(x) * norm(e, x)[e[1]]).view(-1, 1) * rows
     ),
+    "values of both ends and weights": lambda x, e, w: add_up(
+        x, e, lambda rows: rows * (norm(e, x)[e[0]] * (1 + x.detach().exp()[e[0]][:, 0]) * norm(e, x)[e[1]])[:, None]
+    ),
     "values of both ends and a function": lambda x, e, w: add_up(
         x, e, lambda rows: (rows * norm(e, x)[e[0]].unsqueeze(-1)).tanh() * (norm(e, x)[e[1]] + 1)[:, None]
     ),
