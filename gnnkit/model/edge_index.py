@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +79,7 @@ class Pass:
         self.bipartite = False  # True: sources and destinations have separate numbers, so no edge is a loop
         self.reads = Reads()
         self._read: EdgeSet | None = None  # the edges through which rows were last read
-        self._with_halos: WeakValueDictionary[tuple[int, int, bool], Lazy] = WeakValueDictionary()
+        self._with_halos: dict[tuple[int, int, bool], Lazy] = {}  # rows that were read, by their memory
 
     def edge_index(self) -> Edges:
         """Returns the rank's edges."""
@@ -95,6 +94,7 @@ class Pass:
     def end(self) -> None:
         """Ends the pass. Its edges cannot be used any more."""
         self._over = True
+        self._with_halos.clear()
 
     def read(self, x: Tensor, dim: int, ends: Sources | Destinations) -> Tensor:
         """Selects rows of nodes by edge along a dimension. Rows of floats are deferred.
@@ -151,7 +151,11 @@ class Pass:
         return num_rows == self.num_owned
 
     def _rows(self, x: Tensor, unchanged: Callable[[], Tensor]) -> Lazy:
-        """Returns `x` with the halo, exchanged once for all edges that read it."""
+        """Returns `x` with the halo, exchanged once for all edges that read it.
+
+        It is kept until the pass ends: all ranks would exchange the same rows again
+        only if they freed them alike.
+        """
         key = (id(x), version_of(x), torch.is_grad_enabled())
         rows = self._with_halos.get(key)
         if rows is None or rows.source is not x:
@@ -499,7 +503,7 @@ class RelationPass(Pass):
         self.model, self._relation, self.reads, self._over = model, rows, reads, False
         self.num_owned, self.num_read, self.bipartite = rows.num_dst, rows.num_src, rows.bipartite
         self._read: EdgeSet | None = None
-        self._with_halos = WeakValueDictionary()
+        self._with_halos = {}
 
     @cached_property
     def rank_graph(self) -> RankGraph:

@@ -143,9 +143,11 @@ def gradients(model: nn.Module, out: Tensor) -> list[Tensor]:
     return [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
 
 
-def in_gnnkit(model: nn.Module, ranks: int, dtype: torch.dtype) -> tuple[Tensor, list[Tensor], EdgeIndexModel]:
+def in_gnnkit(
+    model: nn.Module, ranks: int, dtype: torch.dtype, owners: np.ndarray | None = None
+) -> tuple[Tensor, list[Tensor], EdgeIndexModel]:
     """The outputs, the sums of gradients, and the first rank's model."""
-    owners = np.random.default_rng(1).integers(0, ranks, NODES).astype(np.int32)
+    owners = np.random.default_rng(1).integers(0, ranks, NODES).astype(np.int32) if owners is None else owners
     shards = list(cut_all(make_graph(), Partition(owners, None, Grid(ranks, 1, 1))))
 
     def part(comm: Communicator) -> Any:
@@ -159,10 +161,12 @@ def in_gnnkit(model: nn.Module, ranks: int, dtype: torch.dtype) -> tuple[Tensor,
     return torch.cat([rows for rows, _, _ in parts])[order], parts[0][1], parts[0][2]
 
 
-def compare(model: nn.Module, ranks: int = 1, dtype: torch.dtype = torch.float64) -> EdgeIndexModel:
+def compare(
+    model: nn.Module, ranks: int = 1, dtype: torch.dtype = torch.float64, owners: np.ndarray | None = None
+) -> EdgeIndexModel:
     """Compares outputs and gradients with plain torch's. Returns the model."""
     expected, expected_gradients = plainly(model, dtype)
-    out, found, replica = in_gnnkit(model, ranks, dtype)
+    out, found, replica = in_gnnkit(model, ranks, dtype, owners)
     exact = dtype == torch.float64
     torch.testing.assert_close(out, expected, rtol=1e-10 if exact else 3e-6, atol=1e-12 if exact else 3e-7)
     scale = max([1.0, *(float(gradient.abs().max()) for gradient in expected_gradients)])
@@ -290,6 +294,24 @@ def test_sums_by_hand_are_fused(name: str) -> None:
 def test_sums_by_hand_are_exact_on_several_ranks(name: str) -> None:
     torch.manual_seed(0)
     compare(Of(FUSED[name]), ranks=3)
+
+
+def narrow_values(x: Tensor, edges: Tensor, _: Tensor) -> Tensor:
+    """Reads narrow rows beside edge values, then others, which it sums first."""
+    narrow, others = x[:, :2][edges[0]], x.exp()[edges[0]]
+    values = narrow + torch.ones(edges.size(1), 2, dtype=x.dtype)
+    total = torch.zeros_like(x).index_add_(0, edges[1], others)
+    return total + torch.zeros_like(x[:, :2]).index_add_(0, edges[1], values).repeat(1, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [Of(narrow_values), pyg.GATv2Conv(WIDTH, 2, heads=3), pyg.GCNConv(WIDTH, OUT)])
+def test_a_rank_with_few_edges_exchanges_in_the_same_order(model: nn.Module) -> None:
+    degrees = np.diff(make_graph().csc.indptr)
+    for degree in (0, degrees[degrees > 0].min()):
+        owners = np.zeros(NODES, np.int32)
+        owners[np.flatnonzero(degrees == degree)[0]] = 1
+        compare(model, 2, owners=owners)
 
 
 class Doubled(torch.autograd.Function):
