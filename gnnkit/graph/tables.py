@@ -52,19 +52,9 @@ def from_tables(
         if table is not None:
             warn_readings(table.name, table.readings)
     src, dst = (links.positions(end, ids) for end in ends)
-    split = named.splits(columns[2]) if named else None
-    if named:
-        check_present(
-            node_fields["labels"],
-            split,
-            f"{named.name}: column {columns[1]!r}",
-            [f"column {columns[2]!r}"],
-            ", set label=COLUMN for another column",
-        )
     fields: EdgeListFields = {
         **node_fields,
         **edge_fields,
-        "split": split,
         "weight": None if weight is None else links.weights(weight),
         "node_ids": None if ids is None else as_ids(ids),
     }
@@ -88,9 +78,14 @@ def _read_node_fields(
 ) -> EdgeListFields:
     labelled = nodes is not None and columns[1] in nodes.names
     labels, class_names = read_labels(lambda: [nodes], columns[1]) if nodes and labelled else (None, None)
+    split = nodes.splits(columns[2]) if nodes else None
+    if nodes:
+        name, remedy = f"{nodes.name}: column {columns[1]!r}", ", set label=COLUMN for another column"
+        check_present(labels, split, name, [f"column {columns[2]!r}"], remedy)
     rows, names, category_of, cells = _read_features(nodes, columns, features)
     return {
         "labels": labels,
+        "split": split,
         "class_names": class_names,
         "features": rows,
         "feature_names": names,

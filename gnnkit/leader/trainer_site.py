@@ -49,23 +49,11 @@ class TrainerSite(LeaderSite):
         self.close()
         self._steps, self._meter = 0, SyncMeter()
         if trainer.global_rank == 0:
-            self.watch = self._open_watch(trainer)
+            self.watch = _open_watch(trainer, self.folder)
         if trainer.world_size > 1:
             self._connect(trainer)
         self.channel = StateChannel(self._mailbox, trainer.global_rank, trainer.world_size, self.watch)
         self._meter.attach(trainer.strategy.model)
-
-    def _open_watch(self, trainer: L.Trainer) -> Watch:
-        """Creates the folder and the watch. Raises `UserError` for a bad folder."""
-        try:
-            if self.folder is not None:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            epochs = trainer.max_epochs or 0
-            return Watch(trainer.world_size, self.folder, epochs, quiet=True, every=1, log=_log_nothing)
-        except OSError as error:
-            raise UserError(
-                f"Leader(folder={str(self.folder)!r}): cannot write there: {error.strerror}; pass a writable folder"
-            ) from error
 
     def _connect(self, trainer: L.Trainer) -> None:
         """Creates a process group and a mailbox for the leader. Collective."""
@@ -180,6 +168,19 @@ class TrainerSite(LeaderSite):
         if rule is not None and state.get("monitor") == rule.name:
             rule.best, rule.best_epoch, rule.waited = state["best"], state["best_epoch"], state["waited"]
             rule.parameters = state["parameters"]
+
+
+def _open_watch(trainer: L.Trainer, folder: Path | None) -> Watch:
+    """Creates the folder and the watch. Raises `UserError` for a bad folder."""
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        epochs = trainer.max_epochs or 0
+        return Watch(trainer.world_size, folder, epochs, quiet=True, every=1, log=_log_nothing)
+    except OSError as error:
+        raise UserError(
+            f"Leader(folder={str(folder)!r}): cannot write there: {error.strerror}; pass a writable folder"
+        ) from error
 
 
 class _ModuleCopies:
