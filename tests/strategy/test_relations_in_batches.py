@@ -69,7 +69,7 @@ def test_batches_of_all_neighbours_compute_what_the_full_graph_does(
 @pytest.mark.slow
 @few("name", ["shared", "joint"], default=["shared"])
 def test_one_hot_rows_learn_in_batches_what_they_learn_on_the_graph(tmp_path: Path, name: str) -> None:
-    """The model is made once the number of relations, and so of learned columns, is known."""
+    """The model is made once the number of relations and learned columns is known."""
     relations = 2 * GRAPH.num_relations + 1
     keys: dict[str, Any] = {"model": {"name": "rgcn", "one_hot": True, "hidden": 4}, "embedding": 4 * relations}
     keys |= {"inputs": "learned", "write": ["logits"], "trainer": {"max_epochs": 3, "precision": 64, "lr": 0.1}}
