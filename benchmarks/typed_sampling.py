@@ -104,6 +104,7 @@ def measure(options: argparse.Namespace, folder: Path, threads: int) -> None:
     pythons = {"gnnkit": sys.executable, "dgl": options.dgl}
     contenders = [Contender("gnnkit", name) for name in ("sample", "sample redraw", "load")]
     contenders += [Contender("dgl", name) for name in ("sample", "sample, GraphBolt") if options.dgl]
+    contenders = [contender for contender in contenders if options.only is None or contender.label in options.only]
     environment = {"OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore", "DGLBACKEND": "pytorch"}
     request = {"folder": str(folder), "fanouts": options.fanouts, "threads": threads, "count": options.batches}
     with ExitStack() as stack:
@@ -148,6 +149,7 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--batches", type=int, default=10, help="of a round")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", metavar="LABEL", help="lines of the table, for example 'dgl: sample'")
     parser.add_argument("--folder", type=Path, help="keep the graph here; default: a temporary folder")
     parser.add_argument("--quick", action="store_true", help="a small graph and one round")
     options = parser.parse_args()
