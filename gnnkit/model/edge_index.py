@@ -565,14 +565,18 @@ class JoinedPass(Pass):
         else:
             known = edge_set.place_destinations(count)
         shape = tuple(x.movedim(dim, 0).shape[1:])
-        own = lambda: unchanged().movedim(dim, 0)  # noqa: E731
-        nodes = Lazy((lambda: self._beside_halos(own())) if at_source else own, shape, x.dtype)
+        nodes = Lazy(lambda: self._node_rows(unchanged(), dim, at_source), shape, x.dtype)
         lazy = Lazy(lambda: nodes.value().index_select(0, index), shape, x.dtype)
         if dim or not known or x.dim() < 2 or not self.adds(x):
             self.reads.origin.count("index_select")
             return lazy.value().movedim(0, dim)
         meaning = Rows(edge_set, nodes, at_source, shape)
         return deferring.deferred(self.reads.origin, meaning, lazy, [x], (len(index), *shape))
+
+    def _node_rows(self, x: Tensor, dim: int, at_source: bool) -> Tensor:
+        """Returns rows, of sources beside those of other ranks. Collective."""
+        rows: Tensor = x.movedim(dim, 0)
+        return self._beside_halos(rows) if at_source else rows
 
     def _beside_halos(self, rows: Tensor) -> Tensor:
         """Appends other ranks' rows for all relations. Collective."""

@@ -183,7 +183,7 @@ class _Evaluate(Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         reads, reduction = ctx.function.reads, ctx.reduction
         inputs, reduced = ctx.saved_tensors[: len(reads)], (*ctx.saved_tensors[len(reads) :], None)[0]

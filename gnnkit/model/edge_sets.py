@@ -263,7 +263,7 @@ class EdgeSet:
 def _digest(index: Tensor) -> bytes:
     """Returns 16 bytes that differ between different tensors."""
     array = index.detach().contiguous().cpu().numpy()
-    return hashlib.blake2b(array, digest_size=16, person=str(array.dtype).encode()).digest()
+    return hashlib.blake2b(array.data, digest_size=16, person=str(array.dtype).encode()).digest()
 
 
 def _largest(edges: HeldEdges, rows: Tensor) -> Tensor:
