@@ -315,7 +315,7 @@ class RelationPlaces:
             weights: [num_relations, H, f, k].
         """
         by_head = weights.to(x.dtype).permute(1, 2, 0, 3).flatten(2)  # [H, f, num_relations * k]
-        products = torch.bmm(x.transpose(0, 1), by_head).unflatten(2, weights.shape[::3])
+        products = torch.unflatten(torch.bmm(x.transpose(0, 1), by_head), 2, weights.shape[::3])
         return products.permute(1, 2, 0, 3)[self._rows, self._types]
 
 
@@ -360,7 +360,7 @@ def _products(x: Tensor, weights: Tensor) -> Tensor:  # [n, f], [num_weights, f,
     depends on sizes, to which `torch.export` would restrict the number of rows.
     """
     side_by_side = weights.to(x.dtype).transpose(0, 1).flatten(1)
-    return (x @ side_by_side).unflatten(1, weights.shape[::2])
+    return torch.unflatten(x @ side_by_side, 1, weights.shape[::2])
 
 
 def _zeros(num_rows: int, like: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class RGATConv(nn.Module):
         """Computes W_r x for each pair of a source and a relation."""
         weight = self._heads()[..., columns]
         products = edges.sources.products(rows, weight.flatten(2))
-        return products.unflatten(1, weight.shape[2:]), edges.from_pairs
+        return torch.unflatten(products, 1, weight.shape[2:]), edges.from_pairs
 
     def _heads(self) -> Tensor:  # [num_relations, f, H, d]
         weight: Tensor = self.relations.matrices()

@@ -69,7 +69,7 @@ class SimpleHGNConv(nn.Module):
                 the scores up to this layer.
         """
         h = x @ self.weight
-        heads = h.unflatten(1, (self.heads, self.width))
+        heads = torch.unflatten(h, 1, (self.heads, self.width))
         parts = torch.cat([earlier, (heads * self.source).sum(-1), (heads * self.destination).sum(-1)], 1)
         attention = EdgeTypeAttention(self, (*terms, self.relation_term()))
         z = adjacency.attend_relations(torch.cat([h, parts], 1), attention, p=self.dropout, training=self.training)
@@ -110,11 +110,11 @@ class EdgeTypeAttention:
         return F.leaky_relu(z, self.conv.negative_slope)
 
     def _by_layer(self, parts: Tensor, end: int) -> Tensor:  # [n, layers * 2 * heads] -> [n, layers * heads]
-        return parts.unflatten(1, (len(self.terms), 2, self.conv.heads))[:, :, end].flatten(1)
+        return torch.unflatten(parts, 1, (len(self.terms), 2, self.conv.heads))[:, :, end].flatten(1)
 
     def messages(self, rows: Tensor, edges: TypedEdges, columns: slice) -> tuple[Tensor, HeldEdges]:
         heads = self.conv.heads
-        h = rows[:, : heads * self.width].unflatten(1, (heads, self.width))[..., columns]
+        h = torch.unflatten(rows[:, : heads * self.width], 1, (heads, self.width))[..., columns]
         return h.repeat(1, len(self.terms), 1), edges.rows
 
 
