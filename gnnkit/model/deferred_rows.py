@@ -76,20 +76,22 @@ class Rows(Meaning):
                 meaning = replace(self, ends=ends if self.ends is None else self.ends.times(ends), add_up=None)
                 return tensor.result(meaning, call, tuple(tensor.shape), tensor.dtype)
             factor = factor.value()
-        if not isinstance(factor, Tensor) or isinstance(factor, Deferred) or (divides and first is not tensor):
+        if not isinstance(factor, Tensor) or (divides and first is not tensor) or not self._is_weight(factor, tensor):
             return NotImplemented
-        if not self.at_source or not factor.is_floating_point() or factor.dim() != tensor.dim():
-            return NotImplemented
-        heads = tuple(factor.shape[1:])
-        if len(factor) != len(self.edges) or not _is_factor(heads, self.rows.shape):
-            return NotImplemented
-        weight = factor.reshape(len(factor), math.prod(heads))
+        weight = factor.reshape(len(factor), math.prod(factor.shape[1:]))
         weight = weight.reciprocal() if divides else weight
         dtype = torch.promote_types(tensor.dtype, factor.dtype)
         weight = weight if self.ends is None else weight * self.ends.by_edge()
         weight = weight if self.weight is None else self.weight * weight
         meaning = replace(self, weight=weight, ends=None, add_up=None)
         return tensor.result(meaning, call, tuple(tensor.shape), dtype)
+
+    def _is_weight(self, factor: Tensor, tensor: Deferred) -> bool:
+        """Whether a factor is plain, with a number for each edge, or edge and head."""
+        if isinstance(factor, Deferred) or not self.at_source or not factor.is_floating_point():
+            return False
+        heads = tuple(factor.shape[1:])
+        return factor.dim() == tensor.dim() and len(factor) == len(self.edges) and _is_factor(heads, self.rows.shape)
 
     def _takes(self, ends: EndFactors, factor: Deferred, tensor: Deferred) -> bool:
         """Whether rows are multiplied by factors of both ends only."""

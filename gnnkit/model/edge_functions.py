@@ -173,10 +173,10 @@ def by_piece(call: Call, tensor: Deferred) -> Any:
         return NotImplemented
     shape = (len(expression.edges), *expression.shape)
     tensors = tensors_in((call.args, dict(call.kwargs)))
-    whole = [value for value in tensors if value.dim() == len(shape) and expression_of(value) is None]
-    if whole and math.prod(expression.shape) <= _NARROW:
+    plain = [value for value in tensors if value.dim() == len(shape) and expression_of(value) is None]
+    if plain and math.prod(expression.shape) <= _NARROW:
         expression.exchange()  # on all ranks, although values of one edge may be those common to all edges
-        if any(value.shape == shape for value in whole):
+        if any(value.shape == shape for value in plain):
             return NotImplemented
     if call.name in _SUMS:
         with torch.set_grad_enabled(torch.is_grad_enabled() and any(value.requires_grad for value in tensors)):
@@ -250,19 +250,22 @@ def _leaves_of_plain(
             if value.dim() != dims:
                 return None
             continue
-        if type(value) is not Tensor and not isinstance(value, torch.nn.Parameter | Deferred):
-            return None
-        whole = value.dim() == dims and len(value) == len(edges)
-        if call.name in PRODUCTS:
-            read: Read | None = "all" if value.dim() < 3 else None
-        elif call.name in POINTWISE and (value.dim() < dims or len(value) == 1):
-            read = "all"
-        else:
-            read = "edge" if whole else None
+        read = _reading(call, value, dims, len(edges))
         if read is None or _is_deferred(value) or not value.is_floating_point():
             return None
         leaves[id(value)] = Leaf(read, value_of(value), math.prod(value.shape[1:]) if read == "edge" else 0)
     return leaves
+
+
+def _reading(call: Call, value: Tensor, dims: int, num_edges: int) -> Read | None:
+    """Returns how a function of edges reads a plain operand. None: unknown."""
+    if type(value) is not Tensor and not isinstance(value, torch.nn.Parameter | Deferred):
+        return None
+    if call.name in PRODUCTS:
+        return "all" if value.dim() < 3 else None
+    if call.name in POINTWISE and (value.dim() < dims or len(value) == 1):
+        return "all"
+    return "edge" if value.dim() == dims and len(value) == num_edges else None
 
 
 def _is_deferred(value: Tensor) -> bool:

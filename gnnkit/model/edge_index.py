@@ -122,8 +122,8 @@ class Pass:
             rows.value()  # now, because whether factors stay deferred depends on a rank's numbers
             factors = EndFactors.of(edge_set, rows, at_source=at_source)
             return deferring.deferred(self.reads.origin, factors, lazy, [x], (len(index),))
-        whole = at_source and edge_set is EdgeSet.of(self.rank_graph) and x.dim() < 4
-        meaning = Rows(edge_set, rows, at_source, shape, None, self._sums(unchanged) if whole else None)
+        is_plain = at_source and edge_set is EdgeSet.of(self.rank_graph) and x.dim() < 4
+        meaning = Rows(edge_set, rows, at_source, shape, None, self._sums(unchanged) if is_plain else None)
         return deferring.deferred(self.reads.origin, meaning, lazy, [x], (len(index), *shape))
 
     def _unchanged(self, x: Tensor) -> Callable[[], Tensor]:
@@ -688,8 +688,8 @@ def _is_by_destination(input: Any, dim: int, index: Destinations, rows: Any) -> 
     edge_set, called = index.edge_set, index.called
     if dim not in (0, -input.dim()) or rows.shape[1:] != input.shape[1:] or len(rows) != len(edge_set):
         return False
-    whole = index.dim() == 1 or index.shape == rows.shape
-    return whole and rows.dtype == input.dtype and called.adds(rows) and called.covers(edge_set, len(input))
+    is_by_row = index.dim() == 1 or index.shape == rows.shape
+    return is_by_row and rows.dtype == input.dtype and called.adds(rows) and called.covers(edge_set, len(input))
 
 
 def _sum_of(rows: Tensor, edge_set: EdgeSet) -> Tensor:

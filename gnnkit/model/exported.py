@@ -131,17 +131,15 @@ class TensorAdjacency(Adjacency):
             edge_index: [2, num_edges] int64 source, destination.
             weight: [num_edges]. None: 1.
             features: [num_edges, edge_width], or None.
-            relations: [num_edges] int64 relation of each edge, and the number of
-                relations. Default: a single relation.
+            relations: [num_edges] int64 relations, and their number. Default: one.
             node_types: [num_nodes] int64 type of each node. Default: a single type.
             loops: Whether nodes without a self-loop get one, of weight 1.
         """
         self.num_dst = self.num_src = x.shape[0]
-        self._given, self._weight = edge_index, weight
+        self._given, self._weight, self.edge_features = edge_index, weight, features
         self._src, self._dst = edge_index[0], edge_index[1]
         weights = x.new_ones(self._src.shape[0]) if weight is None else weight
         self._counts = x.new_ones(self._src.shape[0])
-        self.edge_features = features
         self.src_nodes = torch.arange(self.num_dst, device=x.device)
         if loops:
             lacks = self.lacks_loop.to(x.dtype)
@@ -151,8 +149,7 @@ class TensorAdjacency(Adjacency):
             self._src, self._dst = (torch.cat([ends, self.src_nodes]) for ends in (self._src, self._dst))
             weights, self._counts = torch.cat([weights, lacks]), torch.cat([self._counts, lacks])
         self._weights, self._loops, self._relations, self._node_types = weights, loops, relations, node_types
-        self.num_edges = self._src.shape[0]
-        self.edge_ids = torch.arange(self.num_edges, device=x.device)
+        self.num_edges, self.edge_ids = self._src.shape[0], torch.arange(self._src.shape[0], device=x.device)
         self.in_degree = self._sum(weights[:, None])[:, 0]
         self.out_degree = _zeros(self.num_dst, weights[:, None]).index_add(0, self._src, weights[:, None])[:, 0]
 

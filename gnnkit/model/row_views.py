@@ -24,7 +24,7 @@ def change_of_rows(call: Call, count: int, shape: tuple[int, ...]) -> Callable[[
     args, change = call.args[1:], None
     if call.name == "__getitem__":
         index = args[0]
-        if isinstance(index, tuple) and index and _is_all(index[0], count) and not _has_tensor(index):
+        if _is_by_row(index, count):
             change = lambda rows: rows[(slice(None), *index[1:])]  # noqa: E731
     elif call.name in ("view", "reshape"):
         tail = tail_of(args[0] if args and isinstance(args[0], list | tuple) else args, count, shape)
@@ -48,8 +48,11 @@ def tail_of(sizes: Sequence[Any], count: int, shape: tuple[int, ...]) -> tuple[i
     return tuple(tail) if math.prod(tail) == total else None
 
 
-def _is_all(index: Any, count: int) -> bool:
-    return index is Ellipsis or (isinstance(index, slice) and range(count)[index] == range(count))
+def _is_by_row(index: Any, count: int) -> bool:
+    """Whether an index takes all rows, and columns of each without a tensor."""
+    if not isinstance(index, tuple) or not index or _has_tensor(index):
+        return False
+    return index[0] is Ellipsis or (isinstance(index[0], slice) and range(count)[index[0]] == range(count))
 
 
 def _has_tensor(index: tuple[Any, ...]) -> bool:

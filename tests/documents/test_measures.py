@@ -8,14 +8,14 @@ from tests.measures import measure_package, measure_pages, measure_prose
 
 ROOT = Path(__file__).parents[2]
 PACKAGE_LIMITS = {
-    "code lines": 42_150,
+    "code lines": 42_880,
     "functions over 40 lines": 19,
-    "functions over 15 branches": 11,
+    "functions over 15 branches": 10,
     "classes over 15 methods": 27,
     "repeated class names": 10,
     "dict[str, Any]": 179,
-    "vague names": 234,
-    "'of' per 1,000 words": 37.1,
+    "vague names": 230,
+    "'of' per 1,000 words": 37.6,
     "odd words per 1,000 words": 1.1,
 }
 PAGE_LIMITS = {"'of' per 1,000 words": 24, "odd words per 1,000 words": 0.6}

@@ -721,11 +721,10 @@ def test_batches_of_a_store_train_a_class_of_pyg(tmp_path: Path) -> None:
 @pytest.mark.slow
 @few("model", [pyg.models.GCN(WIDTH, 4, 3, CLASSES), lambda a, b: pyg.models.GCN(a, 4, 3, b)], default=1)
 def test_convolutions_without_a_hop_of_their_own_are_named(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = settle(config.compose(["strategy=individual_sample", "sampler.fanouts=[2,2]"]))
-    Parts.of(Order(settings, model=model)).check()
+    overrides = ["strategy=individual_sample", "sampler.fanouts=[2,2]"]
+    Parts.of(Order(settle(config.compose(overrides)), model=model, overrides=overrides)).check()
     assert "has 3 convolutions, and sampler.fanouts has 2 hops" in capsys.readouterr().out
-    settings = settle(config.compose(["strategy=individual_sample", "sampler.fanouts=[2,2,2]"]))
-    Parts.of(Order(settings, model=model)).check()
+    Parts.of(Order(settle(config.compose([*overrides, "sampler.fanouts=[2,2,2]"])), model=model)).check()
     assert not capsys.readouterr().out
 
 
