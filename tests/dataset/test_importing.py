@@ -503,7 +503,7 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
         (
             {"edges": ENDS, "nodes": {"id": range(7), "split": ["train"] * 7}},
             {},
-            r"split\[0\] = 1 \(TRAIN\), but labels\[0\]",
+            "labels: no node has a label, but 7 nodes are in a split",
         ),
         (
             {"edges/knows": ENDS, "edges/likes": {**ENDS, "age": AT_40}},

@@ -82,7 +82,7 @@ def test_weights_and_dense_features_are_read_and_directed_graphs_symmetrized(tmp
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"y": None}, r"split\[0\] = 1 \(TRAIN\), but labels\[0\] = -1"),
+        ({"y": None}, "labels: no node has a label, but 2 nodes are in a split"),
         ({"indices": np.array([1, 3], np.int32)}, r"indices\[1\] = 3 is out of range for 3 nodes"),
         ({"indptr": np.array([0, 2, 1, 2])}, r"indptr\[2\] = 1 is below"),
         ({"x_indices": np.array([0, 4, 1])}, r"x_indptr, x_indices, x_data: indices\[1\] = 4 is out of range"),

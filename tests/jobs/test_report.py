@@ -78,7 +78,7 @@ def test_a_result_says_parameters_device_command_and_words_between_ranks(run: Pa
     result = result_of(run)
     assert result["num_parameters"] == sum(p.numel() for p in gnnkit.load(run).parameters())
     assert "cores" in result["device"]
-    assert result["command"].startswith("'gnnkit from Python:' strategy=vertex_centric")
+    assert result["command"].startswith("'gnnkit from Python:' model=gcn strategy=vertex_centric")
     between = np.load(run / "words_between.npy")
     received = sum(
         np.array(result["per_rank"][f"words_{kind}"]) for kind in ("gathered", "reduced", "sliced", "fetched")

@@ -115,7 +115,7 @@ impl EdgesByRelation {
         let num_dst = edges.indptr.len().saturating_sub(1);
         if num_dst > local.len() {
             return Err(Error::TooMany {
-                name: "destinations",
+                name: "destinations of indptr",
                 actual: num_dst,
                 limit: local.len(),
             });
@@ -276,7 +276,10 @@ mod tests {
             "indices[4] = 4 is out of range for 4 nodes"
         );
         let few = &LOCAL[..2];
-        assert_eq!(text(EDGES, few, 3), "3 destinations are more than the limit of 2");
+        assert_eq!(
+            text(EDGES, few, 3),
+            "3 destinations of indptr are more than the limit of 2"
+        );
         let cases: [(&[i64], &str); 4] = [
             (&[], "indptr has 0 entries, expected 1"),
             (&[1, 5], "indptr[0] = 1, expected 0"),
