@@ -7,6 +7,7 @@ import functools
 import importlib
 import io
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -241,7 +242,14 @@ def _as_onnx(exported: Any, example: dict[str, Tensor]) -> tuple[bytes, Callable
     program = torch.onnx.export(
         exported, dynamo=True, input_names=list(example), output_names=["logits"], verbose=False
     )
-    content: bytes = program.model_proto.SerializeToString()  # type: ignore[union-attr]
+    proto = program.model_proto  # type: ignore[union-attr]
+    content: bytes = proto.SerializeToString()
+    if any(node.op_type == "ScatterND" and node.attribute for node in proto.graph.node):  # a reduction
+        print(
+            "gnnkit: warning: export: the model sums by index_add or index_put, which ONNX Runtime computes wrongly with "
+            "several threads: use scatter_add in the model, or SessionOptions.intra_op_num_threads=1",
+            file=sys.stderr,
+        )
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def call(arguments: dict[str, Tensor]) -> Tensor:

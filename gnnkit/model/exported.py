@@ -151,7 +151,7 @@ class TensorAdjacency(Adjacency):
         self._weights, self._loops, self._relations, self._node_types = weights, loops, relations, node_types
         self.num_edges, self.edge_ids = self._src.shape[0], torch.arange(self._src.shape[0], device=x.device)
         self.in_degree = self._sum(weights[:, None])[:, 0]
-        self.out_degree = _zeros(self.num_dst, weights[:, None]).index_add(0, self._src, weights[:, None])[:, 0]
+        self.out_degree = _sum(weights, self._src, self.num_dst)
 
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         rows = x[self._src]
@@ -207,7 +207,7 @@ class TensorAdjacency(Adjacency):
         rows, place = attention.messages(x, cast("TypedEdges", edges), slice(0, attention.width))
         weight = edges.softmax(scores, self.num_dst)
         messages = rows[cast("Tensor", place)] * weight[:, :, None]
-        return _zeros(self.num_dst, messages).index_add(0, edges.dst, messages)
+        return _sum(messages, edges.dst, self.num_dst)
 
     def row_types(self, num_rows: int, num_types: int) -> RowTypes:
         if self._node_types is None and num_types > 1:
@@ -235,7 +235,7 @@ class TensorAdjacency(Adjacency):
         return self._sum(looped)[:, 0] == 0
 
     def _sum(self, rows: Tensor) -> Tensor:  # [num_edges, ...] -> [num_dst, ...]
-        return _zeros(self.num_dst, rows).index_add(0, self._dst, rows)
+        return _sum(rows, self._dst, self.num_dst)
 
     def _max(self, rows: Tensor) -> Tensor:  # [num_edges, ...] -> [num_dst, ...]
         held = torch.where(self._as_rows(self._counts, rows) > 0, rows, -torch.inf)
@@ -263,7 +263,7 @@ class RelationRows:
 
     def added(self, rows: Tensor, place: Tensor) -> Tensor:
         """Sums rows [num_edges, k] by their position."""
-        return rows.new_zeros(self.num_relations * self.num_rows, rows.shape[1]).index_add(0, place, rows)
+        return _sum(rows, place, self.num_relations * self.num_rows)
 
     def sums_first(self, num_bases: int, width: int) -> bool:
         return True
@@ -347,7 +347,7 @@ class RelationEdges:
         place = self.dst[:, None].expand_as(scores)
         largest = _zeros(num_rows, scores).scatter_reduce(0, place, scores, "amax", include_self=False)
         powers = (scores - largest[self.dst]).exp()
-        return powers / _zeros(num_rows, powers).index_add(0, self.dst, powers)[self.dst]
+        return powers / _sum(powers, self.dst, num_rows)[self.dst]
 
 
 def _products(x: Tensor, weights: Tensor) -> Tensor:  # [n, f], [num_weights, f, k] -> [n, num_weights, k]
@@ -358,6 +358,16 @@ def _products(x: Tensor, weights: Tensor) -> Tensor:  # [n, f], [num_weights, f,
     """
     side_by_side = weights.to(x.dtype).transpose(0, 1).flatten(1)
     return torch.unflatten(x @ side_by_side, 1, weights.shape[::2])
+
+
+def _sum(rows: Tensor, place: Tensor, count: int) -> Tensor:  # [n, ...] -> [count, ...]
+    """Sums rows by their position [n].
+
+    In ONNX, `index_add` would become `ScatterND`, which ONNX Runtime computes by
+    several threads that overwrite each other's sums. `ScatterElements` uses one.
+    """
+    places = place.view(-1, *[1] * (rows.dim() - 1)).expand_as(rows)
+    return _zeros(count, rows).scatter_add(0, places, rows)
 
 
 def _zeros(num_rows: int, like: Tensor) -> Tensor:

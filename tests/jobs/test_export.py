@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import itertools
 import multiprocessing
 import pickle
@@ -82,6 +84,7 @@ class Peeking(Net):
 TYPES, NODE_TYPES, EDGE_WIDTH = 3, 2, 2
 SUFFIXES = ("pt2", "onnx")
 PLAIN = Widths(WIDTH, CLASSES, 0)
+WIDE = Widths(WIDTH, CLASSES, EDGE_WIDTH, TYPES)
 OF_EDGES = ("edge_weight", "edge_attr", "edge_type")
 
 
@@ -465,6 +468,35 @@ def test_models_that_no_file_can_hold_are_refused(tmp_path: Path, model: nn.Modu
     with pytest.raises(UserError, match=message):
         gnnkit.export(run, tmp_path / "model.pt2", model=model)
     assert not (tmp_path / "model.pt2").exists()
+
+
+class IndexAdd(nn.Module):
+    """Sums of in-neighbours by `index_add`, which is `ScatterND` in ONNX."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        z = self.lin(x)
+        return torch.zeros_like(z).index_add(0, edge_index[1], z[edge_index[0]])
+
+
+def warnings_of(folder: Path, path: Path, model: nn.Module) -> str:
+    with contextlib.redirect_stderr(io.StringIO()) as text:
+        export._export(folder, path, model, False)
+    return text.getvalue()
+
+
+@pytest.mark.slow
+def test_sums_that_onnx_runtime_computes_wrongly_are_named(tmp_path: Path, exporter: Any) -> None:
+    run = saved(tmp_path / "run", IndexAdd())
+    text = exporter(warnings_of, run, tmp_path / "m.onnx", IndexAdd())
+    assert "use scatter_add in the model, or SessionOptions.intra_op_num_threads=1" in text
+    source = ModelSource(Choice("model", "simple_hgn", {}))
+    for number, model in enumerate((source.make_model(WIDE, 0), GCN(WIDTH, CLASSES))):
+        run = saved(tmp_path / str(number), model, PLAIN if number else WIDE)
+        assert not exporter(warnings_of, run, tmp_path / f"{number}.onnx", model)
 
 
 def test_what_onnx_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
