@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from serve import Case
-from steps import LR, Clock, Step
+from steps import LR, Step, epoch_step
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -65,16 +65,10 @@ class Epochs:
         optimizer = torch.optim.Adam(nn.ModuleList(convs).parameters(), lr=LR)
         activate = F.elu if self.model == "gat" else F.relu
 
-        def step(number: int, clock: Clock) -> None:
-            with clock("forward"):
-                h = x
-                for index, conv in enumerate(convs):
-                    h = call(conv, F.dropout(activate(h) if index else h, self.dropout))
-                loss = F.cross_entropy(h[train], labels[train])
-            with clock("backward"):
-                loss.backward()
-            with clock("rest"):
-                optimizer.step()
-                optimizer.zero_grad()
+        def loss() -> Tensor:
+            h = x
+            for index, conv in enumerate(convs):
+                h = call(conv, F.dropout(activate(h) if index else h, self.dropout))
+            return F.cross_entropy(h[train], labels[train])
 
-        return step
+        return epoch_step(optimizer, loss)

@@ -58,6 +58,21 @@ Step = Callable[[int, Clock], None]  # of the number of a batch
 Maker = Callable[[Job], Step]
 
 
+def epoch_step(optimizer: Any, loss: Callable[[], Any]) -> Step:
+    """Makes the step of an epoch of one batch. `loss` computes the forward pass."""
+
+    def step(number: int, clock: Clock) -> None:
+        with clock("forward"):
+            value = loss()
+        with clock("backward"):
+            value.backward()
+        with clock("rest"):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step
+
+
 def serve_steps(
     makers: Mapping[str, Callable[[J], Step]],
     versions: str,

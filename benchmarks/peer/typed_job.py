@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from serve import Case
-from steps import Clock, Step
+from steps import Step, epoch_step
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typed_case import TypedArrays
@@ -75,14 +75,4 @@ class TypedJob:
         """
         labels, train = (torch.from_numpy(self.case.load(name)) for name in ("labels", "train"))
         optimizer = torch.optim.Adam(module.parameters(), lr=LR)
-
-        def step(number: int, clock: Clock) -> None:
-            with clock("forward"):
-                loss = F.cross_entropy(forward()[train], labels[train])
-            with clock("backward"):
-                loss.backward()
-            with clock("rest"):
-                optimizer.step()
-                optimizer.zero_grad()
-
-        return step
+        return epoch_step(optimizer, lambda: F.cross_entropy(forward()[train], labels[train]))

@@ -74,8 +74,8 @@ class NodeClassification(ClassTask):
             self._factors = torch.tensor(facts.class_weights, dtype=torch.float64)
 
     def begin(self, worker: Worker) -> None:
-        counts = _class_counts(worker, Split.TRAIN)
-        self._rare = _rare_class(counts, _class_counts(worker, Split.VAL))
+        counts, val_counts = _class_counts(worker, Split.TRAIN, Split.VAL)
+        self._rare = _rare_class(counts, val_counts)
         if self._factors is not None:  # set from the training data
             self._factors = self._factors.to(worker.device)
         elif self.class_weights == BALANCED:
@@ -86,7 +86,7 @@ class NodeClassification(ClassTask):
             self._factors = torch.tensor(self.class_weights, dtype=torch.float64, device=worker.device)
 
     def label_warnings(self, worker: Worker, classes: Sequence[str] | None) -> list[str]:
-        counts = _class_counts(worker, Split.TRAIN).tolist()
+        (counts,) = _class_counts(worker, Split.TRAIN).tolist()
         names = [str(number) for number in range(len(counts))] if classes is None else classes
         present = [name for name, count in zip(names, counts, strict=True) if count]
         absent = [name for name, count in zip(names, counts, strict=True) if not count]
@@ -180,11 +180,11 @@ class NodeClassification(ClassTask):
         return outputs.argmax(1)
 
 
-def _class_counts(worker: Worker, split: Split) -> Tensor:  # [num_classes] float64
-    """Counts the nodes of a split per class over all ranks. Collective."""
+def _class_counts(worker: Worker, *splits: Split) -> Tensor:  # [num_splits, num_classes] float64
+    """Counts the nodes of splits per class over all ranks. Collective."""
     shard = worker.shard
-    labels = shard.labels[shard.labelled & (shard.split == split)]
-    counts = torch.from_numpy(np.bincount(labels, minlength=shard.num_classes))
+    parts = [shard.labels[shard.labelled & (shard.split == split)] for split in splits]
+    counts = torch.from_numpy(np.stack([np.bincount(labels, minlength=shard.num_classes) for labels in parts]))
     return worker.comm.all_reduce(counts.to(worker.device, torch.float64))
 
 

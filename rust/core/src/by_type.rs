@@ -1,7 +1,7 @@
 //! The nodes of a batch by type, and its edges by relation.
 
 use crate::Error;
-use crate::csc::Id;
+use crate::csc::{Id, check_indptr};
 use crate::error::check_length;
 use crate::memory::List;
 
@@ -155,24 +155,6 @@ impl EdgesByRelation {
             ends,
         })
     }
-}
-
-/// Checks that the edges of all destinations are `0..num_edges`.
-fn check_indptr(indptr: &[i64], num_edges: usize) -> Result<(), Error> {
-    let (Some(&first), Some(&last)) = (indptr.first(), indptr.last()) else {
-        return check_length("indptr", 0, 1);
-    };
-    if first != 0 {
-        return Err(Error::IndptrStart(first));
-    }
-    if let Some(at) = indptr.windows(2).position(|pair| pair[1] < pair[0]) {
-        return Err(Error::IndptrDecreases {
-            position: at + 1,
-            value: indptr[at + 1],
-            previous: indptr[at],
-        });
-    }
-    check_length("indices", num_edges, last as usize)
 }
 
 /// The number of edges of each relation.

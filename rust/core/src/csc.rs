@@ -1,6 +1,7 @@
 //! The one validated graph type: whoever holds a `Csc` may index without looking.
 
 use crate::Error;
+use crate::error::check_length;
 use crate::memory::Kept;
 
 /// An unsigned reading of the two id widths that users have.
@@ -64,30 +65,7 @@ impl<'a, I: Id> Csc<'a, I> {
     /// Checks that `indptr` runs from 0 to the number of edges without decreasing and
     /// that every source exists.
     pub fn new(indptr: &'a [i64], indices: &'a [I], num_sources: usize) -> Result<Self, Error> {
-        let (Some(&first), Some(&last)) = (indptr.first(), indptr.last()) else {
-            return Err(Error::Length {
-                name: "indptr",
-                actual: 0,
-                expected: 1,
-            });
-        };
-        if first != 0 {
-            return Err(Error::IndptrStart(first));
-        }
-        if let Some(at) = indptr.windows(2).position(|w| w[1] < w[0]) {
-            return Err(Error::IndptrDecreases {
-                position: at + 1,
-                value: indptr[at + 1],
-                previous: indptr[at],
-            });
-        }
-        if last as usize != indices.len() {
-            return Err(Error::Length {
-                name: "indices",
-                actual: indices.len(),
-                expected: last as usize,
-            });
-        }
+        check_indptr(indptr, indices.len())?;
         check_ids("indices", indices, num_sources, "nodes")?;
         Ok(Self {
             indptr,
@@ -125,6 +103,24 @@ impl<'a, I: Id> Csc<'a, I> {
     pub fn neighbors(&self, node: usize) -> &'a [I] {
         &self.indices[self.indptr[node] as usize..self.indptr[node + 1] as usize]
     }
+}
+
+/// Checks that the edges of all destinations are `0..num_edges`.
+pub(crate) fn check_indptr(indptr: &[i64], num_edges: usize) -> Result<(), Error> {
+    let (Some(&first), Some(&last)) = (indptr.first(), indptr.last()) else {
+        return check_length("indptr", 0, 1);
+    };
+    if first != 0 {
+        return Err(Error::IndptrStart(first));
+    }
+    if let Some(at) = indptr.windows(2).position(|pair| pair[1] < pair[0]) {
+        return Err(Error::IndptrDecreases {
+            position: at + 1,
+            value: indptr[at + 1],
+            previous: indptr[at],
+        });
+    }
+    check_length("indices", num_edges, last as usize)
 }
 
 /// Checks that every id is in `0..bound`. The error names the first one outside.
