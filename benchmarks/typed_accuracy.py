@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -196,7 +197,7 @@ def main() -> None:
     parser.add_argument("--keys", nargs="*", default=[], help="further keys, such as model.heads=4")
     parser.add_argument("--strategy", default="vertex_centric", help="such as individual_sample, for mini-batches")
     arguments = parser.parse_args()
-    further = dict(text.split("=", 1) for text in arguments.keys)
+    further = {key: yaml.safe_load(value) for key, value in (text.split("=", 1) for text in arguments.keys)}
     print("graph   model        accuracy  deviation  macro F1  published  CPU s")
     for name in arguments.graphs:
         for model in arguments.models:

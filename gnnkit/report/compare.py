@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from gnnkit.report import learning, timeline
-from gnnkit.report.charts import Curve, Part, bars, clipped, curves
-from gnnkit.report.drawing import Figure, colour
-from gnnkit.report.page import PageTable, format_value, save
-from gnnkit.report.run import RunFiles, settings
+from gnnkit.report.charts import Curve, Part, PointGroup, Spread, bars, clipped, curves, scatter
+from gnnkit.report.drawing import Figure, Point, colour
+from gnnkit.report.page import PAGE, Cell, PageTable, format_value, save, save_text_tables
+from gnnkit.report.run import RunFiles, number, settings
 from gnnkit.report.run_page import SETTINGS
 
 _NOT_COMPARED = {"confusion", "per_rank", "per_class", "why", "command", "versions", "layouts", "regions", "peers"}
 _SETTINGS = {*SETTINGS} - {"num_parameters"}
+_OF_A_RUN = {"seed", "output", "cache"}  # keys in which runs of one group may differ
+_UNSET = {"", "none"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """Runs that differ only in their seed, with their settings."""
+
+    name: str
+    runs: Sequence[RunFiles]
+    colour: str
+    values: Mapping[str, str]  # settings by key
+
+    def numbers(self, read: Callable[[RunFiles], float | None]) -> list[float]:
+        """Returns a figure of all runs that have it."""
+        return [value for run in self.runs if (value := read(run)) is not None]
+
+    def points(self, name: str) -> tuple[Point, ...]:
+        """Returns the mean of a curve, at the epochs that all runs have."""
+        by_epoch: dict[float, list[float]] = {}
+        for run in self.runs:
+            for epoch, value in learning.points_of(run, name):
+                by_epoch.setdefault(epoch, []).append(value)
+        return tuple((epoch, Spread.of(v).mean) for epoch, v in by_epoch.items() if len(v) == len(self.runs))
 
 
 def compare(
@@ -24,48 +52,83 @@ def compare(
     summary: PageTable | None = None,
     sentence: str = "",
 ) -> Path:
-    """Writes a page on several runs: differing settings, figures, and overlaid curves.
+    """Writes a page on several runs, and its first table as Markdown and LaTeX.
+
+    The page leads with a chart of test figure and training seconds. Settings that
+    differ, curves and figures follow, by group of runs.
 
     Args:
-        folder: Receives the page.
-        names: The name of each run. Default: its folder's name.
-        summary: The first table on the page.
+        folder: Receives the page, `table.md` and `table.tex`.
+        names: The name of each run's group. Default: runs whose settings differ only in
+            the seed are a group, named as the first run's folder.
+        summary: The first table on the page. Default: figures and seconds by group.
         sentence: A text below the summary.
     """
-    names = _names(runs) if names is None else [clipped(name, 60) for name in names]
-    charts = [*_curves(runs, names), *_times(runs, names)]
-    folders = [(name, str(run.folder)) for name, run in zip(names, runs, strict=True)]
+    groups = _groups(runs, names)
+    charts = [*_curves(groups), *_times(groups)]
+    main = next((name for run in runs if (name := learning.main_figure(run)) is not None), None)
+    trade_off = None if main is None else _trade_off(groups, main)
+    summary = (_summary(groups, main) if summary is None else summary).without_empty_columns()
+    save_text_tables(summary, folder)
     return save(
         "compare.html",
-        charts,
+        [*charts, *filter(None, [trade_off])],
         folder,
-        title=f"{len(runs)} runs",
+        title=f"{len(runs)} runs compared",
+        trade_off=trade_off,
         summary=summary,
         sentence=sentence,
-        folders=PageTable(("run", "folder"), folders, numbers=False),
-        settings=_table(_settings(runs), names),
+        settings=_table(dict(_settings(groups)), groups),
         curves=charts,
-        figures=_table(_figures(runs), names),
-        notes=[f"{name}: {note}" for run, name in zip(runs, names, strict=True) for note in run.notes],
+        pages=_pages(groups, folder, main),
+        figures=_table(_figures(groups), groups),
+        notes=[f"{run.folder.name}: {note}" for run in runs for note in run.notes],
     )
 
 
-def _names(runs: Sequence[RunFiles]) -> list[str]:
-    """Returns the last part of each folder's name, numbered where two are equal."""
-    plain = [run.folder.name or str(run.folder) for run in runs]
-    return [f"{name} ({index + 1})" if plain.count(name) > 1 else name for index, name in enumerate(plain)]
-
-
-def _table(rows: Mapping[str, Sequence[str]], names: Sequence[str]) -> PageTable:
-    return PageTable(("", *names), [(key, *values) for key, values in rows.items()])
-
-
-def _settings(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
-    """Returns the settings that differ, by key."""
+def _groups(runs: Sequence[RunFiles], names: Sequence[str] | None) -> list[RunGroup]:
     values = [dict(_flat(settings(run))) or _named_settings(run) for run in runs]
-    keys = dict.fromkeys(key for of_run in values for key in of_run)
-    rows = {key: [of_run.get(key, "") for of_run in values] for key in keys if key not in ("output", "cache")}
-    return {key: row for key, row in rows.items() if len(set(row)) > 1}
+    keys: list[Any] = [tuple(sorted((k, v) for k, v in of_run.items() if k not in _OF_A_RUN)) for of_run in values]
+    keys = keys if names is None else list(names)
+    members = {key: [index for index, other in enumerate(keys) if other == key] for key in keys}
+    plain = [runs[indices[0]].folder.name or str(runs[indices[0]].folder) for indices in members.values()]
+    groups = []
+    for position, (key, indices) in enumerate(members.items()):
+        repeated = f" ({plain[: position + 1].count(plain[position])})" if plain.count(plain[position]) > 1 else ""
+        count = f", {len(indices)} runs" if len(indices) > 1 else ""
+        name = f"{plain[position]}{repeated}{count}" if names is None else str(key)
+        chosen = [runs[index] for index in indices]
+        groups.append(RunGroup(clipped(name, 60), chosen, colour(position), values[indices[0]]))
+    return groups
+
+
+def _table(rows: Mapping[str, Sequence[str]], groups: Sequence[RunGroup]) -> PageTable:
+    head = ("", *(group.name for group in groups))
+    return PageTable(head, [(key, *values) for key, values in rows.items()], grouped=True)
+
+
+def _settings(groups: Sequence[RunGroup]) -> Iterator[tuple[str, list[str]]]:
+    """Yields the settings that differ between groups, by key.
+
+    A key that some groups lack, such as an option of another strategy, counts only if a
+    command sets it, or if it names the option.
+    """
+    set_keys = {key for group in groups for run in group.runs for key in _keys_in_command(run)}
+    for key in dict.fromkeys(key for group in groups for key in group.values):
+        row = [group.values.get(key, "") for group in groups]
+        everywhere = all(key in group.values for group in groups) or key in set_keys or key.endswith(".name")
+        differ = len(set(row)) > 1 and (key in set_keys or not {*row} <= _UNSET)
+        if key not in _OF_A_RUN and everywhere and differ:
+            yield key, row
+
+
+def _keys_in_command(run: RunFiles) -> list[str]:
+    """Returns the keys set by the run's command line."""
+    try:
+        words = shlex.split(str(run.result.get("command", "")))
+    except ValueError:  # an open quote
+        return []
+    return [word.partition("=")[0].lstrip("+") for word in words if "=" in word]
 
 
 def _named_settings(run: RunFiles) -> dict[str, str]:
@@ -82,34 +145,107 @@ def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield f"{prefix}{key}", format_value(value)
 
 
-def _figures(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
-    """Returns all runs' figures by name."""
+def _figures(groups: Sequence[RunGroup]) -> dict[str, list[str]]:
+    """Returns the groups' figures by name: means with deviations if all are numbers."""
+    runs = [run for group in groups for run in group.runs]
     keys = dict.fromkeys(key for run in runs for key in run.result if key not in _NOT_COMPARED | _SETTINGS)
-    return {key: [clipped(format_value(run.result.get(key)), 60) for run in runs] for key in keys}
+    return {key: [_figure(group, key) for group in groups] for key in keys}
 
 
-def _curves(runs: Sequence[RunFiles], names: Sequence[str]) -> list[Figure]:
+def _figure(group: RunGroup, key: str) -> str:
+    values = group.numbers(lambda run: run.number(key))
+    if len(values) == len(group.runs) > 1:
+        return _spread(values)
+    return clipped(format_value(group.runs[0].result.get(key)), 60)
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Formats mean and standard deviation."""
+    if not values:
+        return "-"
+    spread = Spread.of(values)
+    return format_value(spread.mean) + (f" ± {spread.deviation:.2g}" if spread.deviation else "")
+
+
+def _training_seconds(run: RunFiles) -> float | None:
+    return run.number("phases", "training") or run.number("seconds_total")
+
+
+def _test_figure(main: str) -> str:
+    return f"test_{main.removeprefix('val_')}"
+
+
+def _trade_off(groups: Sequence[RunGroup], main: str) -> Figure | None:
+    """Draws each run's test figure against its training seconds."""
+    name, drawn = _test_figure(main), []
+    for group in groups:
+        pairs = [(_training_seconds(run), run.number(name), run) for run in group.runs]
+        points = [(s, value, run) for s, value, run in pairs if s is not None and value is not None]
+        if points:
+            notes = [f"{run.folder.name}: {name} {value:.4g} after {s:.3g} s" for s, value, run in points]
+            places = tuple((s, value) for s, value, _ in points)
+            drawn.append(PointGroup(group.name, places, tuple(notes), group.colour))
+    if not drawn:
+        return None
+    caption = "A point is a run. Bars show one standard deviation around a group's mean. Up and to the left is better."
+    if (number_of := groups[0].runs[0].result.get("main_figure")) and isinstance(number_of, Mapping):
+        caption = caption.replace("Up", "Down") if number_of.get("lower_is_better") is True else caption
+    return scatter("trade_off", f"{name} and training time", caption, drawn, "seconds of training")
+
+
+def _summary(groups: Sequence[RunGroup], main: str | None) -> PageTable:
+    names = [] if main is None else [_test_figure(main), main]
+    head = ("run", *names, "s of training", "s an epoch")
+    rows = [
+        (
+            group.name,
+            *(_spread(group.numbers(lambda run, key=name: run.number(key))) for name in names),  # type: ignore[misc]
+            _spread(group.numbers(_training_seconds)),
+            _spread(group.numbers(lambda run: run.number("seconds_per_epoch"))),
+        )
+        for group in groups
+    ]
+    return PageTable(head, rows)
+
+
+def _pages(groups: Sequence[RunGroup], folder: Path, main: str | None) -> PageTable:
+    """Links each run's page, relative to the folder."""
+    rows = []
+    for group in groups:
+        for run in group.runs:
+            page = run.folder / PAGE
+            target = Path(os.path.relpath(page if page.exists() else run.folder, folder)).as_posix()
+            config = settings(run)
+            seed = config.get("seed") if isinstance(config, Mapping) else None
+            figure = None if main is None else run.number(_test_figure(main))
+            cells = ("" if number(seed) is None else str(seed), "" if figure is None else format_value(figure))
+            rows.append((Cell(run.folder.name or str(run.folder), quote(target)), group.name, *cells))
+    return PageTable(("run", "group", "seed", "" if main is None else _test_figure(main)), rows, numbers=False)
+
+
+def _curves(groups: Sequence[RunGroup]) -> list[Figure]:
+    runs = [run for group in groups for run in group.runs]
     main = next((name for run in runs if (name := learning.main_figure(run)) is not None), None)
     metrics = [("loss", "train_loss", "Training loss"), *([("figure", main, main)] if main else [])]
+    mean = ", mean over the runs of a group" if len(runs) > len(groups) else ""
     charts = []
     for name, metric, title in metrics:
         drawn = [
-            Curve.of(run_name, metric, points, colour(index))
-            for index, (run, run_name) in enumerate(zip(runs, names, strict=True))
-            if (points := learning.points_of(run, metric))
+            Curve.of(group.name, metric, points, group.colour) for group in groups if (points := group.points(metric))
         ]
         if drawn:
-            charts.append(curves(name, title, f"{metric} by epoch.", drawn))
+            charts.append(curves(name, title, f"{metric} by epoch{mean}.", drawn))
     return charts
 
 
-def _times(runs: Sequence[RunFiles], names: Sequence[str]) -> list[Figure]:
-    """Draws each run's mean time per rank."""
-    totals = [timeline.totals(run) for run in runs]
+def _times(groups: Sequence[RunGroup]) -> list[Figure]:
+    """Draws each group's mean time per rank."""
+    totals = [[rank for run in group.runs for rank in timeline.totals(run)] for group in groups]
     if not any(totals):
         return []
     parts = [
         Part(kind, tuple(sum(rank[kind] for rank in ranks) / max(len(ranks), 1) for ranks in totals), tint)
         for kind, tint in timeline.COLOURS.items()
     ]
-    return [bars("time", "Where the time went", "Seconds of all steps, mean of the ranks.", names, parts, "seconds")]
+    names, caption = [group.name for group in groups], "Seconds of all steps, mean of the ranks."
+    return [bars("time", "Where the time went", caption, names, parts, "seconds")]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnnkit.report.charts import Curve, curves, heat
+from gnnkit.report.charts import Curve, clipped, curves, heat
 from gnnkit.report.drawing import SPLITS, Figure, Point, colour
 from gnnkit.report.run import RunFiles, matrix, number, section
 
@@ -42,8 +42,8 @@ def best_of(run: RunFiles) -> BestEpoch | None:
     """
     saved, value = run.number("best_epoch"), run.number("best_value")
     if saved is not None and value is not None:
-        monitor = section(run, "trainer").get("monitor") or "trainer.monitor"
-        return BestEpoch(saved, str(monitor), value, is_saved=True)
+        monitor = run.result.get("best_figure") or section(run, "trainer").get("monitor") or "trainer.monitor"
+        return BestEpoch(saved, clipped(str(monitor), 60), value, is_saved=True)
     main = run.result.get("main_figure")
     if not isinstance(main, Mapping):
         return None

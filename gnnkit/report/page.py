@@ -7,7 +7,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 PAGE, FIGURES = "report.html", "figures"
+MARKDOWN, LATEX = "table.md", "table.tex"
 TEMPLATES = Path(__file__).with_name("templates")
 MAX_TEXT = 50_000  # characters per text
 # Control characters, and characters that reverse the text direction.
@@ -41,7 +42,16 @@ class PageTable:
     head: Sequence[str]  # empty: no column names
     rows: Sequence[Sequence[str | Cell]]
     numbers: bool = True  # align right
+    grouped: bool = False  # long column names may wrap
     sortable: bool = False
+
+    def without_empty_columns(self) -> PageTable:
+        """Returns the table without the columns that have no text, such as remarks."""
+        rows = [[*row, *[""] * (len(self.head) - len(row))] for row in self.rows]
+        filled = [index for index in range(len(self.head)) if any(row[index] for row in rows) or not rows]
+        return replace(
+            self, head=[self.head[index] for index in filled], rows=[[row[i] for i in filled] for row in rows]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,36 @@ def save(template: str, figures: Iterable[Figure], folder: Path, /, *, draws: bo
         for figure in figures:
             (folder / FIGURES / f"{figure.name}.svg").write_bytes(svg_file(figure))
     return folder / PAGE
+
+
+def save_text_tables(table: PageTable, folder: Path) -> None:
+    """Writes a table to `table.md` and, for LaTeX with booktabs, to `table.tex`."""
+    rows = [[str(printable(getattr(cell, "text", cell))) for cell in row] for row in (table.head, *table.rows)]
+    num_numbers = len(rows[0]) - 1
+    rule = ["---", *["---:"] * num_numbers]
+    lines = [" | ".join(_escaped(cell, _MARKDOWN) for cell in row) for row in rows]
+    lines.insert(1, " | ".join(rule))
+    write_atomically(folder / MARKDOWN, "".join(f"| {line} |\n" for line in lines).encode())
+    lines = [" & ".join(_escaped(cell, _LATEX) for cell in row) + r" \\" for row in rows]
+    parts = [r"\begin{tabular}{l" + "r" * num_numbers + "}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
+    write_atomically(folder / LATEX, "\n".join([*parts, r"\bottomrule", r"\end{tabular}", ""]).encode())
+
+
+_MARKDOWN = {character: f"\\{character}" for character in "\\|*_`<>[]#"} | {"\n": " "}
+_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    "\n": " ",
+}
+
+
+def _escaped(text: str, escapes: Mapping[str, str]) -> str:
+    """Replaces special characters. `+-` becomes the sign."""
+    return "".join(escapes.get(character, character) for character in text.replace("+-", "±"))
 
 
 def svg_file(figure: Figure) -> bytes:

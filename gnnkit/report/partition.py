@@ -48,9 +48,11 @@ def _loads(run: RunFiles) -> list[Figure]:
 
 
 def _between(run: RunFiles) -> list[Figure]:
-    """Draws the words sent and the edges between ranks."""
-    matrices = []
+    """Draws the words sent and the edges between ranks, unless there are only two."""
+    matrices: list[Figure] = []
     words, edges = run.words, matrix(run.partition.get("edges"))
+    if max(len(words), len(edges)) <= 2:  # the table on balance and cut shows as much
+        return matrices
     if words and len(words) <= MOST_BARS and any(map(any, words)):
         caption = "Numbers per epoch that the column's rank receives from the row's rank."
         matrices.append(heat("words", "Words between ranks", caption, words, _plain(len(words)), ("from", "to")))

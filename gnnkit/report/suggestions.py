@@ -11,12 +11,15 @@ from gnnkit.report.timeline import shares
 # Thresholds for shares of the time, balances and gaps.
 EXCHANGE, WAIT, SYNC, BALANCE = 0.3, 0.1, 0.25, 1.25
 GAP, UNDERFIT, RISING = 0.1, 0.7, 0.01
+LONG = 10.0  # seconds of training from which faster settings pay
 SETUP = 2.0  # seconds of set-up per second of training
 
 
 def suggestions(run: RunFiles) -> list[str]:
     """Returns sentences that name figures and keys, or an empty list."""
-    return [*_lost(run), *_speed(run), *_balance(run), *_fit(run), *_rest(run)]
+    training = run.number("phases", "training") or run.number("seconds_total") or 0.0
+    faster = [*_speed(run), *_balance(run)] if training >= LONG else []
+    return [*_lost(run), *faster, *_fit(run), *_rest(run)]
 
 
 def _lost(run: RunFiles) -> Iterator[str]:

@@ -155,6 +155,7 @@ class Selection(FigureTopic):
 
     best_epoch: int | None = None
     best_value: float | None = None
+    best_figure: str | None = None  # the monitored name
     stopped: str | None = None
 
 

@@ -138,7 +138,7 @@ def selection(trainer: L.Trainer) -> Selection:
     rule = monitor(trainer)
     if rule is None or math.isinf(rule.best):
         return Selection(stopped=stopped)
-    return Selection(rule.best_epoch, rule.sign * rule.best, stopped)
+    return Selection(rule.best_epoch, rule.sign * rule.best, rule.name, stopped)
 
 
 def ended_by_user(trainer: L.Trainer) -> str | None:

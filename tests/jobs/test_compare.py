@@ -118,7 +118,9 @@ def test_a_way_without_a_run_is_a_row_that_says_why() -> None:
 def test_a_target_that_no_way_reached_in_every_run_is_told() -> None:
     early, late = run(0.5, {1.0: 0.9}), run(0.5, {1.0: 0.5})
     found = table(SchemeRow("full", [early, late]), SchemeRow("parts", [late]))
-    assert found.sentence().startswith("No way reached val_accuracy 69.30 % (99 % of the best of full) in every run.")
+    assert found.sentence().startswith(
+        "No scheme reached val_accuracy 69.30 % (99 % of the best of full) in every run."
+    )
     bare = table(SchemeRow("full", [SchemeRun(None, 0, None, None, None, [])]))
     assert (bare.target, bare.times(bare.rows[0]), bare.sentence()) == (None, [], "")
 
@@ -229,7 +231,7 @@ def test_ways_have_a_folder_each_and_one_table(
     assert "4 runs compared" in page
     assert result["summary"] in page.replace("&#39;", "'")
     out = capsys.readouterr().out
-    assert "way  test_accuracy, %" in out
+    assert "scheme  test_accuracy, %" in out
     assert result["summary"] in out
     assert "4 of 4 runs done" in out
     assert main(asked) == 2, "the folder holds a comparison"

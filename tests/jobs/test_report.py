@@ -51,7 +51,7 @@ def result_of(folder: Path) -> dict[str, Any]:
 def test_a_run_leaves_a_page_with_its_figures(run: Path) -> None:
     text, result = (run / "report.html").read_text(encoding="utf-8"), result_of(run)
     names = {path.stem for path in (run / "figures").iterdir()}
-    drawn = "loss figures_accuracy figures_macro_f1 timeline time graph words edges nodes confusion"
+    drawn = "loss figures_accuracy figures_macro_f1 timeline time graph nodes confusion"
     assert names == set(drawn.split())
     assert all(f'<figure id="{name}"' in text for name in names)
     for shown in (
@@ -230,7 +230,7 @@ def test_several_runs_are_compared_in_a_new_folder(tmp_path: Path, capsys: pytes
     text = (tmp_path / "page/report.html").read_text(encoding="utf-8")
     assert "2 runs compared" in text
     assert text.count("<script") == 1
-    assert {path.name for path in (tmp_path / "page").iterdir()} == {"report.html", "figures"}
+    assert {path.name for path in (tmp_path / "page").iterdir()} == {"report.html", "figures", "table.md", "table.tex"}
     assert "torch" not in sys.modules or capsys.readouterr().out.startswith("2 runs")
 
 

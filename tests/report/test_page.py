@@ -21,7 +21,7 @@ from gnnkit import config, plugins
 from gnnkit.config import keys
 from gnnkit.errors import UserError
 from gnnkit.report import compare, progress, read_run, timeline, write
-from gnnkit.report.charts import MOST_POINTS, Axis, heat, thinned
+from gnnkit.report.charts import MOST_POINTS, Axis, PointGroup, heat, scatter, thinned
 from gnnkit.report.drawing import Figure, dot
 from gnnkit.report.drawing import text as drawing_text
 from gnnkit.report.learning import drawings as learning_drawings
@@ -264,7 +264,8 @@ def test_what_was_predicted_stands_beside_what_came(tmp_path: Path) -> None:
 
 def test_suggestions_follow_from_the_figures(tmp_path: Path) -> None:
     def said(name: str, **result: Any) -> str:
-        return "\n".join(suggestions(read_run(run_folder(tmp_path / name, num_ranks=1, **result))))
+        phases = {"training": 99.0, **result.pop("phases", {})}
+        return "\n".join(suggestions(read_run(run_folder(tmp_path / name, num_ranks=1, phases=phases, **result))))
 
     assert "Exchange takes 55%" in said("exchange")
     assert "2.30 times the mean work" in said("uneven")
@@ -274,6 +275,9 @@ def test_suggestions_follow_from_the_figures(tmp_path: Path) -> None:
     assert "fits" not in said("right", train_accuracy=0.8, val_accuracy=0.79)
     assert "3 steps were skipped" in said("nan", skipped_steps=3)
     assert "computed slower" not in said("no stragglers", stragglers={})
+    short = said("short", phases={"training": 0.6})
+    assert "overfits" in short
+    assert not any(text in short for text in ("Exchange", "mean work", "computed slower")), "speed pays on long runs"
 
 
 def test_what_was_tried_already_is_not_suggested(tmp_path: Path) -> None:
@@ -295,7 +299,13 @@ def test_suggestions_name_keys_that_exist(tmp_path: Path) -> None:
     for section in config.SECTIONS:
         for option in plugins.options(section):
             known |= {f"{section}.{key.name}" for key in [*keys.read(section, option).keys, *keys.shared(section)]}
-    more = {"skipped_steps": 1, "lost_workers": [1], "exact": False, "seconds_setup": 99.0, "phases": {"training": 1.0}}
+    more = {
+        "skipped_steps": 1,
+        "lost_workers": [1],
+        "exact": False,
+        "seconds_setup": 99.0,
+        "phases": {"training": 10.0},
+    }
     runs = [
         read_run(run_folder(tmp_path / f"{strategy}{accuracy}", **more, strategy=strategy, train_accuracy=accuracy))
         for strategy in ("vertex_centric", "individual_sample")
@@ -310,17 +320,51 @@ def test_suggestions_name_keys_that_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_comparison_lists_only_settings_that_differ(tmp_path: Path) -> None:
+def test_a_comparison_groups_seeds_and_lists_settings_that_differ(tmp_path: Path) -> None:
     runs: list[RunFiles] = []
+    strategies = ["{name: a, halo: none, depth: 3}", "{name: b, size: 4, window: 5}"]
     for index, name in enumerate(("a/same", "b/same", "c")):
-        folder = run_folder(tmp_path / name)
-        (folder / "config.yaml").write_text(f"seed: {index}\nmodel: {{name: gcn, hidden: 8}}\ntrainer: {{lr: 0.1}}\n")
+        command = f"gnnkit strategy.size=4 'seed={index}'" if index == 1 else f"gnnkit <{index}> 'open"
+        test = {"test_accuracy": [0.5, 0.75, 0.7][index], "phases": {"training": 1.0 + index}}
+        folder = run_folder(tmp_path / name, command=command, **test)
+        config = f"seed: {index}\nmodel: {{name: gcn, hidden: 8}}\nstrategy: {strategies[index % 2]}\n"
+        (folder / "config.yaml").write_text(config)
         runs.append(read_run(folder))
     text = compare(runs, tmp_path).read_text(encoding="utf-8")
-    settings = text.split("Settings that differ")[1].split("</section>")[0].split("<section>")[0]
-    assert re.findall(r"<th>([a-z.]+)</th>", settings) == ["seed"]
-    assert "same (1)" in text
+    settings = text.split("Settings that differ")[1].split("</table>")[0]
+    assert re.findall(r"<th>([a-z.]+)</th>", settings) == ["strategy.name", "strategy.size"], "set, or in all groups"
+    assert "same (1), 2 runs" in text
     assert "same (2)" in text
+    assert 'href="a/same"' in text, "links are relative"
+    assert str(tmp_path) not in text
+    assert (
+        (tmp_path / "table.md")
+        .read_text()
+        .splitlines()[2]
+        .startswith("| same (1), 2 runs | 0.6 ± 0.14 | 0.75 | 2 ± 1.4 |")
+    )
+    latex = (tmp_path / "table.tex").read_text()
+    assert r"test\_accuracy" in latex
+    assert r"0.6 $\pm$ 0.14 &" in latex
+
+
+def test_runs_are_drawn_as_points_around_their_mean(tmp_path: Path) -> None:
+    groups = [
+        PointGroup("a", ((1.0, 0.5), (3.0, 0.7)), ("first", "second"), "c0"),
+        PointGroup("b", ((9.0, 0.9),), ("only",), "c1"),
+    ]
+    figure = scatter("x", "x", "x", groups, "seconds")
+    dots = {shape.note: float(shape.attributes["cx"]) for shape in figure.shapes if shape.tag == "circle"}
+    assert list(dots) == ["first", "second", "only"]
+    pixels = (dots["only"] - dots["first"]) / 8  # per second
+    assert dots["second"] - dots["first"] == pytest.approx(2 * pixels, abs=0.02)
+    bars = [
+        shape.attributes["d"]
+        for shape in figure.shapes
+        if "c0" in shape.attributes.get("style", "") and shape.tag == "path"
+    ]
+    begin, end = (float(x) for x in re.findall(r"[ML]([\d.]+) ", bars[0])[:2])
+    assert end - begin == pytest.approx(2 * 2**0.5 * pixels, abs=0.05), "one deviation to both sides"
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,9 @@ class _Comparison:
         result.save(self.folder)
         if self.order.settings.draws_report:
             with as_a_warning():
-                runs = {outcome.job.title: read_run(outcome.job.folder) for outcome in done[:MAX_RUNS]}
-                write_comparison([*runs.values()], self.folder, [*runs], table.table(), table.sentence())
+                runs = [read_run(outcome.job.folder) for outcome in done[:MAX_RUNS]]
+                schemes = [outcome.job.swept[_SCHEME] for outcome in done[:MAX_RUNS]]
+                write_comparison(runs, self.folder, schemes, table.table(), table.sentence())
         say(result.table())
         return result
 

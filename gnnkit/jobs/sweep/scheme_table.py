@@ -192,7 +192,7 @@ class SchemeTable:
         unit, points = ("", "difference") if self.scale == 1 else (", %", "points")
         goal = "target" if self.target is None else f"{_scaled(self.target, self.scale)}{unit.lstrip(',')}"
         head = (
-            "way",
+            "scheme",
             f"{self.test}{unit}",
             points,
             "epochs",
@@ -238,7 +238,7 @@ class SchemeTable:
             if 0 < len(times[row.scheme]) == len(row.runs)
         }
         if not means:
-            yield f"No way reached {goal} in every run."
+            yield f"No scheme reached {goal} in every run."
             return
         fastest = min(means, key=lambda scheme: means[scheme])
         yield f"{fastest} reached {goal} first, after {means[fastest]:.3g} s of training."
@@ -252,10 +252,10 @@ class SchemeTable:
             return
         equal = [row.scheme for row in others if within_noise(self.first.tests, row.tests)]
         if len(equal) == len(others):
-            yield f"All ways have the same {self.test} within noise."
+            yield f"All schemes have the same {self.test} within noise."
         else:
             verb = "have" if len(equal) > 1 else "has"
-            yield f"Within noise, {_listed(equal) or 'no other way'} {verb} the {self.test} of {self.first.scheme}."
+            yield f"Within noise, {_listed(equal) or 'no other scheme'} {verb} the {self.test} of {self.first.scheme}."
 
 
 def within_noise(first: Sequence[float], second: Sequence[float]) -> bool:
