@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,7 +92,8 @@ def _groups(runs: Sequence[RunFiles], names: Sequence[str] | None) -> list[RunGr
     keys: list[Any] = [tuple(sorted((k, v) for k, v in of_run.items() if k not in _OF_A_RUN)) for of_run in values]
     keys = keys if names is None else list(names)
     members = {key: [index for index, other in enumerate(keys) if other == key] for key in keys}
-    plain = [runs[indices[0]].folder.name or str(runs[indices[0]].folder) for indices in members.values()]
+    folders = [runs[indices[0]].folder for indices in members.values()]
+    plain = [re.sub(r"[-_]seed=?\d+$", "", folder.name) or str(folder) for folder in folders]
     groups = []
     for position, (key, indices) in enumerate(members.items()):
         repeated = f" ({plain[: position + 1].count(plain[position])})" if plain.count(plain[position]) > 1 else ""
