@@ -233,7 +233,7 @@ def make_module(
         task=task,
         embedding=embedding,
         optimizer=settings.optimizer,
-        lr=settings.lr,
+        lr=settings.learning_rate(model),
         weight_decay=settings.weight_decay,
         schedule=_schedule(job, task),
         clip_norm=settings.clip_norm,

@@ -314,4 +314,5 @@ def _rule(job: RankJob, steps: _Steps) -> str:
     settings = job.settings.trainer
     if steps.brings_optimizer:
         return f"model={job.settings.model.name}"
-    return f"trainer.optimizer={settings.optimizer}, trainer.lr={settings.lr:g}"
+    rate = "" if settings.lr is None else f", trainer.lr={settings.lr:g}"
+    return f"trainer.optimizer={settings.optimizer}{rate}"

@@ -113,6 +113,7 @@ class HGT(ConvModel):
 
     reads_relations = True
     reads_sparse = True
+    default_lr = 0.003  # 0.01 often diverges for some epochs
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ import torch
 from torch.nn import Parameter
 
 import gnnkit
+from gnnkit import plugins
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
@@ -145,3 +146,15 @@ def test_schedules_that_several_ranks_cannot_have_are_refused() -> None:
     for schedule in (plateau, {"scheduler": plateau}, {"scheduler": steps["scheduler"], "reduce_on_plateau": True}):
         with pytest.raises(UserError, match="model=Mine: ReduceLROnPlateau needs monitor, such as val_loss, beside"):
             checked(([optimizer], [schedule]), "Mine", by_steps=True)
+
+
+@pytest.mark.parametrize(("model", "rate"), [("gcn", 0.01), ("hgt", 0.003)])
+def test_a_model_has_its_own_default_rate(model: str, rate: float) -> None:
+    options = {"num_relations": 2} if model == "hgt" else {}
+    module = plugins.load("model", model)(4, 3, **options)
+    default, explicit = (
+        settle(compose(["strategy=vertex_centric", *more])).trainer for more in ([], ["trainer.lr=0.5"])
+    )
+    assert default.learning_rate(module) == rate
+    assert default.learning_rate(torch.nn.Linear(2, 2)) == 0.01, "a user's module"
+    assert explicit.learning_rate(module) == 0.5

@@ -40,7 +40,7 @@ class TrainerSettings(Section):
 
     max_epochs: Count
     optimizer: Annotated[str, names(OPTIMIZERS)]
-    lr: Positive
+    lr: Positive | None
     weight_decay: NotNegative
     schedule: Annotated[str, names(SCHEDULES)] | None
     warmup_epochs: CountOrZero
@@ -78,3 +78,7 @@ class TrainerSettings(Section):
                 f"trainer.checkpoint_every_n_steps={self.checkpoint_every_n_steps} must be a multiple of "
                 f"trainer.accumulate={self.accumulate}: a checkpoint is saved between two optimizer steps"
             )
+
+    def learning_rate(self, model: object) -> float:
+        """Returns `trainer.lr`, or the model's `default_lr`, or 0.01."""
+        return float(getattr(model, "default_lr", 0.01)) if self.lr is None else self.lr
