@@ -130,6 +130,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "task.relation": ["", True, 1.5, ["a"]],
     "task.loss": ["cubed"],
     "task.scale": ["row", 1],
+    "task.threshold": ["best", 0, 1, -0.2, NAN, INF, True, [0.5]],
+    "task.calibration": ["platt", 1, True],
     "task.class_weights": ["even", [], [0], [1, -1], [NAN], [INF], 3, True],
     "strategy.halo": ["two_hop"],
     "strategy.clusters": COUNT,

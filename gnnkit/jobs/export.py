@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import io
+import json
 import logging
 import sys
 import warnings
@@ -42,8 +43,10 @@ def export(
     Runtime. The exported model takes `x`, [num_nodes, in_features] unscaled rows in the
     training column order, and `edge_index`, [2, num_edges] int64. It scales rows as in
     training. With standardised columns, an `.onnx` takes `x` in float64, and otherwise
-    in the model's dtype. A `.pt2` takes any dtype. The file is compared with the model
-    on another graph first. Raises `UserError` for a model that torch cannot export, and
+    in the model's dtype. A `.pt2` takes any dtype. Class names and the thresholds of
+    predictions are JSON under "classes" and "thresholds", in the extra files of a
+    `.pt2` and the metadata of an `.onnx`. The file is compared with the model on
+    another graph first. Raises `UserError` for a model that torch cannot export, and
     if it is unknown whether training edges had weights.
 
     Args:
@@ -84,7 +87,7 @@ def _export(folder: Path, path: Path, model: nn.Module | ModelFactory | None, ed
     with _quiet():
         try:
             program, arguments = _exported(plain, arguments, droppable)
-            content, call = write(program, arguments)
+            content, call = write(program, arguments, _decisions(folder))
             other = draw(num_nodes=2 * _NODES, num_edges=3 * _EDGES)
             other = {key: other[key] for key in arguments}
             result = call(other)
@@ -154,8 +157,14 @@ def _plain(model: nn.Module, folder: Path) -> Plain:
     return (Plain if reads_edges(model) else PlainLayers)(model, _scale(folder), _unit(folder))
 
 
+def _decisions(folder: Path) -> dict[str, str]:
+    """Returns the class names and thresholds, as JSON by name, if there are any."""
+    values = {"classes": weights.class_names(folder), "thresholds": weights.read_facts(folder).thresholds}
+    return {name: json.dumps(value) for name, value in values.items() if value is not None}
+
+
 def _unit(folder: Path) -> Callable[[Tensor], Tensor]:
-    """Returns the function that converts outputs to the unit of the labels."""
+    """Returns the function that converts outputs as `LabelFacts.in_unit` does."""
     facts = weights.read_facts(folder)
     if facts.mean is None or facts.deviation is None:
         return lambda out: out
@@ -226,16 +235,19 @@ def _shapes(arguments: dict[str, Tensor]) -> dict[str, dict[int, Any]]:
     return {name: known.get(name, {0: edges}) for name in arguments}
 
 
-def _as_torch(program: Any, _: dict[str, Tensor]) -> tuple[bytes, Callable[[dict[str, Tensor]], Tensor]]:
+_Run = Callable[[dict[str, Tensor]], Tensor]  # outputs from arguments by name
+
+
+def _as_torch(program: Any, _: dict[str, Tensor], metadata: dict[str, str]) -> tuple[bytes, _Run]:
     """Returns the bytes of a `.pt2` file, and a function that runs it."""
     file = io.BytesIO()
-    torch.export.save(program, file)
+    torch.export.save(program, file, extra_files=metadata)
     content = file.getvalue()
     again = torch.export.load(io.BytesIO(content)).module()
     return content, lambda arguments: again(**arguments)
 
 
-def _as_onnx(exported: Any, example: dict[str, Tensor]) -> tuple[bytes, Callable[[dict[str, Tensor]], Tensor]]:
+def _as_onnx(exported: Any, example: dict[str, Tensor], metadata: dict[str, str]) -> tuple[bytes, _Run]:
     """Returns the bytes of an ONNX file, and a function that runs it."""
     import onnxruntime
 
@@ -243,6 +255,8 @@ def _as_onnx(exported: Any, example: dict[str, Tensor]) -> tuple[bytes, Callable
         exported, dynamo=True, input_names=list(example), output_names=["logits"], verbose=False
     )
     proto = program.model_proto  # type: ignore[union-attr]
+    for key, value in metadata.items():
+        proto.metadata_props.add(key=key, value=value)
     content: bytes = proto.SerializeToString()
     if any(node.op_type == "ScatterND" and node.attribute for node in proto.graph.node):  # a reduction
         print(

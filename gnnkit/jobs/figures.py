@@ -39,6 +39,7 @@ from gnnkit.result.folder import WORDS
 from gnnkit.result.result import versions
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
+from gnnkit.task.threshold import HALF
 from gnnkit.utils.ranges import num_cores
 
 if TYPE_CHECKING:  # programs have figures without importing Lightning
@@ -80,7 +81,7 @@ def by_name(task: Task, measured: dict[str, float]) -> dict[str, float | None]:
 
 
 def by_class(details: Mapping[str, Any], names: Sequence[str] | None) -> Classes:
-    """Labels per-class figures and the confusion matrix with class names.
+    """Labels the parts of `Task.details` with class names.
 
     Args:
         details: From `Task.details`.
@@ -97,7 +98,14 @@ def by_class(details: Mapping[str, Any], names: Sequence[str] | None) -> Classes
         }
     if confusion is not None:
         confusion = {"classes": [name(i) for i in range(len(next(iter(confusion.values()))))], **confusion}
-    return Classes(per_class, confusion)
+    threshold, table = details.get("threshold"), details.get("thresholds")
+    return Classes(
+        per_class,
+        confusion,
+        None if threshold is None else {str(name(number)): level for number, level in threshold.items()},
+        None if table is None else {**table, "class": name(table["class"])},
+        details.get("calibration"),
+    )
 
 
 def traffic(tally: Tally, repetitions: int, worker: Worker) -> TrafficFigures:
@@ -263,10 +271,29 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
             f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
         )
     single = _single_class(run.figures.classes.confusion)
+    if (line := _decision(run.figures.classes)) is not None:
+        _print_line(line)
     for warning in (nothing, single):
         if warning is not None:
             _print_line(f"gnnkit: warning: {warning}")
     return Verdict(saved, best, nothing, single)
+
+
+def _decision(classes: Classes) -> str | None:
+    """Describes the threshold of one of two classes, if there is one."""
+    if classes.threshold is None or classes.thresholds is None:
+        return None
+    ((name, threshold),) = classes.threshold.items()
+    splits = [split for split in ("val", "test") if split in classes.thresholds]
+    scores = []
+    for split in splits:
+        rows = {row["threshold"]: row for row in classes.thresholds[split]}
+        row, usual = rows[threshold], rows[HALF]
+        scores.append(
+            f"{split} precision {row['precision']:.3f}, recall {row['recall']:.3f}, F1 {row['f1']:.3f} "
+            f"({usual['f1']:.3f} from 0.5)"
+        )
+    return f"threshold: {name} is predicted from a probability of {threshold:.4g} on: {'; '.join(scores)}"
 
 
 def _single_class(confusion: Mapping[str, Any] | None) -> str | None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
+from gnnkit.jobs import weights
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.leader.channel import LEADER
 from gnnkit.prepare.inputs import IDS
@@ -62,6 +63,8 @@ def write_outputs(
 
     def read(logits: Tensor, worker: Worker) -> Scores:
         _check_finite(logits, worker, job.settings.checkpoint)
+        if job.settings.checkpoint is None:
+            _calibrate(task, logits, worker, job)
         if "predictions" in wanted:
             columns = functools.partial(task.columns, classes=names)
             write_named(job, worker, "predictions", task.predictions(logits, worker), columns)
@@ -79,6 +82,15 @@ def write_outputs(
         body = Body(model)
         make(body).read(body, lambda rows, worker: keep("embeddings", rows, worker))
     return measured
+
+
+def _calibrate(task: Task, logits: Tensor, worker: Worker, job: RankJob) -> None:
+    """Chooses the task's thresholds after training, and saves them. Collective."""
+    lines = task.calibrate(logits.detach(), worker)
+    if worker.comm.rank == LEADER:
+        for line in lines:
+            print(line, file=sys.stderr, flush=True)
+        weights.save_facts(task.facts(), job.folder)
 
 
 def _measure(task: Task, logits: Tensor, worker: Worker) -> Scores:

@@ -89,7 +89,7 @@ def _content(run: RunFiles) -> dict[str, Any]:
 
 def _sections(run: RunFiles) -> list[PageSection]:
     return [
-        PageSection("Learning", learning.drawings(run), list(_classes(run))),
+        PageSection("Learning", learning.drawings(run), [*_classes(run), *_thresholds(run)]),
         PageSection(
             "Time", timeline.drawings(run), [*_phases(run), *_predictions(run), *_stragglers(run), *_restarts(run)]
         ),
@@ -240,6 +240,26 @@ def _classes(run: RunFiles) -> Iterator[Panel]:
         yield Panel("Test nodes by class", PageTable(("class", *names), rows, sortable=True), wide=True)
 
 
+def _thresholds(run: RunFiles) -> Iterator[Panel]:
+    """Lists precision and recall of a class by threshold, and marks the chosen one."""
+    table, chosen = run.result.get("thresholds"), dict(_items(run.result.get("threshold")))
+    if not isinstance(table, Mapping):
+        return
+    name = str(table.get("class"))
+    splits = {split: _records(table.get(split)) for split in ("val", "test") if table.get(split)}
+    columns = [(split, figure) for split in splits for figure in ("precision", "recall", "f1", "predicted")]
+    rows = []
+    for records in zip(*splits.values(), strict=False):
+        level = number(records[0].get("threshold"))
+        mark = " (chosen)" if level is not None and level == number(chosen.get(name)) else ""
+        cells = (dict(zip(splits, records, strict=True))[split].get(figure) for split, figure in columns)
+        rows.append((f"{format_value(level)}{mark}", *map(format_value, cells)))
+    if rows:
+        head = ("probability from", *(f"{split} {figure}" for split, figure in columns))
+        text = "Nodes are predicted as this class from a probability on. Thresholds are those of equal steps of recall."
+        yield Panel(f"Precision and recall of {name} by threshold", PageTable(head, rows), text, wide=True)
+
+
 def _caches(run: RunFiles) -> Iterator[Figure]:
     """Draws each rank's cache hit rate."""
     hits = run.result.get("cache_hits")
@@ -256,5 +276,5 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
 
 
 def _other_figures(run: RunFiles) -> list[tuple[str, str]]:
-    shown = {*SETTINGS, "versions", "command", "why", "confusion", "per_class", "phases"}
+    shown = {*SETTINGS, "versions", "command", "why", "confusion", "per_class", "thresholds", "phases"}
     return [(name, format_value(value)) for name, value in run.result.items() if name not in shown]

@@ -111,6 +111,9 @@ class Classes(FigureTopic):
 
     per_class: Mapping[str, Mapping[str, Any]] | None = None  # by split and class name
     confusion: Mapping[str, Any] | None = None  # class names, and a matrix by split
+    threshold: Mapping[str, float] | None = None  # lowest probability at which a class is predicted, by name
+    thresholds: Mapping[str, Any] | None = None  # a class, and its precision and recall by threshold and split
+    calibration: Mapping[str, float | None] | None = None  # temperature, and expected errors by split
 
 
 @dataclass(frozen=True, slots=True)

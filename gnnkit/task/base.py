@@ -22,11 +22,22 @@ from gnnkit.utils.documents import Json
 
 @dataclass(frozen=True, slots=True)
 class LabelFacts:
-    """Training label statistics, saved with the model."""
+    """Label statistics and decision rules, saved with the model.
+
+    `outputs * deviation + mean` are numbers in the labels' unit, or calibrated logits.
+    """
 
     class_weights: tuple[float, ...] | None = None  # [num_classes] factors of the losses
-    mean: tuple[float, ...] | None = None  # [width] of the labels. None: outputs are in the labels' unit
-    deviation: tuple[float, ...] | None = None  # [width] standard deviation of the labels
+    mean: tuple[float, ...] | None = None  # [width], or [1] for all outputs. None: outputs stay as they are
+    deviation: tuple[float, ...] | None = None  # [width], or [1] for all outputs
+    thresholds: tuple[float, ...] | None = None  # [num_classes] lowest probabilities at which classes are predicted
+    shares: tuple[float, ...] | None = None  # [num_classes] of the training nodes
+
+    def in_unit(self, outputs: Tensor) -> Tensor:
+        """Returns outputs [k, width] in the labels' unit, or calibrated logits."""
+        if self.mean is None or self.deviation is None:
+            return outputs
+        return outputs * outputs.new_tensor(self.deviation) + outputs.new_tensor(self.mean)
 
 
 PredictionColumns = Mapping[str, Array | Sequence[object]]  # columns of `predictions.parquet`, by name
@@ -99,8 +110,16 @@ class Task(ABC):
         Called once on each rank that trains or tests. Default: does nothing.
         """
 
+    def calibrate(self, outputs: Tensor, worker: Worker) -> list[str]:
+        """Chooses decision thresholds and a temperature by validation. Collective.
+
+        Called once, on the outputs of the trained model. Returns lines about what was
+        not chosen. The arguments are those of `measure`. Default: does nothing.
+        """
+        return []
+
     def facts(self) -> LabelFacts:
-        """Returns the statistics from `begin`, to be used on other data."""
+        """Returns what `begin` and `calibrate` set, to be used on other data."""
         return LabelFacts()
 
     def label_warnings(self, worker: Worker, classes: Sequence[str] | None) -> list[str]:
@@ -144,10 +163,9 @@ class Task(ABC):
         """
 
     def details(self, outputs: Tensor, worker: Worker) -> Json:
-        """Returns `per_class` and `confusion` of `result.json`, by split. Collective.
+        """Returns the parts of `Classes` in `result.json`, by class number. Collective.
 
-        These are a list of metrics per class and a confusion matrix. The arguments are
-        those of `measure`. Default: empty.
+        The arguments are those of `measure`. Default: empty.
         """
         return {}
 

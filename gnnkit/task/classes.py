@@ -1,26 +1,71 @@
-"""Metrics per class."""
+"""Decisions and metrics per class."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from gnnkit.errors import UserError
 from gnnkit.strategy import Worker
-from gnnkit.task.base import NodeTask, f1, rows_of
+from gnnkit.task.base import LabelFacts, NodeTask, f1, rows_of
+from gnnkit.task.calibration import BINS, calibration_error, calibration_sums, fit_temperature
 from gnnkit.task.ranking import mean_areas
+from gnnkit.task.threshold import HALF, best_threshold, threshold_table
 from gnnkit.utils.documents import Json
+from gnnkit.utils.ranges import one_of, real, shown
 
+AUTO = "auto"
+TEMPERATURE = "temperature"
+RARE = 0.1  # share of the training nodes below which a class is rare
+_NOT_VALIDATED = "the validation split is empty: thresholds are not chosen, and probabilities are not calibrated"
 MAX_CLASSES = 100  # maximum for metrics per class and a confusion matrix
 
 
 class ClassTask(NodeTask):
-    """A node task with classes as labels."""
+    """A node task with classes as labels.
+
+    With `threshold=auto`, a rare class is predicted from the probability on that has
+    the best F1 on the validation nodes.
+    """
+
+    exclusive: ClassVar[bool]  # whether a node has one class
+
+    def __init__(self, threshold: str | float | None = AUTO, calibration: str | None = AUTO) -> None:
+        """Stores the keys.
+
+        Args:
+            threshold: Lowest probability at which the second of two classes, or each of
+                several classes of a node, is predicted. "auto": the best F1 on the
+                validation nodes, for classes with under `RARE` of the training nodes.
+                None: 0.5.
+            calibration: "temperature": probabilities are calibrated on the validation
+                nodes. "auto": if a threshold is chosen. None: they are not.
+        """
+        self.threshold = _threshold(threshold)
+        if calibration is not None:
+            one_of("task.calibration", calibration, (AUTO, TEMPERATURE))
+        self.calibration = calibration
+        self._facts = LabelFacts()
 
     @abstractmethod
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
         """Counts each class's true positives, predictions and labels."""
+
+    @abstractmethod
+    def members(self, labels: Tensor, num_classes: int) -> Tensor:  # [k, num_classes] float64
+        """Returns 1 for a row's classes, else 0."""
+
+    @abstractmethod
+    def normalise(self, logits: Tensor) -> Tensor:  # [k, num_classes]
+        """Converts calibrated logits to probabilities."""
+
+    def offsets(self) -> Tensor:  # [num_classes] or [1] float64
+        """Returns what is added to the logits if a threshold decides. Default: 0."""
+        return torch.zeros(1, dtype=torch.float64)
 
     def confusions(self, outputs: Tensor, labels: Tensor) -> Tensor | None:  # [num_classes, num_classes]
         """Returns the confusion matrix, with a row per true class.
@@ -28,6 +73,82 @@ class ClassTask(NodeTask):
         Returns None if a node may have several classes.
         """
         return None
+
+    def facts(self) -> LabelFacts:
+        return self._facts
+
+    def recall(self, facts: LabelFacts) -> None:
+        self._facts = facts
+
+    def probabilities(self, outputs: Tensor) -> Tensor:  # [k, num_classes]
+        return self.normalise(self._facts.in_unit(outputs))
+
+    def decided(self, num_classes: int) -> range:
+        """Returns the classes that a threshold may decide."""
+        return range(0 if self.exclusive and num_classes != 2 else num_classes)
+
+    def rare(self, num_classes: int) -> list[int]:
+        """Lists the rare classes that a threshold may decide, known after training."""
+        shares = self._facts.shares
+        return [number for number in self.decided(num_classes) if shares is not None and 0 < shares[number] < RARE]
+
+    def above(self, outputs: Tensor) -> Tensor | None:  # [k, num_classes] bool
+        """Returns whether probabilities reach the thresholds, if there are any."""
+        levels, numbers = self._facts.thresholds, self.decided(outputs.shape[1])
+        if levels is None and isinstance(self.threshold, float) and numbers:
+            levels = self._as_levels(
+                outputs.shape[1], dict.fromkeys(numbers[-1:] if self.exclusive else numbers, self.threshold)
+            )
+        if levels is None:
+            return None
+        probabilities = self.probabilities(outputs.to(torch.float64))
+        return probabilities >= probabilities.new_tensor(levels)
+
+    def calibrate(self, outputs: Tensor, worker: Worker) -> list[str]:
+        labels = [rows_of(split, outputs, worker)[1] for split in ("train", "val")]
+        sums = [self.members(part, outputs.shape[1]).sum(0) for part in labels]
+        rows = [sums[0].new_tensor([len(part)]) for part in labels]
+        *totals, num_train, num_val = worker.comm.all_reduce(torch.cat([*sums, *rows])).tolist()
+        train, val = totals[: outputs.shape[1]], totals[outputs.shape[1] :]
+        self._facts = replace(self._facts, shares=tuple(count / max(num_train, 1) for count in train))
+        if not (rare := self.rare(outputs.shape[1])):
+            self._facts = replace(self._facts, shares=None)
+        if num_val == 0:
+            asks = self.calibration == TEMPERATURE or (rare and AUTO in (self.threshold, self.calibration))
+            return [_NOT_VALIDATED] if asks else []
+        chosen = [number for number in rare if val[number] > 0]
+        if self.calibration == TEMPERATURE or (self.calibration == AUTO and chosen):
+            self._fit_temperature(outputs, worker, decides=bool(chosen) and self.threshold is not None)
+        if self.threshold == AUTO and chosen:
+            self._choose_thresholds(outputs, worker, chosen)
+        return []
+
+    def _fit_temperature(self, outputs: Tensor, worker: Worker, *, decides: bool) -> None:
+        logits, labels = rows_of("val", outputs, worker)
+        offsets = self.offsets().to(worker.device) if decides else logits.new_zeros(1, dtype=torch.float64)
+        wanted = self.members(labels, outputs.shape[1])
+        temperature = fit_temperature(logits.to(torch.float64) + offsets, wanted, self.normalise, worker.comm)
+        self._facts = replace(self._facts, mean=tuple((offsets / temperature).tolist()), deviation=(1 / temperature,))
+
+    def _choose_thresholds(self, outputs: Tensor, worker: Worker, numbers: list[int]) -> None:
+        """Sets the thresholds of rare classes, which the leader computes exactly."""
+        scores, wanted = self._scored("val", outputs, worker)
+        parts = worker.comm.gather(torch.cat([scores[:, numbers], wanted[:, numbers]], 1))
+        columns = zip(numbers, *(half.t() for half in torch.cat(parts).chunk(2, 1)), strict=True) if parts else ()
+        best = worker.comm.share([[number, best_threshold(score, labels)] for number, score, labels in columns])
+        self._facts = replace(self._facts, thresholds=self._as_levels(outputs.shape[1], dict(best)))
+
+    def _scored(self, split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor]:  # [k, num_classes] twice
+        """Returns probabilities and members of this rank's rows in a split."""
+        logits, labels = rows_of(split, outputs, worker)
+        return self.probabilities(logits.to(torch.float64)), self.members(labels, outputs.shape[1])
+
+    def _as_levels(self, num_classes: int, chosen: dict[int, float]) -> tuple[float, ...]:
+        """Returns the thresholds of all classes. Those of two classes add up to 1."""
+        if self.exclusive:
+            ((number, threshold),) = chosen.items()
+            return (threshold, 1 - threshold) if number == 0 else (1 - threshold, threshold)
+        return tuple(chosen.get(number, HALF) for number in range(num_classes))
 
     def details(self, outputs: Tensor, worker: Worker) -> Json:
         if outputs.shape[1] > MAX_CLASSES:
@@ -41,7 +162,58 @@ class ClassTask(NodeTask):
             matrix = self.confusions(logits, labels)
             if matrix is not None and worker.comm.all_reduce(matrix).any():
                 tables["confusion"][split] = matrix.tolist()
-        return tables | ({} if tables["confusion"] else {"confusion": None})
+        tables |= {} if tables["confusion"] else {"confusion": None}
+        return tables | self._decisions(outputs, worker)
+
+    def _decisions(self, outputs: Tensor, worker: Worker) -> Json:
+        """Returns thresholds of rare classes, their table, and calibration errors."""
+        numbers, levels, table = self.decided(outputs.shape[1]), self._facts.thresholds, None
+        rare = self.rare(outputs.shape[1]) or list(numbers[-1:] if self.exclusive else numbers)
+        if self.exclusive and rare:
+            splits = {split: self._gathered(split, rare[0], outputs, worker) for split in ("val", "test")}
+            filled = {split: rows for split, rows in splits.items() if rows is not None and len(rows)}
+            table = worker.comm.share(threshold_table(filled, None if levels is None else levels[rare[0]]))
+        return {
+            "threshold": None if levels is None else {number: levels[number] for number in rare},
+            "thresholds": {"class": rare[0], **table} if table else None,
+            "calibration": self._calibration(outputs, worker),
+        }
+
+    def _gathered(self, split: str, number: int, outputs: Tensor, worker: Worker) -> Tensor | None:  # [n, 2]
+        """Returns probabilities and labels of a class on the leader. Collective."""
+        scores, wanted = self._scored(split, outputs, worker)
+        parts = worker.comm.gather(torch.stack([scores[:, number], wanted[:, number]], 1))
+        return torch.cat(parts) if parts else None
+
+    def _calibration(self, outputs: Tensor, worker: Worker) -> Json:
+        """Returns the temperature, and errors of raw and calibrated probabilities."""
+        scale = self._facts.deviation
+        errors: Json = {"temperature": None if scale is None else 1 / scale[0]}
+        for split in ("val", "test"):
+            logits, labels = rows_of(split, outputs.to(torch.float64), worker)
+            pairs = [self._verdicts(rows, labels) for rows in (self.normalise(logits), self.probabilities(logits))]
+            count = pairs[0][0].new_tensor([len(pairs[0][0])])
+            totals = worker.comm.all_reduce(torch.cat([*(calibration_sums(*pair) for pair in pairs), count]))
+            if (total := float(totals[-1])) > 0:
+                errors[f"{split}_error"] = calibration_error(totals[BINS:-1], total)
+                errors[f"{split}_error_uncalibrated"] = calibration_error(totals[:BINS], total)
+        return errors
+
+    def _verdicts(self, probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # [m] twice
+        """Returns the confidence of predictions, and 1 for correct ones, else 0."""
+        if not self.exclusive:
+            return probabilities.reshape(-1), labels.reshape(-1)
+        confidence, predicted = probabilities.max(1)
+        return confidence, predicted == labels
+
+
+def _threshold(value: object) -> str | float | None:
+    """Reads the key `task.threshold`."""
+    if value is None or value == AUTO:
+        return AUTO if value else None
+    if isinstance(value, str):
+        raise UserError(f"task.threshold={shown(value)} must be null, {AUTO} or a number between 0 and 1")
+    return real("task.threshold", value, above=0, below=1)
 
 
 def areas_of_all(scores: Tensor, wanted: Tensor, worker: Worker) -> dict[str, float]:

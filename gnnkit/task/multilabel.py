@@ -30,6 +30,7 @@ class Multilabel(ClassTask):
     """
 
     without_learning = "the same classes for every node"
+    exclusive = False
     metrics = ("micro_f1", "macro_f1", "roc_auc", "average_precision")
 
     def read(self, graph: Graph) -> Graph:
@@ -70,15 +71,18 @@ class Multilabel(ClassTask):
         return metrics
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
-        predicted, actual = outputs > 0, labels.to(torch.bool)
+        predicted, actual = self.predict(outputs).bool(), labels.to(torch.bool)
         return torch.cat([(predicted & actual).sum(0), predicted.sum(0), actual.sum(0)]).to(torch.float64)
 
     def figures(self, counts: Tensor) -> dict[str, float]:
         by_class = counts.view(3, -1)
         return {"micro_f1": macro(f1(by_class.sum(1, keepdim=True))), "macro_f1": macro(f1(by_class))}
 
-    def probabilities(self, outputs: Tensor) -> Tensor:  # [k, num_classes]
-        return outputs.sigmoid()
+    def members(self, labels: Tensor, num_classes: int) -> Tensor:  # [k, num_classes] float64
+        return labels.to(torch.float64)
+
+    def normalise(self, logits: Tensor) -> Tensor:  # [k, num_classes]
+        return logits.sigmoid()
 
     def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> PredictionColumns:
         names = range(rows.shape[1]) if classes is None else classes
@@ -88,7 +92,8 @@ class Multilabel(ClassTask):
         return classes
 
     def predict(self, outputs: Tensor) -> Tensor:  # [k, num_classes] uint8
-        return (outputs > 0).to(torch.uint8)
+        above = self.above(outputs)
+        return (outputs > 0 if above is None else above).to(torch.uint8)
 
 
 def split_names(labels: Ids, joined: Sequence[str]) -> tuple[npt.NDArray[np.bool_], tuple[str, ...]]:

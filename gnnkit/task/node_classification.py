@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,13 +15,12 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.strategy import Worker
 from gnnkit.task.base import LabelFacts, PredictionColumns, f1, macro, rows_of
-from gnnkit.task.classes import ClassTask, areas_of_all
+from gnnkit.task.classes import AUTO, RARE, ClassTask, areas_of_all
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import real, shown
 
 BALANCED = "balanced"
 MAX_WEIGHT = 1e6
-RARE = 0.1  # share of the training nodes below which one of two classes is rare
 
 
 class NodeClassification(ClassTask):
@@ -33,15 +33,27 @@ class NodeClassification(ClassTask):
     metrics = ("accuracy", "macro_f1")
     metrics_of_some = ("roc_auc", "average_precision")
     without_learning = "the most frequent class for every node"
+    exclusive = True
 
-    def __init__(self, class_weights: str | Sequence[float] | None = None) -> None:
-        """Stores the key.
+    def __init__(
+        self,
+        class_weights: str | Sequence[float] | None = None,
+        threshold: str | float | None = AUTO,
+        calibration: str | None = AUTO,
+    ) -> None:
+        """Stores the keys.
 
         Args:
             class_weights: Factor for each class's loss, in class order. "balanced": n /
                 (num_classes * nodes of the class) over the n training nodes, so that
                 all classes have equal weight. Default: no factors.
+            threshold: Lowest probability at which the second of two classes is
+                predicted, as in `ClassTask`.
+            calibration: How probabilities are calibrated, as in `ClassTask`. If a
+                threshold is chosen, the factors of the losses are removed from
+                probabilities.
         """
+        super().__init__(threshold, calibration)
         self.class_weights = _weights(class_weights)
         self._factors: Tensor | None = None  # [num_classes], None before `begin`
         self._rare: int | None = None  # the rare one of two classes
@@ -58,6 +70,10 @@ class NodeClassification(ClassTask):
             )
         if isinstance(self.class_weights, tuple) and len(self.class_weights) < graph.num_classes:
             raise UserError(self._wrong_length(graph.num_classes, graph.class_names or ()))
+        if isinstance(self.threshold, float) and graph.num_classes > 2:
+            raise UserError(
+                f"task.threshold={self.threshold} decides between two classes, and there are {graph.num_classes}: leave it out"
+            )
         joined = None if graph.class_names is None else _joined(graph.class_names)
         if joined is not None:
             raise UserError(
@@ -66,10 +82,8 @@ class NodeClassification(ClassTask):
             )
         return graph
 
-    def facts(self) -> LabelFacts:
-        return LabelFacts() if self._factors is None else LabelFacts(class_weights=tuple(self._factors.tolist()))
-
     def recall(self, facts: LabelFacts) -> None:
+        super().recall(facts)
         if self.class_weights == BALANCED and facts.class_weights is not None:
             self._factors = torch.tensor(facts.class_weights, dtype=torch.float64)
 
@@ -84,6 +98,8 @@ class NodeClassification(ClassTask):
             self._factors = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 1.0)
         elif isinstance(self.class_weights, tuple):
             self._factors = torch.tensor(self.class_weights, dtype=torch.float64, device=worker.device)
+        if self._factors is not None:
+            self._facts = replace(self._facts, class_weights=tuple(self._factors.tolist()))
 
     def label_warnings(self, worker: Worker, classes: Sequence[str] | None) -> list[str]:
         (counts,) = _class_counts(worker, Split.TRAIN).tolist()
@@ -155,20 +171,27 @@ class NodeClassification(ClassTask):
         return super().chance(outputs, worker) | areas
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
-        predicted, width = outputs.argmax(1), outputs.shape[1]
+        predicted, width = self.predict(outputs), outputs.shape[1]
         parts = (labels[predicted == labels], predicted, labels)
         return torch.cat([torch.bincount(part, minlength=width) for part in parts]).to(torch.float64)
 
     def confusions(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [num_classes, num_classes]
         width = outputs.shape[1]
-        return torch.bincount(labels * width + outputs.argmax(1), minlength=width**2).view(width, width)
+        return torch.bincount(labels * width + self.predict(outputs), minlength=width**2).view(width, width)
 
     def figures(self, counts: Tensor) -> dict[str, float]:
         hits, _, actual = by_class = counts.view(3, -1)
         return {"accuracy": float(hits.sum() / actual.sum()), "macro_f1": macro(f1(by_class))}
 
-    def probabilities(self, outputs: Tensor) -> Tensor:  # [k, num_classes]
-        return outputs.softmax(1)
+    def members(self, labels: Tensor, num_classes: int) -> Tensor:  # [k, num_classes] float64
+        return F.one_hot(labels, num_classes).to(torch.float64)
+
+    def normalise(self, logits: Tensor) -> Tensor:  # [k, num_classes]
+        return logits.softmax(1)
+
+    def offsets(self) -> Tensor:
+        factors = self._facts.class_weights
+        return super().offsets() if factors is None else -torch.tensor(factors, dtype=torch.float64).log()
 
     def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> PredictionColumns:
         return {"id": ids, "class": rows if classes is None else np.array(classes, np.str_)[rows]}
@@ -177,7 +200,8 @@ class NodeClassification(ClassTask):
         return classes
 
     def predict(self, outputs: Tensor) -> Tensor:  # [k] int64
-        return outputs.argmax(1)
+        above = self.above(outputs)
+        return outputs.argmax(1) if above is None else above[:, 1].long()
 
 
 def _class_counts(worker: Worker, *splits: Split) -> Tensor:  # [num_splits, num_classes] float64

@@ -77,10 +77,6 @@ class Regression(NodeTask):
             return outputs.new_zeros(1), outputs.new_ones(1)
         return outputs.new_tensor(facts.mean), outputs.new_tensor(facts.deviation)
 
-    def _in_unit(self, outputs: Tensor) -> Tensor:
-        mean, deviation = self._scale(outputs)
-        return outputs * deviation + mean
-
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         mean, deviation = self._scale(outputs)
         wanted = ((labels.reshape(outputs.shape) - mean.double()) / deviation.double()).to(outputs.dtype)
@@ -100,7 +96,7 @@ class Regression(NodeTask):
         return (total / known.clamp(min=1) - mean) / deviation
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3]
-        error, known = _errors(self._in_unit(outputs.to(torch.float64)), labels)
+        error, known = _errors(self.facts().in_unit(outputs.to(torch.float64)), labels)
         return torch.stack([error.abs().sum(), error.square().sum(), known.sum().to(torch.float64)])
 
     def figures(self, counts: Tensor) -> dict[str, float]:
@@ -108,7 +104,7 @@ class Regression(NodeTask):
         return {"mae": absolute / count, "rmse": (squared / count) ** 0.5}
 
     def predict(self, outputs: Tensor) -> Tensor:  # [k], or [k, numbers] of several
-        outputs = self._in_unit(outputs)
+        outputs = self.facts().in_unit(outputs)
         return outputs[:, 0] if outputs.shape[1] == 1 else outputs
 
 
