@@ -39,6 +39,7 @@ from gnnkit.training.schedule import TimeLimit
 from gnnkit.training.step import monitored, own_method
 from gnnkit.training.timely import TimelyCheckpoint
 from gnnkit.training.trainer import make_trainer
+from gnnkit.utils.ranges import shown
 
 
 def train(job: RankJob, world: Communicator) -> dict[str, Any]:
@@ -82,6 +83,10 @@ def _describe(run: RankRun) -> None:
         print(unread, file=sys.stderr, flush=True)
     for line in doubts:
         print(f"gnnkit: warning: {line}", file=sys.stderr, flush=True)
+    if (factors := task.facts().class_weights) is not None:
+        names = job.prepared.class_names or range(len(factors))
+        pairs = ", ".join(f"{name} {factor:.4g}" for name, factor in zip(names, factors, strict=False))
+        print(f"class weights: {shown(pairs)}", file=sys.stderr, flush=True)
     weights.save_facts(task.facts(), run.folder)
     phase(f"training {job.settings.trainer.max_epochs} epochs")
 

@@ -37,7 +37,7 @@ class NodeClassification(ClassTask):
 
     def __init__(
         self,
-        class_weights: str | Sequence[float] | None = None,
+        class_weights: str | Sequence[float] | None = AUTO,
         threshold: str | float | None = AUTO,
         calibration: str | None = AUTO,
     ) -> None:
@@ -46,7 +46,8 @@ class NodeClassification(ClassTask):
         Args:
             class_weights: Factor for each class's loss, in class order. "balanced": n /
                 (num_classes * nodes of the class) over the n training nodes, so that
-                all classes have equal weight. Default: no factors.
+                all classes have equal weight. "auto": their square roots if one of two
+                classes is rare, otherwise none. None: no factors.
             threshold: Lowest probability at which the second of two classes is
                 predicted, as in `ClassTask`.
             calibration: How probabilities are calibrated, as in `ClassTask`. If a
@@ -56,6 +57,7 @@ class NodeClassification(ClassTask):
         super().__init__(threshold, calibration)
         self.class_weights = _weights(class_weights)
         self._factors: Tensor | None = None  # [num_classes], None before `begin`
+        self._recalled = False  # whether the training data determine the factors
         self._rare: int | None = None  # the rare one of two classes
 
     def read(self, graph: Graph) -> Graph:
@@ -84,22 +86,33 @@ class NodeClassification(ClassTask):
 
     def recall(self, facts: LabelFacts) -> None:
         super().recall(facts)
-        if self.class_weights == BALANCED and facts.class_weights is not None:
+        self._recalled = True
+        if isinstance(self.class_weights, str) and facts.class_weights is not None:
             self._factors = torch.tensor(facts.class_weights, dtype=torch.float64)
 
     def begin(self, worker: Worker) -> None:
         counts, val_counts = _class_counts(worker, Split.TRAIN, Split.VAL)
         self._rare = _rare_class(counts, val_counts)
-        if self._factors is not None:  # set from the training data
-            self._factors = self._factors.to(worker.device)
-        elif self.class_weights == BALANCED:
-            present = counts > 0
-            # In other splits, a class without training nodes has weight 1.
-            self._factors = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 1.0)
-        elif isinstance(self.class_weights, tuple):
-            self._factors = torch.tensor(self.class_weights, dtype=torch.float64, device=worker.device)
+        if self._factors is None and not self._recalled:
+            self._factors = self._make_factors(counts)
         if self._factors is not None:
+            self._factors = self._factors.to(worker.device)
             self._facts = replace(self._facts, class_weights=tuple(self._factors.tolist()))
+
+    def _make_factors(self, counts: Tensor) -> Tensor | None:
+        """Returns the factor of each class's loss, or None.
+
+        Args:
+            counts: [num_classes] number of training nodes.
+        """
+        if isinstance(self.class_weights, tuple):
+            return torch.tensor(self.class_weights, dtype=torch.float64)
+        if self.class_weights is None or (self.class_weights == AUTO and self._rare is None):
+            return None
+        present = counts > 0
+        # In other splits, a class without training nodes has weight 1.
+        factors = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 1.0)
+        return factors if self.class_weights == BALANCED else factors.sqrt()
 
     def label_warnings(self, worker: Worker, classes: Sequence[str] | None) -> list[str]:
         (counts,) = _class_counts(worker, Split.TRAIN).tolist()
@@ -145,7 +158,7 @@ class NodeClassification(ClassTask):
 
     @property
     def judged(self) -> tuple[str, ...]:
-        return ("accuracy",) if self.class_weights is None else ("macro_f1",)
+        return ("accuracy",) if self.class_weights in (None, AUTO) else ("macro_f1",)
 
     @property
     def progress(self) -> str:
@@ -226,10 +239,10 @@ def _rare_class(train: Tensor, val: Tensor) -> int | None:
 
 def _weights(value: object) -> str | tuple[float, ...] | None:
     """Reads the key `task.class_weights`."""
-    if value is None or value == BALANCED:
-        return BALANCED if value else None
+    if value in (None, AUTO, BALANCED):
+        return value
     if not isinstance(value, list | tuple) or not value:
-        raise UserError(f"task.class_weights={shown(value)} must be null, {BALANCED} or a list of numbers")
+        raise UserError(f"task.class_weights={shown(value)} must be null, {AUTO}, {BALANCED} or a list of numbers")
     return tuple(real("task.class_weights", weight, above=0, high=MAX_WEIGHT) for weight in value)
 
 

@@ -109,6 +109,20 @@ def test_probabilities_fit_the_validation_nodes(weights: Any) -> None:
         assert details["calibration"][name] == pytest.approx(float(error), abs=1e-5)
 
 
+@pytest.mark.parametrize(("share", "factors"), [(0.05, True), (0.4, False)])
+def test_a_rare_class_is_weighted_by_the_root_of_its_share(share: float, factors: bool) -> None:
+    graph = customers(share=share)
+    counts = np.bincount(graph.labels[graph.split == Split.TRAIN])
+    for grid in (ONE, Grid(3, 1, 1)):
+        for facts, _, _ in calibrated(NodeClassification(), graph, drawn_outputs(graph), grid):
+            expected = np.sqrt(counts.sum() / 2 / counts) if factors else None
+            assert facts.class_weights == (None if expected is None else pytest.approx(expected, rel=1e-12))
+    trained = NodeClassification()
+    trained.recall(LabelFacts())
+    on_ranks(graph, ONE, trained.begin)
+    assert trained.facts().class_weights is None  # of new data that have a rare class
+
+
 @pytest.mark.parametrize("rare", [0, 1])
 def test_the_table_is_that_of_the_rare_class(rare: int) -> None:
     graph = customers(rare)
