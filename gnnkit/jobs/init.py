@@ -29,6 +29,8 @@ from gnnkit.prepare.columns import check_texts
 from gnnkit.prepare.inputs import with_names
 from gnnkit.prepare.transform import why_uneven
 from gnnkit.result.result import Result
+from gnnkit.task.classes import RARE
+from gnnkit.task.node_classification import ranking_metric
 from gnnkit.utils.documents import parse_yaml, read_yaml
 from gnnkit.utils.ranges import num_cores, one_line
 
@@ -115,12 +117,14 @@ def by_evidence(settings: Settings, graph: Graph) -> tuple[list[KeyChoice], Tria
     best = tested.best
     if best is None:
         return choices, tested
-    why = f"best of {len(tested.tried)} trials: {tested.figure} {best.score:.4g}, {_describe_test(tested, best)}"
-    return _replace_model(choices, best.keys, why), tested
+    return _replace_model(choices, best.keys, _why_best(tested, best)), tested
 
 
-def _describe_test(tested: Trials, best: Trial) -> str:
-    return "none held back" if best.test is None else f"{tested.held_back} {best.test:.4g}"
+def _why_best(tested: Trials, best: Trial) -> str:
+    """Describes the choice of a trial, and whether it was not trained fully."""
+    held_back = "none held back" if best.test is None else f"{tested.held_back} {best.test:.4g}"
+    cut = f", {best.remark} before its last epoch: a larger init.minutes trains it fully" if best.remark else ""
+    return f"best of {len(tested.tried)} trials: {tested.figure} {best.score:.4g}, {held_back}{cut}"
 
 
 def _why_no_trials(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> str:
@@ -147,10 +151,22 @@ def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
     fixed: dict[str, Any] = {
         key: known[key] for key in ("task", "inputs", "features.scale", "features.fill") if key in known
     }
-    planned = trials.candidates(graph, known.get("inputs", "features"))
-    validates = graph.split == Split.VAL
-    uneven = bool(_uneven_classes(graph, validates)) and _sizes(graph, validates).min() >= _FEW_OF_CLASS
-    return trials.run(settings, graphs, fixed, planned, one_way, uneven=uneven)
+    planned, figure = trials.candidates(graph, known.get("inputs", "features")), _figure(graph, known["task"])
+    if figure is not None:
+        planned = (*planned[:2], {**planned[0], "task.class_weights": "balanced"}, *planned[2:])
+    return trials.run(settings, graphs, fixed, planned, one_way, figure)
+
+
+def _figure(graph: Graph, task: str) -> str | None:
+    """Returns the validation metric for uneven classes, or None."""
+    if task != "node_classification" or graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
+        return None
+    splits = [graph.labelled & (graph.split == split) for split in (Split.TRAIN, Split.VAL)]
+    counts = [np.bincount(graph.labels[nodes], minlength=graph.num_classes).tolist() for nodes in splits]
+    if (ranking := ranking_metric(*counts)) is not None:
+        return f"val_{ranking}"
+    uneven = bool(_uneven_classes(graph, splits[1])) and _sizes(graph, splits[1]).min() >= _FEW_OF_CLASS
+    return trials.MACRO if uneven else None
 
 
 def _replace_model(choices: list[KeyChoice], best: Mapping[str, Any], why: str) -> list[KeyChoice]:
@@ -236,7 +252,11 @@ def _uneven_classes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> str:
     if len(some) < 2 or some.max() < _UNEVEN_CLASSES * some.min():
         return ""
     share = f"{100 * some.min() / some.sum():.2g} % of nodes in the smallest"
-    return f", {share}: task.class_weights=balanced weights them equally"
+    weighted = len(some) == 2 and some.min() < RARE * some.sum()
+    advice = (
+        "it has a larger weight and a threshold" if weighted else "task.class_weights=balanced weights them equally"
+    )
+    return f", {share}: {advice}"
 
 
 def _sizes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> Ids:  # [classes present]

@@ -180,8 +180,7 @@ def run(
     fixed: Keys,
     planned: tuple[Keys, ...],
     usual: bool,
-    *,
-    uneven: bool = False,
+    figure: str | None = None,
 ) -> Trials:
     """Trains each configuration in its own process until the time is used up.
 
@@ -196,13 +195,12 @@ def run(
         planned: The configurations, in order.
         usual: Whether trials use reverse edges. If both graphs are available, the best
             configuration is also tried on the other one.
-        uneven: Whether classes are unbalanced, so that the mean over classes is the
-            metric. Default: no.
+        figure: The validation metric that selects the best. None: the task's.
     """
     begun, allowed = time.monotonic(), 60 * settings.init.minutes
     tried: list[Trial] = []
     task: Task = _settings(settings, fixed, {}, allowed).task.create()
-    figure = MACRO if uneven and MACRO in task.names else task.progress
+    figure = figure or task.progress
     count, ended = len(planned) + (len(graphs) > 1), ""
     made_graphs = {usual: graphs[usual]()}
 

@@ -70,16 +70,11 @@ class Task(ABC):
 
     @property
     def progress(self) -> str:
-        """The main validation metric's name."""
-        return f"val_{self.metrics[0]}"
+        """The main validation metric's name, which may depend on the labels in `begin`.
 
-    @property
-    def selects(self) -> str:
-        """The metric for `trainer.monitor=auto`, known after `begin`.
-
-        Default: the main validation metric.
+        It selects the best model with `trainer.monitor=auto`.
         """
-        return self.progress
+        return f"val_{self.metrics[0]}"
 
     @abstractmethod
     def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:

@@ -21,6 +21,7 @@ from gnnkit.utils.ranges import real, shown
 
 BALANCED = "balanced"
 MAX_WEIGHT = 1e6
+UNEVEN = 0.3  # share of the training nodes below which the smaller of two classes is ranked
 
 
 class NodeClassification(ClassTask):
@@ -58,7 +59,8 @@ class NodeClassification(ClassTask):
         self.class_weights = _weights(class_weights)
         self._factors: Tensor | None = None  # [num_classes], None before `begin`
         self._recalled = False  # whether the training data determine the factors
-        self._rare: int | None = None  # the rare one of two classes
+        self._ranking: str | None = None  # metric of two uneven classes
+        self._is_rare = False  # whether validation has a rare one of two classes
 
     def read(self, graph: Graph) -> Graph:
         if graph.labels.ndim == 2 and graph.labels.dtype.kind == "b":
@@ -92,7 +94,8 @@ class NodeClassification(ClassTask):
 
     def begin(self, worker: Worker) -> None:
         counts, val_counts = _class_counts(worker, Split.TRAIN, Split.VAL)
-        self._rare = _rare_class(counts, val_counts)
+        self._ranking = ranking_metric(counts.tolist(), val_counts.tolist())
+        self._is_rare = self._ranking is not None and float(counts.min()) < RARE * float(counts.sum())
         if self._factors is None and not self._recalled:
             self._factors = self._make_factors(counts)
         if self._factors is not None:
@@ -107,7 +110,7 @@ class NodeClassification(ClassTask):
         """
         if isinstance(self.class_weights, tuple):
             return torch.tensor(self.class_weights, dtype=torch.float64)
-        if self.class_weights is None or (self.class_weights == AUTO and self._rare is None):
+        if self.class_weights is None or (self.class_weights == AUTO and not self._is_rare):
             return None
         present = counts > 0
         # In other splits, a class without training nodes has weight 1.
@@ -162,19 +165,11 @@ class NodeClassification(ClassTask):
 
     @property
     def progress(self) -> str:
-        return f"val_{self.judged[0]}"
+        """The main validation metric, which ranks nodes if two classes are uneven.
 
-    @property
-    def selects(self) -> str:
-        """The metric for `trainer.monitor=auto`.
-
-        Accuracy is high without any prediction of a rare class. If one of two classes
-        has under 10 % of the training nodes, its ranking counts: average precision for
-        the second class, and ROC AUC for the first.
+        Accuracy is high without any prediction of the smaller class.
         """
-        if self._rare is None:
-            return self.progress
-        return "val_average_precision" if self._rare == 1 else "val_roc_auc"
+        return f"val_{self._ranking or self.judged[0]}"
 
     def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor:
         return worker.comm.all_reduce(torch.bincount(labels, minlength=width).to(torch.float64))
@@ -225,16 +220,18 @@ def _class_counts(worker: Worker, *splits: Split) -> Tensor:  # [num_splits, num
     return worker.comm.all_reduce(counts.to(worker.device, torch.float64))
 
 
-def _rare_class(train: Tensor, val: Tensor) -> int | None:
-    """Returns the rare one of two classes, if validation can measure its ranking.
+def ranking_metric(train: Sequence[float], val: Sequence[float]) -> str | None:
+    """Returns the metric for two uneven classes, if validation can measure it.
+
+    It is the average precision of a rare second class, and otherwise ROC AUC.
 
     Args:
         train: [num_classes] number of training nodes per class.
         val: [num_classes] number of validation nodes per class.
     """
-    if len(train) != 2 or not val.all() or train.min() >= RARE * train.sum():
+    if len(train) != 2 or not all(val) or min(train) >= UNEVEN * sum(train):
         return None
-    return int(train.argmin())
+    return "average_precision" if train[1] < RARE * sum(train) else "roc_auc"
 
 
 def _weights(value: object) -> str | tuple[float, ...] | None:

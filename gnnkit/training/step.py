@@ -25,7 +25,7 @@ LOSS = "train_loss"  # the value of `trainer.monitor` that is checked after each
 
 def monitored(name: str | None, task: Task) -> str | None:
     """Returns the metric that a value of `trainer.monitor` selects."""
-    return task.selects if name == AUTO else name
+    return task.progress if name == AUTO else name
 
 
 def loss_of(model: nn.Module, task: Task, batch: Batch, batch_idx: int) -> Tensor:

@@ -61,7 +61,15 @@ def test_a_run_is_measured_by_its_slowest_and_its_busiest_worker(tmp_path: Path)
     states = [state(0, 0, 1.0), state(1, 0, 2.0), state(0, 1, 4.0, 300), state(1, 1, 1.0), state(1, 1, 1.0)]
     write(tmp_path / "run", states, {0: 0.5, 1: 0.75}, test_accuracy=0.7, seconds_per_epoch=3.0, bytes_sent=8)
     found = SchemeRun.read(tmp_path / "run", NodeClassification())
-    assert found == SchemeRun(0.7, 2, 3.0, 8, 300, [(2.0, 0.5), (5.0, 0.75)])
+    assert found == SchemeRun(0.7, 2, 3.0, 8, 300, [(2.0, 0.5), (5.0, 0.75)], "val_accuracy")
+
+
+def test_a_run_names_the_figure_that_judges_it(tmp_path: Path) -> None:
+    figures = {"main_figure": {"name": "val_average_precision"}, "test_average_precision": 0.4, "test_accuracy": 0.98}
+    (tmp_path / "result.json").write_text(json.dumps(figures))
+    found = SchemeRun.read(tmp_path, NodeClassification())
+    both = table(SchemeRow("full", [found]))
+    assert (found.test, both.figure, both.test) == (0.4, "val_average_precision", "test_average_precision")
 
 
 def test_a_run_without_a_record_of_steps_has_the_figures_of_its_result(tmp_path: Path) -> None:

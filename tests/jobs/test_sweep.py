@@ -434,10 +434,10 @@ def search(**keys: Any) -> plans.OptunaSearch:
 
 @pytest.mark.slow
 def test_a_search_goes_the_way_that_is_asked_for_and_knows_no_best_without_a_figure() -> None:
-    assert search().goal(NodeClassification()) == ("val_accuracy", False)
-    assert search(metric="train_loss").goal(NodeClassification()) == ("train_loss", True)
+    assert search().goal([], NodeClassification()) == ("val_accuracy", False)
+    assert search(metric="train_loss").goal([], NodeClassification()) == ("train_loss", True)
     found = search(metric="train_loss", direction="maximize")
-    assert found.goal(NodeClassification()) == ("train_loss", False)
+    assert found.goal([], NodeClassification()) == ("train_loss", False)
     list(found.batches())
     found.tell(0, outcome(0, {}, FAILED))
     assert found.best() is None

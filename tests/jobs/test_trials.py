@@ -127,6 +127,29 @@ def test_uneven_classes_are_judged_by_the_mean_over_classes(
     assert ("macro_f1 of each trial, as classes are uneven" in found.lines()[0]) == (figure == "val_macro_f1")
 
 
+@pytest.mark.parametrize(
+    ("share", "figure"), [(0.05, "val_average_precision"), (0.2, "val_roc_auc"), (0.4, None), (0.95, "val_roc_auc")]
+)
+def test_two_uneven_classes_are_judged_by_their_ranking(share: float, figure: str | None) -> None:
+    labels = (np.arange(400) % 100 < 100 * share).astype(np.int64)
+    graph = replace(random_graph(400), labels=labels, split=1 + (np.arange(400) // 100 % 3).astype(np.int8))
+    assert init._figure(graph, "node_classification") == figure
+    assert init._figure(graph, "multilabel") is None
+    assert init._figure(replace(graph, split=np.ones(400, np.int8)), "node_classification") is None
+
+
+@pytest.mark.slow
+def test_balanced_weights_are_tried_and_a_trial_cut_short_is_told(fake: Callable[..., list[Any]]) -> None:
+    labels = (np.arange(400) % 100 < 5).astype(np.int64)
+    graph = replace(random_graph(400), labels=labels, split=1 + (np.arange(400) // 100 % 3).astype(np.int8))
+    seen = fake(*np.linspace(0.9, 0.1, 20))
+    found = init._try(asked(), graph, [init.KeyChoice("task", "node_classification")])
+    assert found.figure == "val_average_precision"
+    assert [keys.get("task.class_weights") for _, keys, _ in seen[:3]] == [None, None, "balanced"]
+    best = replace(found.tried[0], remark="ended by the clock")
+    assert "ended by the clock before its last epoch" in init._why_best(replace(found, tried=(best,)), best)
+
+
 def test_words_are_scaled_by_rows_and_tables_never() -> None:
     wide = replace(random_graph(), features=np.ones((40, 100), np.float32))
     narrow, signed = random_graph(), replace(wide, features=-np.ones((40, 100), np.float32))

@@ -120,7 +120,7 @@ class _Comparison:
     def _result(self, table: SchemeTable, seconds: float) -> Result:
         outcomes, done = self.runner.outcomes, self.runner.done
         figures = {
-            "figure": self.task.progress,
+            "figure": table.figure,
             "target": table.target,
             "ways": table.figures(),
             "seeds": self.seeds,

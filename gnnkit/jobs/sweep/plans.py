@@ -12,6 +12,7 @@ from gnnkit import config
 from gnnkit.config import Space
 from gnnkit.errors import UserError
 from gnnkit.jobs.sweep.runner import JobOutcome
+from gnnkit.jobs.sweep.table import judged
 from gnnkit.report.sweep import DONE
 from gnnkit.task import Task
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
@@ -50,9 +51,10 @@ class SweepPlan(ABC):
     def tell(self, number: int, outcome: JobOutcome) -> None:  # noqa: B027 - most plans do not depend on outcomes
         """Records the outcome of a job, by its index in the batch."""
 
-    def goal(self, task: Task) -> tuple[str, bool]:
+    def goal(self, outcomes: Sequence[JobOutcome], task: Task) -> tuple[str, bool]:
         """Returns the figure that ranks the jobs, and whether lower is better."""
-        return task.progress, task.is_lower_better(task.progress)
+        figure = judged(outcomes, task)
+        return figure, task.is_lower_better(figure)
 
     def best(self) -> BestTrial | None:
         """Returns the best job of a search."""
@@ -90,7 +92,8 @@ class OptunaSearch(SweepPlan):
             )
         self._num_trials = whole("hydra.sweeper.n_trials", keys["n_trials"], 1, MAX_COUNT)
         self._at_once = whole("hydra.sweeper.n_jobs", keys["n_jobs"], 1, MAX_COUNT)
-        metric = task.progress if keys["metric"] == "auto" else keys["metric"]
+        self._follows = keys["metric"] == "auto"  # the main figure, which the first job names
+        metric = task.progress if self._follows else keys["metric"]
         self.metric: str = one_of("hydra.sweeper.metric", metric, (*task.names, *_ALWAYS))
         self.direction = _direction(keys["direction"], self.metric, task)
         self._study = _study(keys, self.direction)
@@ -108,13 +111,15 @@ class OptunaSearch(SweepPlan):
     def tell(self, number: int, outcome: JobOutcome) -> None:
         from optuna.trial import TrialState
 
+        if self._follows and outcome.main is not None:
+            self.metric, self._follows = outcome.main, False
         value = outcome.figures.get(self.metric)
         if outcome.status == DONE and isinstance(value, int | float) and math.isfinite(value):
             self._study.tell(self._trials[number], value)
         else:
             self._study.tell(self._trials[number], state=TrialState.FAIL)
 
-    def goal(self, task: Task) -> tuple[str, bool]:
+    def goal(self, outcomes: Sequence[JobOutcome], task: Task) -> tuple[str, bool]:
         return self.metric, self.direction == "minimize"
 
     def best(self) -> BestTrial | None:

@@ -72,12 +72,13 @@ class JobOutcome:
     exit_code: int | None = None
     error: str = ""  # the last line of the log about an error
     figures: Mapping[str, float] = field(default_factory=dict)  # numbers of `result.json`
+    main: str | None = None  # name of the main validation figure, if it has trained
 
     @classmethod
     def of(cls, job: SweepJob, exit_code: int) -> JobOutcome:
         """Reads the result of a job that has ended."""
         status = FAILED if exit_code else DONE
-        return cls(job, status, exit_code, _error(job.log) if exit_code else "", _figures(job.folder))
+        return cls(job, status, exit_code, _error(job.log) if exit_code else "", *_figures(job.folder))
 
     @property
     def run(self) -> SweptRun:
@@ -162,12 +163,14 @@ def _by_key(overrides: Sequence[str]) -> dict[str, str]:
     return {key_of(str(text)): str(text) for text in overrides}
 
 
-def _figures(folder: Path) -> dict[str, float]:
+def _figures(folder: Path) -> tuple[dict[str, float], str | None]:
+    """Reads the numbers of `result.json`, and the name of the main figure."""
     try:
         result = read_object(folder / "result.json")
     except UserError:
-        return {}
-    return {name: value for name, value in result.items() if isinstance(value, int | float)}
+        return {}, None
+    numbers = {name: value for name, value in result.items() if isinstance(value, int | float)}
+    return numbers, result.get("main_figure", {}).get("name")
 
 
 def _error(log: Path) -> str:

@@ -34,11 +34,13 @@ class SchemeRun:
     bytes_per_epoch: float | None  # rows sent by the busiest worker, without gradients
     memory: int | None  # bytes, peak of the busiest worker
     curve: EpochCurve
+    figure: str | None = None  # the validation figure. None: the task's
 
     @classmethod
     def read(cls, folder: Path, task: Task) -> SchemeRun:
         """Reads a run folder, including the earlier parts of a resumed run."""
         result = read_object(folder / "result.json")
+        figure: str = result.get("main_figure", {}).get("name", task.progress)
         parts = [*sorted(folder.glob("earlier-*"), key=_number), folder]
         states = [state for part in parts for state in _lines(part / STEPS)]
         reached = training_seconds(states)
@@ -46,17 +48,18 @@ class SchemeRun:
             line["epoch"]: line["figures"] for part in parts for line in _lines(part / EPOCHS) if "figures" in line
         }
         curve = [
-            (reached[epoch], figures[task.progress])
+            (reached[epoch], figures[figure])
             for epoch, figures in sorted(evaluated.items())
-            if epoch in reached and figures.get(task.progress) is not None
+            if epoch in reached and figures.get(figure) is not None
         ]
         return cls(
-            test=result.get(f"test_{task.metrics[0]}"),
+            test=result.get(figure.replace("val_", "test_", 1)),
             epochs=len(reached),
             seconds_per_epoch=result.get("seconds_per_epoch"),
             bytes_per_epoch=result.get("bytes_sent"),
             memory=max((state["memory"] for state in states), default=None),
             curve=curve,
+            figure=figure,
         )
 
 
@@ -136,6 +139,11 @@ class SchemeTable:
         return next((row for row in self.rows if row.runs), None)
 
     @property
+    def figure(self) -> str:
+        """The name of the validation figure."""
+        return (self.first.runs[0].figure if self.first is not None else None) or self.task.progress
+
+    @property
     def target(self) -> float | None:
         """The validation figure for time to target."""
         lower = self.task.lower_is_better
@@ -175,7 +183,7 @@ class SchemeTable:
     @property
     def test(self) -> str:
         """The name of the test figure."""
-        return f"test_{self.task.metrics[0]}"
+        return self.figure.replace("val_", "test_", 1)
 
     @property
     def scale(self) -> float:
@@ -229,7 +237,7 @@ class SchemeTable:
     def _fastest(self) -> Iterator[str]:
         if self.first is None or self.target is None:
             return
-        goal = f"{self.task.progress} {_scaled(self.target, self.scale)}{'' if self.scale == 1 else ' %'}"
+        goal = f"{self.figure} {_scaled(self.target, self.scale)}{'' if self.scale == 1 else ' %'}"
         goal = f"{goal} (99 % of the best of {self.first.scheme})"
         times = {row.scheme: self.times(row) for row in self.rows}
         means = {

@@ -61,7 +61,7 @@ class _Sweep:
         with apply_permissions(self.settings.permissions):
             self.folder = self._folder()
         draws = self.settings.draws_report
-        self.page = table.SweepPage(self.folder, self.task, self.plan.goal(self.task)) if draws else None
+        self.page = table.SweepPage(self.folder, self.task, self.plan.goal) if draws else None
         self.runner = Runner(self.folder, self.launcher, self.task, self._ended)
 
     def run(self) -> int:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from gnnkit.utils.storage import write_atomically
 if TYPE_CHECKING:
     from gnnkit.jobs.sweep.runner import JobOutcome
 
+Goal = Callable[[Sequence["JobOutcome"], Task], tuple[str, bool]]
 _MORE = ("train_loss", "seconds_per_epoch", "seconds_total")
 _PAGE_SHARE = 0.05  # of the time, for writing pages between jobs
 
@@ -73,9 +74,15 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join([*map(str.rjust, line, widths), _cut(line[-1])]).rstrip() for line in lines]
 
 
+def judged(outcomes: Sequence[JobOutcome], task: Task) -> str:
+    """Returns the main validation figure of the first job that has one."""
+    return next((outcome.main for outcome in outcomes if outcome.main is not None), task.progress)
+
+
 def main_figures(outcomes: Sequence[JobOutcome], task: Task) -> list[str]:
-    """Lists the figures of the table: the task's first metric, the loss and seconds."""
-    names = (task.progress, f"test_{task.metrics[0]}", *_MORE)
+    """Lists the figures of the table: the main metric, the loss and seconds."""
+    main = judged(outcomes, task)
+    names = (main, main.replace("val_", "test_", 1), *_MORE)
     return [name for name in names if any(name in outcome.figures for outcome in outcomes)]
 
 
@@ -120,13 +127,13 @@ def _cut(text: str) -> str:
 class SweepPage:
     """The page of a sweep. A failure is printed as a line, and the sweep continues."""
 
-    def __init__(self, folder: Path, task: Task, goal: tuple[str, bool]) -> None:
+    def __init__(self, folder: Path, task: Task, goal: Goal) -> None:
         """Stores the arguments.
 
         Args:
             folder: The folder of the sweep.
             task: Declares the figures of a run.
-            goal: The figure that ranks the runs, and whether lower is better.
+            goal: Returns the figure that ranks the runs, and whether lower is better.
         """
         self.folder, self.task, self.goal = folder, task, goal
         self._next = 0.0  # time of `time.monotonic` of the next page
@@ -136,7 +143,7 @@ class SweepPage:
         begun = time.monotonic()
         if not ended and begun < self._next:
             return
-        main, lower = self.goal
+        main, lower = self.goal(outcomes, self.task)
         with as_a_warning():
             columns = list(dict.fromkeys([main, *main_figures(outcomes, self.task)]))
             write_sweep(Sweep([outcome.run for outcome in outcomes], main, lower, columns, ended), self.folder)
