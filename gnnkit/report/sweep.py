@@ -15,7 +15,7 @@ from gnnkit.report import learning
 from gnnkit.report.charts import Curve, Part, bars, clipped, curves
 from gnnkit.report.drawing import Figure, Point, colour
 from gnnkit.report.importance import MIN_RUNS, explained
-from gnnkit.report.page import PAGE, Cell, PageTable, Panel, save
+from gnnkit.report.page import PAGE, Cell, PageTable, Panel, save, save_text_tables
 from gnnkit.report.parallel import parallel
 from gnnkit.report.run import number, read_run
 
@@ -89,10 +89,19 @@ def spread(values: Sequence[float], plus_minus: str) -> str:
 
 
 def write_sweep(sweep: Sweep, folder: Path) -> Path:
-    """Writes a sweep's page, with SVG files if it has ended. Returns its path."""
+    """Writes a sweep's page. Returns its path.
+
+    If the sweep has ended, also writes SVG files, and its table, of means over seeds if
+    there are several, as Markdown and LaTeX.
+    """
     scores = [run.figures[sweep.main] for run in sweep.done]
     shares = {key: explained([run.swept.get(key, "") for run in sweep.done], scores) for key in sweep.keys}
     figures = [*_parallel(sweep), *_importance(sweep, shares), *_curves(sweep)]
+    runs, seeds = _runs(sweep, folder), _seeds(sweep)
+    if sweep.ended:
+        table = (seeds or runs).table
+        assert table is not None
+        save_text_tables(table.without_empty_columns(), folder)
     return save(
         "sweep.html",
         figures,
@@ -102,8 +111,8 @@ def write_sweep(sweep: Sweep, folder: Path) -> Path:
         state=_state(sweep),
         sweep=sweep,
         best=sweep.done[0] if sweep.done else None,
-        runs=_runs(sweep, folder),
-        seeds=_seeds(sweep),
+        runs=runs,
+        seeds=seeds,
         figures=figures,
         panels=list(_too_few(sweep, shares)),
     )

@@ -56,7 +56,10 @@ def test_seeds_are_joined_to_means_and_deviations(tmp_path: Path) -> None:
     runs = swept(tmp_path, 6)
     means = page(runs, tmp_path).split("Means and deviations")[1].split("</table>")[0]
     assert re.findall(r">([\d.]+ ± [\d.]+)</data>", means) == ["0.601 ± 0.001", "1 ± 0", "0.501 ± 0.001", "1 ± 0"]
+    latex = (tmp_path / "table.tex").read_text(encoding="utf-8")
+    assert r"0.01 & 3 & 0.601 $\pm$ 0.001 & 1 $\pm$ 0 \\" in latex
     assert "Means and deviations" not in page(runs[::3], tmp_path)
+    assert "| 0 | 0.001 | 0 | 0.5 | 1 | done |" in (tmp_path / "table.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
