@@ -768,7 +768,7 @@ def test_a_key_is_described_in_yaml_and_has_one_annotated_field(key: keys.Key) -
 def test_an_annotation_holds_rule_type_and_condition() -> None:
     rules = {rule.name: rule for rule in key_rules(TrainerSettings)}
     assert rules["lr"].rule is not None
-    assert (rules["weight_decay"].nullable, rules["clip_norm"].nullable) == (False, True)
+    assert (rules["max_epochs"].nullable, rules["clip_norm"].nullable) == (False, True)
     assert (rules["lr"].takes_text, rules["resume"].takes_text, rules["precision"].takes_text) == (False, True, False)
     assert [condition.condition for condition in rules["patience"].conditions] == ["trainer.monitor=NAME"]
     assert rules["lr"].read("trainer.lr", 1) == 1

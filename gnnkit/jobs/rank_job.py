@@ -205,7 +205,7 @@ class RankJob:
         width, learned = self.settings.embedding, self.settings.learned
         if width is None:
             return None
-        decay = self.settings.trainer.weight_decay if getattr(model, "decays_rows", False) else 0.0
+        decay = (self.settings.trainer.weight_decay or 0.0) if getattr(model, "decays_rows", False) else 0.0
         rows = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed, learned.scale)
         return Embedding(rows, strategy.tally, decay if learned.weight_decay is None else learned.weight_decay)
 

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox, Survivors
 from gnnkit.errors import UserError
-from gnnkit.graph import SPLITS
+from gnnkit.graph import SPLITS, Split
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.restarts import resumable
 from gnnkit.jobs.upload import copy_checkpoints
 from gnnkit.launch import program
+from gnnkit.launch.phases import say
 from gnnkit.launch.progress import dispensable, progress
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader import trace
@@ -33,6 +35,7 @@ from gnnkit.training import hooks, resume
 from gnnkit.training.finite import Guard, decide_together
 from gnnkit.training.logger import Loggers
 from gnnkit.training.module import TrainingModule
+from gnnkit.training.monitor import count_labelled
 from gnnkit.training.saving import Checkpoints
 from gnnkit.training.schedule import Plateau, RateSchedule, Schedules
 from gnnkit.training.step import LOSS, monitored, own_method
@@ -234,7 +237,7 @@ def make_module(
         embedding=embedding,
         optimizer=settings.optimizer,
         lr=settings.learning_rate(model),
-        weight_decay=settings.weight_decay,
+        weight_decay=_weight_decay(job, worker, task, model),
         schedule=_schedule(job, task),
         clip_norm=settings.clip_norm,
         accumulate=settings.accumulate,
@@ -242,6 +245,23 @@ def make_module(
     )
     _check(job, module)
     return module
+
+
+def _weight_decay(job: RankJob, worker: Worker, task: Task, model: nn.Module) -> float:
+    """Returns `trainer.weight_decay`, or the model's default. Collective.
+
+    The default applies if input features outnumber training nodes, as in a graph of
+    documents with few labels, where a model without a penalty overfits.
+    """
+    default: float = getattr(model, "default_weight_decay", 0.0)
+    if job.settings.trainer.weight_decay is not None or not default or not isinstance(task, NodeTask):
+        return job.settings.trainer.weight_decay or 0.0
+    width, num_nodes = job.widths(worker).in_features, count_labelled(worker, Split.TRAIN)
+    if width <= num_nodes:
+        return 0.0
+    if worker.comm.rank == LEADER:
+        say(f"trainer.weight_decay={default:g}, because there are {width:,} features and {num_nodes:,} training nodes")
+    return default
 
 
 def measured_splits(task: Task) -> Sequence[str] | None:

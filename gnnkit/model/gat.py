@@ -83,6 +83,7 @@ class GAT(ConvModel):
     """
 
     reads_sparse = True
+    default_weight_decay = 5e-4
     self_loops = True
 
     def __init__(

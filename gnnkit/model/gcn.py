@@ -45,6 +45,7 @@ class GCN(ConvModel):
     self_loops = True
     reads_columns = True
     reads_sparse = True
+    default_weight_decay = 5e-4
 
     def __init__(
         self,

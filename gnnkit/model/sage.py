@@ -62,6 +62,7 @@ class GraphSAGE(ConvModel):
     """
 
     reads_sparse = True
+    default_weight_decay = 5e-4
 
     def __init__(
         self,

@@ -119,11 +119,15 @@ class Monitor(BestModel):
 
 def validates(worker: Worker) -> bool:
     """Returns whether the validation split is not empty. Collective."""
-    if worker.links is not None:
-        count = len(worker.links.val)
-    else:
-        count = int(np.count_nonzero(worker.shard.labelled & (worker.shard.split == Split.VAL)))
-    return bool(worker.comm.all_reduce(torch.tensor([count], device=worker.device)).item())
+    if worker.links is None:
+        return count_labelled(worker, Split.VAL) > 0
+    return bool(worker.comm.all_reduce(torch.tensor([len(worker.links.val)], device=worker.device)).item())
+
+
+def count_labelled(worker: Worker, split: Split) -> int:
+    """Counts all ranks' labelled nodes in a split. Collective."""
+    count = int(np.count_nonzero(worker.shard.labelled & (worker.shard.split == split)))
+    return int(worker.comm.all_reduce(torch.tensor([count], device=worker.device)).item())
 
 
 def selection(trainer: L.Trainer) -> Selection:

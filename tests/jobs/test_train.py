@@ -437,3 +437,21 @@ def test_features_of_edges_that_no_layer_reads_are_named(
     gnnkit.train(replace(graph, edge_features=edges), folder=tmp_path / "run", **keys, **BARE)  # type: ignore[arg-type]
     said = f"model={model} ignores edge features (2 columns)" in capfd.readouterr().err
     assert said != reads
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_train", "decay"), [(3, 5e-4), (20, 0.0)])
+def test_weights_decay_by_default_if_features_outnumber_training_nodes(
+    num_train: int, decay: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = small_graph()
+    split = np.where(np.arange(graph.num_nodes) < num_train, 1, 2).astype(np.int8)
+    graph = replace(graph, split=split)
+    assert num_train < graph.features.shape[1] or not decay
+    keys = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", **BARE}
+    results = []
+    for index, explicit in enumerate([{}, {"weight_decay": decay}, {"weight_decay": 0.1}]):
+        trainer = {"max_epochs": 3, "checkpoint": False, **explicit}
+        results.append(gnnkit.train(graph, folder=tmp_path / str(index), trainer=trainer, **keys)["train_loss"])
+        assert ("trainer.weight_decay=0.0005, because" in capsys.readouterr().out) == (decay > 0 and not explicit)
+    assert results[0] == results[1] != results[2]

@@ -41,7 +41,7 @@ class TrainerSettings(Section):
     max_epochs: Count
     optimizer: Annotated[str, names(OPTIMIZERS)]
     lr: Positive | None
-    weight_decay: NotNegative
+    weight_decay: NotNegative | None
     schedule: Annotated[str, names(SCHEDULES)] | None
     warmup_epochs: CountOrZero
     plateau_factor: Annotated[Share | None, _PLATEAU]
