@@ -128,6 +128,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "task.filtered": [1, "yes"],
     "task.seed": [-1, 2**63, 1.5],
     "task.relation": ["", True, 1.5, ["a"]],
+    "task.negative_sampling": ["degree", 1],
+    "task.top_k": [*COUNT, "all", 2**70],
     "task.loss": ["cubed"],
     "task.scale": ["row", 1],
     "task.threshold": ["best", 0, 1, -0.2, NAN, INF, True, [0.5]],
