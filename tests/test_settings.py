@@ -39,6 +39,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.edges": ["../calls.csv", "a/b.csv"],
     "dataset.nodes": ["../people.csv"],
     "dataset.graph": ["../people", "a/b"],
+    "dataset.bipartite": ["users", 2],
     "dataset.missing": ["none", 3, [3], [-999.0]],
     "dataset.num_nodes": COUNT,
     "dataset.num_edges": [-1],
