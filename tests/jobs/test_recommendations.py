@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,25 @@ from gnnkit.graph import Graph, Relation
 from tests.runs import BARE
 
 USERS, ITEMS, K = 30, 24, 5
+PAGE = Path(__file__).resolve().parents[2] / "docs/howto/recommend.md"
+FLAT_INDEX = """
+import numpy as np
+
+METRIC_INNER_PRODUCT = 0
+
+
+class IndexHNSWFlat:
+    def __init__(self, width, links, metric):
+        assert metric == METRIC_INNER_PRODUCT
+
+    def add(self, rows):
+        self.rows = rows
+
+    def search(self, queries, k):
+        scores = queries @ self.rows.T
+        order = np.argsort(-scores, 1)[:, :k]
+        return np.take_along_axis(scores, order, 1), order
+"""  # stands in for faiss
 
 
 def users_and_items() -> Graph:
@@ -90,3 +114,16 @@ def test_early_stopping_and_a_trained_model_rank_items_too(tmp_path: Path) -> No
 def test_vectors_need_a_dot_product(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"write=\['vectors'\]: vectors need .*task.decoder=dot"):
         run(tmp_path / "run", write=["vectors"], task={"decoder": "mlp"})
+
+
+@pytest.mark.slow
+def test_the_documented_search_finds_the_items_of_the_vectors(tmp_path: Path) -> None:
+    """Runs the command of the page where faiss is installed, else in NumPy."""
+    run(tmp_path / "RUN", write=["vectors"])
+    vectors = {name: np.load(tmp_path / "RUN/vectors" / f"{name}.npy") for name in ("user", "item")}
+    expected = np.argsort(-(vectors["user"][:3] @ vectors["item"].T), 1)[:, :10].tolist()
+    command = re.findall(r"```shell\npython -c \"(.*?)\"\n```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+    if importlib.util.find_spec("faiss") is None:
+        (tmp_path / "faiss.py").write_text(FLAT_INDEX)
+    done = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == expected
