@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _OF_WORKERS = {"strategy", "experiment", "workers", "job", "partition", "comm", "launcher", "sync"}
 _DEFAULT_MODEL, _TYPED_MODEL = "gcn", "rgat"  # as chosen by job=init
 _OF_MODEL = {"model", "experiment", "checkpoint"}  # keys that determine the model
-__all__ = ["Result", "UserError", "export", "load", "predict", "train"]
+__all__ = ["Result", "UserError", "explain", "export", "load", "predict", "train"]
 
 moved.install()
 
@@ -137,6 +137,37 @@ def predict(
     passed = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
     caller_overrides = [*config.as_overrides(chosen), *_texts(overrides)]
     return _start(config.with_run(caller_overrides, passed), graph, model, folder, own=caller_overrides)
+
+
+def explain(
+    checkpoint: str | Path,
+    nodes: Sequence[int | str],
+    graph: Graph | Any = None,
+    *,
+    model: nn.Module | Callable[[int, int], nn.Module] | None = None,
+    overrides: Sequence[str] = (),
+    folder: str | Path | None = None,
+    **keys: Any,
+) -> Result:
+    """Explains a trained model's predictions for some nodes, like `job=explain`.
+
+    Raises `UserError` for mistakes in arguments, configuration or data.
+
+    Args:
+        checkpoint: The run folder of the training.
+        nodes: Ids of the nodes, as in the column `id` of predictions.
+        graph: As for `predict`.
+        model: As for `predict`.
+        overrides: Further keys, as on the command line.
+        folder: As for `predict`.
+        **keys: As for `predict`.
+
+    Returns:
+        The result, with the fidelity. Its `folder` contains the tables
+        `explained_features.csv` and `explained_neighbours.csv`, and `report.html`.
+    """
+    chosen = {"job": "explain", "nodes": list(nodes), **keys}
+    return predict(checkpoint, graph, model=model, overrides=overrides, folder=folder, **chosen)
 
 
 def load(run: str | Path, model: nn.Module | Callable[[int, int], nn.Module] | None = None) -> nn.Module:

@@ -24,6 +24,8 @@ _STORAGE_KEYS = tuple(
     f"features.{key}" for key in ("place", "cache", "policy", "direct", "reads")
 )  # exceptions to `_MODEL_KEYS`
 _RUN_KEYS = (*_MODEL_KEYS, "dataset", "partition", "strategy", "sampler", "workers", "seed")
+_LAYOUT_KEYS = ("partition", "strategy", "sampler", "workers")  # keys that determine who computes what
+_ONE_WORKER = {"strategy": "individual_sample", "workers": 1}
 _TRAINER_KEYS = ("precision", "evaluation_memory")
 _PARTITION_KEYS = ("workers", "partition")  # keys that partitioned data determine
 _FOLDER_KEYS = ("output", "on_exists")  # keys that a repeated run does not inherit
@@ -70,6 +72,9 @@ def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> lis
         if key.partition(".")[0] in _MODEL_KEYS and key not in _STORAGE_KEYS:
             raise UserError(f"{key} cannot be changed for checkpoint={folder}: leave the key out")
     sections = _inherited_sections(run, named, from_python, folder)
+    if job.reads_nodes:  # one worker reads all in-edges of a few nodes
+        sections = {key: value for key, value in sections.items() if key not in _LAYOUT_KEYS}
+        sections |= {key: value for key, value in _ONE_WORKER.items() if key not in named}
     trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _TRAINER_KEYS}
     inherited = as_overrides({**_with_partitioner_name(sections), "trainer": trainer})
     return [*inherited, *_dataset_overrides(run, named), *overrides]
@@ -163,7 +168,7 @@ def _format_argument(value: Any) -> str:
 
 def _selected_job(named: Mapping[str, str]) -> JobFacts:
     """Returns the job that overrides select, or an empty one if it is unknown."""
-    return JOBS.get(named.get("job", ""), JobFacts(""))
+    return JOBS.get(named.get("job", "").strip("'\""), JobFacts(""))
 
 
 def _is_data_key(key: str) -> bool:

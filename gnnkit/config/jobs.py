@@ -13,6 +13,7 @@ class JobFacts:
     trains: bool = False  # writes trained models and a report, and supports loggers and callbacks
     several: bool = False  # consists of several runs, each in a subfolder
     reads_checkpoint: bool = False  # requires a trained run
+    reads_nodes: bool = False  # reads the key `nodes`, and the complete graph on one worker
     reads_strategy: bool = True
     reads_plan: bool = False  # always reads the section `plan`
     reads_runs: bool = False
@@ -40,6 +41,7 @@ JOBS = {
         JobFacts("import", reads_strategy=False, reads_memory=True, goes_on=True, keeps_inputs=True, cuts=True),
         JobFacts("predict", reads_checkpoint=True, reads_rows=True, needs_labels=False),
         JobFacts("test", reads_checkpoint=True, reads_rows=True, splits=("val", "test")),
+        JobFacts("explain", reads_checkpoint=True, reads_nodes=True, reads_rows=True, needs_labels=False),
         JobFacts("compare", trains=True, several=True, reads_strategy=False, reads_rows=True, one_run=False),
         JobFacts("report", reads_strategy=False, reads_runs=True, one_run=False),
         JobFacts("init", reads_strategy=False, reads_data_only=True, one_run=False),

@@ -87,6 +87,18 @@ class Predict(OnRanks):
         return predict
 
 
+class Explain(OnRanks):
+    """job=explain, whose leader reads the complete graph."""
+
+    def rank_work(self, *, trains: bool) -> RankWork:
+        from gnnkit.jobs.explain import explain
+
+        return explain
+
+    def needs(self, order: Order) -> Needs:
+        return replace(super().needs(order), graph=True, features=True)
+
+
 class Plan(OnRanks):
     """job=plan: counts and times full-graph layouts, or runs sampled steps on ranks."""
 
@@ -226,6 +238,7 @@ _BY_NAME: dict[str, Job] = {
     "partition": Partition(),
     "import": _IMPORT,
     "predict": Predict(),
+    "explain": Explain(),
     "test": Predict(),
     "report": Report(),
     "compare": Compare(),

@@ -243,12 +243,14 @@ _ACCUMULATE = Topic(
 _WRITE = Topic(
     lambda s, p: p.source.trains,
     {
+        "job={s.job}: task={s.task.name} scores pairs of nodes, and this job explains outputs of single nodes: use "
+        "PyG's Explainer on gnnkit.load(run), as in docs/howto/explain.md": lambda s, p: (
+            s.job.reads_nodes and not isinstance(p.task, NodeTask)
+        ),
         "job={s.job}: task={s.task.name} predicts held-out edges: write=[logits] gives the rows of all "
         "nodes, and job=test scores the edges": lambda s, p: (
             not s.job.needs_labels and "predictions" in s.write and not isinstance(p.task, NodeTask)
         ),
-        "write={written}: vectors need task=link_prediction with task.decoder=dot, whose score is their dot product: "
-        "remove them": lambda s, p: "vectors" in s.write and getattr(p.task, "decoder", None) != "dot",
         "write={written}: task={s.task.name} has no probabilities: remove them": lambda s, p: (
             "probabilities" in s.write and type(p.task).probabilities is Task.probabilities
         ),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.remote import LearnedRows
@@ -21,8 +23,42 @@ from gnnkit.leader.channel import LEADER
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.figures import merge
 from gnnkit.strategy import Worker
+from gnnkit.task import Task
 from gnnkit.training.step import own_method
-from gnnkit.utils.storage import read_npy
+from gnnkit.utils.storage import Array, read_npy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedRun:
+    """A trained run's model on one rank, with the job's data."""
+
+    folder: Path  # of the trained run
+    worker: Worker
+    model: nn.Module  # in evaluation mode
+    task: Task
+    class_names: list[str] | None
+
+    @classmethod
+    def of(cls, job: RankJob, comm: Communicator, dtype: torch.dtype | None = None) -> TrainedRun:
+        """Reads the run `checkpoint`. Collective.
+
+        Raises `UserError` for data that do not fit the model.
+
+        Args:
+            job: The job.
+            comm: The ranks.
+            dtype: As for `RankJob.worker`.
+        """
+        assert job.settings.checkpoint is not None
+        folder, task = Path(job.settings.checkpoint), job.task()
+        tensors, widths = weights.read(folder)
+        worker = job.worker(comm, dtype=dtype)
+        names = weights.class_names(folder)
+        _check_data(job, worker, widths, names)
+        model = job.make_model(worker, widths, task, exchanges=worker.fetches).eval()
+        weights.fill(model, tensors, folder)
+        task.recall(weights.read_facts(folder))
+        return cls(folder, worker, model, task, names)
 
 
 def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
@@ -30,23 +66,14 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
 
     Collective. Returns the figures on the leader.
     """
-    settings, task = job.settings, job.task()
-    assert settings.checkpoint is not None
-    folder = Path(settings.checkpoint)
-    tensors, widths = weights.read(folder)
-    worker = job.worker(comm)
-    names = weights.class_names(folder)
-    _check_data(job, worker, widths, names)
-    model = job.make_model(worker, widths, task, exchanges=worker.fetches).eval()
-    weights.fill(model, tensors, folder)
-
+    trained = TrainedRun.of(job, comm)
+    folder, worker, model, task = trained.folder, trained.worker, trained.model, trained.task
     learned = _learned(job, worker, folder)
     make = functools.partial(job.evaluation, worker, learned=learned, scratch=job.scratch_folder(comm))
-    tests = settings.job.needs_labels
-    task.recall(weights.read_facts(folder))
+    tests = job.settings.job.needs_labels
     if tests:
         task.begin(worker)
-    names = names or job.prepared.class_names
+    names = trained.class_names or job.prepared.class_names
     if tests and comm.rank == LEADER and own_method(model, "test_step") is not None:
         print(f"model={job.source.name}: its test_step is called after training, not by job=test", file=sys.stderr)
     scores = write_outputs(job, task, model, make, names, measures=tests)
@@ -64,6 +91,16 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
 
 def _learned(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:
     """Reads a run's learned input rows, if any. Collective."""
+    table = read_learned(job, worker, folder)
+    if table is None:
+        return None
+    learned = LearnedRows(worker.shard, table.shape[1], worker.comm, worker.dtype, worker.seed)
+    learned.owned.data.copy_(torch.from_numpy(np.array(table[worker.owned])))
+    return learned
+
+
+def read_learned(job: RankJob, worker: Worker, folder: Path) -> Array | None:  # [num_nodes, width]
+    """Reads the table of a run's learned input rows, if any."""
     width = job.settings.embedding
     if width is None:
         return None
@@ -76,9 +113,7 @@ def _learned(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:
             f"dataset has {worker.shard.num_nodes} nodes, {folder / EMBEDDING} has rows of shape "
             f"{list(table.shape)}: learned rows belong to the nodes that were trained"
         )
-    learned = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed)
-    learned.owned.data.copy_(torch.from_numpy(np.array(table[worker.owned])))
-    return learned
+    return table
 
 
 def _check_node_types(job: RankJob) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,12 +141,25 @@ def with_inverse_edges(graph: Graph) -> Graph:
     columns = EdgeColumns({**graph.edge_columns, "relation": types})
     added = EdgeColumns({**columns, "relation": types + len(names)})
     columns = EdgeColumns.concat([columns, added]).take(order)
-    relations, inverse_names = None, [f"rev_{name}" for name in names]
-    if graph.relations is not None:
-        inverse = [Relation(end, f"rev_{name}", start) for start, name, end in graph.relations]
-        relations, inverse_names = (*graph.relations, *inverse), [relation.edge_type for relation in inverse]
+    relations, inverse_names = _inverse_relations(graph.relations, names)
     fields = {**columns.fields_of(Graph), "edge_type_names": (*names, *inverse_names), "relations": relations}
     return replace(graph, csc=both.weighted(columns.get("weight")), **fields)
+
+
+def _inverse_relations(
+    relations: Sequence[Relation] | None, names: Sequence[str]
+) -> tuple[tuple[Relation, ...] | None, list[str]]:
+    """Returns all relations if they are known, and distinct names of the inverse ones.
+
+    PyG's `ToUndirected` has already used the prefix `rev_`.
+    """
+    prefix = "rev_"
+    while True:
+        inverse = [Relation(end, f"{prefix}{name}", start) for start, name, end in relations or ()]
+        inverse_names = [relation.edge_type for relation in inverse] or [f"{prefix}{name}" for name in names]
+        if not {*names} & {*inverse_names}:
+            return None if relations is None else (*relations, *inverse), inverse_names
+        prefix += "rev_"
 
 
 def degree_features(graph: Graph) -> Floats:  # [num_nodes, 2]

@@ -53,6 +53,7 @@ REFUSED = [
     [SAMPLED, "model=gcn", "sampler=neighbor", "sampler.fanouts={default:[5,5],cites:[1,1]}"],
     [FULL, "model=rgcn", "types=ignore"],
     [FULL, "types=ignore", "job=predict", TRAINED],
+    [SAMPLED, LINKS, "job=explain", TRAINED, "nodes=3"],
     [SAMPLED, LINKS, "job=predict", TRAINED],
     [SAMPLED, LINKS, "write=[probabilities]"],
     [FULL, "trainer.accumulate=2"],

@@ -32,6 +32,7 @@ from gnnkit.config.settings.values import (
     LocalPath,
     Url,
     cache_folder,
+    node_ids,
     path,
     run_folders,
     size,
@@ -96,6 +97,7 @@ class Settings:
     memory: Annotated[int | None, _MEMORY, by_job(lambda job: job.reads_memory)]  # bytes. None: share of free memory
     checkpoint: Annotated[LocalPath | None, _CHECKPOINT]  # the trained run's folder
     runs: Annotated[tuple[str, ...], run_folders, by_job(lambda job: job.reads_runs)]
+    nodes: Annotated[tuple[int | str, ...], node_ids, by_job(lambda job: job.reads_nodes)]
     write: Annotated[tuple[str, ...], written]
     write_format: Annotated[str, names(FORMATS)]
     dataset: Choice
@@ -135,6 +137,8 @@ class Settings:
             raise UserError(f"{self.companions[0]}: job={self.job} does not train: leave it out")
         if self.job.reads_checkpoint and self.checkpoint is None:
             raise UserError(f"job={self.job} needs checkpoint=FOLDER of a run that has trained")
+        if self.job.reads_nodes and not self.nodes:
+            raise UserError(f"job={self.job} needs nodes=ID or nodes=[ID,ID], as in the column id of predictions")
         if self.job.reads_runs and not self.runs:
             raise UserError(f"job={self.job} needs runs=FOLDER or runs=[FOLDER,FOLDER] of runs that have trained")
 

@@ -1,0 +1,173 @@
+"""The names of explained nodes and columns, and the tables of `job=explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Ids, Schema
+from gnnkit.jobs.outputs import node_ids, write_table
+from gnnkit.jobs.predict import TrainedRun
+from gnnkit.jobs.rank_job import RankJob
+from gnnkit.prepare.trained import Inputs
+from gnnkit.report.explanation import DrawnNode, ExplainedNode
+from gnnkit.task.explanation import Explanation
+from gnnkit.utils.checks import Array
+
+TableColumns = Mapping[str, Array | Sequence[object]]
+_OF_DEGREE = ("log(1 + in-degree)", "constant")  # columns of inputs=degree
+_DRAWN_COLUMNS, _DRAWN_NEIGHBOURS = 12, 16  # on the page
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplainedNames:
+    """Names of the nodes, columns and outputs to which explanations refer."""
+
+    graph: Graph
+    schema: Schema
+    ids: Array  # [num_nodes] the user's ids
+    columns: Sequence[str]  # [width] names of input columns
+    outputs: Sequence[str] | None  # class names. None: numbers
+
+    @classmethod
+    def of(cls, job: RankJob, trained: TrainedRun) -> ExplainedNames:
+        """Collects the names. The worker has the complete graph."""
+        graph = trained.worker.graph
+        assert graph is not None
+        schema = job.schema or graph.schema
+        outputs = trained.class_names or job.prepared.class_names
+        return cls(graph, schema, node_ids(job.folder, graph.num_nodes), _columns(job, trained, schema), outputs)
+
+    def numbers(self, nodes: Sequence[int | str]) -> list[int]:
+        """Converts ids to numbers. Raises `UserError` for an unknown id."""
+        is_text = self.ids.dtype.kind in "UO"
+        numbers = []
+        for node in nodes:
+            wanted = str(node) if is_text else node
+            matches = np.flatnonzero((self.ids == wanted) & (isinstance(wanted, str) == is_text))
+            if len(matches) != 1:
+                raise UserError(
+                    f"nodes=[{node}]: no node has this id: expected an id of the data set, such as {self.ids[0]}; the column "
+                    "id of job=predict write_format=csv lists them"
+                )
+            numbers.append(int(matches[0]))
+        return numbers
+
+    def output(self, explanation: Explanation) -> str:
+        """Returns the name of the explained class."""
+        return str(explanation.output) if self.outputs is None else self.outputs[explanation.output]
+
+    def types(self, nodes: Ids) -> list[str]:  # [k] -> [k]
+        """Returns the nodes' types."""
+        ends = np.cumsum(self.schema.type_sizes)
+        return [self.schema.node_types[place][0] for place in np.searchsorted(ends, nodes, side="right")]
+
+    def relations(self, node: int, nodes: Ids) -> list[str]:  # [k]
+        """Returns the relations of the edges from `nodes` to `node`, joined by `;`."""
+        edges = slice(*self.graph.csc.indptr[node : node + 2])
+        sources, types = self.graph.csc.indices[edges], self.graph.edge_types
+        kinds = np.zeros(len(sources), np.int64) if types is None else types[edges]
+        by_source: dict[int, set[str]] = {}
+        for source, kind in zip(sources.tolist(), kinds.tolist(), strict=True):
+            by_source.setdefault(source, set()).add(self.schema.edge_types[kind])
+        return [";".join(sorted(by_source.get(source, ()))) for source in nodes.tolist()]
+
+    def drawn(self, explanation: Explanation) -> ExplainedNode:
+        """Returns the node's most important columns and neighbours for the page."""
+        columns = _largest(explanation.features, _DRAWN_COLUMNS)
+        others = np.flatnonzero(explanation.nodes != explanation.node)
+        others = others[_largest(explanation.importance[others], _DRAWN_NEIGHBOURS)]
+        drawn = np.append(explanation.node, explanation.nodes[others])
+        centre = float(explanation.importance[explanation.nodes == explanation.node].sum())
+        weights = [centre, *explanation.importance[others].tolist()]
+        hops = [0, *explanation.hops[others].tolist()]
+        return ExplainedNode(
+            str(self.ids[explanation.node]),
+            self._prediction(explanation),
+            [(self.columns[column], float(explanation.features[column])) for column in columns],
+            [DrawnNode(str(self.ids[n]), value, far) for n, value, far in zip(drawn, weights, hops, strict=True)],
+            self._edges(drawn),
+        )
+
+    def _prediction(self, explanation: Explanation) -> str:
+        what = f"class {self.output(explanation)}" if explanation.is_class else "number"
+        return f"{what}: {explanation.score:.4g}, and {explanation.baseline:.4g} if all inputs were 0"
+
+    def _edges(self, nodes: Ids) -> list[tuple[int, int]]:
+        """Returns the edges between nodes, by position."""
+        place = {node: index for index, node in enumerate(nodes.tolist())}
+        csc = self.graph.csc
+        return [
+            (place[source], place[node])
+            for node in place
+            for source in csc.indices[csc.indptr[node] : csc.indptr[node + 1]].tolist()
+            if source in place and source != node
+        ]
+
+
+def _largest(values: Array, count: int) -> Ids:
+    """Returns the positions of the largest absolute nonzero values."""
+    order: Ids = np.argsort(-np.abs(values), kind="stable")[:count]
+    return order[: np.count_nonzero(values)]
+
+
+def _columns(job: RankJob, trained: TrainedRun, schema: Schema) -> Sequence[str]:
+    """Returns the columns' names, or their numbers, by type if types have their own."""
+    facts, inputs = Inputs.load(trained.folder), job.settings.inputs
+    if inputs == "degree":
+        return _OF_DEGREE
+    if facts is not None and facts.features is not None:
+        return facts.features
+    width = job.settings.embedding or trained.worker.features.width
+    names, tables = list(map(str, range(width))), schema.feature_tables or ()
+    if len({table.first for table in tables}) > 1:
+        for (node_type, _), table in zip(schema.node_types, tables, strict=True):
+            names[table.columns] = [f"{node_type} {column}" for column in range(table.width)]
+    return names
+
+
+def write_tables(job: RankJob, explanations: Sequence[Explanation], names: ExplainedNames) -> None:
+    """Writes a table of nodes, of features and of neighbours, as CSV or Parquet."""
+    suffix = "parquet" if job.settings.write_format == "parquet" else "csv"
+    tables = {"nodes": _nodes(explanations, names), "neighbours": _neighbours(explanations, names)}
+    if job.settings.inputs != "learned":  # whose columns have no meaning
+        tables["features"] = _features(explanations, names)
+    for name, columns in tables.items():
+        write_table(job.folder / f"explained_{name}.{suffix}", columns)
+
+
+def _nodes(explanations: Sequence[Explanation], names: ExplainedNames) -> TableColumns:
+    classes = {"class": [names.output(one) for one in explanations]} if explanations[0].is_class else {}
+    return {
+        "id": names.ids[[one.node for one in explanations]],
+        **classes,
+        "score": [one.score for one in explanations],
+        "baseline": [one.baseline for one in explanations],
+    }
+
+
+def _features(explanations: Sequence[Explanation], names: ExplainedNames) -> TableColumns:
+    ranked = [np.argsort(-one.features, kind="stable") for one in explanations]
+    ranked = [order[one.features[order] != 0] for one, order in zip(explanations, ranked, strict=True)]
+    pairs = list(zip(explanations, ranked, strict=True))
+    return {
+        "id": np.repeat(names.ids[[one.node for one in explanations]], [len(order) for order in ranked]),
+        "feature": [names.columns[column] for order in ranked for column in order],
+        "importance": np.concatenate([one.features[order] for one, order in pairs]),
+    }
+
+
+def _neighbours(explanations: Sequence[Explanation], names: ExplainedNames) -> TableColumns:
+    nodes = np.concatenate([one.nodes for one in explanations])
+    columns = {
+        "id": np.repeat(names.ids[[one.node for one in explanations]], [len(one.nodes) for one in explanations]),
+        "neighbour": names.ids[nodes],
+        "hops": np.concatenate([one.hops for one in explanations]),
+    }
+    if names.schema.several:
+        columns["type"] = names.types(nodes)
+        columns["relation"] = [name for one in explanations for name in names.relations(one.node, one.nodes)]
+    return {**columns, "importance": np.concatenate([one.importance for one in explanations])}

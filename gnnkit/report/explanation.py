@@ -1,0 +1,119 @@
+"""The page of job=explain: important features and neighbours of each node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gnnkit.report.charts import Part, bars, legend
+from gnnkit.report.drawing import WIDTH, Figure, Point, dot, strokes, text
+from gnnkit.report.page import PageSection, PageTable, format_value, save
+
+MOST_NODES = 20  # on the page. The tables have all
+_SIDE = 300.0  # height of a neighbourhood's drawing
+_SIGNS = (("supports", "c0"), ("opposes", "c1"))
+_FIDELITIES = {"fidelity_features": "features", "fidelity_neighbours": "neighbours"}
+_CAPTIONS = {
+    "features": "Change of the score by each input column, summed over the neighbourhood.",
+    "neighbours": "Change of the score by each node's input row. The first is the node itself.",
+    "neighbourhood": "Areas are importances, and distances from the centre are hops.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnNode:
+    """A node of a neighbourhood."""
+
+    name: str
+    importance: float
+    hops: int  # -1: unknown
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedNode:
+    """The most important inputs of a prediction."""
+
+    name: str
+    prediction: str  # with its score
+    features: Sequence[tuple[str, float]]  # names of columns, and their importances
+    nodes: Sequence[DrawnNode]  # the explained node first
+    edges: Sequence[tuple[int, int]]  # positions in `nodes`
+
+
+def write(explained: Sequence[ExplainedNode], measured: Mapping[str, Any], folder: Path, title: str) -> Path:
+    """Writes the page, and its figures as SVG. Returns the page's path.
+
+    Args:
+        explained: The nodes, of which the first `MOST_NODES` are drawn.
+        measured: The run's figures, with fidelities.
+        folder: Receives the files.
+        title: The page's title.
+    """
+    sections = [
+        PageSection(f"Node {node.name}, {node.prediction}", _figures(node, number))
+        for number, node in enumerate(explained[:MOST_NODES])
+    ]
+    rest = f" The first {MOST_NODES} of {len(explained):,} are drawn." if len(explained) > MOST_NODES else ""
+    figures = [figure for section in sections for figure in section.figures]
+    summary = f"{len(explained):,} node{'s' * (len(explained) != 1)}, by integrated gradients.{rest}"
+    values: dict[str, Any] = {"summary": summary, "fidelity": _fidelity(measured), "sections": sections}
+    return save("explanation.html", figures, folder, title=title, **values)
+
+
+def _fidelity(measured: Mapping[str, Any]) -> PageTable:
+    """Returns the mean fidelities of the ranking and of random rankings."""
+    kinds = {title: measured[key] for key, title in _FIDELITIES.items() if measured.get(key)}
+    names = dict.fromkeys(name.removeprefix("random_") for values in kinds.values() for name in values)
+    rows = [
+        (f"{title}, {ranking}", *(format_value(values[prefix + name]) for name in names))
+        for title, values in kinds.items()
+        for ranking, prefix in (("ranked by importance", ""), ("ranked at random", "random_"))
+    ]
+    titles = {"plus": "fidelity+", "minus": "fidelity-"}
+    return PageTable(("", *(titles.get(name, name) for name in names)), rows)
+
+
+def _figures(node: ExplainedNode, number: int) -> list[Figure]:
+    named = [(one.name, one.importance) for one in node.nodes]
+    figures = [_bars("neighbours", number, named), _neighbourhood(node, number)]
+    return [_bars("features", number, node.features), *figures] if node.features else figures
+
+
+def _bars(kind: str, number: int, named: Sequence[tuple[str, float]]) -> Figure:
+    values = [value for _, value in named]
+    parts = [
+        Part(_SIGNS[0][0], tuple(max(value, 0.0) for value in values), _SIGNS[0][1]),
+        Part(_SIGNS[1][0], tuple(max(-value, 0.0) for value in values), _SIGNS[1][1]),
+    ]
+    labels = [name for name, _ in named]
+    return bars(f"{kind}-{number}", kind.capitalize(), _CAPTIONS[kind], labels, parts, "importance")
+
+
+def _neighbourhood(node: ExplainedNode, number: int) -> Figure:
+    """Draws the node in the centre, and the others around it by hops."""
+    shapes, top = legend(_SIGNS, 12.0)
+    places = _places([one.hops for one in node.nodes], top)
+    shapes.append(strokes([(places[a], places[b]) for a, b in node.edges], "muted", 0.6, 0.5))
+    largest = max((abs(one.importance) for one in node.nodes), default=0.0) or 1.0
+    for (x, y), one in zip(places, node.nodes, strict=True):
+        tint = _SIGNS[one.importance < 0][1]
+        radius = 2.5 + 9 * math.sqrt(abs(one.importance) / largest)
+        shapes.append(dot(x, y, radius, tint, f"{one.name}: {one.importance:.4g}"))
+        shapes.append(text(x, y - radius - 2, one.name[:12], "middle", size=9.0))
+    caption = _CAPTIONS["neighbourhood"]
+    return Figure(f"neighbourhood-{number}", "Neighbourhood", caption, top + _SIDE, tuple(shapes))
+
+
+def _places(hops: Sequence[int], top: float) -> list[Point]:
+    """Places nodes on a ring for each distance. Unknown distances are outermost."""
+    most = max(*hops, 1) + (-1 in hops)
+    rings = [most if distance < 0 else distance for distance in hops]
+    centre, step = (WIDTH / 2, top + _SIDE / 2), (_SIDE / 2 - 24) / most
+    places = []
+    for index, ring in enumerate(rings):
+        turn = 2 * math.pi * (rings[:index].count(ring) / rings.count(ring) + 0.13 * ring)
+        places.append((centre[0] + ring * step * 1.35 * math.cos(turn), centre[1] + ring * step * math.sin(turn)))
+    return places

@@ -1,0 +1,150 @@
+"""Explains a trained model's output for a node by its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnnkit.engine import Adjacency
+from gnnkit.graph import Floats, Ids
+from gnnkit.model.plain import on_plain
+from gnnkit.model.unchanged import EdgeIndexModel
+from gnnkit.sampler import FullSampler
+from gnnkit.strategy import Worker
+from gnnkit.task.attribution import Fidelity, fidelity, integrated_gradients
+from gnnkit.task.base import NodeTask, Task
+from gnnkit.utils.checks import Array
+
+FAR = -1  # hops of a node that an (x, edge_index) module reaches beyond its convolutions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """The input rows and columns that explain one output for a node."""
+
+    node: int
+    output: int  # column of the model's output: a class, or 0 for a number
+    score: float  # the class's probability, or the predicted number
+    baseline: float  # the same if all input rows were 0
+    is_class: bool  # whether the score is a probability
+    gap: float  # as `Attribution.gap`
+    features: Floats  # [width] contribution of each column
+    nodes: Ids  # [k] nodes with a contribution, the largest first. May contain `node`
+    importance: Floats  # [k] their contributions, whose sum is that of `features`
+    hops: Ids  # [k] distances to `node`
+    of_features: Fidelity | None  # None: there are fewer than two
+    of_neighbours: Fidelity | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Neighbourhood:
+    """The inputs that determine a node's output."""
+
+    x: Tensor  # [num_rows, width]
+    adjacencies: Sequence[Adjacency]
+    nodes: Ids  # [num_rows] node of each row
+    hops: Ids  # [num_rows] distances to the node
+    row: int  # the node's row in the output
+    place: int  # the node's row in `x`
+
+
+class Explainer:
+    """Explains outputs by integrated gradients over the input rows.
+
+    A model of (x, adjacencies) reads the node's in-neighbourhood of `num_layers` hops.
+    How far a module of (x, edge_index) reads is unknown, so it reads the full graph.
+    """
+
+    def __init__(self, worker: Worker, model: nn.Module, task: NodeTask, learned: Array | None = None) -> None:
+        """Stores the arguments.
+
+        Args:
+            worker: A rank with the complete graph.
+            model: The trained model, in evaluation mode.
+            task: The task, which converts outputs.
+            learned: [num_nodes, width] learned input rows. None: input rows are
+                features.
+        """
+        self._worker, self._model, self._task, self._learned = worker, model.requires_grad_(False), task, learned
+        self._layers, self._reads_all = worker.layers(model), isinstance(model, EdgeIndexModel)
+        self._all: tuple[Tensor, Sequence[Adjacency]] | None = None
+
+    def explain(self, node: int, key: int) -> Explanation:
+        """Explains the predicted class, or the predicted number.
+
+        Args:
+            node: Its global id.
+            key: Determines the random rankings of the fidelities.
+        """
+        read = self._neighbourhood(node)
+        with torch.no_grad():
+            output = self._output(self._outputs(read, read.x))
+
+        def score(x: Tensor) -> Tensor:
+            return self._scores(self._outputs(read, x))[output]
+
+        attribution = integrated_gradients(score, read.x)
+        columns, rows = attribution.values.sum(0), attribution.values.sum(1)
+        others = rows.clone()
+        others[read.place] = 0
+        ranked = torch.argsort(rows, descending=True, stable=True)
+        order = ranked[rows[ranked] != 0].cpu().numpy()
+        return Explanation(
+            node,
+            output,
+            attribution.score,
+            attribution.baseline,
+            self.has_classes,
+            attribution.gap,
+            columns.cpu().numpy(),
+            read.nodes[order],
+            rows.cpu().numpy()[order],
+            read.hops[order],
+            fidelity(score, read.x, columns, 1, key),
+            fidelity(score, read.x, others, 0, key),
+        )
+
+    def _neighbourhood(self, node: int) -> _Neighbourhood:
+        graph, model = self._worker.graph, self._model
+        assert graph is not None, "needs the complete graph"
+        hops = model.num_convolutions if isinstance(model, EdgeIndexModel) else model.num_layers
+        batch = FullSampler(num_hops=hops).sample(graph.csc, np.array([node]), key=0)  # type: ignore[arg-type]
+        nodes = np.asarray(batch.input_nodes, np.int64)
+        distances = np.sum([np.arange(len(nodes)) >= block.num_dst for block in batch.blocks], axis=0)
+        if not self._reads_all:
+            return _Neighbourhood(self._rows(nodes), self._layers.layers(batch.blocks, key=0), nodes, distances, 0, 0)
+        everything = np.arange(graph.num_nodes)
+        if self._all is None:
+            self._all = on_plain(model, self._rows(everything), graph)
+        far = np.full(graph.num_nodes, FAR)
+        far[nodes] = distances
+        return _Neighbourhood(*self._all, everything, far, node, node)
+
+    def _rows(self, nodes: Ids) -> Tensor:
+        worker = self._worker
+        if self._learned is None:
+            return worker.features.rows(nodes)
+        return torch.from_numpy(np.asarray(self._learned[nodes])).to(worker.device, worker.dtype)
+
+    def _outputs(self, read: _Neighbourhood, x: Tensor) -> Tensor:  # [1, width]
+        out: Tensor = self._model(x, read.adjacencies)
+        return out[read.row : read.row + 1]
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the task has probabilities of classes, rather than numbers."""
+        return type(self._task).probabilities is not Task.probabilities
+
+    def _scores(self, outputs: Tensor) -> Tensor:  # [1, width] -> [width]
+        return (self._task.probabilities if self.has_classes else self._task.predict)(outputs).reshape(-1)
+
+    def _output(self, outputs: Tensor) -> int:
+        """Returns the column of the predicted class, or the likeliest of several."""
+        if not self.has_classes:
+            return 0
+        predicted = self._task.predict(outputs)[0]
+        return int(predicted if predicted.dim() == 0 else self._scores(outputs).argmax())
