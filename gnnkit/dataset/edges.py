@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.dataset.base import Dataset, blame, finished, name_list, with_split
+from gnnkit.dataset.bipartite import COLUMNS, are_disjoint, read_bipartite
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.dataset.table_files import (
     IGNORE_HINT,
@@ -37,12 +39,13 @@ from gnnkit.graph.table import Table
 from gnnkit.graph.types import Floats
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import whole
-from gnnkit.utils.ranges import local_path, one_of, shown
+from gnnkit.utils.ranges import local_path, one_of, shown, switch
 from gnnkit.utils.storage import Array, read_npy
 
 TABLES = ("csv", "csv.gz", "parquet", "npy")  # formats of an edge table
 NODES = ("csv", "csv.gz", "parquet")  # formats of a node table
 ARRAYS = ("features", "labels", "split", "coordinates")  # .npy files with one row per node
+_ENDS = ("src", "dst")  # default columns of an edge's ends
 _NAMED = 8  # tables listed in a message
 ONE = ""  # name of a table with all relations
 RENAME_HINT = "rename the column to read it"  # hint appended to the warning about a skipped index column
@@ -83,6 +86,10 @@ class EdgeFolder(Dataset):
     `labels.npy` may replace the column `label`, in any format that `Graph.labels`
     accepts. `split.npy` may replace the column `split`, with names or codes for
     `Split.of`.
+
+    In a table of users and items, the ids of both columns are separate, and become two
+    node types, named after the columns. Columns `user` and `item`, `user_id` and
+    `item_id`, or `userId` and `itemId` are recognised; otherwise set `bipartite`.
 
     The arguments `edges` and `nodes` name other files, and `src`, `dst`, `id` and
     `label` other columns. `ignore` lists columns of either table that are skipped.
@@ -127,6 +134,9 @@ class EdgeFolder(Dataset):
             for nodes with the same id too. `sum` and `mean` combine weights and
             features, and an edge without weight counts as 1 in a sum. Without `first`,
             duplicate node ids are an error.
+        bipartite: Whether sources and destinations are two node types, whose ids are
+            separate, and there is no node table. Default: for columns of users and
+            items, with a hint if no source is a destination.
     """
 
     def __init__(
@@ -147,7 +157,14 @@ class EdgeFolder(Dataset):
         ignore: Sequence[str] = (),
         missing: Sequence[str] | None = None,
         duplicates: str = KEEP,
+        bipartite: bool | None = None,
     ) -> None:
+        self.bipartite = None if bipartite is None else switch("dataset.bipartite", bipartite)
+        if bipartite and symmetrize:
+            raise UserError(
+                "dataset.bipartite=true: dataset.symmetrize=true would add edges from items to users to the relation; remove "
+                "it, because relational models read edges in both directions"
+            )
         self.root = local_path("dataset.root", root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
         self.symmetrize = symmetrize
@@ -167,12 +184,16 @@ class EdgeFolder(Dataset):
     def in_pieces(self) -> GraphPieces:
         from gnnkit.dataset.importing.tables import TablePieces  # imports `EdgeFolder`
 
+        if self.bipartite:
+            raise UserError("dataset.bipartite=true is not supported by job=import; use job=partition")
+
         return TablePieces(self)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):
             graph = with_split(self._read(), self.split, self.seed)
-        return finished(graph, self.symmetrize, self.row_normalize)
+        symmetrize = False if graph.relations is not None and self.symmetrize is None else self.symmetrize
+        return finished(graph, symmetrize, self.row_normalize)
 
     def _read(self) -> Graph:
         if not self.root.is_dir():
@@ -187,8 +208,39 @@ class EdgeFolder(Dataset):
         if nodes is None and all(table.is_text(end) for table in edges.values() for end in self.ends):
             ids = self._collect_ids(edges)
         nodes, edges = self._drop_ignored(nodes, edges)
+        if self._is_bipartite(nodes, edges):
+            (table,) = edges.values()
+            graph = read_bipartite(table, self.ends, table.others(self.known_edge_columns), IGNORE_HINT)
+            return without_duplicates(graph, self.duplicates, JOIN)
         graph = without_duplicates(self._graph(edges, nodes, ids), self.duplicates, JOIN)
         return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
+
+    def _is_bipartite(self, nodes: Table | None, edges: dict[str, Table]) -> bool:
+        """Returns whether the table's ends are two node types."""
+        arrays = [f"{name}.npy" for name in ARRAYS if file_exists(self.root / f"{name}.npy")]
+        others = [*([] if nodes is None else [nodes.name]), *arrays, *([] if ONE in edges else ["several edge tables"])]
+        if self.num_nodes is not None:
+            others.append(f"dataset.num_nodes={self.num_nodes}")
+        if self.bipartite and others:
+            raise UserError(
+                f"dataset.bipartite=true reads one edge table only, but there is {others[0]}; use a HeteroData"
+            )
+        if self.bipartite is not None or others:
+            return bool(self.bipartite)
+        if self.ends in COLUMNS:
+            warnings.warn(
+                f"the columns {' and '.join(self.ends)} are read as two node types with separate ids; use "
+                "dataset.bipartite=false if they share ids",
+                stacklevel=4,
+            )
+            return True
+        if are_disjoint(edges[ONE], self.ends):
+            warnings.warn(
+                f"no {self.ends[0]} is a {self.ends[1]}; use dataset.bipartite=true to read two node types, such as users "
+                "and items, dataset.bipartite=false otherwise",
+                stacklevel=4,
+            )
+        return False
 
     def _read_nodes(self) -> Table | None:
         path = self.table("nodes", NODES)
@@ -345,10 +397,16 @@ class EdgeFolder(Dataset):
         return read_npy(path) if file_exists(path) else None
 
     def _edges(self, *, narrow: bool) -> dict[str, Table]:
-        return {
+        tables = {
             relation: read_table(path, self.ends, self.missing, narrow=narrow)
             for relation, path in self.edge_tables().items()
         }
+        names = set(next(iter(tables.values())).names)
+        ends = next((pair for pair in COLUMNS if names.issuperset(pair)), None)
+        if self.ends != _ENDS or ends is None or not names.isdisjoint(_ENDS):
+            return tables
+        self.ends = ends
+        return self._edges(narrow=narrow)  # reads ids as text first
 
     def edge_tables(self) -> dict[str, Path]:
         """Returns edge tables by relation, or a single table under the name `ONE`."""

@@ -9,9 +9,9 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Schema
-from gnnkit.jobs.outputs import node_ids, write_table
 from gnnkit.jobs.predict import TrainedRun
 from gnnkit.jobs.rank_job import RankJob
+from gnnkit.jobs.row_files import node_ids, write_table
 from gnnkit.prepare.trained import Inputs
 from gnnkit.report.explanation import DrawnNode, ExplainedNode
 from gnnkit.task.explanation import Explanation

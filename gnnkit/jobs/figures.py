@@ -16,8 +16,9 @@ from torch import Tensor
 
 from gnnkit.comm import Survivors
 from gnnkit.engine import Tally
-from gnnkit.jobs.outputs import Scores, write_rows
+from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob
+from gnnkit.jobs.row_files import write_rows
 from gnnkit.kernels.products import library
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import WorkerState

@@ -251,6 +251,8 @@ _WRITE = Topic(
         "nodes, and job=test scores the edges": lambda s, p: (
             not s.job.needs_labels and "predictions" in s.write and not isinstance(p.task, NodeTask)
         ),
+        "write={written}: vectors need task=link_prediction with task.decoder=dot, whose score is their dot product: "
+        "remove them": lambda s, p: "vectors" in s.write and getattr(p.task, "decoder", None) != "dot",
         "write={written}: task={s.task.name} has no probabilities: remove them": lambda s, p: (
             "probabilities" in s.write and type(p.task).probabilities is Task.probabilities
         ),

@@ -21,7 +21,7 @@ from gnnkit.jobs.order import CONFIG_FILE, Order, redact_override, write_configu
 from gnnkit.launch.phases import say
 from gnnkit.launch.signals import if_forced
 from gnnkit.partition.store.manifest import FILE as STORE
-from gnnkit.result.folder import INPUTS, LABELS, WORDS, WORK
+from gnnkit.result.folder import INPUTS, LABELS, TOP, VECTORS, WORDS, WORK
 from gnnkit.utils.ranges import local_path
 from gnnkit.utils.storage import naming, of_disk
 
@@ -44,6 +44,8 @@ WRITTEN = (
     "explained_*.csv",
     "explained_*.parquet",
     "embedding.npy",
+    TOP,
+    f"{VECTORS}/*.npy",
     WORDS,
     "classes.json",
     INPUTS,

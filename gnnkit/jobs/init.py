@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.config import keys
-from gnnkit.config.settings import FEW_EDGES, Settings
+from gnnkit.config.settings import FEW_EDGES, Settings, with_choice
 from gnnkit.dataset.base import ONE_WAY, both_ways, describe_share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
@@ -40,6 +40,7 @@ SPLIT = [0.6, 0.2, 0.2]
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
 _UNEVEN_CLASSES = 5  # ratio of class sizes
 _FEW_OF_CLASS = 5  # validation nodes of a class below which its score is noise
+RANKING_PATIENCE = 3  # evaluations, of which a run has one every 10 epochs
 _LEARNED = "by trials: the graph is more informative than the columns. New nodes need a new run"
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file per option
 
@@ -65,7 +66,7 @@ def init(order: Order) -> Result:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
     folder = Path(named).absolute()
     _check_new(folder)
-    choices, tested = by_evidence(settings, with_names(settings))
+    choices, tested = by_evidence(*_with_node_types(settings, with_names(settings)))
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
     script = _write(folder, choices, tested, command)
     lines = [f"{choice.key}={keys.plain(choice.value)}  # {choice.why}" for choice in choices if choice.why]
@@ -77,6 +78,24 @@ def init(order: Order) -> Result:
     result = Result("init", figures, "\n".join([*trial_lines, *lines, *ways]), folder)
     say(result.table())
     return result
+
+
+def _with_node_types(settings: Settings, graph: Graph) -> tuple[Settings, Graph]:
+    """Reads an edge table with disjoint ends, and nothing else, as two node types."""
+    chosen = settings.dataset
+    is_open = "bipartite" in _usual(settings) and chosen.arguments.get("bipartite") is None
+    sources, destinations = np.unique(graph.csc.indices), np.flatnonzero(np.diff(graph.csc.indptr))
+    is_disjoint = min(len(sources), len(destinations)) > 1 and not np.isin(sources, destinations).any()
+    if not is_open or graph.relations or not is_disjoint or graph.features.shape[1] or graph.labelled.any():
+        return settings, graph
+    settings = with_choice(settings, replace(chosen, arguments={**chosen.arguments, "bipartite": True}))
+    return settings, with_names(settings)
+
+
+def _ranks_items(graph: Graph) -> bool:
+    """Returns whether the only relation joins two node types, without labels."""
+    relations = graph.relations or ()
+    return len(relations) == 1 and relations[0].source != relations[0].destination and not graph.labelled.any()
 
 
 def _check_new(folder: Path) -> None:
@@ -206,7 +225,7 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
         if key not in usual or usual[key] != value:
             yield KeyChoice(f"dataset.{key}", absolute(key, value))
     share = both_ways(graph.csc)
-    if "symmetrize" in usual and chosen.arguments.get("symmetrize") is None and share < ONE_WAY:
+    if "symmetrize" in usual and chosen.arguments.get("symmetrize") is None and share < ONE_WAY and not graph.relations:
         why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
         yield KeyChoice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
     if graph.labelled.any() and not graph.split.any():
@@ -226,6 +245,14 @@ def _usual(settings: Settings) -> dict[str, Any]:
 def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     """Yields the task for this type of labels."""
     names = graph.class_names or ()
+    if _ranks_items(graph):
+        (relation,) = graph.relations or ()
+        ends = f"{relation.source} and {relation.destination}"
+        yield KeyChoice("task", "link_prediction", f"recommends: {ends} are two node types, and no node has a label")
+        yield KeyChoice("task.loss", "softmax", "ranks an item above its negatives, or bpr")
+        yield KeyChoice("task.negatives", 5, "sampled items per edge")
+        yield KeyChoice("write", ["predictions", "vectors"], "topk.parquet, and the vectors of the score for an index")
+        return
     if not graph.labelled.any():
         cure = ". dataset.label=COLUMN names a column of labels" if "label" in _usual(settings) else ""
         yield KeyChoice("task", "link_prediction", f"no node has a label, so edges are predicted{cure}")
@@ -271,6 +298,10 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
         yield KeyChoice("strategy", "vertex_centric", "the graph is small: every node in every step, exactly")
     else:
         yield KeyChoice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
+    if _ranks_items(graph):
+        yield KeyChoice("model", "rgcn", "reads edges in both directions")
+        yield KeyChoice("model.num_layers", 1, "a linear layer on the nodes' rows, as in LightGCN")
+        return
     types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
     if small and graph.num_relations > 1 and graph.labelled.any():
         yield KeyChoice("model", "rgat", "attention that distinguishes types of edges, or rgcn, hgt, simple_hgn")
@@ -316,6 +347,9 @@ def _fill(graph: Graph, missing: Ids) -> tuple[str, str]:
 def _trainer(graph: Graph) -> Iterator[KeyChoice]:
     """Yields the number of epochs and the stopping rule."""
     yield KeyChoice("trainer.max_epochs", trials.MAX_EPOCHS, "at most")
+    if _ranks_items(graph):
+        yield KeyChoice("trainer.patience", RANKING_PATIENCE, "evaluations without a better ranking end the training")
+        return
     validates = (graph.split == Split.VAL).any() or not graph.split.any()
     if validates and graph.labelled.any():
         yield KeyChoice("trainer.monitor", trials.MONITOR, "keep the best model")

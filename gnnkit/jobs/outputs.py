@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,13 +16,14 @@ from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.jobs import weights
 from gnnkit.jobs.rank_job import RankJob
+from gnnkit.jobs.recommendations import write_top, write_vectors
+from gnnkit.jobs.row_files import node_ids, write_rows, write_table
 from gnnkit.leader.channel import LEADER
-from gnnkit.prepare.inputs import IDS
 from gnnkit.result.folder import CLASSES
 from gnnkit.strategy import Worker
 from gnnkit.task import Task, numbered
 from gnnkit.task.evaluation import Evaluation, by_node
-from gnnkit.utils.storage import Array, read_npy, write_atomically
+from gnnkit.utils.storage import Array, write_atomically
 
 Make = Callable[[nn.Module], Evaluation]
 _SINGULAR = {"logits": "logit", "probabilities": "probability", "embeddings": "embedding"}  # column prefix by file name
@@ -68,6 +66,9 @@ def write_outputs(
         if "predictions" in wanted:
             columns = functools.partial(task.columns, classes=names)
             write_named(job, worker, "predictions", task.predictions(logits, worker), columns)
+            write_top(job, task, logits, worker)
+        if "vectors" in wanted:
+            write_vectors(job, logits, worker)
         keep("logits", logits, worker)
         if "probabilities" in wanted:
             keep("probabilities", task.probabilities(logits), worker)
@@ -150,14 +151,6 @@ EMBEDDING = "embedding.npy"  # learned input rows, in the run folder
 Columns = Callable[[Array, Array], Mapping[str, Any]]  # (rows, node ids) -> table columns
 
 
-def write_rows(path: Path, joined: Tensor | None) -> None:
-    """Writes rows as `.npy` on the leader. Other ranks pass None."""
-    if joined is not None:
-        buffer = io.BytesIO()
-        np.save(buffer, joined.cpu().numpy(), allow_pickle=False)
-        write_atomically(path, buffer.getvalue())
-
-
 def write_named(job: RankJob, worker: Worker, name: str, joined: Tensor | None, columns: Columns) -> None:
     """Writes rows in the format `write_format`, on the leader.
 
@@ -174,35 +167,6 @@ def write_named(job: RankJob, worker: Worker, name: str, joined: Tensor | None, 
     elif joined is not None:
         rows = joined.cpu().numpy()
         write_table(job.folder / f"{name}.{form}", columns(rows, node_ids(job.folder, worker.shard.num_nodes)))
-
-
-def node_ids(folder: Path, num_nodes: int) -> Array:  # [num_nodes]
-    """Reads the user's node ids. Default: 0, 1, ..."""
-    path = folder / IDS
-    return read_npy(path) if path.exists() else np.arange(num_nodes)
-
-
-def write_table(path: Path, columns: Mapping[str, Any]) -> None:
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    buffer = io.BytesIO()
-    arrays = {name: pyarrow.array(values) for name, values in columns.items()}
-    if path.suffix == ".csv":
-        cells = {name: _join_lists(column) for name, column in arrays.items()}
-        pyarrow.csv.write_csv(pyarrow.table(cells), buffer)
-    else:
-        pyarrow.parquet.write_table(pyarrow.table(arrays), buffer)
-    write_atomically(path, buffer.getvalue())
-
-
-def _join_lists(column: Any) -> Any:
-    """Joins each list into a text, as label tables do. Other columns stay."""
-    import pyarrow
-
-    if not pyarrow.types.is_list(column.type):
-        return column
-    return pyarrow.array([";".join(map(str, cell)) for cell in column.to_pylist()], pyarrow.string())
 
 
 def write_names(job: RankJob, names: Sequence[str] | None) -> None:

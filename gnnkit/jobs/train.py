@@ -18,10 +18,11 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.config.settings import AUTO, in_notebook
 from gnnkit.jobs import figures, weights
 from gnnkit.jobs.order import redact_config
-from gnnkit.jobs.outputs import EMBEDDING, Scores, write_names, write_outputs, write_rows
+from gnnkit.jobs.outputs import EMBEDDING, Scores, write_names, write_outputs
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.rank_run import RankRun, measured_splits, open_run
 from gnnkit.jobs.restarts import RunRecord, marks_in
+from gnnkit.jobs.row_files import write_rows
 from gnnkit.launch.phases import phase
 from gnnkit.launch.progress import progress, stepping, training
 from gnnkit.leader.channel import StateChannel

@@ -36,6 +36,11 @@ class LinkRelation:
     # excluded. Negative pairs then have another destination. None: all nodes.
     ends: tuple[int, int, int, int] | None = None
 
+    @property
+    def joins_types(self) -> bool:
+        """Whether sources and destinations are nodes of two types."""
+        return self.ends is not None and self.ends[:2] != self.ends[2:]
+
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any] | None) -> LinkRelation | None:
         """Reads the plain values that `Links.save` writes."""
@@ -75,6 +80,7 @@ class Links:
     seed: int  # seed of the evaluation negatives
     given: bool = False  # whether the data set defines `val` and `test`
     relation: LinkRelation | None = None  # None: edges of all relations are predicted
+    popular: Ids | None = None  # [num] int64 nodes that training negatives draw, repeated by popularity. None: all
 
     def predicts(self, types: Ids | None) -> Mask | np.bool_:  # [num_edges]
         """Returns whether edges are predicted, self-loops aside.
@@ -158,6 +164,8 @@ class Links:
             if filtered.dtype != np.int64 or filtered.ndim != 1 or np.any(np.diff(filtered) <= 0):
                 raise UserError(f"{name} is not a list of int64 in ascending order")
             check_range(name, filtered, 0, self.num_nodes**2)
+        if self.popular is not None:
+            check_range("popular", self.popular, 0, self.num_nodes)
         if self.relation is not None:
             self.relation.check(self.num_nodes)
 
@@ -175,7 +183,8 @@ class Links:
         """Draws negative pairs for each edge, with another source or destination.
 
         Draws depend only on the key and the edge's id. Both ends are replaced equally
-        often, by a node drawn uniformly from all nodes that give a valid pair. If the
+        often, by a node drawn from all nodes that give a valid pair: uniformly, or in
+        training from `popular` if set. If the
         relation's end types are known, the destination is replaced by a node of its
         type; the source only if there is no such node. No pair is a self-loop.
         Evaluation pairs exclude all edges. Training pairs exclude training edges only,
@@ -192,7 +201,7 @@ class Links:
             evaluates: Whether the pairs are used for evaluation.
         """
         filtered = self.known if evaluates else self.training
-        nodes, ends = self._candidates(among)
+        nodes, ends = self._candidates(among, evaluates=evaluates)
         drawn_from = (_int64(pairs), _int64(ids), self.num_nodes, filtered, nodes, count, key % 2**64, threads)
         try:
             return _core.negative_pairs(*drawn_from, *ends).reshape(len(ids), count, 2)
@@ -201,9 +210,13 @@ class Links:
             cure = "" if filtered is None else "; use task.filtered=false"
             raise UserError(f"{config_key}={count}: {error}{cure}") from error
 
-    def _candidates(self, among: Ids | None) -> tuple[Ids | None, tuple[tuple[int, int, int, int], ...]]:
+    def _candidates(
+        self, among: Ids | None, *, evaluates: bool
+    ) -> tuple[Ids | None, tuple[tuple[int, int, int, int], ...]]:
         """Returns the nodes to draw, and the ranges of the core's `ends`, if any."""
         ends = None if self.relation is None else self.relation.ends
+        if self.popular is not None and not evaluates:
+            among = self.popular if among is None else self.popular[np.isin(self.popular, among)]
         nodes = None if among is None else _int64(among)
         if nodes is None or ends is None:
             return nodes, () if ends is None else (ends,)
@@ -213,7 +226,22 @@ class Links:
 
 
 _SCALARS = ("num_nodes", "negatives", "eval_negatives", "supervision_share", "seed", "given")
-_ARRAYS = ("val", "test", "training", "known")
+_ARRAYS = ("val", "test", "training", "known", "popular")
+_POWER, _STEPS = 0.75, 8  # exponent of popularity (Mikolov et al., NeurIPS 2013), and repetitions of a mean node
+
+
+def repeat_by_popularity(pairs: Ids, num_nodes: int) -> Ids:  # [num]
+    """Repeats each node in proportion to its number of edges to the power 0.75.
+
+    The numbers of repetitions are rounded, and are 8 on average and at least 1.
+
+    Args:
+        pairs: [k, 2] training edges.
+        num_nodes: Number of nodes of the graph.
+    """
+    weights = np.bincount(pairs.ravel(), minlength=num_nodes) ** _POWER
+    repetitions = np.rint(_STEPS * weights / weights.mean()).astype(np.int64)
+    return np.repeat(np.arange(num_nodes), np.maximum(repetitions, 1))
 
 
 def codes(pairs: Ids, num_nodes: int) -> npt.NDArray[np.int64]:  # [k]

@@ -16,6 +16,7 @@ from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.evaluation import by_node
+from gnnkit.task.item_ranking import TopItems
 from gnnkit.utils.checks import Array
 from gnnkit.utils.documents import Json
 
@@ -51,12 +52,12 @@ class Task(ABC):
     """
 
     metrics: ClassVar[tuple[str, ...]]  # names. The first one is the main metric
-    metrics_of_some: ClassVar[tuple[str, ...]] = ()  # names of metrics that only some data have
+    metrics_of_some: tuple[str, ...] = ()  # names of metrics that only some data have
     splits: ClassVar[tuple[str, ...]] = tuple(SPLITS)  # names of the measured splits
     lower_is_better: ClassVar[bool] = False  # applies to the metrics. A lower loss is always better
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
-    without_learning: ClassVar[str] = ""  # describes the baseline that `chance` measures
-    least_skill: ClassVar[float] = 0.1  # minimum improvement over chance, as a share of the gap to a perfect score
+    without_learning: str = ""  # describes the baseline that `chance` measures
+    least_skill: float = 0.1  # minimum improvement over chance, as a share of the gap to a perfect score
 
     @property
     def names(self) -> list[str]:
@@ -182,6 +183,14 @@ class Task(ABC):
 
         Collective. The arguments are those of `measure`.
         """
+
+    def recommend(self, outputs: Tensor, worker: Worker) -> TopItems | None:
+        """Returns each source's best new destinations on rank 0. Collective.
+
+        Returns None on other ranks, and for tasks without recommendations. The
+        arguments are those of `measure`.
+        """
+        return None
 
     def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> PredictionColumns:
         """Returns the columns for `predictions.parquet`, by name.

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gnnkit.engine import Tally, derive
 from gnnkit.engine.remote import Lookup
@@ -17,10 +16,21 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.graph.attributes import warn_times
 from gnnkit.sampler import Sampler
-from gnnkit.sampler.links import LinkRelation, Links, Mask, codes, draw_for_pairs, pairs_of, unordered
+from gnnkit.sampler.links import (
+    LinkRelation,
+    Links,
+    Mask,
+    codes,
+    draw_for_pairs,
+    pairs_of,
+    repeat_by_popularity,
+    unordered,
+)
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
 from gnnkit.task.decoder import ProductMLP, dot
+from gnnkit.task.item_ranking import ItemRanking, TopItems, metric_names
+from gnnkit.task.link_losses import LOSSES, link_losses
 from gnnkit.task.link_relation import check_ends, find_relation, read_relation, relation_number
 from gnnkit.task.ranking import HITS, ranked, ranking
 from gnnkit.utils.checks import Array
@@ -28,6 +38,7 @@ from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switc
 
 _SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # shares of held-out edges
 _SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless it predicts all
+_TOP_K = 20  # length of the ranked lists with task.top_k=auto
 _CHUNK = 2**16  # pairs whose rows are in memory at a time
 _SPLIT, _EVALUATION = 1, 2  # purposes of random keys
 
@@ -59,6 +70,14 @@ class LinkPrediction(Task):
         relation: Name of the relation to predict, one of `graph.schema.edge_types`, or
             PyG's edge type, such as `("user", "buys", "item")`. None: the only
             relation, or all edges for models that read no types.
+        loss: "cross_entropy" over pairs, "bpr" or "softmax" over an edge and its
+            negative pairs.
+        negative_sampling: "uniform" or "popularity", which draws a training negative's
+            other node in proportion to its number of training edges to the power 0.75.
+        top_k: Length of the ranked lists. The run then ranks all destinations without
+            an edge for each source, which measures recall, NDCG and MRR in addition and
+            recommends items. "auto": 20 if the relation joins two node types. None: no
+            lists.
     """
 
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
@@ -79,6 +98,9 @@ class LinkPrediction(Task):
         filtered: bool = True,
         seed: int = 0,
         relation: str | Sequence[str] | None = None,
+        loss: str = "cross_entropy",
+        negative_sampling: str = "uniform",
+        top_k: str | int | None = "auto",
     ) -> None:
         self.width = whole("task.width", width, 1, MAX_WIDTH)
         self.decoder = one_of("task.decoder", decoder, ("dot", "mlp"))
@@ -97,6 +119,26 @@ class LinkPrediction(Task):
         self.filtered = switch("task.filtered", filtered)
         self.seed = whole("task.seed", seed, 0, 2**63 - 1)
         self.relation = read_relation(relation)
+        self.loss = one_of("task.loss", loss, LOSSES)
+        self.negative_sampling = one_of("task.negative_sampling", negative_sampling, ("uniform", "popularity"))
+        self.top_k = top_k if top_k in ("auto", None) else whole("task.top_k", top_k, 1, MAX_COUNT)
+        names = () if top_k is None else metric_names(self._list_length)
+        self.metrics_of_some = (*names, *(f"popularity_{name}" for name in names))
+        self._ranking: ItemRanking | None = None
+        self._ranks = False
+
+    @property
+    def _list_length(self) -> int:
+        return _TOP_K if self.top_k == "auto" else int(self.top_k or 0)
+
+    @property
+    def selects(self) -> str:
+        return f"val_{metric_names(self._list_length)[0]}" if self._ranks else super().selects
+
+    def begin(self, worker: Worker) -> None:
+        if self._item_ranking(worker) is not None:
+            self._ranks = True
+            self.without_learning, self.least_skill = "the items' popularity", 0.0
 
     def num_outputs(self, num_classes: int) -> int:
         return self.width
@@ -145,6 +187,7 @@ class LinkPrediction(Task):
         if not np.any(predicted & ~held & (pairs[:, 0] != pairs[:, 1])):
             of_relation = "" if number is None else f" of the relation {graph.schema.edge_types[number]}"
             raise UserError(f"task=link_prediction: the dataset has no training edges{of_relation}")
+        self._check_ranking(relation)
         training = known = None
         if self.filtered:
             filtered = pairs[predicted], held[predicted], np.concatenate([val, test])
@@ -161,8 +204,38 @@ class LinkPrediction(Task):
             derive(self.seed, _EVALUATION),
             has_held_out,
             relation,
+            repeat_by_popularity(pairs[predicted & ~held], n) if self.negative_sampling == "popularity" else None,
         )
         return with_edges(graph, np.flatnonzero(~(held & links.hides(graph.edge_types)))), links
+
+    def _check_ranking(self, relation: LinkRelation | None) -> None:
+        """Raises `UserError` if `task.top_k` is set for edges that cannot be ranked."""
+        joins_types = relation is not None and relation.joins_types
+        if self.top_k not in ("auto", None) and not (joins_types and self.filtered):
+            cure = "set task.filtered=true" if joins_types else "set task.top_k=null, or predict such a relation"
+            reason = "needs the filter of seen edges" if joins_types else "needs a relation between two node types"
+            raise UserError(f"task.top_k={self.top_k} {reason}: {cure}")
+
+    def _item_ranking(self, worker: Worker) -> ItemRanking | None:
+        """Returns the ranking of all destinations, or None if the relation has none."""
+        links = worker.links
+        assert links is not None
+        if self.top_k is None or links.known is None or links.relation is None or not links.relation.joins_types:
+            return None
+        if self._ranking is None or self._ranking.links is not links:
+            self._ranking = ItemRanking(links, self._list_length, 1 if self.decoder == "dot" else 2 * self.width)
+        return self._ranking
+
+    def _score_items(self, sources: Tensor, items: Tensor) -> Tensor:  # [b, num_items]
+        """Scores all items for each source."""
+        if self.decoder == "dot":
+            return sources @ items.t()
+        shape = len(sources), len(items), -1
+        return self.score(torch.stack([sources[:, None].expand(shape), items[None].expand(shape)], 2))
+
+    def recommend(self, outputs: Tensor, worker: Worker) -> TopItems | None:
+        ranking = self._item_ranking(worker)
+        return None if ranking is None else ranking.top(outputs, worker, self._score_items)
 
     def _drawn(self, num_nodes: int, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, Mask]:
         """Samples validation and test edges.
@@ -194,7 +267,7 @@ class LinkPrediction(Task):
         return val, test, np.isin(unordered(pairs, graph.num_nodes), held)
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(self.score(outputs), labels.to(outputs.dtype), reduction="none")
+        return link_losses(self.loss, self.score(outputs), labels, self.negatives)
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         assert worker.links is not None
@@ -204,9 +277,14 @@ class LinkPrediction(Task):
                 scores = worker.comm.gather(self._scores(outputs, worker, worker.links, pairs, index))
                 figures = ranking(torch.cat(scores)) if scores else {}
                 metrics |= {f"{split}_{name}": value for name, value in worker.comm.share(figures).items()}
+        if (items := self._item_ranking(worker)) is not None:
+            metrics |= items.measure(outputs, worker, self._score_items)
         return metrics
 
     def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        if (items := self._item_ranking(worker)) is not None:
+            recall = metric_names(self._list_length)[1]
+            return {name: value for name, value in items.popularity_figures().items() if name.endswith(recall)}
         return {f"{split}_roc_auc": 0.5 for split in self.splits}
 
     def doubts(self, measured: Mapping[str, float]) -> list[str]:

@@ -466,7 +466,7 @@ def test_figures_are_those_of_all_scores_by_hand() -> None:
         workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=False, links=LINKS)
         found = Threads.run(lambda comm: TASK.measure(out[workers(comm).owned], workers(comm)), ranks)  # noqa: B023
         assert all(figures == found[0] for figures in found)
-        assert set(found[0]) == set(TASK.names)
+        assert set(found[0]) == {f"{split}_{name}" for split in TASK.splits for name in TASK.metrics}
         for index, (split, pairs) in enumerate((("val", LINKS.val), ("test", LINKS.test))):
             negative = LINKS.negative_pairs(pairs, np.arange(len(pairs)), 7, derive(LINKS.seed, index), evaluates=True)
             scores = np.array(

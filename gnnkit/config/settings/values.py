@@ -8,7 +8,7 @@ from gnnkit.errors import UserError
 from gnnkit.utils.ranges import is_url, local_path, one_of, shown
 
 AUTO = "auto"
-WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
+WRITTEN = ("predictions", "logits", "probabilities", "embeddings", "vectors")
 MAX_NODES = 1000  # explained in one run
 MAX_RUNS = 64  # compared in one report
 LEAST_MEMORY, MOST_MEMORY = 2**26, 2**60  # limits of job=import's memory, in bytes

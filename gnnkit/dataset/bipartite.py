@@ -1,0 +1,81 @@
+"""Edge tables of users and items, whose ids are separate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnkit.graph import Graph, Relation
+from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.feature_columns import find_readings, warn_readings
+from gnnkit.graph.ids import find_ids
+from gnnkit.graph.table import Table
+from gnnkit.graph.values import is_text
+from gnnkit.utils.checks import Array
+
+COLUMNS = (("user", "item"), ("user_id", "item_id"), ("userId", "itemId"))  # ends that are read without a key
+_SUFFIXES = ("_id", "Id")
+_RELATION = "to"  # PyG's name of an unnamed relation
+
+
+def name_types(ends: Sequence[str]) -> tuple[str, str]:
+    """Names the node types after the columns of their ids, without a suffix for id."""
+    first, second = (_without_suffix(name) for name in ends)
+    return first, second
+
+
+def _without_suffix(name: str) -> str:
+    return next((name.removesuffix(end) for end in _SUFFIXES if name.endswith(end) and name != end), name)
+
+
+def are_disjoint(table: Table, ends: Sequence[str]) -> bool:
+    """Returns whether no source is a destination, of at least two each."""
+    sources, destinations = (pc.unique(table.plain(name)) for name in ends)
+    if sources.type != destinations.type or min(len(sources), len(destinations)) < 2:
+        return False
+    return not pc.any(pc.is_in(sources, value_set=destinations)).as_py()
+
+
+def read_bipartite(table: Table, ends: tuple[str, str], columns: Sequence[str], hint: str) -> Graph:
+    """Returns the graph of a table with two node types, in ascending order of ids.
+
+    Args:
+        table: The edges.
+        ends: Columns of the sources' and the destinations' ids.
+        columns: Columns of edge features.
+        hint: Appended to errors about a column.
+    """
+    cells = [table.id_column(name) for name in ends]
+    ids = [pc.unique(column).sort() for column in cells]
+    src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
+    (source, destination), counts = name_types(ends), [len(of_type) for of_type in ids]
+    readings = find_readings(table.name, [table], columns, hint)
+    table = table.use_readings(readings)
+    warn_readings(table.name, table.readings)
+    types, names = table.types("type")
+    relations = tuple(Relation(source, name, destination) for name in names or (_RELATION,))
+    graph = Graph.from_edges(
+        src,
+        dst + counts[0],
+        sum(counts),
+        weight=table.weights("weight") if "weight" in table.names else None,
+        edge_features=table.rows(columns),
+        edge_feature_names=table.column_names(columns),
+        edge_category_of=table.category_of(columns),
+        edge_types=np.zeros(len(src), np.int64) if types is None else types,
+        edge_type_names=[relation.edge_type for relation in relations],
+        node_types=((source, counts[0]), (destination, counts[1])),
+        relations=relations,
+    )
+    return replace(graph, node_ids=_join(ids))  # distinct within a type only
+
+
+def _join(ids: Sequence[pa.Array]) -> Array:  # [num_nodes]
+    """Returns both types' ids, as text if one of them has text ids."""
+    if any(is_text(part.type) for part in ids):
+        return np.array([str(value) for part in ids for value in part.to_pylist()], np.str_)
+    return np.concatenate([numbers_of(part) for part in ids])

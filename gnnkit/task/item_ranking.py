@@ -1,0 +1,210 @@
+"""Ranks all destinations of a relation, such as items, for its sources, such as users.
+
+Scores are computed for a block of sources at a time. The blocks do not depend on the
+number of ranks, so all metrics and lists are those of one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.engine import Tally
+from gnnkit.engine.remote import Lookup
+from gnnkit.graph import Ids
+from gnnkit.sampler.links import Links
+from gnnkit.strategy import Worker
+
+_CELLS = 2**22  # numbers in memory at a time
+Scorer = Callable[[Tensor, Tensor], Tensor]  # [b, width], [num_items, width] -> [b, num_items]
+
+
+def metric_names(k: int) -> tuple[str, str, str]:
+    """Names the ranking metrics, the first of which selects the best model."""
+    return f"ndcg_{k}", f"recall_{k}", "full_mrr"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemLists:
+    """The items of each source, as positions among all sources and items."""
+
+    indptr: Ids  # [num_sources + 1]
+    items: Ids  # [num_pairs]
+
+    @classmethod
+    def of(cls, pairs: Ids, ends: tuple[int, int, int, int]) -> ItemLists:
+        """Groups pairs [k, 2] of node ids by source, without duplicates."""
+        sources, items = np.unique(pairs - [ends[0], ends[2]], axis=0).T if len(pairs) else np.empty((2, 0), np.int64)
+        return cls(np.searchsorted(sources, np.arange(ends[1] - ends[0] + 1)), np.ascontiguousarray(items))
+
+    def cells(self, sources: Ids) -> tuple[Tensor, Tensor]:  # [k], [k]
+        """Returns the rows in `sources` and the items of all their pairs."""
+        counts = self.indptr[sources + 1] - self.indptr[sources]
+        rows = np.repeat(np.arange(len(sources)), counts)
+        places = np.arange(len(rows)) + np.repeat(self.indptr[sources] - np.cumsum(counts) + counts, counts)
+        return torch.from_numpy(rows), torch.from_numpy(self.items[places])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopItems:
+    """The best unseen items of each source, best first."""
+
+    items: Tensor  # [num_sources, k] int64 positions among the items
+    scores: Tensor  # [num_sources, k] -inf where a source has fewer unseen items
+
+
+class ItemRanking:
+    """Ranks a relation's destinations for each source, without those already seen."""
+
+    def __init__(self, links: Links, k: int, cost: int = 1) -> None:
+        """Groups the edges by source.
+
+        Args:
+            links: The edges to predict, with a relation between two node types.
+            k: Length of the ranked lists.
+            cost: Numbers in memory per score. Default: 1.
+        """
+        assert links.relation is not None
+        assert links.relation.ends is not None
+        self.links, self.k, self._cost = links, k, cost
+        self.ends = ends = links.relation.ends
+        self.num_sources, self.num_items = ends[1] - ends[0], ends[3] - ends[2]
+        training = _decode(links.training, links.num_nodes)
+        self.popularity = torch.from_numpy(np.bincount(training[:, 1] - ends[2], minlength=self.num_items)).double()
+        self.known = ItemLists.of(_decode(links.known, links.num_nodes), ends)
+        # The test set's seen items include the validation edges.
+        seen = {"val": training, "test": np.concatenate([training, links.val])}
+        self._seen = {name: ItemLists.of(pairs, ends) for name, pairs in seen.items()}
+        self._wanted = {name: ItemLists.of(getattr(links, name), ends) for name in seen}
+        self._by_popularity: dict[str, float] | None = None
+
+    @torch.no_grad()
+    def measure(self, outputs: Tensor, worker: Worker, scorer: Scorer) -> dict[str, float]:
+        """Averages recall, NDCG and MRR over the sources of held-out edges. Collective.
+
+        Args:
+            outputs: [num_owned, width] outputs for this rank's nodes.
+            worker: This rank.
+            scorer: Scores all items for some sources.
+        """
+        if self._by_popularity is None:
+            figures = self._measure(worker, lambda sources: self._popular_blocks(sources, worker))
+            self._by_popularity = {f"{split}_popularity_{name}": value for (split, name), value in figures.items()}
+        figures = self._measure(worker, lambda sources: self._blocks(outputs, worker, scorer, sources))
+        return {f"{split}_{name}": value for (split, name), value in figures.items()} | self._by_popularity
+
+    def popularity_figures(self) -> Mapping[str, float]:
+        """Returns the metrics of ranking by the number of training edges.
+
+        Follows `measure`.
+        """
+        prefix = "popularity_"
+        return {name.replace(prefix, ""): value for name, value in (self._by_popularity or {}).items()}
+
+    @torch.no_grad()
+    def top(self, outputs: Tensor, worker: Worker, scorer: Scorer) -> TopItems | None:
+        """Returns the k best items without an edge for each source. Collective.
+
+        Returns None on other ranks than the leader. The arguments are those of
+        `measure`.
+        """
+        k = min(self.k, self.num_items)
+        parts = []
+        for sources, scores in self._blocks(outputs, worker, scorer, np.arange(self.num_sources)):
+            scores[self.known.cells(sources)] = -torch.inf
+            best = scores.topk(k, dim=1)
+            parts.append((torch.from_numpy(sources).to(scores.device), best.indices, best.values))
+        columns = [worker.comm.gather(torch.cat(column)) for column in zip(*parts, strict=True)]
+        if not columns[0]:
+            return None
+        rows, items, values = map(torch.cat, columns)
+        order = torch.argsort(rows)
+        return TopItems(items[order], values[order])
+
+    def _measure(
+        self, worker: Worker, blocks: Callable[[Ids], Iterator[tuple[Ids, Tensor]]]
+    ) -> dict[tuple[str, str], float]:
+        """Averages the metrics by split. Collective."""
+        figures: dict[tuple[str, str], float] = {}
+        for split, wanted in self._wanted.items():
+            sources = np.flatnonzero(np.diff(wanted.indptr))
+            sums = torch.zeros(3, dtype=torch.float64, device=worker.device)
+            for block, scores in blocks(sources) if len(sources) else ():
+                sums += rank_block(scores, self._seen[split].cells(block), wanted.cells(block), self.k)
+            means = worker.comm.all_reduce(sums) / max(len(sources), 1)
+            if len(sources):
+                names = metric_names(self.k)
+                figures |= {(split, name): float(mean) for name, mean in zip(names, means, strict=True)}
+        return figures
+
+    def _blocks(self, outputs: Tensor, worker: Worker, scorer: Scorer, sources: Ids) -> Iterator[tuple[Ids, Tensor]]:
+        """Yields sources and their scores [b, num_items], at least once. Collective.
+
+        Rank r scores the blocks r, r + P, ...
+
+        Args:
+            outputs: [num_owned, width] outputs for this rank's nodes.
+            worker: This rank.
+            scorer: Scores all items for some sources.
+            sources: [k] positions among the sources.
+        """
+        lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
+        reach, places = lookup.find(np.arange(*self.ends[2:]))
+        items = reach(outputs)[places]
+        for block in self._split(sources, worker):
+            reach, places = lookup.find(block + self.ends[0])
+            yield block, scorer(reach(outputs)[places], items)
+
+    def _popular_blocks(self, sources: Ids, worker: Worker) -> Iterator[tuple[Ids, Tensor]]:
+        """Yields sources with each item's number of training edges. Not collective."""
+        scores = self.popularity.to(worker.device)
+        for block in self._split(sources, worker):
+            yield block, scores.repeat(len(block), 1)
+
+    def _split(self, sources: Ids, worker: Worker) -> Iterator[Ids]:
+        """Yields this rank's blocks, equally many on all ranks."""
+        size = max(_CELLS // max(self.num_items * self._cost, 1), 1)
+        rank, num_ranks = worker.comm.rank, worker.comm.world_size
+        for first in range(0, len(sources), size * num_ranks):
+            yield sources[first + rank * size : first + (rank + 1) * size]
+
+
+def rank_block(
+    scores: Tensor, seen: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor], k: int
+) -> Tensor:  # [3] float64
+    """Sums NDCG, recall and the reciprocal rank of the best wanted item over sources.
+
+    Ties of the reciprocal rank count half.
+
+    Args:
+        scores: [b, num_items], which change.
+        seen: Rows and items to exclude, unless wanted.
+        wanted: Rows and items of held-out edges, at least one per row.
+        k: Length of the ranked lists.
+    """
+    if not len(scores):
+        return torch.zeros(3, dtype=torch.float64, device=scores.device)
+    rows, device, k = wanted[0].to(scores.device), scores.device, min(k, scores.shape[1])
+    targets = scores[wanted]
+    scores[seen], scores[wanted] = -torch.inf, -torch.inf
+    best = torch.full((len(scores),), -torch.inf, dtype=scores.dtype, device=device)
+    best = best.scatter_reduce(0, rows, targets, "amax")[:, None]
+    ranks = 1 + (scores > best).sum(1).double() + 0.5 * (scores == best).sum(1)
+    scores[wanted] = targets
+    is_wanted = torch.zeros(scores.shape, dtype=torch.bool, device=device)
+    is_wanted[wanted] = True
+    hits = is_wanted.gather(1, scores.topk(k, dim=1).indices).double()
+    gains = 1 / torch.log2(torch.arange(2, k + 2, dtype=torch.float64, device=device))
+    counts = is_wanted.sum(1)
+    ndcg = (hits @ gains) / gains.cumsum(0)[counts.clamp(max=k) - 1]
+    return torch.stack([ndcg.sum(), (hits.sum(1) / counts).sum(), (1 / ranks).sum()])
+
+
+def _decode(codes: Ids | None, num_nodes: int) -> Ids:  # [k, 2]
+    """Returns the pairs of codes from `gnnkit.sampler.links.codes`."""
+    assert codes is not None, "the ranking needs the filter of edges"
+    return np.stack([codes % num_nodes, codes // num_nodes], 1)

@@ -1,0 +1,129 @@
+"""Files of a run that ranks items: recommendations and vectors of the score."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+import gnnkit
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Relation
+from tests.runs import BARE
+
+USERS, ITEMS, K = 30, 24, 5
+PAGE = Path(__file__).resolve().parents[2] / "docs/howto/recommend.md"
+FLAT_INDEX = """
+import numpy as np
+
+METRIC_INNER_PRODUCT = 0
+
+
+class IndexHNSWFlat:
+    def __init__(self, width, links, metric):
+        assert metric == METRIC_INNER_PRODUCT
+
+    def add(self, rows):
+        self.rows = rows
+
+    def search(self, queries, k):
+        scores = queries @ self.rows.T
+        order = np.argsort(-scores, 1)[:, :k]
+        return np.take_along_axis(scores, order, 1), order
+"""  # stands in for faiss
+
+
+def users_and_items() -> Graph:
+    """Returns users of two tastes, with items of both, and text ids."""
+    rng = np.random.default_rng(0)
+    chosen = rng.random((USERS, ITEMS)) < np.where(np.arange(USERS)[:, None] % 2 == np.arange(ITEMS) % 2, 0.5, 0.05)
+    src, dst = np.nonzero(chosen)
+    return Graph.from_edges(
+        src,
+        dst + USERS,
+        USERS + ITEMS,
+        edge_types=np.zeros(len(src), np.int64),
+        edge_type_names=["user-buys-item"],
+        node_types=(("user", USERS), ("item", ITEMS)),
+        relations=(Relation("user", "buys", "item"),),
+        node_ids=np.array([*(f"u{i}" for i in range(USERS)), *(f"i{i}" for i in range(ITEMS))]),
+    )
+
+
+def run(folder: Path, **keys: Any) -> Any:
+    task = {"name": "link_prediction", "width": 8, "loss": "softmax", "negatives": 3, "top_k": K}
+    task |= keys.pop("task", {})
+    return gnnkit.train(
+        users_and_items(),
+        strategy="vertex_centric",
+        workers=keys.pop("workers", 1),
+        comm="threads",
+        inputs="learned",
+        embedding=8,
+        model={"name": "rgcn", "num_layers": 1},
+        task=task,
+        trainer=keys.pop("trainer", {"max_epochs": 15, "lr": 0.05}),
+        output=str(folder),
+        **BARE,
+        **keys,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_run_recommends_unseen_items_by_the_vectors_it_writes(workers: int, tmp_path: Path) -> None:
+    graph, folder = users_and_items(), tmp_path / "run"
+    result = run(folder, workers=workers, write=["predictions", "vectors"])
+    top = pyarrow.parquet.read_table(folder / "topk.parquet").to_pydict()
+    assert list(top) == ["user", "rank", "item", "score"]
+    vectors = {name: np.load(folder / "vectors" / f"{name}.npy") for name in ("user", "item")}
+    ids = {name: np.load(folder / "vectors" / f"{name}_ids.npy") for name in ("user", "item")}
+    assert graph.node_ids is not None
+    np.testing.assert_array_equal(np.concatenate([ids["user"], ids["item"]]), graph.node_ids)
+    scores = (vectors["user"] @ vectors["item"].T).astype(np.float64)
+    seen = np.zeros(scores.shape, bool)
+    seen[graph.csc.indices, np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr)) - USERS] = True
+    scores[seen] = -np.inf
+    best = np.argsort(-scores, 1)[:, :K]
+    assert top["item"] == ids["item"][best].ravel().tolist()
+    assert top["user"] == np.repeat(ids["user"], K).tolist()
+    assert top["rank"] == [*range(1, K + 1)] * USERS
+    np.testing.assert_allclose(top["score"], np.take_along_axis(scores, best, 1).ravel(), rtol=1e-5)
+    assert result["test_recall_5"] > result["test_popularity_recall_5"]
+    assert result["best_value"] == pytest.approx(result["val_ndcg_5"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_early_stopping_and_a_trained_model_rank_items_too(tmp_path: Path) -> None:
+    trained = run(tmp_path / "run", trainer={"max_epochs": 60, "patience": 2, "check_val_every_n_epoch": 1, "lr": 0.05})
+    assert trained["stopped"] is not None
+    tested = gnnkit.predict(tmp_path / "run", users_and_items(), job="test", output=str(tmp_path / "test"))
+    assert tested["test_recall_5"] == pytest.approx(trained["test_recall_5"])
+    one, other = (pyarrow.parquet.read_table(tmp_path / name / "topk.parquet") for name in ("run", "test"))
+    assert one.column("item").equals(other.column("item"))
+
+
+def test_vectors_need_a_dot_product(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"write=\['vectors'\]: vectors need .*task.decoder=dot"):
+        run(tmp_path / "run", write=["vectors"], task={"decoder": "mlp"})
+
+
+@pytest.mark.slow
+def test_the_documented_search_finds_the_items_of_the_vectors(tmp_path: Path) -> None:
+    """Runs the command of the page where faiss is installed, else in NumPy."""
+    run(tmp_path / "RUN", write=["vectors"])
+    vectors = {name: np.load(tmp_path / "RUN/vectors" / f"{name}.npy") for name in ("user", "item")}
+    expected = np.argsort(-(vectors["user"][:3] @ vectors["item"].T), 1)[:, :10].tolist()
+    command = re.findall(r"```shell\npython -c \"(.*?)\"\n```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+    if importlib.util.find_spec("faiss") is None:
+        (tmp_path / "faiss.py").write_text(FLAT_INDEX)
+    done = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == expected
