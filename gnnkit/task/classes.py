@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -87,10 +88,13 @@ class ClassTask(NodeTask):
         """Returns the classes that a threshold may decide."""
         return range(0 if self.exclusive and num_classes != 2 else num_classes)
 
-    def rare(self, num_classes: int) -> list[int]:
-        """Lists the rare classes that a threshold may decide, known after training."""
-        shares = self._facts.shares
-        return [number for number in self.decided(num_classes) if shares is not None and 0 < shares[number] < RARE]
+    def rare(self, shares: Sequence[float]) -> list[int]:
+        """Lists the rare classes that a threshold may decide.
+
+        Args:
+            shares: [num_classes] of the training nodes.
+        """
+        return [number for number in self.decided(len(shares)) if 0 < shares[number] < RARE]
 
     def above(self, outputs: Tensor) -> Tensor | None:  # [k, num_classes] bool
         """Returns whether probabilities reach the thresholds, if there are any."""
@@ -110,9 +114,9 @@ class ClassTask(NodeTask):
         rows = [sums[0].new_tensor([len(part)]) for part in labels]
         *totals, num_train, num_val = worker.comm.all_reduce(torch.cat([*sums, *rows])).tolist()
         train, val = totals[: outputs.shape[1]], totals[outputs.shape[1] :]
-        self._facts = replace(self._facts, shares=tuple(count / max(num_train, 1) for count in train))
-        if not (rare := self.rare(outputs.shape[1])):
-            self._facts = replace(self._facts, shares=None)
+        shares = tuple(count / max(num_train, 1) for count in train)
+        rare = self.rare(shares)
+        self._facts = replace(self._facts, shares=shares if rare else self._facts.shares)
         if num_val == 0:
             asks = self.calibration == TEMPERATURE or (rare and AUTO in (self.threshold, self.calibration))
             return [_NOT_VALIDATED] if asks else []
@@ -168,7 +172,7 @@ class ClassTask(NodeTask):
     def _decisions(self, outputs: Tensor, worker: Worker) -> Json:
         """Returns thresholds of rare classes, their table, and calibration errors."""
         numbers, levels, table = self.decided(outputs.shape[1]), self._facts.thresholds, None
-        rare = self.rare(outputs.shape[1]) or list(numbers[-1:] if self.exclusive else numbers)
+        rare = self.rare(self._facts.shares or ()) or list(numbers[-1:] if self.exclusive else numbers)
         if self.exclusive and rare:
             splits = {split: self._gathered(split, rare[0], outputs, worker) for split in ("val", "test")}
             filled = {split: rows for split, rows in splits.items() if rows is not None and len(rows)}

@@ -20,6 +20,7 @@ from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import real, shown
 
 BALANCED = "balanced"
+AVERAGE_PRECISION = "average_precision"
 MAX_WEIGHT = 1e6
 UNEVEN = 0.3  # share of the training nodes below which the smaller of two classes is ranked
 
@@ -27,12 +28,13 @@ UNEVEN = 0.3  # share of the training nodes below which the smaller of two class
 class NodeClassification(ClassTask):
     """Choose this task if each node has one class. The loss is the cross-entropy.
 
-    With two classes, ROC AUC and average precision of the second class are also
-    measured, exactly, on the leader from all nodes' scores.
+    With two classes, ROC AUC and average precision are also measured, exactly, on the
+    leader from all nodes' scores. Average precision is that of the second class, or of
+    the first one if it has under `UNEVEN` of the training nodes.
     """
 
     metrics = ("accuracy", "macro_f1")
-    metrics_of_some = ("roc_auc", "average_precision")
+    metrics_of_some = ("roc_auc", AVERAGE_PRECISION)
     without_learning = "the most frequent class for every node"
     exclusive = True
 
@@ -95,7 +97,9 @@ class NodeClassification(ClassTask):
     def begin(self, worker: Worker) -> None:
         counts, val_counts = _class_counts(worker, Split.TRAIN, Split.VAL)
         self._ranking = ranking_metric(counts.tolist(), val_counts.tolist())
-        self._is_rare = self._ranking is not None and float(counts.min()) < RARE * float(counts.sum())
+        self._is_rare = self._ranking == AVERAGE_PRECISION
+        if not self._recalled and len(counts) == 2 and counts.min() < UNEVEN * counts.sum():
+            self._facts = replace(self._facts, shares=tuple((counts / counts.sum()).tolist()))
         if self._factors is None and not self._recalled:
             self._factors = self._make_factors(counts)
         if self._factors is not None:
@@ -155,7 +159,10 @@ class NodeClassification(ClassTask):
         metrics = super().measure(outputs, worker)
         for split in self.splits if outputs.shape[1] == 2 else ():
             logits, labels = rows_of(split, outputs, worker)
-            areas = areas_of_all(logits[:, 1:] - logits[:, :1], labels[:, None], worker)
+            shares = self._facts.shares or (1.0, 0.0)
+            ranked = 0 if shares[0] < shares[1] else 1
+            scores = logits[:, [ranked]] - logits[:, [1 - ranked]]
+            areas = areas_of_all(scores, (labels == ranked)[:, None], worker)
             metrics |= {f"{split}_{name}": value for name, value in areas.items()}
         return metrics
 
@@ -223,7 +230,7 @@ def _class_counts(worker: Worker, *splits: Split) -> Tensor:  # [num_splits, num
 def ranking_metric(train: Sequence[float], val: Sequence[float]) -> str | None:
     """Returns the metric for two uneven classes, if validation can measure it.
 
-    It is the average precision of a rare second class, and otherwise ROC AUC.
+    It is the average precision of a rare class, and otherwise ROC AUC.
 
     Args:
         train: [num_classes] number of training nodes per class.
@@ -231,7 +238,7 @@ def ranking_metric(train: Sequence[float], val: Sequence[float]) -> str | None:
     """
     if len(train) != 2 or not all(val) or min(train) >= UNEVEN * sum(train):
         return None
-    return "average_precision" if train[1] < RARE * sum(train) else "roc_auc"
+    return AVERAGE_PRECISION if min(train) < RARE * sum(train) else "roc_auc"
 
 
 def _weights(value: object) -> str | tuple[float, ...] | None:

@@ -128,7 +128,8 @@ def test_uneven_classes_are_judged_by_the_mean_over_classes(
 
 
 @pytest.mark.parametrize(
-    ("share", "figure"), [(0.05, "val_average_precision"), (0.2, "val_roc_auc"), (0.4, None), (0.95, "val_roc_auc")]
+    ("share", "figure"),
+    [(0.05, "val_average_precision"), (0.2, "val_roc_auc"), (0.4, None), (0.95, "val_average_precision")],
 )
 def test_two_uneven_classes_are_judged_by_their_ranking(share: float, figure: str | None) -> None:
     labels = (np.arange(400) % 100 < 100 * share).astype(np.int64)
