@@ -156,6 +156,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "sync.trim": [-0.1, 0.5, NAN],
     "sync.mode": ["bsp"],
     "sync.staleness": [-1, 2.5],
+    "sync.gradients_per_step": [0, 1.5],
     "sync.damping": ["linear"],
     "sync.servers": [-1, 2.5, 10**6],
     "sync.on_lost": ["retry"],

@@ -23,8 +23,8 @@ class LeaderSync(ServedSync):
     Only rank 0 holds optimiser state: choose this sync to store that state once. The
     new parameters overwrite those of workers that drifted.
 
-    In the modes async and ssp, a thread of rank 0 applies each gradient on arrival and
-    sends the newest parameters back.
+    In the modes async and ssp, a thread of rank 0 steps, and a worker continues with
+    the newest parameters before its own gradient is applied.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class LeaderSync(ServedSync):
         staleness: int | None = None,
         damping: Damping | None = None,
         on_lost: OnLost = "stop",
+        gradients_per_step: int | None = None,
     ) -> None:
         """Checks the rules.
 
@@ -42,12 +43,13 @@ class LeaderSync(ServedSync):
             average: Name of the aggregation, in sync. Default: weighted (exact).
             trim: Argument of some aggregations. None: the aggregation's default.
             mode: sync, async or ssp. Default: sync.
-            staleness: Number of steps that a worker may be ahead of the slowest one, in
-                ssp. Default: 3.
-            damping: none or staleness. None: staleness in async and ssp.
+            staleness: Maximum staleness of a gradient in steps, in ssp. Default: 3.
+            damping: none or staleness. None: none.
             on_lost: stop, or continue without a lost worker. Default: stop.
+            gradients_per_step: Number of gradients that form a step, in async. Default:
+                the number of workers.
         """
-        super().__init__(make_rules(mode, staleness, damping, average, trim, on_lost), on_lost)
+        super().__init__(make_rules(mode, staleness, damping, average, trim, on_lost, gradients_per_step), on_lost)
         self.steps_here = self.lockstep
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:

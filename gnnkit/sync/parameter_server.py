@@ -25,10 +25,8 @@ class ParameterServer(ServedSync):
     `mode=async` for workers of different speed (Dean et al., NIPS 2012), and `mode=ssp`
     to bound gradient staleness (Ho et al., NIPS 2013).
 
-    A gradient is the worker's contribution to the sum over all rows. With SGD, one
-    gradient from each worker moves the parameters as far as one synchronous step. Adam
-    ignores the scale and moves them further. Momentum and weight decay are applied at
-    each arrival.
+    By default, as many gradients as there are workers form one step in each mode, so
+    that optimisers with momentum take as many steps as in synchronous training.
     """
 
     def __init__(
@@ -40,22 +38,24 @@ class ParameterServer(ServedSync):
         average: str = "weighted",
         trim: float | None = None,
         on_lost: OnLost = "stop",
+        gradients_per_step: int | None = None,
     ) -> None:
         """Checks the rules.
 
         Args:
             mode: sync, async or ssp. Default: sync.
-            staleness: Number of steps that a worker may be ahead of the slowest one, in
-                ssp. Default: 3.
+            staleness: Maximum staleness of a gradient in steps, in ssp. Default: 3.
             servers: Number of additional ranks that serve. Default: 0, a thread of rank
                 0 serves.
-            damping: none or staleness. None: staleness in async and ssp.
+            damping: none or staleness. None: none.
             average: Name of the aggregation, in sync. Default: weighted.
             trim: Argument of some aggregations. None: the aggregation's default.
             on_lost: stop, or continue without a lost worker. Default: stop.
+            gradients_per_step: Number of gradients that form a step, in async. Default:
+                the number of workers.
         """
         self.servers = whole("sync.servers", servers, 0, MAX_SERVERS)
-        super().__init__(make_rules(mode, staleness, damping, average, trim, on_lost), on_lost)
+        super().__init__(make_rules(mode, staleness, damping, average, trim, on_lost, gradients_per_step), on_lost)
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         super().setup(module, comm)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import torch
@@ -23,20 +23,23 @@ MAX_STALENESS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a gradient is applied, and when a worker may continue.
+    """When gradients are applied, and when a worker may continue.
 
-    - sync: one step for all workers' gradients.
-    - async: one step per gradient, on arrival, scaled by the worker's share of the
-    rows. No worker waits.
-    - ssp: like async, but a worker that has pushed c gradients waits while another has
-    pushed fewer than c - `staleness`. `staleness=0` is equivalent to sync.
+    - sync: step c applies the gradients c of all workers.
+    - async: each `joined` gradients form a step, in the order of arrival, with the
+    learning rate scaled by their share of the rows. No worker waits (n-softsync; Zhang
+    et al., IJCAI 2016).
+    - ssp: like sync, but a worker may compute up to `staleness` further gradients with
+    the newest parameters before its last one is applied. No gradient is more than
+    `staleness` versions stale. `staleness=0` is equivalent to sync.
     """
 
     mode: Mode = "sync"
-    staleness: int = 0  # number of steps that a worker may be ahead of the slowest one, in ssp
+    staleness: int = 0  # maximum staleness of a gradient in versions, in ssp
     damping: Damping = "none"  # staleness: divides the rate of a gradient that is tau versions stale by 1 + tau
     aggregation: Aggregation = field(default_factory=Weighted)  # in sync
     on_lost: OnLost = "stop"  # reaction to a lost worker
+    joined: int | None = None  # number of gradients per step, in async. None: the number of workers
 
     @property
     def together(self) -> bool:
@@ -47,11 +50,6 @@ class Rules:
     def exact(self) -> bool:
         """Whether each step equals one process's step."""
         return self.together and self.aggregation.exact
-
-    @property
-    def bound(self) -> float:
-        """Number of steps that a worker may be ahead of the slowest one."""
-        return self.staleness if self.mode == "ssp" else math.inf
 
     def combined(self, gradients: Tensor, shares: Tensor, num_workers: int) -> Tensor:  # [n]
         """Returns the gradient of one step from the remaining workers.
@@ -79,7 +77,13 @@ class Rules:
 
 
 def make_rules(
-    mode: Mode, staleness: int | None, damping: Damping | None, average: str, trim: float | None, on_lost: OnLost
+    mode: Mode,
+    staleness: int | None,
+    damping: Damping | None,
+    average: str,
+    trim: float | None,
+    on_lost: OnLost,
+    joined: int | None,
 ) -> Rules:
     """Checks the keys of `sync` and creates the rules.
 
@@ -87,12 +91,12 @@ def make_rules(
 
     Args:
         mode: sync, async or ssp.
-        staleness: Number of steps that a worker may be ahead of the slowest one, in
-            ssp. None: 3.
-        damping: none or staleness. None: staleness in async and ssp, none in sync.
+        staleness: Maximum staleness of a gradient in versions, in ssp. None: 3.
+        damping: none or staleness. None: none.
         average: Name of the aggregation. async and ssp support `weighted` only.
         trim: Argument of the aggregation. None: the aggregation's default.
         on_lost: stop or continue.
+        joined: Number of gradients per step, in async. None: the number of workers.
     """
     one_of("sync.on_lost", on_lost, ("stop", "continue"))
     one_of("sync.mode", mode, ("sync", "async", "ssp"))
@@ -100,13 +104,27 @@ def make_rules(
         one_of("sync.damping", damping, ("none", "staleness"))
     if staleness is not None and mode != "ssp":
         raise UserError(f"sync.staleness={staleness} applies to sync.mode=ssp only: remove the key")
+    if joined is not None and mode != "async":
+        raise UserError(f"sync.gradients_per_step={joined} applies to sync.mode=async only: remove the key")
+    if joined is not None:
+        whole("sync.gradients_per_step", joined, 1, MAX_STALENESS)
     bound = whole("sync.staleness", STALENESS if staleness is None else staleness, 0, MAX_STALENESS)
-    rules = Rules(mode, bound if mode == "ssp" else 0, damping or "none", aggregation(average, trim), on_lost)
+    rules = Rules(mode, bound if mode == "ssp" else 0, damping or "none", aggregation(average, trim), on_lost, joined)
     if rules.together and damping == "staleness":
         raise UserError(f"sync.damping={damping}: gradients are never stale with sync.mode=sync: remove the key")
     if not rules.together and average != "weighted":
-        raise UserError(f"sync.average={average}: sync.mode={mode} applies each gradient separately: remove the key")
-    return rules if rules.together or damping is not None else replace(rules, damping="staleness")
+        raise UserError(f"sync.average={average}: sync.mode={mode} applies stale gradients: remove the key")
+    return rules
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pushed:
+    """A worker's gradient that no step has applied yet."""
+
+    rank: int
+    gradient: Tensor  # [n]
+    share: float  # of the rows
+    version: int  # of the parameters that the worker read
 
 
 class SteppedParameters(Protocol):
@@ -123,7 +141,8 @@ class VersionedParameters:
     """Parameters with a version number, and a clock per worker.
 
     A worker's clock is the number of gradients that it has pushed. The version is the
-    number of steps. Every gradient takes part in exactly one step.
+    number of steps. Every gradient takes part in exactly one step. Its staleness is the
+    version at that step minus the version that the worker has read.
     """
 
     def __init__(self, model: SteppedParameters, num_workers: int, rules: Rules) -> None:
@@ -138,31 +157,26 @@ class VersionedParameters:
         self.live = set(range(num_workers))  # workers that have neither finished nor been lost
         self.delays: Counter[int] = Counter()  # number of gradients by staleness
         self._read = [0] * num_workers  # version last read by each worker
-        self._round: dict[int, tuple[Tensor, float]] = {}  # gradient and share by worker, for the next step
+        self._pending: list[_Pushed] = []  # in the order of arrival
 
     def push(self, rank: int, gradient: Tensor, share: float) -> None:
         """Accepts a worker's gradient.
 
         Args:
+            rank: The worker.
             gradient: [n] the worker's contribution to the sum over all rows.
             share: The worker's share of the rows.
         """
         assert rank in self.live, f"rank {rank} has ended"
+        assert self.may_start(rank), f"rank {rank} has not waited for the others"
         self.clocks[rank] += 1
-        if self.rules.together:
-            assert rank not in self._round, f"rank {rank} has not waited for the others"
-            self._round[rank] = (gradient, share)
-            self._end_round()
-        else:
-            delay = self.version - self._read[rank]
-            self.delays[delay] += 1
-            self._step_alone(gradient, share, self.rules.rate(delay))
+        self._pending.append(_Pushed(rank, gradient, share, self._read[rank]))
+        self._step_if_complete()
 
     def may_start(self, rank: int) -> bool:
         """Returns whether a worker may read the parameters for its next step."""
-        if self.rules.together:
-            return rank not in self._round
-        return self.clocks[rank] - min((self.clocks[other] for other in self.live), default=0) <= self.rules.bound
+        waiting = sum(pushed.rank == rank for pushed in self._pending)
+        return self.rules.mode == "async" or waiting <= self.rules.staleness
 
     def read(self, rank: int) -> tuple[int, Tensor]:
         """Returns the version and a copy of the parameters, [n]."""
@@ -170,13 +184,13 @@ class VersionedParameters:
         return self.version, self.model.values()
 
     def meet(self) -> None:
-        """Resets all clocks to the same value, after all workers have met.
+        """Applies all gradients that have arrived, after all workers have met.
 
         A worker that skipped steps is then up to date.
         """
-        latest = max((self.clocks[rank] for rank in self.live), default=0)
-        for rank in self.live:
-            self.clocks[rank] = latest
+        if self._pending:
+            self._step(self._pending)
+            self._pending = []
 
     def leave(self, rank: int) -> None:
         """Removes a finished or lost worker, so that no other worker waits for it.
@@ -184,29 +198,48 @@ class VersionedParameters:
         A gradient that has already arrived still counts.
         """
         self.live.discard(rank)
-        self._end_round()
+        self._step_if_complete()
 
-    def _end_round(self) -> None:
-        """Applies a round's step, once every live worker's gradient has arrived."""
-        if self._round and self.live <= self._round.keys():
-            pushed = [self._round[rank] for rank in sorted(self._round)]
-            gradients = torch.stack([gradient for gradient, _ in pushed])
-            shares = torch.tensor([share for _, share in pushed], dtype=gradients.dtype)
-            self._round.clear()
-            self._step(self.rules.combined(gradients, shares, len(self.clocks)), 1.0)
+    def _step_if_complete(self) -> None:
+        """Takes each step whose gradients have arrived."""
+        while joined := self._next():
+            self._pending = [pushed for pushed in self._pending if pushed not in joined]
+            self._step(joined)
 
-    def _step_alone(self, gradient: Tensor, share: float, rate: float) -> None:
-        """Applies a step scaled by the worker's share of the rows.
+    def _next(self) -> list[_Pushed]:
+        """Returns the gradients of the next step, or [] if some have not arrived."""
+        if self.rules.mode == "async":
+            count = min(self.rules.joined or len(self.clocks), len(self.live) or len(self._pending))
+            return self._pending[:count] if len(self._pending) >= count else []
+        first = {pushed.rank: pushed for pushed in reversed(self._pending)}
+        return [first[rank] for rank in sorted(first)] if self.live <= first.keys() else []
 
-        The optimiser gets the mean gradient of these rows, at `share` times the
-        learning rate. With the unscaled rate, Adam would take a complete step per
-        worker. With SGD, both are equivalent. A worker without rows changes nothing.
-        """
-        if share > 0:
-            self._step(gradient / share, share * rate)
+    def _step(self, joined: Sequence[_Pushed]) -> None:
+        """Takes one step with several gradients."""
+        gradients = torch.stack([pushed.gradient for pushed in joined])
+        shares = [pushed.share for pushed in joined]
+        if self.rules.together:
+            combined = self.rules.combined(gradients, torch.tensor(shares, dtype=gradients.dtype), len(self.clocks))
+            self.model.step(combined, 1.0)
         else:
-            self.version += 1
-
-    def _step(self, gradient: Tensor, rate: float) -> None:
-        self.model.step(gradient, rate)
+            delays = [self.version - pushed.version for pushed in joined]
+            self.delays.update(delays)
+            # The optimiser gets the mean gradient, because Adam ignores a gradient's scale.
+            if (total := sum(shares)) > 0:
+                self.model.step(gradients.sum(0) / total, self._rate(shares, delays))
         self.version += 1
+
+    def _rate(self, shares: Sequence[float], delays: Sequence[int]) -> float:
+        """Returns the factor of the learning rate in a step with stale gradients.
+
+        A step with a part of the rows is scaled either by their share or by its
+        staleness, because fewer gradients per step make each of them staler.
+
+        Args:
+            shares: Share of the rows of each gradient.
+            delays: Staleness of each gradient in versions.
+        """
+        damped = sum(share * self.rules.rate(delay) for share, delay in zip(shares, delays, strict=True))
+        if self.rules.mode == "ssp":
+            return damped / sum(shares)
+        return min(damped * (len(self.clocks) / len(shares) if self.rules.damping == "staleness" else 1.0), 1.0)

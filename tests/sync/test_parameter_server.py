@@ -314,8 +314,9 @@ def test_parameters_are_dealt_out_evenly_as_whole_tensors() -> None:
         ),
         (
             {"mode": "async", "average": "median"},
-            r"^sync.average=median: sync.mode=async applies each gradient separately",
+            r"^sync.average=median: sync.mode=async applies stale gradients",
         ),
+        ({"mode": "ssp", "gradients_per_step": 2}, r"^sync.gradients_per_step=2 applies to sync.mode=async only"),
         ({"mode": "bsp"}, r"^sync.mode=bsp is not known"),
     ],
 )
