@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
-from gnnkit.comm.average import to_vector
+from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.strategy import Batch
 from gnnkit.sync import GradientSync, gradients, trained
@@ -212,7 +212,17 @@ class UnwrappedStrategy(SingleDeviceStrategy):
             self._meter.drift = float((before - mean).norm() / mean.norm().clamp(min=1e-30))
 
     def _meet(self, module: Any, optimizer: Optimizer, share: float) -> None:
-        """Takes one step with the gradients of all ranks."""
+        """Takes one step with the gradients of all ranks.
+
+        The step that concludes a superstep is taken on every rank, because local steps
+        continue from its optimiser state.
+        """
+        if module.batch.update == "conclude" and self._sync.lockstep and self._sync.exact:
+            grads = gradients(trained(module))
+            from_vector(self._sync.all_reduce(to_vector(grads)), grads)
+            with self.updates.concluding(optimizer):
+                optimizer.step()
+            return
         states: dict[str, Any] = {"correct": self.updates.correcting, "conclude": self.updates.concluding}
         with states.get(module.batch.update, contextlib.nullcontext)(optimizer):
             self._sync.step(module, optimizer, share)

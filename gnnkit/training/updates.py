@@ -65,11 +65,7 @@ class Updates:
 
     @contextmanager
     def concluding(self, optimizer: Optimizer) -> Iterator[None]:
-        """Like `correcting`, but local steps then continue from a copy of the state.
-
-        If the leader or a server holds that state instead of this rank, the state of
-        local steps does not change.
-        """
+        """Like `correcting`, but local steps then continue from a copy of the state."""
         with self.correcting(optimizer):
             yield
         for parameter, state in self.corrections.items():
