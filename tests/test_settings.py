@@ -202,6 +202,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "callback.summary.depth": COUNT,
     "trainer.max_time": [0, -1, NAN],
     "trainer.patience": COUNT,
+    "trainer.exact_finish": [-0.1, 1, NAN, "always"],
     "trainer.min_delta": [-1, NAN, INF],
     "launcher.num_nodes": [0, -1, 1.5],
     "dataset.duplicates": ["drop", "", None, 1],

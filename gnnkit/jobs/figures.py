@@ -41,6 +41,7 @@ from gnnkit.result.result import versions
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.task.threshold import HALF
+from gnnkit.training.chance import learned_nothing
 from gnnkit.utils.ranges import num_cores
 
 if TYPE_CHECKING:  # programs have figures without importing Lightning
@@ -251,9 +252,6 @@ def exactness(run: RankRun) -> Exactness:
     return Exactness(not reasons, reasons, approximate)
 
 
-MIN_STEPS = 50  # after fewer steps, a model may not have learned yet
-
-
 def _verdict(run: RankRun, scores: Scores) -> Verdict:
     """Returns which model was saved and whether it has learned. Prints warnings.
 
@@ -262,11 +260,16 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     """
     trainer, task, rule, best = run.trainer, run.task, run.site.rule, run.site.validations.best
     saved = rule.best_epoch if rule is not None and rule.parameters is not None else trainer.current_epoch
-    nothing = _learned_nothing(task, scores, trainer.current_epoch, trainer.global_step)
-    name = task.progress
+    nothing = learned_nothing(task, scores.figures, scores.chance, trainer.current_epoch, trainer.global_step)
+    name, finish = task.progress, _exact_finish(run)
     if run.figures.exactness.approximate and best is not None and name in scores.figures:
         is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations are logged as float32
         keep = "" if is_best else f"; trainer.monitor={name} saves the best model"
+        if finish is not None and finish["before"] and finish["since"]:
+            keep += (
+                f"; steps were exact from epoch {finish['epoch']} on, and the best evaluations were {finish['before']['value']:.4g} before "
+                f"and {finish['since']['value']:.4g} since"
+            )
         _print_line(
             f"approximate training: the saved model, of epoch {saved}, has {name}={scores.figures[name]:.4g}; the best "
             f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
@@ -277,7 +280,20 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     for warning in (nothing, single):
         if warning is not None:
             _print_line(f"gnnkit: warning: {warning}")
-    return Verdict(saved, best, nothing, single)
+    return Verdict(saved, best, finish, nothing, single)
+
+
+def _exact_finish(run: RankRun) -> dict[str, Any] | None:
+    """Returns when approximate training became exact, and what this changed."""
+    finish, validations = run.module.exact_finish, run.site.validations
+    if finish is None or not finish.begun:
+        return None
+    return {
+        "epoch": finish.first + 1,
+        "taken_back": finish.taken_back,
+        "before": validations.best_of(lambda epoch: epoch <= finish.first),
+        "since": validations.best_of(lambda epoch: epoch > finish.first),
+    }
 
 
 def _decision(classes: Classes) -> str | None:
@@ -316,34 +332,6 @@ def _single_class(confusion: Mapping[str, Any] | None) -> str | None:
         f"the model predicts the class {confusion['classes'][single]} for every node of the splits, {share:.1f} % of which "
         "have it: try task.class_weights=balanced, or rank nodes by their probability (write=[probabilities])"
     )
-
-
-def _learned_nothing(task: Task, scores: Scores, epochs: int, steps: int) -> str | None:
-    """Returns a warning if the saved model is hardly better than chance."""
-    judged = {name: chance for name, chance in scores.chance.items() if name in scores.figures}
-    skills = [_skill(scores.figures[name], chance, task.is_lower_better(name)) for name, chance in judged.items()]
-    if steps < MIN_STEPS or not skills or any(skill > task.least_skill for skill in skills):
-        return None
-    words = " and ".join(
-        f"{name}={scores.figures[name]:.4g} where {task.without_learning} gives {chance:.4g}"
-        for name, chance in judged.items()
-    )
-    return (
-        f"the model has learned nothing after {epochs} epochs ({steps} steps): {words}; change trainer.lr, "
-        "trainer.max_epochs, the model or the features, or compare with workers=1"
-    )
-
-
-def _skill(value: float, chance: float, lower_is_better: bool) -> float:
-    """Returns 0 at chance level and 1 for a perfect value.
-
-    Also returns 1 if chance is already perfect.
-    """
-    left = chance if lower_is_better else 1 - chance
-    if left <= 0:
-        return 1.0
-    gained = chance - value if lower_is_better else value - chance
-    return gained / left
 
 
 def _print_line(line: str) -> None:

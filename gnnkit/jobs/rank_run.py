@@ -32,12 +32,13 @@ from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import NodeTask, Task
 from gnnkit.training import hooks, resume
+from gnnkit.training.exact_finish import ExactFinish
 from gnnkit.training.finite import Guard, decide_together
 from gnnkit.training.logger import Loggers
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import count_labelled
 from gnnkit.training.saving import Checkpoints
-from gnnkit.training.schedule import Plateau, RateSchedule, Schedules
+from gnnkit.training.schedule import CONSTANT, LATE, Plateau, RateSchedule, Schedules
 from gnnkit.training.step import LOSS, monitored, own_method
 from gnnkit.utils.documents import read_object
 from gnnkit.utils.spans import Spans, record, stop
@@ -228,6 +229,8 @@ def make_module(
     model = job.make_model(worker, job.widths(worker), task, exchanges=exchanges)
     embedding = job.set_up(strategy, worker, model)
     learned = None if embedding is None else embedding.rows
+    finish = _exact_finish(job, strategy, worker)
+    decays = finish is not None and own_method(model, "configure_optimizers") is None
     module = TrainingModule(
         model,
         strategy,
@@ -238,10 +241,11 @@ def make_module(
         optimizer=settings.optimizer,
         lr=settings.learning_rate(model),
         weight_decay=_weight_decay(job, worker, task, model),
-        schedule=_schedule(job, task),
+        schedule=_schedule(job, task, decays=decays),
         clip_norm=settings.clip_norm,
         accumulate=settings.accumulate,
         final_average=settings.final_average,
+        exact_finish=finish,
     )
     _check(job, module)
     return module
@@ -269,8 +273,23 @@ def measured_splits(task: Task) -> Sequence[str] | None:
     return tuple(SPLITS) if isinstance(task, NodeTask) else None
 
 
-def _schedule(job: RankJob, task: Task) -> Schedules | None:
-    """Creates the learning-rate schedule, or None for a constant rate."""
+def _exact_finish(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> ExactFinish | None:
+    """Creates the rule for exact steps at the end, or None if no part needs it."""
+    settings = job.settings.trainer
+    needed = any(part.costs() and part.finishes for part in (strategy, job.sync()))
+    if worker.comm.world_size == 1 or not needed or settings.exact_finish == 0:
+        return None
+    return ExactFinish(settings.max_epochs, settings.exact_finish)
+
+
+def _schedule(job: RankJob, task: Task, *, decays: bool) -> Schedules | None:
+    """Creates the learning-rate schedule, or None for a constant rate.
+
+    Args:
+        job: The job.
+        task: Names the metric of `plateau`.
+        decays: Whether the rate decays at the end by default.
+    """
     settings = job.settings.trainer
     if settings.schedule == "plateau":
         name = monitored(settings.monitor, task)
@@ -278,9 +297,10 @@ def _schedule(job: RankJob, task: Task) -> Schedules | None:
         lower = name == LOSS or task.is_lower_better(name)
         options: Mapping[str, Any] = {"factor": settings.plateau_factor, "patience": settings.plateau_patience}
         return Plateau(name, lower, **{name: value for name, value in options.items() if value is not None})
-    if settings.schedule is None and not settings.warmup_epochs:
+    name = settings.schedule or (LATE if decays else CONSTANT)
+    if name == CONSTANT and not settings.warmup_epochs:
         return None
-    return RateSchedule(settings.schedule, settings.warmup_epochs, settings.max_epochs)
+    return RateSchedule(name, settings.warmup_epochs, settings.max_epochs)
 
 
 def _check(job: RankJob, module: TrainingModule) -> None:

@@ -300,6 +300,7 @@ class ExecutionStrategy(ABC):
     steps: Steps = Steps()
     supports: Collection[Ability] = ()  # one instance of each kind
     tally: Tally  # exchanges of all batches in the run
+    finishes: bool = False  # whether `make_exact` makes approximate steps exact
     shares: Sequence[float] | None = None  # [world_size] shares of a step's seeds. None: equal
 
     def ability(self, kind: type[A]) -> A | None:
@@ -367,6 +368,12 @@ class ExecutionStrategy(ABC):
             epoch: Number of the epoch.
             measured: This rank's measurements of the epoch.
             model: The model, with this rank's parameters.
+        """
+
+    def make_exact(self, epoch: int) -> None:  # noqa: B027 - a no-op without `finishes`
+        """Makes all later steps exact, from epoch `epoch` on.
+
+        Called on all ranks, which hold equal parameters, before an epoch.
         """
 
     def deal(self, shares: Sequence[float]) -> None:

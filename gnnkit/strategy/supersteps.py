@@ -79,6 +79,7 @@ class Supersteps:
                         f"strategy.{name}={value} must be null: only strategy.local_iterations=auto reads the key"
                     )
         self.first = 0  # the superstep's first epoch
+        self._over = False  # whether `end` was called
         self.lengths = [[0, self.length]]  # first epoch and length, at each change
         self.wait, self.last_wait = 0, 1  # supersteps to wait before lengthening, now and after the last shortening
         self.drift = 0.0  # this rank's drift in the superstep
@@ -119,7 +120,15 @@ class Supersteps:
 
     def exchanges(self, epoch: int) -> bool:
         """Returns whether an epoch is the last of its superstep."""
+        if self._over:
+            return True
         return (epoch + 1) % self.length == 0 if self.rule is None else epoch >= self.first + self.length - 1
+
+    def end(self, epoch: int) -> None:
+        """Makes each epoch a superstep, from `epoch` on."""
+        self._over = True
+        if self.drifts:
+            self.lengths.append([epoch, 1])
 
     def update(self, epoch: int) -> Update:
         """Returns what follows an epoch's backward pass."""
@@ -137,7 +146,7 @@ class Supersteps:
             measured: This rank's measurements of that epoch.
             comm: Connects the workers.
         """
-        if self.rule is None:
+        if self.rule is None or self._over:
             return
         meeting = measured.seconds_exchange + measured.seconds_sync
         self.seconds += torch.tensor([meeting, meeting + measured.seconds_compute])

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import nn
 
 from gnnkit.engine import ShardAdjacency
-from gnnkit.exchange import Exact, ForwardPasses, RowExchange
+from gnnkit.exchange import Exact, ForwardPass, ForwardPasses, RowExchange
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
@@ -63,6 +63,7 @@ class VertexCentric(ExecutionStrategy):
     """
 
     reads = Reads(all_edges=True)
+    finishes = True
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class VertexCentric(ExecutionStrategy):
         """
         self.supersteps = Supersteps(local_iterations, max_drift, max_iterations)
         self._reads: DiskReads | None = None  # if rows stay on disk
+        self._is_exact = False  # whether `make_exact` was called
         self.exchange, drift = exchange or Exact(), self.supersteps.drifts
         if drift:
             self.exchange.check_pauses("strategy.local_iterations above 1")
@@ -136,6 +138,10 @@ class VertexCentric(ExecutionStrategy):
         if self._reads is not None:
             self._reads.end_epoch(None)
 
+    def make_exact(self, epoch: int) -> None:
+        self._is_exact = True
+        self.supersteps.end(epoch)
+
     def figures(self) -> dict[str, Any]:
         figures = {"supersteps": self.supersteps.lengths}
         return figures if self._reads is None else figures | {"features_read": self._reads.figures()}
@@ -153,9 +159,8 @@ class VertexCentric(ExecutionStrategy):
     def _batch(self, epoch: int) -> Batch:
         exchanges, supervised = self.supersteps.exchanges(epoch), self.supervision.epoch(epoch)
         key = derive(self.seed, epoch)
-        adjacencies = ShardAdjacency.layers(
-            supervised.engine, self.num_layers, key, self.passes.step(key, exchanges=exchanges)
-        )
+        forward = ForwardPass() if self._is_exact else self.passes.step(key, exchanges=exchanges)
+        adjacencies = ShardAdjacency.layers(supervised.engine, self.num_layers, key, forward)
         return Batch(
             self.x,
             adjacencies,

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.comm.average import from_vector, to_vector
+from gnnkit.comm.average import from_vector, to_vector, weighted_mean
+from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync, gradients, trained
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
@@ -44,6 +45,7 @@ class Neighbour(GradientSync):
     exact = False
     drifts = True
     collective = False
+    finishes = True
 
     def __init__(self, exchange: Literal["gradients", "parameters"] = "gradients", rounds: int = 1) -> None:
         """Checks the options.
@@ -54,6 +56,7 @@ class Neighbour(GradientSync):
         """
         self.exchange = one_of("sync.exchange", exchange, ("gradients", "parameters"))
         self.rounds = whole("sync.rounds", rounds, 1, MAX_COUNT)
+        self._exact_steps: AllReduce | None = None  # set by `make_exact`
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         super().setup(module, comm)
@@ -79,7 +82,17 @@ class Neighbour(GradientSync):
         if self.own_mailbox is not None:
             self.own_mailbox.close()
 
+    def make_exact(self, module: nn.Module, optimizer: Optimizer, *, restarts: bool) -> None:
+        named = [item for state in optimizer.state.values() for item in state.items()]
+        if moments := [value for name, value in named if isinstance(value, Tensor) and name != "step"]:
+            from_vector(weighted_mean(to_vector(moments), self.comm, 1.0), moments)
+        self._exact_steps = AllReduce()
+        self._exact_steps.setup(module, self.comm)
+
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
+        if self._exact_steps is not None:
+            self._exact_steps.step(module, optimizer, share)
+            return
         parameters = trained(module)
         grads = gradients(parameters)
         if self.exchange == "parameters":

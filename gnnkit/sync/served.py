@@ -6,6 +6,7 @@ import heapq
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -76,20 +77,27 @@ class Served:
         optimizer.state.clear()  # left by local steps
         setattr(optimizer, "_opt_called", True)  # noqa: B010 - schedules would warn that no step was made
 
-    def settle(self, module: nn.Module) -> None:
+    def settle(self, module: nn.Module, *, together: bool = False) -> None:
         """Fetches the optimiser's state to rank 0, and the newest parameters to all.
 
         With synchronous steps, all workers have the newest parameters, possibly changed
         by local steps, so only rank 0 fetches.
+
+        Args:
+            module: Holds the parameters.
+            together: Whether all later steps are synchronous.
         """
         parameters = trainable(module)
         self._share_out(parameters)
         if self._rules.together and not (self.rank == 0 and self._begun):
             return
-        letters = self._ask({"kind": "state" if self._rules.together else "meet"}, [{} for _ in self._parts])
+        kind = "state" if self._rules.together else "meet"
+        letters = self._ask({"kind": kind, "together": together}, [{} for _ in self._parts])
+        if together:
+            self._rules = replace(self._rules, mode="sync", staleness=0)
         if letters[0].fields["kind"] == "nothing":
             return
-        if not self._rules.together:
+        if kind == "meet":
             self._write(parameters, letters)
         if self.rank == 0:
             self._keep(letters)
@@ -279,7 +287,7 @@ class ServedSync(GradientSync):
             on_lost: stop, or continue without a lost worker.
         """
         self.rules, self.on_lost = rules, on_lost
-        self.lockstep, self.exact = rules.together, rules.exact
+        self.lockstep, self.exact, self.finishes = rules.together, rules.exact, not rules.together
         self._served: Served | None = None
 
     @property
@@ -300,6 +308,13 @@ class ServedSync(GradientSync):
     def settle(self, module: nn.Module, optimizer: Optimizer) -> None:
         if self._served is not None:
             self._served.settle(module)
+
+    def make_exact(self, module: nn.Module, optimizer: Optimizer, *, restarts: bool) -> None:
+        if self._served is None or self.rules.together:
+            return
+        self._served.settle(module, together=True)
+        if restarts:
+            self._served.load_state_dict({})
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._served is None else self._served.state_dict()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ class Server:
     worker may start its next step.
     - state: the reply holds the optimiser's state.
     - meet: the reply holds the parameters and the optimiser's state, and is sent when
-    all workers have asked.
+    all workers have asked. With `together`, all later steps are synchronous.
     - sum: the reply holds the sum of all workers' tensors.
 
     Waiting workers get heartbeats. Worker 0 also sends the initial parameters and
@@ -137,6 +137,8 @@ class Server:
         met = self._shared_kind()
         if met == "meet" and self._parameters is not None:
             self._parameters.meet()
+        if met == "meet" and any(request.letter.fields["together"] for request in self._open.values()):
+            self._step_together()
         total = self._sum() if met == "sum" else {}
         for rank, request in list(self._open.items()):
             if self._lost and self._rules.on_lost == "stop" and (request.kind != "push" or self._rules.mode != "async"):
@@ -148,6 +150,12 @@ class Server:
             elif met == "sum":
                 self._reply(rank, {"kind": "sum"}, total)
         self._send_heartbeats()
+
+    def _step_together(self) -> None:
+        """Makes all later steps synchronous."""
+        self._rules = replace(self._rules, mode="sync", staleness=0)
+        if self._parameters is not None:
+            self._parameters.rules = self._rules
 
     def _shared_kind(self) -> str | None:
         """Returns the kind of request that all live workers wait for."""

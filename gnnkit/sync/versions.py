@@ -224,7 +224,7 @@ class VersionedParameters:
         else:
             delays = [self.version - pushed.version for pushed in joined]
             self.delays.update(delays)
-            # The optimiser gets the mean gradient, because Adam ignores a gradient's scale.
+            # The optimiser gets the mean gradient: Adam ignores a gradient's scale.
             if (total := sum(shares)) > 0:
                 self.model.step(gradients.sum(0) / total, self._rate(shares, delays))
         self.version += 1

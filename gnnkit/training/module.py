@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,9 +24,10 @@ from gnnkit.task import Task
 from gnnkit.task.base import rows_of
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.node_classification import NodeClassification
-from gnnkit.training import hooks, schedule
+from gnnkit.training import chance, hooks, schedule
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.evaluated import Evaluated
+from gnnkit.training.exact_finish import ExactFinish
 from gnnkit.training.joint import JointLoss
 from gnnkit.training.logged import UserLog
 from gnnkit.training.metrics import join_metrics
@@ -150,6 +152,7 @@ class TrainingModule(hooks.OwnHooks):
         accumulate: Number of batches per optimiser step.
         final_average: Whether to save the mean of workers that drifted, rather than
             rank 0's parameters.
+        exact_finish: Makes the last epochs exact. None: their steps remain as they are.
     """
 
     def __init__(
@@ -168,9 +171,10 @@ class TrainingModule(hooks.OwnHooks):
         clip_norm: float | None = None,
         accumulate: int = 1,
         final_average: bool = True,
+        exact_finish: ExactFinish | None = None,
     ) -> None:
         super().__init__()
-        self.final_average = final_average
+        self.final_average, self.exact_finish = final_average, exact_finish
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
         self.task, self.embedding = task or NodeClassification(), embedding
         self.schedule, self.clip_norm, self.accumulate = schedule, clip_norm, accumulate
@@ -179,6 +183,7 @@ class TrainingModule(hooks.OwnHooks):
         self.sync: GradientSync | None = None  # set by `make_trainer`
         self.resumed = (0, 0)  # epoch and step at which this run started
         self.joint_loss = JointLoss()
+        self._is_judged = False  # whether the model was compared with chance
         self.evaluated: Evaluated | None = None  # set within the model's own evaluation step
         self.user_log = UserLog(self)
         self.agrees_to_stop = True  # False: no user code can end training
@@ -187,6 +192,8 @@ class TrainingModule(hooks.OwnHooks):
             model.log = self.user_log.log  # type: ignore[assignment, method-assign]
         self._known = _by_id(self)
         join_metrics(model, worker.comm)
+        if exact_finish is not None:
+            exact_finish.initial = self.snapshot()
 
     def train_dataloader(self) -> EpochBatches:
         epoch, step = self.resumed
@@ -256,6 +263,8 @@ class TrainingModule(hooks.OwnHooks):
         self._put_off_stop()
 
     def on_train_epoch_start(self) -> None:
+        if self.exact_finish is not None:
+            self.exact_finish.begin_epoch(self)
         super().on_train_epoch_start()
         self._put_off_stop()
 
@@ -276,6 +285,8 @@ class TrainingModule(hooks.OwnHooks):
         self.batch = batch = self.filled(batch)
         loss = loss_of(self.model, self.task, batch, batch_idx)
         self.local_loss = loss.detach()
+        if self.exact_finish is not None:
+            self.exact_finish.end_step(self)
         if self._step_apart and self.strategy.steps.drift:
             self.joint_loss.step(self)
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
@@ -369,11 +380,45 @@ class TrainingModule(hooks.OwnHooks):
         def read(outputs: Tensor, worker: Worker) -> dict[str, float]:
             if user_step is not None:
                 self._take_own_step(user_step, *rows_of(split, outputs, worker))
-            if split == "val" and self._step_apart and self.worker.links is None:
-                self.joint_loss.look(self, self.task.losses(*rows_of("train", outputs, worker)))
-            return self.task.measure(outputs, worker) if split == "val" else {}
+            if split == "val" and self.worker.links is None:
+                self._look_at_loss(outputs)
+            if split != "val":
+                return {}
+            measured = self.task.measure(outputs, worker)
+            self._judge(measured, outputs)
+            return measured
 
         return self.evaluation.read(self.model, read)
+
+    def _judge(self, measured: dict[str, float], outputs: Tensor) -> None:
+        """Warns once, after a third of the epochs, if nothing was learned. Collective.
+
+        Args:
+            measured: The joint model's metrics.
+            outputs: [num_owned, width] outputs for this rank's nodes.
+        """
+        epochs, steps, most = self.current_epoch + 1, self.trainer.global_step, self.trainer.max_epochs or 0
+        if self._is_judged or steps < chance.MIN_STEPS or not most <= 3 * epochs < 3 * most:
+            return
+        self._is_judged = True
+        baseline = self.task.chance(outputs, self.worker)
+        warning = chance.learned_nothing(self.task, measured, baseline, epochs, steps)
+        if warning is not None and self.worker.comm.rank == 0:
+            print(f"gnnkit: warning: {warning}", file=sys.stderr, flush=True)
+
+    def _look_at_loss(self, outputs: Tensor) -> None:
+        """Checks the joint model's loss on the training rows. Collective.
+
+        Args:
+            outputs: [num_owned, width] outputs for this rank's nodes.
+        """
+        if not self._step_apart and self.exact_finish is None:
+            return
+        losses = self.task.losses(*rows_of("train", outputs, self.worker))
+        if self._step_apart:
+            self.joint_loss.look(self, losses)
+        if self.exact_finish is not None:
+            self.exact_finish.look(self, losses)
 
     def _take_own_step(self, user_step: Callable[..., Any], logits: Tensor, labels: Tensor) -> None:
         """Calls the model's own evaluation step. Collective.

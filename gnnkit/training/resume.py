@@ -46,6 +46,7 @@ class RankState(TypedDict):
     updates: Kept
     embedding: Kept
     sync: Kept
+    exact_finish: Kept  # empty: training is exact from the start, or not at all
     monitor: Kept | None  # all ranks' state. None: `trainer.monitor` is null
     callbacks: dict[str, Kept]  # by key
     shard: str  # `fingerprint`
@@ -90,6 +91,7 @@ def state(trainer: L.Trainer, module: TrainingModule) -> RankState:
         "updates": _updates(trainer).state_dict(trainer.optimizers[0]),
         "embedding": {} if module.embedding is None else module.embedding.state_dict(),
         "sync": {} if module.sync is None else module.sync.state_dict(),
+        "exact_finish": {} if module.exact_finish is None else module.exact_finish.state_dict(),
         "monitor": None if (rule := monitor(trainer)) is None else rule.gathered(module.worker.comm),
         "callbacks": _callbacks(trainer),
         "shard": fingerprint(module.worker.shard),
@@ -303,6 +305,8 @@ def restore_optimisation(own: RankState, trainer: L.Trainer, module: TrainingMod
         module.strategy.load_state_dict(own["strategy"])
     if module.sync is not None:
         module.sync.load_state_dict(own["sync"])
+    if module.exact_finish is not None and own["exact_finish"]:
+        module.exact_finish.load_state_dict(own["exact_finish"])
     restore_updates(own, trainer)
     restore_embedding(own, trainer, module)
 

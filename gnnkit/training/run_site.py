@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -85,7 +85,11 @@ class Validations:
 
         None if no validation returned a number.
         """
-        looks = [(value, epoch) for _, value, epoch in self.looks if not math.isnan(value)]
+        return self.best_of(lambda _: True)
+
+    def best_of(self, chosen: Callable[[int], bool]) -> dict[str, float] | None:
+        """Returns `best` of the validations in the chosen epochs, counted from 1."""
+        looks = [(value, epoch) for _, value, epoch in self.looks if not math.isnan(value) and chosen(epoch)]
         if not looks:
             return None
         sign = -1 if self.lower_is_better else 1

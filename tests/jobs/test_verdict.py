@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.graph import Graph
 from gnnkit.jobs import figures
-from gnnkit.jobs.outputs import Scores
 from gnnkit.partition import Grid
 from gnnkit.task import Task
 from gnnkit.task.link_prediction import LinkPrediction
@@ -22,6 +22,7 @@ from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
 from gnnkit.testing.ranks import on_ranks
+from gnnkit.training import chance
 from tests.cases import few
 from tests.runs import BARE
 
@@ -82,7 +83,7 @@ def make_graph(task: str) -> Graph:
 
 @pytest.fixture(autouse=True)
 def few_steps_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "MIN_STEPS", EPOCHS)
+    monkeypatch.setattr(chance, "MIN_STEPS", EPOCHS)
 
 
 def run(folder: Path, task: str, **keys: Any) -> Any:
@@ -131,8 +132,19 @@ def test_few_steps_and_little_skill_are_no_alarm(
     steps: int, accuracy: float, warns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    scores = Scores({"train_accuracy": accuracy}, chance={"train_accuracy": 0.25})
-    assert (figures._learned_nothing(NodeClassification(), scores, 7, steps) is not None) == warns
+    measured, baseline = {"train_accuracy": accuracy}, {"train_accuracy": 0.25}
+    assert (chance.learned_nothing(NodeClassification(), measured, baseline, 7, steps) is not None) == warns
+
+
+@pytest.mark.slow
+def test_a_run_that_learns_nothing_says_so_after_a_third_of_the_epochs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chance, "MIN_STEPS", 1)
+    trainer = {"lr": 1e-12, "optimizer": "sgd", "max_epochs": 6, "check_val_every_n_epoch": 1}
+    run(tmp_path / "lazy", "node_classification", strategy="vertex_centric", trainer=trainer)
+    said = re.findall(r"has learned nothing after (\d) epochs", capfd.readouterr().err)
+    assert said == ["2", "6"]
 
 
 CHANCE: list[tuple[Task, Any, dict[str, float]]] = [

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from gnnkit.config.settings.fields import Count, CountOrZero, NotNegative, OnlyWith, Positive, Section, Switch, names
-from gnnkit.config.settings.values import LocalPath
+from gnnkit.config.settings.values import AUTO, LocalPath
 from gnnkit.errors import UserError
 from gnnkit.utils.ranges import real, whole
 
-SCHEDULES = ("cosine", "linear", "plateau")
+SCHEDULES = ("constant", "cosine", "linear", "late_linear", "plateau")
 PRECISIONS = (32, 64, "bf16-mixed")
 ON_NAN = ("stop", "skip", "rollback")
 MAX_KEPT = 1000  # checkpoints per run
@@ -30,6 +30,12 @@ OPTIMIZERS = {
     "sgd": OptimizerKind("SGD", 0),
 }
 Share = Annotated[float, functools.partial(real, above=0, below=1)]
+
+
+def _auto_or_share(key: str, value: object) -> float | Literal["auto"]:
+    return "auto" if value == AUTO else real(key, value, low=0, below=1)
+
+
 _PLATEAU = OnlyWith("trainer.schedule=plateau", lambda s: s.trainer.schedule == "plateau")
 _MONITOR = OnlyWith("trainer.monitor=NAME", lambda s: s.trainer.monitor is not None, hint="set trainer.monitor")
 
@@ -61,6 +67,7 @@ class TrainerSettings(Section):
     resume: LocalPath | None
     on_nan: Annotated[OnNan, names(ON_NAN)]
     final_average: Switch
+    exact_finish: Annotated[float | Literal["auto"], _auto_or_share]
     evaluation_memory: Positive  # MiB
     monitor: str | None  # metric that selects the best model, or auto. The task checks the name
     patience: Annotated[Count | None, _MONITOR]  # evaluations without improvement

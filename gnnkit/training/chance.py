@@ -1,0 +1,46 @@
+"""Comparison of a model's metrics with those of a predictor that ignores its input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gnnkit.task import Task
+
+MIN_STEPS = 50  # after fewer steps, a model may not have learned yet
+
+
+def learned_nothing(
+    task: Task, measured: Mapping[str, float], chance: Mapping[str, float], epochs: int, steps: int
+) -> str | None:
+    """Returns a warning if a model is hardly better than chance.
+
+    Args:
+        task: The task.
+        measured: The model's metrics.
+        chance: From `Task.chance`.
+        epochs: Number of completed epochs.
+        steps: Number of optimiser steps.
+    """
+    judged = {name: value for name, value in chance.items() if name in measured}
+    skills = [_skill(measured[name], value, task.is_lower_better(name)) for name, value in judged.items()]
+    if steps < MIN_STEPS or not skills or any(skill > task.least_skill for skill in skills):
+        return None
+    words = " and ".join(
+        f"{name}={measured[name]:.4g} where {task.without_learning} gives {value:.4g}" for name, value in judged.items()
+    )
+    return (
+        f"the model has learned nothing after {epochs} epochs ({steps} steps): {words}; change trainer.lr, "
+        "trainer.max_epochs, the model or the features, or compare with workers=1"
+    )
+
+
+def _skill(value: float, chance: float, lower_is_better: bool) -> float:
+    """Returns 0 at chance level and 1 for a perfect value.
+
+    Also returns 1 if chance is already perfect.
+    """
+    left = chance if lower_is_better else 1 - chance
+    if left <= 0:
+        return 1.0
+    gained = chance - value if lower_is_better else value - chance
+    return gained / left
