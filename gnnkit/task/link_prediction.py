@@ -132,8 +132,8 @@ class LinkPrediction(Task):
         return _TOP_K if self.top_k == "auto" else int(self.top_k or 0)
 
     @property
-    def selects(self) -> str:
-        return f"val_{metric_names(self._list_length)[0]}" if self._ranks else super().selects
+    def progress(self) -> str:
+        return f"val_{metric_names(self._list_length)[0]}" if self._ranks else super().progress
 
     def begin(self, worker: Worker) -> None:
         if self._item_ranking(worker) is not None:

@@ -142,7 +142,7 @@ def test_the_best_model_is_selected_by_the_ranking() -> None:
 
     def begun(comm: Threads, task: LinkPrediction) -> str:
         task.begin(workers(comm))
-        return task.selects
+        return task.progress
 
     assert Threads.run(functools.partial(begun, task=task), 1, timeout=30.0) == ["val_ndcg_20"]
     assert Threads.run(functools.partial(begun, task=other), 1, timeout=30.0) == ["val_mrr"]
