@@ -10,6 +10,7 @@ from gnnkit.errors import UserError
 from gnnkit.utils import moved
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
     from torch import nn
 
     from gnnkit.graph import Graph, Schema
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _OF_WORKERS = {"strategy", "experiment", "workers", "job", "partition", "comm", "launcher", "sync"}
 _DEFAULT_MODEL, _TYPED_MODEL = "gcn", "rgat"  # as chosen by job=init
 _OF_MODEL = {"model", "experiment", "checkpoint"}  # keys that determine the model
-__all__ = ["Result", "UserError", "explain", "export", "load", "predict", "train"]
+__all__ = ["Result", "UserError", "explain", "export", "load", "predict", "serve", "train"]
 
 moved.install()
 
@@ -219,6 +220,40 @@ def export(
 
     weighted = None if edge_weight is None else switch("edge_weight", edge_weight)
     return exporting.export(local_path("checkpoint", run), local_path("path", path), model, edge_weight=weighted)
+
+
+def serve(
+    run: str | Path,
+    graph: Graph | Any = None,
+    *,
+    model: nn.Module | Callable[[int, int], nn.Module] | None = None,
+) -> FastAPI:
+    """Returns a web application that serves a run's predictions.
+
+    `job=predict` computes them once, so answers are equal to its tables. An ASGI server
+    such as uvicorn runs the application. Raises `UserError` as `predict` does, and if
+    FastAPI is not installed.
+
+    Args:
+        run: The run folder of the training.
+        graph: A `Graph`, or PyG's `Data`. Default: the training run's dataset.
+        model: As for `load`, if the model was passed from Python in training.
+    """
+    try:
+        from gnnkit.jobs.serve import application
+    except ImportError as error:
+        raise UserError(f"gnnkit.serve needs {error.name}: pip install gnnkit[serve]") from error
+    from tempfile import TemporaryDirectory
+
+    from gnnkit.graph import Graph
+    from gnnkit.jobs.served import ServedRun, written_by
+    from gnnkit.utils.ranges import local_path
+
+    folder, graph = local_path("checkpoint", run), None if graph is None else Graph.of(graph)
+    with TemporaryDirectory(prefix="gnnkit-serve-") as scratch:
+        keys: dict[str, Any] = {"write": written_by(folder), "write_format": "parquet", "report": False}
+        tables = predict(folder, graph, model=model, folder=Path(scratch) / "tables", **keys).folder
+        return application(ServedRun(folder, tables, graph, model))
 
 
 def _texts(overrides: Sequence[str]) -> Sequence[str]:

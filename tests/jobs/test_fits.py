@@ -55,6 +55,7 @@ REFUSED = [
     [FULL, "types=ignore", "job=predict", TRAINED],
     [SAMPLED, LINKS, "job=explain", TRAINED, "nodes=3"],
     [SAMPLED, LINKS, "job=predict", TRAINED],
+    [FULL, "write=[vectors]"],
     [SAMPLED, LINKS, "write=[probabilities]"],
     [FULL, "trainer.accumulate=2"],
     [PRESET, "strategy.average=parameters", "trainer.accumulate=2"],

@@ -1,0 +1,93 @@
+"""A web application that serves a trained run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt, StrictStr
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gnnkit.errors import UserError
+from gnnkit.jobs.served import NewNode, ServedRun
+from gnnkit.utils.documents import Json
+
+MAX_IDS, MAX_NEW, MAX_EDGES = 10_000, 1_000, 100_000  # of a request
+MAX_BYTES = 16 * 2**20  # of a request's body
+
+NodeId = StrictInt | Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Ids(_Request):
+    """Nodes of the graph."""
+
+    ids: Annotated[list[NodeId], Field(min_length=1, max_length=MAX_IDS)]
+
+
+class Node(_Request):
+    """A new node."""
+
+    id: NodeId
+    features: list[FiniteFloat] = []
+
+
+class NewNodes(_Request):
+    """New nodes and their edges, each a source and a destination."""
+
+    nodes: Annotated[list[Node], Field(min_length=1, max_length=MAX_NEW)]
+    edges: Annotated[list[tuple[NodeId, NodeId]], Field(max_length=MAX_EDGES)] = []
+
+
+def application(run: ServedRun) -> FastAPI:
+    """Returns an application with the routes `/health`, `/predict` and `/predict_new`.
+
+    Requests are bounded, and errors are 4xx answers with a `detail`.
+    """
+    app = FastAPI(title="gnnkit", docs_url=None, redoc_url=None)  # both pages load scripts from the network
+    app.add_middleware(_BoundedBody)
+
+    @app.get("/health")
+    def health() -> Json:
+        return {"nodes": run.num_nodes}
+
+    @app.post("/predict")
+    def predict(request: Ids) -> Json:
+        try:
+            return {"predictions": run.predict(request.ids)}
+        except KeyError as error:
+            raise HTTPException(404, f"ids: no node has the id {error}") from error
+
+    @app.post("/predict_new")
+    def predict_new(request: NewNodes) -> Json:
+        nodes = [NewNode(node.id, node.features) for node in request.nodes]
+        try:
+            return {"predictions": run.predict_new(nodes, request.edges)}
+        except UserError as error:
+            raise HTTPException(422, str(error)) from error
+
+    return app
+
+
+class _BoundedBody:
+    """Rejects requests whose body has an unknown or a large size."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope.get("headers", ()))
+        length = headers.get(b"content-length", b"0")
+        if scope["type"] == "http" and (
+            b"transfer-encoding" in headers or not length.isdigit() or int(length) > MAX_BYTES
+        ):
+            body = json.dumps({"detail": f"the body must have a content-length of at most {MAX_BYTES} bytes"}).encode()
+            kind = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+            await send({"type": "http.response.start", "status": 413, "headers": kind})
+            await send({"type": "http.response.body", "body": body})
+            return
+        await self._app(scope, receive, send)
