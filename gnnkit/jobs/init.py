@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from gnnkit.config import keys
 from gnnkit.config.settings import FEW_EDGES, Settings, with_choice
 from gnnkit.dataset.base import ONE_WAY, both_ways, describe_share
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Ids, Split
+from gnnkit.graph import CSC, Graph, Ids, Split
+from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.jobs import trials
 from gnnkit.jobs.order import Order, absolute
 from gnnkit.jobs.trials import Trial, Trials
@@ -166,7 +167,12 @@ def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
     if "dataset.split" in known:
         graph = graph.draw_split(known["dataset.split"], int(settings.dataset.arguments.get("seed", 0)))
     one_way = known.get("dataset.symmetrize") is True and settings.dataset.arguments.get("symmetrize") is None
-    graphs = {True: graph.symmetrize, False: lambda: graph} if one_way else {False: lambda: graph}
+    graphs: dict[bool | None, Callable[[], Graph]] = {False: lambda: graph}
+    if one_way:
+        graphs[True] = graph.symmetrize
+    if known.get("inputs", "features") == "features" and not graph.schema.several:
+        unnamed = replace(graph, edge_feature_names=None, edge_category_of=None)
+        graphs[None] = lambda: unnamed.with_edges(CSC.from_edges([], [], graph.num_nodes), EdgeColumns())
     fixed: dict[str, Any] = {
         key: known[key] for key in ("task", "inputs", "features.scale", "features.fill") if key in known
     }

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ FILE = "trials.csv"
 MAX_EPOCHS, PATIENCE = 300, 50  # of a trial, and of the written configuration
 MONITOR = "val_loss"
 MACRO = "val_macro_f1"  # mean over classes, for unbalanced classes
+MIN_GAIN = 0.01  # share of the score without edges by which edges must raise it
 _MOST, _LEAST = 1 / 3, 0.5  # share of the time for one trial; share of the last trial's time needed to start another
 Keys = Mapping[str, Any]  # values by configuration key
 
@@ -93,12 +94,13 @@ class Trial:
     epochs: int
     seconds: float
     remark: str = ""
+    has_edges: bool = True  # whether the model read the graph's edges
 
     @property
     def title(self) -> str:
         """The configuration in short form."""
         name, *rest = (str(value) if key == "model" else f"{key.rpartition('.')[2]}={keys.plain(value)}" for key, value in self.keys.items())  # fmt: skip
-        return " ".join([name, *rest])
+        return " ".join([name, *rest, *([] if self.has_edges else ["without edges"])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,23 @@ class Trials:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best score, if any."""
-        return next((trial for trial in self._ordered if trial.score is not None), None)
+        """The trial with the best score, if any, among those with edges."""
+        return next((trial for trial in self._ordered if trial.has_edges and trial.score is not None), None)
+
+    @property
+    def use_of_edges(self) -> str:
+        """Describes whether the edges help, or is empty if this was not tried."""
+        alone = next((trial for trial in self.tried if not trial.has_edges and trial.score is not None), None)
+        if alone is None or alone.score is None or self.best is None or self.best.score is None:
+            return ""
+        gain = (self.best.score - alone.score) * (-1 if self.task.is_lower_better(self.figure) else 1)
+        helps = gain > MIN_GAIN * abs(alone.score)
+        scores = f"{self.figure} {self.best.score:.4g} with edges, {alone.score:.4g} without"
+        return (
+            f"the graph helps: {scores}"
+            if helps
+            else f"the graph does not help: {scores}, so try a model of the columns"
+        )
 
     @property
     def _ordered(self) -> list[Trial]:
@@ -140,7 +157,7 @@ class Trials:
                 f"{numbers} {trial.epochs:6d} {trial.seconds:6.1f}  {' '.join([trial.title, trial.remark]).strip()}"
             )
         end = f": {self.why_ended}" if self.why_ended else ""
-        return [*lines, f"{len(self.tried)} of {self.num_planned} trials{end}"]
+        return [*lines, f"{len(self.tried)} of {self.num_planned} trials{end}", *filter(None, [self.use_of_edges])]
 
     def save(self, folder: Path) -> None:
         """Writes `trials.csv` with a row for each trial, in order."""
@@ -150,7 +167,8 @@ class Trials:
         writer.writerow([*names, self.figure, MONITOR, self.held_back, "epochs", "seconds", "remark"])
         for trial in self.tried:
             values = [trial.keys.get(name, "") for name in names]
-            row = [trial.score, trial.loss, trial.test, trial.epochs, round(trial.seconds, 2), trial.remark]
+            remark = " ".join(filter(None, ["" if trial.has_edges else "without edges", trial.remark]))
+            row = [trial.score, trial.loss, trial.test, trial.epochs, round(trial.seconds, 2), remark]
             writer.writerow([*values, *row])
         write_atomically(folder / FILE, buffer.getvalue().encode())
 
@@ -176,7 +194,7 @@ def candidates(graph: Graph, inputs: str) -> tuple[Keys, ...]:
 
 def run(
     settings: Settings,
-    graphs: Mapping[bool, Callable[[], Graph]],
+    graphs: Mapping[bool | None, Callable[[], Graph]],
     fixed: Keys,
     planned: tuple[Keys, ...],
     usual: bool,
@@ -190,7 +208,9 @@ def run(
 
     Args:
         settings: The configuration of job=init.
-        graphs: Make the training graph with (True) and without reverse edges.
+        graphs: Make the training graph with (True) and without reverse edges, and
+            without any edges (None). The first configuration is also tried without
+            edges, for comparison.
         fixed: Keys of all trials.
         planned: The configurations, in order.
         usual: Whether trials use reverse edges. If both graphs are available, the best
@@ -201,16 +221,18 @@ def run(
     tried: list[Trial] = []
     task: Task = _settings(settings, fixed, {}, allowed).task.create()
     figure = figure or task.progress
-    count, ended = len(planned) + (len(graphs) > 1), ""
-    made_graphs = {usual: graphs[usual]()}
+    count, ended = len(planned) + len(graphs) - 1, ""
+    made_graphs: dict[bool | None, Graph] = {usual: graphs[usual]()}
 
     def found() -> Trials:
         return Trials(task, figure, tuple(tried), count, ended)
 
-    def others() -> Iterator[tuple[Keys, bool]]:
-        yield from ((candidate, usual) for candidate in planned)
+    def others() -> Iterator[tuple[Keys, bool | None]]:
+        yield from ((candidate, usual) for candidate in planned[:1])
+        yield from ((candidate, None) for candidate in planned[:1] if None in graphs)
+        yield from ((candidate, usual) for candidate in planned[1:])
         best = found().best
-        if len(graphs) > 1 and best is not None:
+        if (not usual) in graphs and best is not None:
             yield {**best.keys, "dataset.symmetrize": not usual}, not usual
 
     try:
@@ -221,10 +243,10 @@ def run(
                 break
             if both not in made_graphs:
                 made_graphs[both] = graphs[both]()
-            tried.append(
-                _try(settings, made_graphs[both], figure, fixed, candidate, max(min(left, allowed * _MOST), 1.0))
-            )
-            last = tried[-1]
+            seconds = max(min(left, allowed * _MOST), 1.0)
+            last = _try(settings, made_graphs[both], figure, fixed, candidate, seconds)
+            last = replace(last, has_edges=both is not None)
+            tried.append(last)
             score = last.remark if last.score is None else f"{figure} {last.score:.4f}"
             say(f"[{len(tried)} of {count}] {last.title}: {score} in {last.seconds:.1f} s")
     except KeyboardInterrupt:

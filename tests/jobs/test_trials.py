@@ -146,9 +146,32 @@ def test_balanced_weights_are_tried_and_a_trial_cut_short_is_told(fake: Callable
     seen = fake(*np.linspace(0.9, 0.1, 20))
     found = init._try(asked(), graph, [init.KeyChoice("task", "node_classification")])
     assert found.figure == "val_average_precision"
-    assert [keys.get("task.class_weights") for _, keys, _ in seen[:3]] == [None, None, "balanced"]
+    assert [keys.get("task.class_weights") for _, keys, _ in seen[:4]] == [None, None, None, "balanced"]
     best = replace(found.tried[0], remark="ended by the clock")
     assert "ended by the clock before its last epoch" in init._why_best(replace(found, tried=(best,)), best)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("alone", "line"),
+    [
+        (0.4, "the graph helps: val_accuracy 0.7 with edges, 0.4 without"),
+        (0.695, "the graph does not help: val_accuracy 0.7 with edges, 0.695 without"),
+        (0.9, "the graph does not help"),
+        (None, ""),
+    ],
+)
+def test_the_first_model_is_tried_without_edges_and_never_best(
+    alone: float | None, line: str, fake: Callable[..., list[Any]]
+) -> None:
+    seen = fake(0.5, alone, 0.7, *[0.1] * 20)
+    found = init._try(asked(), random_graph(), [init.KeyChoice("task", "node_classification")])
+    assert [graph.num_edges > 0 for graph, _, _ in seen[:3]] == [True, False, True]
+    assert seen[0][1] == seen[1][1]
+    assert found.best is not None
+    assert found.best.score == 0.7
+    assert found.use_of_edges.startswith(line)
+    assert (found.lines()[-1] == found.use_of_edges) == bool(line)
 
 
 def test_words_are_scaled_by_rows_and_tables_never() -> None:
@@ -232,13 +255,13 @@ def test_what_the_best_trial_had_is_what_the_files_say(
     command = ["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}/new"]
     assert main([*command, "cache=false"]) == 0
     told = capsys.readouterr().out
-    assert "2 of 2 trials" in told
+    assert "3 of 3 trials" in told
     rows = list(csv.DictReader((tmp_path / "new/trials.csv").open()))
     best = min(rows, key=lambda row: (-float(row["val_accuracy"]), float(row["val_loss"])))
     text = (tmp_path / "new/experiment/mine.yaml").read_text()
     written = yaml.safe_load(text)
     assert written["model"]["hidden"] == int(best["model.hidden"])
-    assert f"/model: {best['model']}  # best of 2 trials: val_accuracy" in text
+    assert f"/model: {best['model']}  # best of 3 trials: val_accuracy" in text
     assert f"[{best['model.hidden']}] * (self.num_layers - 1)" in (tmp_path / "new/train.py").read_text()
     quick = ["comm=threads", "cache=false", "report=false", "logger=none", f"output={tmp_path}/run"]
     assert main(["--config-dir", f"{tmp_path}/new", "+experiment=mine", *quick]) == 0
