@@ -265,6 +265,11 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     if run.figures.exactness.approximate and best is not None and name in scores.figures:
         is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations are logged as float32
         keep = "" if is_best else f"; trainer.monitor={name} saves the best model"
+        if finish is not None and finish["gradients"]:
+            epoch, cosine, ratio = finish["gradients"][-1]
+            keep += (
+                f"; in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"
+            )
         if finish is not None and finish["before"] and finish["since"]:
             keep += (
                 f"; steps were exact from epoch {finish['epoch']} on, and the best evaluations were {finish['before']['value']:.4g} before "
@@ -291,6 +296,7 @@ def _exact_finish(run: RankRun) -> dict[str, Any] | None:
     return {
         "epoch": finish.first + 1,
         "taken_back": finish.taken_back,
+        "gradients": run.module.gradient_check.measured,
         "before": validations.best_of(lambda epoch: epoch <= finish.first),
         "since": validations.best_of(lambda epoch: epoch > finish.first),
     }

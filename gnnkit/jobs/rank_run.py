@@ -38,7 +38,7 @@ from gnnkit.training.logger import Loggers
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import count_labelled
 from gnnkit.training.saving import Checkpoints
-from gnnkit.training.schedule import CONSTANT, LATE, Plateau, RateSchedule, Schedules
+from gnnkit.training.schedule import Plateau, RateSchedule, Schedules
 from gnnkit.training.step import LOSS, monitored, own_method
 from gnnkit.utils.documents import read_object
 from gnnkit.utils.spans import Spans, record, stop
@@ -230,7 +230,6 @@ def make_module(
     embedding = job.set_up(strategy, worker, model)
     learned = None if embedding is None else embedding.rows
     finish = _exact_finish(job, strategy, worker)
-    decays = finish is not None and own_method(model, "configure_optimizers") is None
     module = TrainingModule(
         model,
         strategy,
@@ -241,7 +240,7 @@ def make_module(
         optimizer=settings.optimizer,
         lr=settings.learning_rate(model),
         weight_decay=_weight_decay(job, worker, task, model),
-        schedule=_schedule(job, task, decays=decays),
+        schedule=_schedule(job, task),
         clip_norm=settings.clip_norm,
         accumulate=settings.accumulate,
         final_average=settings.final_average,
@@ -282,14 +281,8 @@ def _exact_finish(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> 
     return ExactFinish(settings.max_epochs, settings.exact_finish)
 
 
-def _schedule(job: RankJob, task: Task, *, decays: bool) -> Schedules | None:
-    """Creates the learning-rate schedule, or None for a constant rate.
-
-    Args:
-        job: The job.
-        task: Names the metric of `plateau`.
-        decays: Whether the rate decays at the end by default.
-    """
+def _schedule(job: RankJob, task: Task) -> Schedules | None:
+    """Creates the learning-rate schedule, or None for a constant rate."""
     settings = job.settings.trainer
     if settings.schedule == "plateau":
         name = monitored(settings.monitor, task)
@@ -297,10 +290,9 @@ def _schedule(job: RankJob, task: Task, *, decays: bool) -> Schedules | None:
         lower = name == LOSS or task.is_lower_better(name)
         options: Mapping[str, Any] = {"factor": settings.plateau_factor, "patience": settings.plateau_patience}
         return Plateau(name, lower, **{name: value for name, value in options.items() if value is not None})
-    name = settings.schedule or (LATE if decays else CONSTANT)
-    if name == CONSTANT and not settings.warmup_epochs:
+    if settings.schedule is None and not settings.warmup_epochs:
         return None
-    return RateSchedule(name, settings.warmup_epochs, settings.max_epochs)
+    return RateSchedule(settings.schedule, settings.warmup_epochs, settings.max_epochs)
 
 
 def _check(job: RankJob, module: TrainingModule) -> None:

@@ -115,6 +115,7 @@ class WrappedStrategy(DDPStrategy):
         loss = closure()
         module: Any = self.lightning_module
         total = [p.grad for p in module.parameters() if p.grad is not None]
+        module.look_at_gradient(gradients(trained(module)), summed=True)
         if self._guard.allows_sum(module.trainer, module, self._meter.finite, total):
             optimizer.step()
         return loss
@@ -191,6 +192,7 @@ class UnwrappedStrategy(SingleDeviceStrategy):
     def _step(self, module: Any, optimizer: Optimizer) -> None:
         batch: Batch = module.batch
         grads = gradients(trained(module))
+        module.look_at_gradient(grads, summed=False)
         share = self.updates.add_to(grads, batch.share)
         if batch.update == "accumulate":
             self.updates.keep(grads, share)

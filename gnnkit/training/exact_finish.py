@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 SHARE = 0.1  # of the epochs, with auto
 PATIENCE = 1 / 3  # share of the epochs after which a loss that does not fall is acted upon
-STANDS = 0.9  # ratio to the loss a tenth of the epochs earlier above which the loss does not fall
+STANDS = 0.95  # ratio to the loss a tenth of the epochs earlier above which the loss does not fall
 LEARNED = 0.1  # share of the loss before training below which it need not fall
-POOR = 0.5  # share of the loss before training above which training starts again
+POOR = 0.9  # share of the loss before training above which training starts again
 
 
 class ExactFinish:
@@ -28,7 +28,7 @@ class ExactFinish:
     Stale rows and gradients, and local steps, cost most at the end, where gradients are
     small. With `auto`, exact steps start earlier if the loss of the joint model on the
     training rows, which evaluations measure exactly, exceeds that before training, or
-    does not fall after a third of the epochs. If little is learned until then, they
+    does not fall after a third of the epochs. If nothing was learned until then, they
     start from the initial parameters, with a new optimiser state.
     """
 

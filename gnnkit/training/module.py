@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from gnnkit.comm.average import to_vector
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
@@ -28,6 +29,7 @@ from gnnkit.training import chance, hooks, schedule
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.evaluated import Evaluated
 from gnnkit.training.exact_finish import ExactFinish
+from gnnkit.training.gradient_check import GradientCheck
 from gnnkit.training.joint import JointLoss
 from gnnkit.training.logged import UserLog
 from gnnkit.training.metrics import join_metrics
@@ -183,6 +185,7 @@ class TrainingModule(hooks.OwnHooks):
         self.sync: GradientSync | None = None  # set by `make_trainer`
         self.resumed = (0, 0)  # epoch and step at which this run started
         self.joint_loss = JointLoss()
+        self.gradient_check = GradientCheck()
         self._is_judged = False  # whether the model was compared with chance
         self.evaluated: Evaluated | None = None  # set within the model's own evaluation step
         self.user_log = UserLog(self)
@@ -292,6 +295,19 @@ class TrainingModule(hooks.OwnHooks):
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
         return reaching(loss * (1 + 0 * self.local_loss), self._trained())
+
+    def look_at_gradient(self, gradients: list[Tensor], *, summed: bool) -> None:
+        """Compares the gradients with the exact ones, in some epochs. Collective.
+
+        Args:
+            gradients: This rank's gradients by parameter.
+            summed: Whether they are sums over the ranks.
+        """
+        finish = self.exact_finish
+        if finish is None or finish.begun or not self._evaluates or not GradientCheck.serves(self):
+            return
+        gradient = to_vector(gradients)
+        self.gradient_check.look(self, gradient if summed else self.worker.comm.all_reduce(gradient))
 
     def _trained(self) -> list[Parameter]:
         """Returns the parameters that are trained.

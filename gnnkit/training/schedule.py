@@ -26,20 +26,7 @@ def _linear(part: float) -> float:
     return 1 - part
 
 
-CONSTANT, LATE = "constant", "late_linear"
-LATE_SHARE = 0.1  # of the epochs, in which `late_linear` decays
-
-
-def _late_linear(part: float) -> float:
-    return min((1 - part) / LATE_SHARE, 1.0)
-
-
-_DECAYS: dict[str, Callable[[float], float]] = {
-    CONSTANT: lambda _: 1.0,
-    "cosine": _cosine,
-    "linear": _linear,
-    LATE: _late_linear,
-}
+_DECAYS: dict[str | None, Callable[[float], float]] = {None: lambda _: 1.0, "cosine": _cosine, "linear": _linear}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +37,7 @@ class RateSchedule:
     after the last epoch.
     """
 
-    name: str = CONSTANT  # key of `_DECAYS`
+    name: str | None = None  # decay: cosine or linear. None: constant
     warmup: int = 0  # number of epochs
     epochs: int = 1  # total number of epochs
 

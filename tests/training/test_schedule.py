@@ -64,7 +64,7 @@ def test_rates_rise_and_fall_as_the_formula_says() -> None:
     expected = [1 / 3, 2 / 3, *(0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(8)), 0, 0]
     assert rates == pytest.approx(expected, abs=1e-15)
     assert [RateSchedule("linear", 0, 4).factor(epoch) for epoch in range(5)] == [1, 0.75, 0.5, 0.25, 0]
-    assert [RateSchedule("constant", 1, 3).factor(epoch) for epoch in range(3)] == [0.5, 1, 1]
+    assert [RateSchedule(None, 1, 3).factor(epoch) for epoch in range(3)] == [0.5, 1, 1]
 
 
 def test_a_gradient_of_a_large_norm_is_scaled_down_before_the_step() -> None:

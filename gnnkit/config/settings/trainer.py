@@ -9,7 +9,7 @@ from gnnkit.config.settings.values import AUTO, LocalPath
 from gnnkit.errors import UserError
 from gnnkit.utils.ranges import real, whole
 
-SCHEDULES = ("constant", "cosine", "linear", "late_linear", "plateau")
+SCHEDULES = ("cosine", "linear", "plateau")
 PRECISIONS = (32, 64, "bf16-mixed")
 ON_NAN = ("stop", "skip", "rollback")
 MAX_KEPT = 1000  # checkpoints per run
