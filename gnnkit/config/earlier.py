@@ -20,9 +20,8 @@ from gnnkit.utils.redaction import HIDDEN
 RECORD = ".hydra"  # the run folder's subfolder where Hydra records configuration and overrides
 _MODEL_SECTIONS = ("model", "task")  # sections that belong to a trained model
 _MODEL_KEYS = (*_MODEL_SECTIONS, "inputs", "features", "embedding", "learned")  # keys that belong to a trained model
-_STORAGE_KEYS = tuple(
-    f"features.{key}" for key in ("place", "cache", "policy", "direct", "reads")
-)  # exceptions to `_MODEL_KEYS`
+_STORAGE_KEYS = tuple(f"features.{key}" for key in ("place", "cache", "policy", "direct", "reads"))
+_FREE_KEYS = (*_STORAGE_KEYS, "task.threshold")  # exceptions to `_MODEL_KEYS`
 _RUN_KEYS = (*_MODEL_KEYS, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _LAYOUT_KEYS = ("partition", "strategy", "sampler", "workers")  # keys that determine who computes what
 _ONE_WORKER = {"strategy": "individual_sample", "workers": 1}
@@ -69,7 +68,7 @@ def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> lis
     folder = local_path("checkpoint", named["checkpoint"].strip("'\"").replace("\\'", "'"))
     run = of_run(folder)
     for key in named:
-        if key.partition(".")[0] in _MODEL_KEYS and key not in _STORAGE_KEYS:
+        if key.partition(".")[0] in _MODEL_KEYS and key not in _FREE_KEYS:
             raise UserError(f"{key} cannot be changed for checkpoint={folder}: leave the key out")
     sections = _inherited_sections(run, named, from_python, folder)
     if job.reads_nodes:  # one worker reads all in-edges of a few nodes

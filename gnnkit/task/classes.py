@@ -96,13 +96,18 @@ class ClassTask(NodeTask):
         """
         return [number for number in self.decided(len(shares)) if 0 < shares[number] < RARE]
 
+    def levels(self, num_classes: int) -> tuple[float, ...] | None:
+        """Returns the threshold of each class, if there are any."""
+        numbers = self.decided(num_classes)
+        if isinstance(self.threshold, float) and numbers:
+            return self._as_levels(
+                num_classes, dict.fromkeys(numbers[-1:] if self.exclusive else numbers, self.threshold)
+            )
+        return None if self.threshold is None else self._facts.thresholds
+
     def above(self, outputs: Tensor) -> Tensor | None:  # [k, num_classes] bool
         """Returns whether probabilities reach the thresholds, if there are any."""
-        levels, numbers = self._facts.thresholds, self.decided(outputs.shape[1])
-        if levels is None and isinstance(self.threshold, float) and numbers:
-            levels = self._as_levels(
-                outputs.shape[1], dict.fromkeys(numbers[-1:] if self.exclusive else numbers, self.threshold)
-            )
+        levels = self.levels(outputs.shape[1])
         if levels is None:
             return None
         probabilities = self.probabilities(outputs.to(torch.float64))
@@ -116,7 +121,8 @@ class ClassTask(NodeTask):
         train, val = totals[: outputs.shape[1]], totals[outputs.shape[1] :]
         shares = tuple(count / max(num_train, 1) for count in train)
         rare = self.rare(shares)
-        self._facts = replace(self._facts, shares=shares if rare else self._facts.shares)
+        thresholds = self.levels(outputs.shape[1])
+        self._facts = replace(self._facts, shares=shares if rare else self._facts.shares, thresholds=thresholds)
         if num_val == 0:
             asks = self.calibration == TEMPERATURE or (rare and AUTO in (self.threshold, self.calibration))
             return [_NOT_VALIDATED] if asks else []
@@ -171,7 +177,7 @@ class ClassTask(NodeTask):
 
     def _decisions(self, outputs: Tensor, worker: Worker) -> Json:
         """Returns thresholds of rare classes, their table, and calibration errors."""
-        numbers, levels, table = self.decided(outputs.shape[1]), self._facts.thresholds, None
+        numbers, levels, table = self.decided(outputs.shape[1]), self.levels(outputs.shape[1]), None
         rare = self.rare(self._facts.shares or ()) or list(numbers[-1:] if self.exclusive else numbers)
         if self.exclusive and rare:
             splits = {split: self._gathered(split, rare[0], outputs, worker) for split in ("val", "test")}

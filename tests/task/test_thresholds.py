@@ -166,7 +166,7 @@ def test_thresholds_follow_the_keys() -> None:
         (NodeClassification(), even, None, False),
         (NodeClassification(calibration="temperature"), even, None, True),
         (NodeClassification(threshold=None), graph, None, True),
-        (NodeClassification(threshold=0.3, calibration=None), graph, None, False),
+        (NodeClassification(threshold=0.3, calibration=None), graph, True, False),
         (NodeClassification(calibration=None), graph, True, False),
         (Multilabel(), replace(even, labels=np.eye(2, dtype=bool)[even.labels], class_names=None), None, False),
     ):
@@ -221,6 +221,11 @@ def test_a_saved_model_decides_as_its_run(tmp_path: Path) -> None:
             np.load(predicted.folder / f"{name}.npy"), np.load(run.folder / f"{name}.npy"), atol=1e-5
         )
     np.testing.assert_allclose(gnnkit.load(run.folder)(graph).detach().softmax(1), rows, atol=1e-5)
+    with within_process():
+        stricter = gnnkit.predict(
+            run.folder, graph, folder=tmp_path / "strict", comm="threads", overrides=["task.threshold=0.9"]
+        )
+    assert np.array_equal(np.load(stricter.folder / "predictions.npy"), rows[:, 1] >= 0.9)
     page = (run.folder / "report.html").read_text()
     assert "Precision and recall of fraud by threshold" in page
     assert "(chosen)" in page
