@@ -13,9 +13,10 @@ from torch import Tensor
 from gnnkit.errors import UserError
 from gnnkit.strategy import Worker
 from gnnkit.task.base import LabelFacts, NodeTask, f1, rows_of
-from gnnkit.task.calibration import BINS, calibration_error, calibration_sums, fit_temperature
+from gnnkit.task.calibration import fit_temperature
+from gnnkit.task.decisions import decisions
 from gnnkit.task.ranking import mean_areas
-from gnnkit.task.threshold import HALF, best_threshold, threshold_table
+from gnnkit.task.threshold import HALF, best_threshold
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_of, real, shown
 
@@ -142,13 +143,13 @@ class ClassTask(NodeTask):
 
     def _choose_thresholds(self, outputs: Tensor, worker: Worker, numbers: list[int]) -> None:
         """Sets the thresholds of rare classes, which the leader computes exactly."""
-        scores, wanted = self._scored("val", outputs, worker)
+        scores, wanted = self.scored("val", outputs, worker)
         parts = worker.comm.gather(torch.cat([scores[:, numbers], wanted[:, numbers]], 1))
         columns = zip(numbers, *(half.t() for half in torch.cat(parts).chunk(2, 1)), strict=True) if parts else ()
         best = worker.comm.share([[number, best_threshold(score, labels)] for number, score, labels in columns])
         self._facts = replace(self._facts, thresholds=self._as_levels(outputs.shape[1], dict(best)))
 
-    def _scored(self, split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor]:  # [k, num_classes] twice
+    def scored(self, split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor]:  # [k, num_classes] twice
         """Returns probabilities and members of this rank's rows in a split."""
         logits, labels = rows_of(split, outputs, worker)
         return self.probabilities(logits.to(torch.float64)), self.members(labels, outputs.shape[1])
@@ -173,48 +174,7 @@ class ClassTask(NodeTask):
             if matrix is not None and worker.comm.all_reduce(matrix).any():
                 tables["confusion"][split] = matrix.tolist()
         tables |= {} if tables["confusion"] else {"confusion": None}
-        return tables | self._decisions(outputs, worker)
-
-    def _decisions(self, outputs: Tensor, worker: Worker) -> Json:
-        """Returns thresholds of rare classes, their table, and calibration errors."""
-        numbers, levels, table = self.decided(outputs.shape[1]), self.levels(outputs.shape[1]), None
-        rare = self.rare(self._facts.shares or ()) or list(numbers[-1:] if self.exclusive else numbers)
-        if self.exclusive and rare:
-            splits = {split: self._gathered(split, rare[0], outputs, worker) for split in ("val", "test")}
-            filled = {split: rows for split, rows in splits.items() if rows is not None and len(rows)}
-            table = worker.comm.share(threshold_table(filled, None if levels is None else levels[rare[0]]))
-        return {
-            "threshold": None if levels is None else {number: levels[number] for number in rare},
-            "thresholds": {"class": rare[0], **table} if table else None,
-            "calibration": self._calibration(outputs, worker),
-        }
-
-    def _gathered(self, split: str, number: int, outputs: Tensor, worker: Worker) -> Tensor | None:  # [n, 2]
-        """Returns probabilities and labels of a class on the leader. Collective."""
-        scores, wanted = self._scored(split, outputs, worker)
-        parts = worker.comm.gather(torch.stack([scores[:, number], wanted[:, number]], 1))
-        return torch.cat(parts) if parts else None
-
-    def _calibration(self, outputs: Tensor, worker: Worker) -> Json:
-        """Returns the temperature, and errors of raw and calibrated probabilities."""
-        scale = self._facts.deviation
-        errors: Json = {"temperature": None if scale is None else 1 / scale[0]}
-        for split in ("val", "test"):
-            logits, labels = rows_of(split, outputs.to(torch.float64), worker)
-            pairs = [self._verdicts(rows, labels) for rows in (self.normalise(logits), self.probabilities(logits))]
-            count = pairs[0][0].new_tensor([len(pairs[0][0])])
-            totals = worker.comm.all_reduce(torch.cat([*(calibration_sums(*pair) for pair in pairs), count]))
-            if (total := float(totals[-1])) > 0:
-                errors[f"{split}_error"] = calibration_error(totals[BINS:-1], total)
-                errors[f"{split}_error_uncalibrated"] = calibration_error(totals[:BINS], total)
-        return errors
-
-    def _verdicts(self, probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # [m] twice
-        """Returns the confidence of predictions, and 1 for correct ones, else 0."""
-        if not self.exclusive:
-            return probabilities.reshape(-1), labels.reshape(-1)
-        confidence, predicted = probabilities.max(1)
-        return confidence, predicted == labels
+        return tables | decisions(self, outputs, worker)
 
 
 def _threshold(value: object) -> str | float | None:

@@ -1,0 +1,71 @@
+"""Figures of a classifier's decisions: thresholds and calibration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gnnkit.strategy import Worker
+from gnnkit.task.base import rows_of
+from gnnkit.task.calibration import BINS, calibration_error, calibration_sums
+from gnnkit.task.threshold import threshold_table
+from gnnkit.utils.documents import Json
+
+if TYPE_CHECKING:
+    from gnnkit.task.classes import ClassTask
+
+
+def decisions(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
+    """Returns thresholds of rare classes, their table, and calibration errors.
+
+    Collective. These are `threshold`, `thresholds` and `calibration` of `Classes`, by
+    class number.
+
+    Args:
+        task: The task, after `calibrate` or `recall`.
+        outputs: [num_owned, num_classes] outputs for this rank's nodes.
+        worker: This rank.
+    """
+    numbers, levels, table = task.decided(outputs.shape[1]), task.levels(outputs.shape[1]), None
+    rare = task.rare(task.facts().shares or ()) or list(numbers[-1:] if task.exclusive else numbers)
+    if task.exclusive and rare:
+        splits = {split: _gathered(task, split, rare[0], outputs, worker) for split in ("val", "test")}
+        filled = {split: rows for split, rows in splits.items() if rows is not None and len(rows)}
+        table = worker.comm.share(threshold_table(filled, None if levels is None else levels[rare[0]]))
+    return {
+        "threshold": None if levels is None else {number: levels[number] for number in rare},
+        "thresholds": {"class": rare[0], **table} if table else None,
+        "calibration": _calibration(task, outputs, worker),
+    }
+
+
+def _gathered(task: ClassTask, split: str, number: int, outputs: Tensor, worker: Worker) -> Tensor | None:  # [n, 2]
+    """Returns probabilities and labels of a class on the leader. Collective."""
+    scores, wanted = task.scored(split, outputs, worker)
+    parts = worker.comm.gather(torch.stack([scores[:, number], wanted[:, number]], 1))
+    return torch.cat(parts) if parts else None
+
+
+def _calibration(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
+    """Returns the temperature, and errors of raw and calibrated probabilities."""
+    scale = task.facts().deviation
+    errors: Json = {"temperature": None if scale is None else 1 / scale[0]}
+    for split in ("val", "test"):
+        logits, labels = rows_of(split, outputs.to(torch.float64), worker)
+        pairs = [_verdicts(task, rows, labels) for rows in (task.normalise(logits), task.probabilities(logits))]
+        count = pairs[0][0].new_tensor([len(pairs[0][0])])
+        totals = worker.comm.all_reduce(torch.cat([*(calibration_sums(*pair) for pair in pairs), count]))
+        if (total := float(totals[-1])) > 0:
+            errors[f"{split}_error"] = calibration_error(totals[BINS:-1], total)
+            errors[f"{split}_error_uncalibrated"] = calibration_error(totals[:BINS], total)
+    return errors
+
+
+def _verdicts(task: ClassTask, probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # [m] twice
+    """Returns the confidence of predictions, and 1 for correct ones, else 0."""
+    if not task.exclusive:
+        return probabilities.reshape(-1), labels.reshape(-1)
+    confidence, predicted = probabilities.max(1)
+    return confidence, predicted == labels
