@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector, weighted_mean
-from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync, gradients, trained
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
@@ -56,7 +55,7 @@ class Neighbour(GradientSync):
         """
         self.exchange = one_of("sync.exchange", exchange, ("gradients", "parameters"))
         self.rounds = whole("sync.rounds", rounds, 1, MAX_COUNT)
-        self._exact_steps: AllReduce | None = None  # set by `make_exact`
+        self._is_exact = False  # whether `make_exact` was called
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         super().setup(module, comm)
@@ -86,16 +85,15 @@ class Neighbour(GradientSync):
         named = [item for state in optimizer.state.values() for item in state.items()]
         if moments := [value for name, value in named if isinstance(value, Tensor) and name != "step"]:
             from_vector(weighted_mean(to_vector(moments), self.comm, 1.0), moments)
-        self._exact_steps = AllReduce()
-        self._exact_steps.setup(module, self.comm)
+        self._is_exact = True
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
-        if self._exact_steps is not None:
-            self._exact_steps.step(module, optimizer, share)
-            return
         parameters = trained(module)
         grads = gradients(parameters)
-        if self.exchange == "parameters":
+        if self._is_exact:
+            from_vector(self.comm.all_reduce(to_vector(grads)), grads)
+            optimizer.step()
+        elif self.exchange == "parameters":
             from_vector(self._track(to_vector(grads)), grads)
             optimizer.step()
             mixed = self._mix(torch.cat([to_vector(parameters), self.tracked]), self.rounds)
