@@ -246,14 +246,16 @@ def serve(
     from tempfile import TemporaryDirectory
 
     from gnnkit.graph import Graph
-    from gnnkit.jobs.served import ServedRun, written_by
+    from gnnkit.jobs.served import ServedRun, read_settings, written_by
     from gnnkit.utils.ranges import local_path
 
     folder, graph = local_path("checkpoint", run), None if graph is None else Graph.of(graph)
+    passed = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
+    settings = read_settings(folder, passed)
     with TemporaryDirectory(prefix="gnnkit-serve-") as scratch:
-        keys: dict[str, Any] = {"write": written_by(folder), "write_format": "parquet", "report": False}
+        keys: dict[str, Any] = {"write": written_by(settings), "write_format": "parquet", "report": False}
         tables = predict(folder, graph, model=model, folder=Path(scratch) / "tables", **keys).folder
-        return application(ServedRun(folder, tables, graph, model))
+        return application(ServedRun(settings, tables, graph, model))
 
 
 def _texts(overrides: Sequence[str]) -> Sequence[str]:

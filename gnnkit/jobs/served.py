@@ -45,12 +45,16 @@ class ServedRun:
     """
 
     def __init__(
-        self, folder: Path, tables: Path, graph: Graph | None = None, model: nn.Module | ModelFactory | None = None
+        self,
+        settings: Settings,
+        tables: Path,
+        graph: Graph | None = None,
+        model: nn.Module | ModelFactory | None = None,
     ) -> None:
         """Reads the predictions.
 
         Args:
-            folder: The trained run.
+            settings: From `read_settings`.
             tables: Run folder of `job=predict write_format=parquet`, with the files of
                 `written_by`.
             graph: The graph of the predictions. None: the run's data set.
@@ -58,10 +62,12 @@ class ServedRun:
         """
         import pyarrow.parquet
 
-        self._folder, self._given, self._model, self._lock = folder, graph, model, threading.Lock()
-        self._settings, self._names = _settings(folder), weights.class_names(folder)
+        assert settings.checkpoint is not None
+        self._settings, self._folder = settings, Path(settings.checkpoint)
+        self._graph, self._model, self._lock = graph, model, threading.Lock()
+        self._names = weights.class_names(self._folder)
         columns: dict[str, list[Any]] = {}
-        for name in written_by(folder):
+        for name in written_by(settings):
             columns |= pyarrow.parquet.read_table(tables / f"{name}.parquet").to_pydict()
         self._columns, self._place = columns, {node: place for place, node in enumerate(columns["id"])}
 
@@ -89,7 +95,7 @@ class ServedRun:
             rows = self._outputs(graph)[self.num_nodes :]
             ids = np.array([node.id for node in nodes], object)
             columns = dict(self._task.columns(self._task.predict(rows).numpy(), ids, self._names))
-            if PROBABILITIES in written_by(self._folder):
+            if PROBABILITIES in written_by(self._settings):
                 titles = self._task.output_names(self._names)
                 columns |= numbered("probability", self._task.probabilities(rows).numpy(), titles)
         plain = {
@@ -116,7 +122,7 @@ class ServedRun:
 
     @cached_property
     def _base(self) -> _Base:
-        return _Base.of(with_names(self._settings, self._given), self._settings)
+        return _Base.of(with_names(self._settings, self._graph), self._settings)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,18 +182,25 @@ def _number(node: NodeId, place: Mapping[NodeId, int], new: Mapping[NodeId, int]
     return number
 
 
-def written_by(folder: Path) -> list[str]:
+def read_settings(folder: Path, passed: Sequence[str]) -> Settings:
+    """Returns the settings with which a run predicts.
+
+    Args:
+        folder: The trained run.
+        passed: Sections that are passed from Python: model, dataset.
+    """
+    overrides = ["job=predict", *config.as_overrides({"checkpoint": str(folder)})]
+    return settle(config.compose(config.with_data(config.with_run(overrides, passed), overrides)))
+
+
+def written_by(settings: Settings) -> list[str]:
     """Names the tables of `job=predict` that are served.
 
     Raises `UserError` for a task about pairs of nodes.
     """
-    task = _settings(folder).task.create()
+    task = settings.task.create()
     if not isinstance(task, NodeTask):
-        raise UserError(f"serve: the task of {folder} scores pairs of nodes: serve the vectors that job=predict writes")
+        raise UserError(
+            f"serve: task={settings.task.name} scores pairs of nodes: serve the vectors that job=predict writes"
+        )
     return [PREDICTIONS] if type(task).probabilities is Task.probabilities else [PREDICTIONS, PROBABILITIES]
-
-
-def _settings(folder: Path) -> Settings:
-    """Returns the settings with which the run predicts."""
-    overrides = ["job=predict", *config.as_overrides({"checkpoint": str(folder)})]
-    return settle(config.compose(config.with_data(config.with_run(overrides, ["model", "dataset"]), overrides)))

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fastapi.testclient import TestClient
+from safetensors.torch import load_file
 
 import gnnkit
 from gnnkit.errors import UserError
@@ -30,7 +31,7 @@ from tests.runs import BARE, within_process
 pytestmark = pytest.mark.slow
 
 
-def client(run: Path, graph: Graph) -> TestClient:
+def client(run: Path, graph: Graph | None) -> TestClient:
     with within_process():
         return TestClient(gnnkit.serve(run, graph))
 
@@ -76,6 +77,16 @@ def test_new_nodes_are_predicted_as_in_the_extended_graph(tmp_path: Path, name: 
     pd.testing.assert_frame_equal(found, expected.drop(columns="id"), rtol=1e-6, check_dtype=False)
 
 
+def test_new_nodes_join_the_data_set_of_the_run(finished_run: Farm) -> None:
+    served = client(finished_run("command"), None)
+    width = load_file(finished_run("command") / "model.safetensors")["convs.0.weight"].shape[0]
+    (row,) = answered(served, "/predict_new", nodes=[{"id": "new", "features": [0.5] * width}], edges=[[4, "new"]])[
+        "id"
+    ]
+    assert row == "new"
+    assert served.get("/health").json() == {"nodes": 60}
+
+
 def test_requests_are_checked_and_bounded(finished_run: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     served, node = client(finished_run("gcn"), small_graph()), {"id": "new", "features": [0.0] * 8}
 
@@ -105,7 +116,7 @@ def test_requests_are_checked_and_bounded(finished_run: Farm, monkeypatch: pytes
 
 
 def test_what_cannot_be_served_is_refused(finished_run: Farm) -> None:
-    with pytest.raises(UserError, match="scores pairs of nodes: serve the vectors"):
+    with pytest.raises(UserError, match="task=link_prediction scores pairs of nodes: serve the vectors"):
         client(finished_run("links"), small_graph())
     learned = client(finished_run("learned"), of_run("learned"))
     response = learned.post("/predict_new", json={"nodes": [{"id": "new"}]})
@@ -120,9 +131,11 @@ def test_a_server_starts_from_a_file_of_two_lines(tmp_path: Path, finished_run: 
     command = [sys.executable, "-m", "uvicorn", "app:app", "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ}) as server:
         assert server.stderr is not None
-        line = next(line for line in server.stderr if "running on" in line)
-        match = re.search(r"http://127\.0\.0\.1:\d+", line)
-        assert match is not None, "bound to another address than the loopback"
-        response = httpx.post(f"{match[0]}/predict", json={"ids": [4]}, timeout=30)
-        server.send_signal(signal.SIGINT)
+        try:
+            line = next(line for line in server.stderr if "running on" in line)
+            match = re.search(r"http://127\.0\.0\.1:\d+", line)
+            assert match is not None, "bound to another address than the loopback"
+            response = httpx.post(f"{match[0]}/predict", json={"ids": [4]}, timeout=30)
+        finally:
+            server.send_signal(signal.SIGINT)
     assert response.json()["predictions"][0]["id"] == 4

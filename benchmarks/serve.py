@@ -1,0 +1,107 @@
+"""Latency and throughput of gnnkit.serve over HTTP, and its answers beside job=predict.
+
+Starts uvicorn for a run folder, and sends requests from one connection: ids drawn by a
+seed, in batches of several sizes, then single new nodes with a few edges. Ends with 1
+if an answer differs from the tables of job=predict.
+
+    uv run python benchmarks/serve.py RUN --requests 200
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow.parquet
+
+import gnnkit
+
+BATCHES = (1, 64, 1024)
+TABLES = ("predictions", "probabilities")
+
+
+@contextmanager
+def served(run: Path, folder: Path) -> Iterator[httpx.Client]:
+    """Yields a client of a server in its own process."""
+    (folder / "app.py").write_text(f"import gnnkit\n\napp = gnnkit.serve({str(run)!r})\n")
+    command = [sys.executable, "-m", "uvicorn", "app:app", "--port", "0", "--no-access-log"]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
+        assert server.stderr is not None
+        try:
+            address = next(match[0] for line in server.stderr if (match := re.search(r"http://[\d.]+:\d+", line)))
+            with httpx.Client(base_url=address, timeout=60) as client:
+                yield client
+        finally:
+            server.terminate()
+
+
+def timed(client: httpx.Client, route: str, bodies: Sequence[Any]) -> tuple[list[Any], list[float]]:
+    """Returns the rows of all answers, and the seconds of each request."""
+    answers, seconds = [], []
+    for body in bodies:
+        begun = time.perf_counter()
+        response = client.post(route, content=json.dumps(body), headers={"content-type": "application/json"})
+        seconds.append(time.perf_counter() - begun)
+        answers += response.raise_for_status().json()["predictions"]
+    return answers, seconds
+
+
+def row(name: str, count: int, seconds: Sequence[float]) -> str:
+    """Returns a Markdown row. `count` is the number of nodes per request."""
+    middle, late = np.quantile(seconds, (0.5, 0.99)) * 1000
+    return f"| {name} | {middle:.2f} | {late:.2f} | {count * len(seconds) / sum(seconds):,.0f} |"
+
+
+def expected(run: Path, folder: Path) -> dict[Any, dict[str, Any]]:
+    """Returns the rows of job=predict by id."""
+    result = gnnkit.predict(run, folder=folder / "tables", write=list(TABLES), write_format="parquet")
+    columns = {}
+    for name in TABLES:
+        columns |= pyarrow.parquet.read_table(result.folder / f"{name}.parquet").to_pydict()
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return {values["id"]: values for values in rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a run that has trained classes on a data set")
+    parser.add_argument("--requests", type=int, default=200, help="of each kind")
+    parser.add_argument("--width", type=int, help="columns of features, to measure new nodes too")
+    options = parser.parse_args()
+    draw = np.random.default_rng(0)
+    with TemporaryDirectory() as folder:
+        tables = expected(options.run.absolute(), Path(folder))
+        ids, differing = list(tables), 0
+        lines = ["| request | p50 ms | p99 ms | nodes/s |", "|---|---|---|---|"]
+        with served(options.run.absolute(), Path(folder)) as client:
+            for count in BATCHES:
+                bodies = [{"ids": [ids[i] for i in draw.integers(0, len(ids), count)]} for _ in range(options.requests)]
+                answers, seconds = timed(client, "/predict", bodies)
+                differing += sum(answer != tables[answer["id"]] for answer in answers)
+                lines.append(row(f"{count} ids", count, seconds))
+            if options.width is not None:
+                features = [0.0] * options.width
+                ends = draw.integers(0, len(ids), (options.requests, 3))
+                bodies = [
+                    {"nodes": [{"id": "new", "features": features}], "edges": [[ids[i], "new"] for i in near]}
+                    for near in ends
+                ]
+                lines.append(row("1 new node", 1, timed(client, "/predict_new", bodies)[1]))
+    print("\n".join(lines))
+    print(f"{differing} answers differ from job=predict")
+    sys.exit(differing > 0)
+
+
+if __name__ == "__main__":
+    main()
