@@ -256,7 +256,8 @@ def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
         ends = f"{relation.source} and {relation.destination}"
         yield KeyChoice("task", "link_prediction", f"recommends: {ends} are two node types, and no node has a label")
         yield KeyChoice("task.loss", "softmax", "ranks an item above its negatives, or bpr")
-        yield KeyChoice("task.negatives", 5, "sampled items per edge")
+        yield KeyChoice("task.negatives", 2, "sampled items per edge")
+        yield KeyChoice("task.eval_negatives", 10, "few, because evaluation ranks all items too")
         yield KeyChoice("write", ["predictions", "vectors"], "topk.parquet, and the vectors of the score for an index")
         return
     if not graph.labelled.any():
@@ -306,7 +307,7 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
         yield KeyChoice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
     if _ranks_items(graph):
         yield KeyChoice("model", "rgcn", "reads edges in both directions")
-        yield KeyChoice("model.num_layers", 1, "a linear layer on the nodes' rows, as in LightGCN")
+        yield KeyChoice("model.scalar", True, "linear layers without weights, as in LightGCN")
         return
     types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
     if small and graph.num_relations > 1 and graph.labelled.any():
@@ -354,6 +355,7 @@ def _trainer(graph: Graph) -> Iterator[KeyChoice]:
     """Yields the number of epochs and the stopping rule."""
     yield KeyChoice("trainer.max_epochs", trials.MAX_EPOCHS, "at most")
     if _ranks_items(graph):
+        yield KeyChoice("trainer.lr", 0.02, "learned rows train faster than weights")
         yield KeyChoice("trainer.patience", RANKING_PATIENCE, "evaluations without a better ranking end the training")
         return
     validates = (graph.split == Split.VAL).any() or not graph.split.any()

@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
+from torch.nn import functional as F
 
 from gnnkit.engine import AddedRelations, Adjacency, Pairs
 from gnnkit.errors import UserError
@@ -87,6 +88,27 @@ class OneHotConv(nn.Module):
         return pairs.sum_products(means, weights[:, columns])
 
 
+class ScalarConv(nn.Module):
+    """Computes (x + sum over relations of a_r times the mean over in-edges) / 2.
+
+    Initially each a_r is 1.
+    """
+
+    def __init__(self, width: int, num_relations: int, *, inverse: bool) -> None:
+        super().__init__()
+        self.width, self.inverse, self.weight = width, inverse, Parameter(torch.ones(num_relations))
+
+    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        return (adjacency.aggregate_relations(x, self._sum, inverse=self.inverse) + x[: adjacency.num_dst]) / 2
+
+    def _sum(self, means: Tensor, pairs: Pairs, columns: slice) -> Tensor:
+        sums = pairs.weighted_sum(means, self.weight)
+        if sums.shape[1] == self.width:
+            return sums
+        first, last, _ = columns.indices(self.width)  # ranks add up the rows of their columns
+        return F.pad(sums, (first, self.width - last))
+
+
 class RGCN(ConvModel):
     """The relational GCN (Schlichtkrull et al., ESWC 2018), for typed edges.
 
@@ -111,6 +133,9 @@ class RGCN(ConvModel):
             weights, as published for nodes without features.
         norm: Normalisation between convolutions: "none", "batch" over all nodes of
             a step, or "layer" over a node's features.
+        scalar: Whether each relation's weight is a number, and layers are linear, as
+            in LightGCN (He et al., SIGIR 2020) but with means and residuals. Inputs
+            have as many columns as outputs.
     """
 
     reads_relations = True
@@ -131,6 +156,7 @@ class RGCN(ConvModel):
         project: bool = False,
         one_hot: bool = False,
         norm: Norm = "none",
+        scalar: bool = False,
     ) -> None:
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
@@ -145,7 +171,18 @@ class RGCN(ConvModel):
         if one_hot and (project or blocks is not None):
             what = "project=true" if project else f"blocks={blocks}"
             raise UserError(f"model.one_hot=true: the first layer multiplies nothing, so model.{what} must go")
-        total = num_relations * (1 + inverse)
+        total, self.scalar = num_relations * (1 + inverse), scalar
+        if scalar:
+            others = {
+                "bases": bases,
+                "blocks": blocks,
+                "project": project,
+                "one_hot": one_hot,
+                "self_loop": not self_loop,
+            }
+            _check_scalar([key for key, value in others.items() if value], norm, in_features, num_classes)
+            self.convs = nn.ModuleList(ScalarConv(in_features, total, inverse=inverse) for _ in range(num_layers))
+            return
 
         def conv(a: int, b: int) -> nn.Module:
             return RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), inverse=inverse, own=self_loop)
@@ -157,9 +194,28 @@ class RGCN(ConvModel):
             first = conv(widths[0], widths[1])
         self.convs = nn.ModuleList([first, *rest])
 
+    def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
+        if not self.scalar:
+            return super().layer(index, x, adjacency)
+        out: Tensor = self.convs[index](self.drop(x, adjacency), adjacency)
+        return out
+
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         x = super().drop(x, adjacency)
         return x if self.project is None else x @ self.project
 
     def decayed_parameters(self) -> Iterable[Parameter]:
         return self.convs[0].parameters()
+
+
+def _check_scalar(others: list[str], norm: str, in_features: int, num_classes: int) -> None:
+    """Raises `UserError` for keys and widths that do not fit layers without weights."""
+    if others or norm != "none":
+        raise UserError(
+            f"model.scalar=true: layers have no weights and are linear, so model.{[*others, 'norm'][0]} must go"
+        )
+    if in_features != num_classes:
+        raise UserError(
+            f"model.scalar=true: {in_features} columns of input rows, expected {num_classes}, the number of outputs; use "
+            f"inputs=learned with embedding={num_classes}"
+        )

@@ -196,3 +196,29 @@ def test_empty_cells_are_filled_by_how_many_there_are(rows: int, columns: int, f
     missing = [[row, column] for row in range(rows) for column in range(columns)]
     table = Graph.from_edges([0, 1], [1, 0], 10, features=np.zeros((10, 2), np.float32), missing=missing)
     assert choices(table, tmp_path)["features.fill"] == fill
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("header", "item"), [("user,item", "7"), ("src,dst", "i7")])
+def test_users_and_items_are_recommended_for(
+    header: str, item: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers may be ids of both in columns of users and items, and nowhere else."""
+    rng = np.random.default_rng(0)
+    chosen = np.unique(rng.integers(0, (40, 30), (400, 2)), axis=0)
+    rows = [f"{user},{item[:-1]}{number}" for user, number in chosen]
+    (tmp_path / "edges.csv").write_text("\n".join([header, *rows]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["job=init", "dataset=edges", "dataset.root=.", "output=new"]) == 0
+    written = yaml.safe_load((tmp_path / "new/experiment/mine.yaml").read_text())
+    assert written["task"]["loss"] == "softmax"
+    assert written["write"] == ["predictions", "vectors"]
+    assert ("bipartite" in written["dataset"]) == (header == "src,dst")
+    assert "are two node types, and no node has a label" in capsys.readouterr().out
+    assert main(["--config-dir", "new", "+experiment=mine", *QUICK, "output=run"]) == 0
+    top = pyarrow.parquet.read_table(tmp_path / "run/topk.parquet").to_pydict()
+    first, second = list(top)[0], list(top)[2]
+    assert (first, second) == tuple(header.split(","))
+    pairs = {(str(user), str(number)) for user, number in zip(top[first], top[second], strict=True)}
+    assert not pairs & {tuple(row.split(",")) for row in rows}
+    assert {user for user, _ in pairs} == {str(user) for user in chosen[:, 0]}

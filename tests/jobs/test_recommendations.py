@@ -68,7 +68,7 @@ def run(folder: Path, **keys: Any) -> Any:
         comm="threads",
         inputs="learned",
         embedding=8,
-        model={"name": "rgcn", "num_layers": 1},
+        model={"name": "rgcn", "scalar": True},
         task=task,
         trainer=keys.pop("trainer", {"max_epochs": 15, "lr": 0.05}),
         output=str(folder),
