@@ -307,7 +307,8 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
         yield KeyChoice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
     if _ranks_items(graph):
         yield KeyChoice("model", "rgcn", "reads edges in both directions")
-        yield KeyChoice("model.scalar", True, "linear layers without weights, as in LightGCN")
+        yield KeyChoice("model.num_layers", 3, "as in LightGCN")
+        yield KeyChoice("model.scalar", True, "linear layers without weights")
         return
     types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
     if small and graph.num_relations > 1 and graph.labelled.any():

@@ -199,14 +199,15 @@ def test_empty_cells_are_filled_by_how_many_there_are(rows: int, columns: int, f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("header", "item"), [("user,item", "7"), ("src,dst", "i7")])
+@pytest.mark.parametrize(("header", "prefix"), [("user,item", ""), ("src,dst", "n")])
 def test_users_and_items_are_recommended_for(
-    header: str, item: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    header: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Numbers may be ids of both in columns of users and items, and nowhere else."""
     rng = np.random.default_rng(0)
     chosen = np.unique(rng.integers(0, (40, 30), (400, 2)), axis=0)
-    rows = [f"{user},{item[:-1]}{number}" for user, number in chosen]
+    first_prefix, second_prefix = (prefix and f"{prefix}{end}" for end in "ui")
+    rows = [f"{first_prefix}{user},{second_prefix}{number}" for user, number in chosen]
     (tmp_path / "edges.csv").write_text("\n".join([header, *rows]) + "\n")
     monkeypatch.chdir(tmp_path)
     assert main(["job=init", "dataset=edges", "dataset.root=.", "output=new"]) == 0
@@ -217,8 +218,8 @@ def test_users_and_items_are_recommended_for(
     assert "are two node types, and no node has a label" in capsys.readouterr().out
     assert main(["--config-dir", "new", "+experiment=mine", *QUICK, "output=run"]) == 0
     top = pyarrow.parquet.read_table(tmp_path / "run/topk.parquet").to_pydict()
-    first, second = list(top)[0], list(top)[2]
+    first, _, second, _ = top
     assert (first, second) == tuple(header.split(","))
     pairs = {(str(user), str(number)) for user, number in zip(top[first], top[second], strict=True)}
     assert not pairs & {tuple(row.split(",")) for row in rows}
-    assert {user for user, _ in pairs} == {str(user) for user in chosen[:, 0]}
+    assert {user for user, _ in pairs} == {row.partition(",")[0] for row in rows}
