@@ -1,8 +1,7 @@
 """Fidelity of job=explain beside random rankings, on several graphs and seeds.
 
-Trains a gcn on each graph with the split of its file, else a random one of the seed,
-and explains test nodes. Prints Markdown rows: means over seeds, and the lowest gain of
-a seed over its random rankings.
+Trains a gcn on each graph with the split of its file, and explains test nodes. Prints
+Markdown rows: means over seeds, and the lowest gain of a seed over its random rankings.
 
     uv run python benchmarks/explain.py cora.npz citeseer.npz pubmed.npz --seeds 3
 """
@@ -29,20 +28,13 @@ USUAL: dict[str, Any] = {"comm": "threads", "workers": 1, "report": False}
 
 def explained(path: Path, seed: int, num_nodes: int, epochs: int) -> gnnkit.Result:
     """Trains on a graph, and explains test nodes drawn by the seed."""
-    dataset = {"name": "npz", "root": str(path)}
-    if "split" not in np.load(path).files:
-        dataset["split"] = "[0.6,0.2,0.2]"
+    dataset, trainer = {"name": "npz", "root": str(path)}, {"max_epochs": epochs}
+    test = np.flatnonzero(np.load(path)["test_mask"])
+    nodes = np.random.default_rng(seed).permutation(test)[:num_nodes].tolist()
     with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        keys = {"dataset": dataset, "seed": seed, "trainer": {"max_epochs": epochs}, "logger": "none", **USUAL}
+        keys: dict[str, Any] = {"dataset": dataset, "seed": seed, "trainer": trainer, "logger": "none", **USUAL}
         run = gnnkit.train(strategy="vertex_centric", model="gcn", folder=Path(folder) / "run", **keys)
-        nodes = np.random.default_rng(seed).permutation(run_nodes(path))[:num_nodes].tolist()
         return gnnkit.explain(run.folder, nodes, folder=Path(folder) / "explained", **USUAL)
-
-
-def run_nodes(path: Path) -> Sequence[int]:
-    """Returns the graph's test nodes, or all nodes without a split."""
-    arrays = np.load(path)
-    return np.flatnonzero(arrays["split"] == 3) if "split" in arrays.files else np.arange(len(arrays["labels"]))
 
 
 def rows(name: str, results: Sequence[gnnkit.Result]) -> Iterator[str]:
@@ -62,7 +54,7 @@ def rows(name: str, results: Sequence[gnnkit.Result]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("graphs", type=Path, nargs="+", help="npz files")
+    parser.add_argument("graphs", type=Path, nargs="+", help="npz files with a test_mask")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--nodes", type=int, default=50, help="explained nodes per seed")
     parser.add_argument("--epochs", type=int, default=50)

@@ -59,6 +59,7 @@ def of_run(name: str) -> Graph:
 def test_importances_sum_to_the_change_of_the_predicted_value(tmp_path: Path, name: str, finished_run: Farm) -> None:
     result, tables = explained(finished_run(name), tmp_path / "explained", of_run(name))
     check_complete(tables)
+    assert result["strategy"] == "individual_sample"  # whatever strategy the run has
     assert result["completeness_gap"] <= TOLERANCE
     assert ("features" in tables) == (name != "learned")
     predicted = gnnkit.predict(
