@@ -72,10 +72,7 @@ def write_outputs(
         keep("logits", logits, worker)
         if "probabilities" in wanted:
             keep("probabilities", task.probabilities(logits), worker)
-        if not measures:
-            return Scores()
-        scores, is_trained = _measure(task, logits, worker), job.settings.checkpoint is not None
-        return scores if is_trained else replace(scores, chance=task.chance(logits, worker))
+        return _measure(task, logits, worker, chance=job.settings.checkpoint is None) if measures else Scores()
 
     measured = make(model).read(model, read)
     if "embeddings" in wanted:
@@ -94,12 +91,20 @@ def _calibrate(task: Task, logits: Tensor, worker: Worker, job: RankJob) -> None
         weights.save_facts(task.facts(), job.folder)
 
 
-def _measure(task: Task, logits: Tensor, worker: Worker) -> Scores:
-    """Computes the figures, and prints warnings on the leader. Collective."""
+def _measure(task: Task, logits: Tensor, worker: Worker, *, chance: bool) -> Scores:
+    """Computes the figures, and prints warnings on the leader. Collective.
+
+    Args:
+        task: Computes the figures.
+        logits: [num_owned, width] outputs for this rank's nodes.
+        worker: This rank.
+        chance: Whether to include the figures of a model without skill.
+    """
     measured = task.measure(logits, worker)
     for line in task.doubts(measured) if worker.comm.rank == LEADER else ():
         print(f"gnnkit: warning: {line}", file=sys.stderr)
-    return Scores(measured, task.details(logits, worker))
+    scores = Scores(measured, task.details(logits, worker))
+    return replace(scores, chance=task.chance(logits, worker)) if chance else scores
 
 
 def _check_finite(logits: Tensor, worker: Worker, checkpoint: str | None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 import torch
@@ -173,14 +174,8 @@ class RGCN(ConvModel):
             raise UserError(f"model.one_hot=true: the first layer multiplies nothing, so model.{what} must go")
         total, self.scalar = num_relations * (1 + inverse), scalar
         if scalar:
-            others = {
-                "bases": bases,
-                "blocks": blocks,
-                "project": project,
-                "one_hot": one_hot,
-                "self_loop": not self_loop,
-            }
-            _check_scalar([key for key, value in others.items() if value], norm, in_features, num_classes)
+            flags = {"project": project, "one_hot": one_hot, "self_loop": not self_loop}
+            _check_scalar({"bases": bases, "blocks": blocks, **flags}, norm, in_features, num_classes)
             self.convs = nn.ModuleList(ScalarConv(in_features, total, inverse=inverse) for _ in range(num_layers))
             return
 
@@ -188,11 +183,8 @@ class RGCN(ConvModel):
             return RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), inverse=inverse, own=self_loop)
 
         rest = [conv(a, b) for a, b in pairwise(widths[1:])]
-        if one_hot:
-            first: nn.Module = OneHotConv(widths[0], widths[1], total, bases, inverse=inverse, own=self_loop)
-        else:
-            first = conv(widths[0], widths[1])
-        self.convs = nn.ModuleList([first, *rest])
+        one_hot_conv = functools.partial(OneHotConv, num_relations=total, bases=bases, inverse=inverse, own=self_loop)
+        self.convs = nn.ModuleList([(one_hot_conv if one_hot else conv)(*widths[:2]), *rest])
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
         if not self.scalar:
@@ -208,8 +200,9 @@ class RGCN(ConvModel):
         return self.convs[0].parameters()
 
 
-def _check_scalar(others: list[str], norm: str, in_features: int, num_classes: int) -> None:
+def _check_scalar(options: Mapping[str, object], norm: str, in_features: int, num_classes: int) -> None:
     """Raises `UserError` for keys and widths that do not fit layers without weights."""
+    others = [key for key, value in options.items() if value]
     if others or norm != "none":
         raise UserError(
             f"model.scalar=true: layers have no weights and are linear, so model.{[*others, 'norm'][0]} must go"

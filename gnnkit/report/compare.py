@@ -217,8 +217,8 @@ def _pages(groups: Sequence[RunGroup], folder: Path, main: str | None) -> PageTa
         for run in group.runs:
             page = run.folder / PAGE
             target = Path(os.path.relpath(page if page.exists() else run.folder, folder)).as_posix()
-            config = settings(run)
-            seed = config.get("seed") if isinstance(config, Mapping) else None
+            values = settings(run)
+            seed = values.get("seed") if isinstance(values, Mapping) else None
             figure = None if main is None else run.number(_test_figure(main))
             cells = ("" if number(seed) is None else str(seed), "" if figure is None else format_value(figure))
             rows.append((Cell(run.folder.name or str(run.folder), quote(target)), group.name, *cells))

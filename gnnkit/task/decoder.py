@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 
 def dot(outputs: Tensor) -> Tensor:  # [..., 2, width] -> [...]
     """Scores embedding pairs by their dot product."""
     return (outputs[..., 0, :] * outputs[..., 1, :]).sum(-1)
+
+
+def score_all(sources: Tensor, items: Tensor, head: nn.Module | None) -> Tensor:  # [b, num_items]
+    """Scores all items for each source.
+
+    Args:
+        sources: [b, width] embeddings.
+        items: [num_items, width] embeddings.
+        head: The decoder. None: dot products.
+    """
+    if head is None:
+        return sources @ items.t()
+    shape = len(sources), len(items), -1
+    scores: Tensor = head(torch.stack([sources[:, None].expand(shape), items[None].expand(shape)], 2))
+    return scores
 
 
 class ProductMLP(nn.Module):

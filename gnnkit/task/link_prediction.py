@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,28 +11,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Tally, derive
-from gnnkit.engine.remote import Lookup
+from gnnkit.engine import derive
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.graph import Graph
 from gnnkit.graph.attributes import warn_times
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import (
     LinkRelation,
     Links,
-    Mask,
-    codes,
-    draw_for_pairs,
     pairs_of,
     repeat_by_popularity,
     unordered,
 )
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
-from gnnkit.task.decoder import ProductMLP, dot
+from gnnkit.task.decoder import ProductMLP, dot, score_all
 from gnnkit.task.item_ranking import ItemRanking, TopItems, metric_names
 from gnnkit.task.link_losses import LOSSES, link_losses
-from gnnkit.task.link_relation import check_ends, find_relation, read_relation, relation_number
+from gnnkit.task.link_relation import find_relation, read_relation, relation_number
+from gnnkit.task.link_split import draw_split, edge_filters, held_out_scores, read_split, with_edges
 from gnnkit.task.ranking import HITS, ranked, ranking
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switch, whole
@@ -122,21 +120,18 @@ class LinkPrediction(Task):
         self.loss = one_of("task.loss", loss, LOSSES)
         self.negative_sampling = one_of("task.negative_sampling", negative_sampling, ("uniform", "popularity"))
         self.top_k = top_k if top_k in ("auto", None) else whole("task.top_k", top_k, 1, MAX_COUNT)
-        names = () if top_k is None else metric_names(self._list_length)
+        self.list_length = _TOP_K if self.top_k == "auto" else int(self.top_k or 0)
+        names = () if top_k is None else metric_names(self.list_length)
         self.metrics_of_some = (*names, *(f"popularity_{name}" for name in names))
-        self._ranking: ItemRanking | None = None
+        self.ranking: ItemRanking | None = None  # of the latest run
         self._ranks = False
 
     @property
-    def _list_length(self) -> int:
-        return _TOP_K if self.top_k == "auto" else int(self.top_k or 0)
-
-    @property
     def progress(self) -> str:
-        return f"val_{metric_names(self._list_length)[0]}" if self._ranks else super().progress
+        return f"val_{metric_names(self.list_length)[0]}" if self._ranks else super().progress
 
     def begin(self, worker: Worker) -> None:
-        if self._item_ranking(worker) is not None:
+        if _item_ranking(self, worker) is not None:
             self._ranks = True
             self.without_learning, self.least_skill = "the items' popularity", 0.0
 
@@ -177,8 +172,16 @@ class LinkPrediction(Task):
         if number is not None and graph.edge_types is not None:
             predicted = graph.edge_types == number
         has_held_out = graph.val_edges is not None or graph.test_edges is not None
-        val, test, held = self._given(graph, pairs, number) if has_held_out else self._drawn(n, pairs, predicted)
-        if not has_held_out:
+        if has_held_out:
+            for key, value in self.shares.items():
+                if value is not None:
+                    raise UserError(
+                        f"{key}={value} has no effect, because the dataset provides val_edges or test_edges: remove the key"
+                    )
+            val, test, held = read_split(graph, pairs, number)
+        else:
+            shares = self.val_share, self.test_share
+            val, test, held = draw_split(pairs, n, shares, derive(self.seed, _SPLIT), predicted)
             warn_times([*(graph.feature_names or ()), *(graph.edge_feature_names or ())])
         if number is not None and not has_held_out:  # edges without a predicted counterpart stay
             drawn = unordered(pairs, n)
@@ -187,11 +190,11 @@ class LinkPrediction(Task):
         if not np.any(predicted & ~held & (pairs[:, 0] != pairs[:, 1])):
             of_relation = "" if number is None else f" of the relation {graph.schema.edge_types[number]}"
             raise UserError(f"task=link_prediction: the dataset has no training edges{of_relation}")
-        self._check_ranking(relation)
+        _check_ranking(self.top_k, relation, filtered=self.filtered)
         training = known = None
         if self.filtered:
             filtered = pairs[predicted], held[predicted], np.concatenate([val, test])
-            training, known = _filters(*filtered, n, relation)
+            training, known = edge_filters(*filtered, n, relation)
         links = Links(
             n,
             val,
@@ -208,63 +211,9 @@ class LinkPrediction(Task):
         )
         return with_edges(graph, np.flatnonzero(~(held & links.hides(graph.edge_types)))), links
 
-    def _check_ranking(self, relation: LinkRelation | None) -> None:
-        """Raises `UserError` if `task.top_k` is set for edges that cannot be ranked."""
-        joins_types = relation is not None and relation.joins_types
-        if self.top_k not in ("auto", None) and not (joins_types and self.filtered):
-            cure = "set task.filtered=true" if joins_types else "set task.top_k=null, or predict such a relation"
-            reason = "needs the filter of seen edges" if joins_types else "needs a relation between two node types"
-            raise UserError(f"task.top_k={self.top_k} {reason}: {cure}")
-
-    def _item_ranking(self, worker: Worker) -> ItemRanking | None:
-        """Returns the ranking of all destinations, or None if the relation has none."""
-        links = worker.links
-        assert links is not None
-        if self.top_k is None or links.known is None or links.relation is None or not links.relation.joins_types:
-            return None
-        if self._ranking is None or self._ranking.links is not links:
-            self._ranking = ItemRanking(links, self._list_length, 1 if self.decoder == "dot" else 2 * self.width)
-        return self._ranking
-
-    def _score_items(self, sources: Tensor, items: Tensor) -> Tensor:  # [b, num_items]
-        """Scores all items for each source."""
-        if self.decoder == "dot":
-            return sources @ items.t()
-        shape = len(sources), len(items), -1
-        return self.score(torch.stack([sources[:, None].expand(shape), items[None].expand(shape)], 2))
-
     def recommend(self, outputs: Tensor, worker: Worker) -> TopItems | None:
-        ranking = self._item_ranking(worker)
-        return None if ranking is None else ranking.top(outputs, worker, self._score_items)
-
-    def _drawn(self, num_nodes: int, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, Mask]:
-        """Samples validation and test edges.
-
-        Also returns which of `pairs` join their ends. `predicted` are those to sample.
-        """
-        draw = draw_for_pairs(pairs, num_nodes, derive(self.seed, _SPLIT))
-        draw[pairs[:, 0] == pairs[:, 1]] = 1  # self-loops are never held out
-        val, held = draw < self.val_share, draw < self.val_share + self.test_share
-        return pairs[val & predicted], pairs[held & ~val & predicted], held
-
-    def _given(self, graph: Graph, pairs: Ids, number: int | None) -> tuple[Ids, Ids, Mask]:
-        """Returns the dataset's validation and test edges.
-
-        Also returns which of `pairs` are such edges or their reverse edges. `number` is
-        the relation's position in the schema.
-        """
-        for key, value in self.shares.items():
-            if value is not None:
-                raise UserError(
-                    f"{key}={value} has no effect, because the dataset provides val_edges or test_edges: remove the key"
-                )
-        none = np.zeros((0, 2), np.int64)
-        val, test = (none if edges is None else edges for edges in (graph.val_edges, graph.test_edges))
-        if number is not None:
-            check_ends("val_edges", val, graph.schema, number)
-            check_ends("test_edges", test, graph.schema, number)
-        held = unordered(np.concatenate([val, test]), graph.num_nodes)
-        return val, test, np.isin(unordered(pairs, graph.num_nodes), held)
+        ranking = _item_ranking(self, worker)
+        return None if ranking is None else ranking.top(outputs, worker, functools.partial(score_all, head=self.head()))
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return link_losses(self.loss, self.score(outputs), labels, self.negatives)
@@ -274,16 +223,16 @@ class LinkPrediction(Task):
         metrics: dict[str, float] = {}
         for index, (split, pairs) in enumerate((("val", worker.links.val), ("test", worker.links.test))):
             if len(pairs):
-                scores = worker.comm.gather(self._scores(outputs, worker, worker.links, pairs, index))
+                scores = worker.comm.gather(held_out_scores(self.score, outputs, worker, worker.links, pairs, index))
                 figures = ranking(torch.cat(scores)) if scores else {}
                 metrics |= {f"{split}_{name}": value for name, value in worker.comm.share(figures).items()}
-        if (items := self._item_ranking(worker)) is not None:
-            metrics |= items.measure(outputs, worker, self._score_items)
+        if (items := _item_ranking(self, worker)) is not None:
+            metrics |= items.measure(outputs, worker, functools.partial(score_all, head=self.head()))
         return metrics
 
     def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        if (items := self._item_ranking(worker)) is not None:
-            recall = metric_names(self._list_length)[1]
+        if (items := _item_ranking(self, worker)) is not None:
+            recall = metric_names(self.list_length)[1]
             return {name: value for name, value in items.popularity_figures().items() if name.endswith(recall)}
         return {f"{split}_roc_auc": 0.5 for split in self.splits}
 
@@ -302,7 +251,9 @@ class LinkPrediction(Task):
         """Returns the test edges' source, destination and score."""
         links = worker.links
         assert links is not None
-        parts = worker.comm.gather(self._scores(outputs, worker, replace(links, eval_negatives=0), links.test, 1))
+        parts = worker.comm.gather(
+            held_out_scores(self.score, outputs, worker, replace(links, eval_negatives=0), links.test, 1)
+        )
         if not parts:
             return None
         scores = ranked(parts, len(links.test))
@@ -312,33 +263,25 @@ class LinkPrediction(Task):
         source, destination = rows[:, :2].astype(np.int64).T
         return {"source": ids[source], "destination": ids[destination], "score": rows[:, 2]}
 
-    @torch.no_grad()
-    def _scores(self, outputs: Tensor, worker: Worker, links: Links, pairs: Ids, split: int) -> Tensor:
-        """Scores pairs, each followed by its negative pairs. Collective.
 
-        Rank r scores the pairs r, r + P, ..., in chunks, because rows come from all
-        ranks.
+def _check_ranking(top_k: str | int | None, relation: LinkRelation | None, *, filtered: bool) -> None:
+    """Raises `UserError` if `task.top_k` is set for edges that cannot be ranked."""
+    joins_types = relation is not None and relation.joins_types
+    if top_k not in ("auto", None) and not (joins_types and filtered):
+        cure = "set task.filtered=true" if joins_types else "set task.top_k=null, or predict such a relation"
+        reason = "needs the filter of seen edges" if joins_types else "needs a relation between two node types"
+        raise UserError(f"task.top_k={top_k} {reason}: {cure}")
 
-        Args:
-            outputs: [num_owned, width] outputs for this rank's nodes.
-            pairs: [num_pairs, 2] edges.
-            split: Number of the split, for the random key.
 
-        Returns:
-            [this rank's pairs, 1 + eval_negatives] float64.
-        """
-        lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
-        num_ranks, size = worker.comm.world_size, max(_CHUNK // (1 + links.eval_negatives), 1)
-        parts = []
-        for start in range(0, len(pairs), size * num_ranks):
-            ids = np.arange(start + worker.comm.rank, min(start + size * num_ranks, len(pairs)), num_ranks)
-            split_pairs = np.asarray(pairs[ids])
-            negative = links.negative_pairs(
-                split_pairs, ids, links.eval_negatives, derive(links.seed, split), evaluates=True
-            )
-            reach, rows = lookup.find(np.concatenate([split_pairs[:, None], negative], 1))
-            parts.append(self.score(reach(outputs)[rows]).to(torch.float64))
-        return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
+def _item_ranking(task: LinkPrediction, worker: Worker) -> ItemRanking | None:
+    """Returns the ranking of all destinations, or None if the relation has none."""
+    links = worker.links
+    assert links is not None
+    if task.top_k is None or links.known is None or links.relation is None or not links.relation.joins_types:
+        return None
+    if task.ranking is None or task.ranking.links is not links:
+        task.ranking = ItemRanking(links, task.list_length, 1 if task.decoder == "dot" else 2 * task.width)
+    return task.ranking
 
 
 def _are_tied(split: str, measured: Mapping[str, float], negatives: int) -> bool:
@@ -348,42 +291,3 @@ def _are_tied(split: str, measured: Mapping[str, float], negatives: int) -> bool
     """
     mrr, area = (measured.get(f"{split}_{name}", math.nan) for name in ("mrr", "roc_auc"))
     return area == 0.5 and math.isclose(mrr, 1 / (1 + negatives / 2), rel_tol=1e-9)
-
-
-def _filters(pairs: Ids, held: Mask, held_out: Ids, num_nodes: int, relation: LinkRelation | None) -> tuple[Ids, Ids]:
-    """Returns codes for the training edges, and for all edges.
-
-    If each training edge has its reverse edge, the graph is undirected. The reverse of
-    a held-out edge then counts as an edge, even if the dataset lists it once.
-
-    Args:
-        pairs: [k, 2] edges of the graph, or of the relation.
-        held: [k] which of them are held out.
-        held_out: [num_held, 2] validation and test edges.
-        num_nodes: Number of nodes of the graph.
-        relation: The relation to predict, or None.
-    """
-    training = np.unique(codes(pairs[~held], num_nodes))
-    is_undirected = np.array_equal(training, np.unique(codes(pairs[~held, ::-1], num_nodes)))
-    held_out = np.concatenate([pairs[held], held_out, *([held_out[:, ::-1]] if is_undirected else [])])
-    known = np.union1d(training, codes(held_out, num_nodes))
-    num_loops = np.count_nonzero(known % max(num_nodes, 1) == known // max(num_nodes, 1))
-    ends = None if relation is None else relation.ends
-    first, last, begin, end = ends or (0, num_nodes, 0, num_nodes)
-    num_pairs = (last - first) * (end - begin) - max(min(last, end) - max(first, begin), 0)
-    if len(known) - num_loops == num_pairs:
-        reason = f"each of the {last - first} nodes has an edge to every other node"
-        if ends is not None:
-            reason = f"each of the {last - first} sources has an edge to all {end - begin} destinations"
-        raise UserError(f"task=link_prediction: {reason}, so there are no negative pairs: use task.filtered=false")
-    return training, known
-
-
-def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
-    """Returns the graph with fewer edges, and no edges to predict.
-
-    Args:
-        edge_ids: [k] ascending edge ids.
-    """
-    csc = CSC(np.searchsorted(edge_ids, graph.csc.indptr), graph.csc.indices[edge_ids])
-    return replace(graph.with_edges(csc, graph.edge_columns.select(edge_ids)), val_edges=None, test_edges=None)

@@ -34,7 +34,8 @@ from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.task.decoder import dot
 from gnnkit.task.evaluation import Evaluation
-from gnnkit.task.link_prediction import LinkPrediction, with_edges
+from gnnkit.task.link_prediction import LinkPrediction
+from gnnkit.task.link_split import with_edges
 from gnnkit.task.ranking import ranking
 from gnnkit.testing import check_task
 from gnnkit.testing.graphs import WIDTH, check_graph

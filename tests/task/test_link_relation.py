@@ -319,7 +319,7 @@ def test_degrees_within_relations_are_those_of_the_graph_without_the_edges(grid:
     left_out = np.isin(types, (BUYS, SOLD)) & (pairs.sum(1) % 3 == 0)
     weight = np.random.default_rng(0).uniform(0.5, 2, len(pairs))
     weighted = PREPARED.with_edges(PREPARED.csc.weighted(weight.astype(np.float32)), PREPARED.edge_columns)
-    from gnnkit.task.link_prediction import with_edges
+    from gnnkit.task.link_split import with_edges
 
     without = with_edges(weighted, np.flatnonzero(~left_out))
 

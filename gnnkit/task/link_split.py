@@ -1,0 +1,134 @@
+"""Splits edges into training, validation and test edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.engine import Tally, derive
+from gnnkit.engine.remote import Lookup
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.sampler.links import LinkRelation, Links, Mask, codes, draw_for_pairs, unordered
+from gnnkit.strategy import Worker
+from gnnkit.task.link_relation import check_ends
+
+_CHUNK = 2**16  # pairs whose rows are in memory at a time
+
+
+def draw_split(
+    pairs: Ids, num_nodes: int, shares: tuple[float, float], key: int, predicted: Mask
+) -> tuple[Ids, Ids, Mask]:
+    """Samples validation and test edges.
+
+    Args:
+        pairs: [num_edges, 2] edges of the graph.
+        num_nodes: Number of nodes.
+        shares: Shares of validation and test edges.
+        key: Random key.
+        predicted: [num_edges] which edges to sample.
+
+    Returns:
+        Validation edges, test edges, and which of `pairs` join the ends of one.
+    """
+    draw = draw_for_pairs(pairs, num_nodes, key)
+    draw[pairs[:, 0] == pairs[:, 1]] = 1  # self-loops are never held out
+    val, held = draw < shares[0], draw < sum(shares)
+    return pairs[val & predicted], pairs[held & ~val & predicted], held
+
+
+def read_split(graph: Graph, pairs: Ids, number: int | None) -> tuple[Ids, Ids, Mask]:
+    """Returns the dataset's validation and test edges.
+
+    Also returns which of `pairs` are such edges or their reverse edges.
+
+    Args:
+        graph: The graph, with `val_edges` or `test_edges`.
+        pairs: [num_edges, 2] its edges.
+        number: The relation's position in the schema, or None.
+    """
+    none = np.zeros((0, 2), np.int64)
+    val, test = (none if edges is None else edges for edges in (graph.val_edges, graph.test_edges))
+    if number is not None:
+        check_ends("val_edges", val, graph.schema, number)
+        check_ends("test_edges", test, graph.schema, number)
+    held = unordered(np.concatenate([val, test]), graph.num_nodes)
+    return val, test, np.isin(unordered(pairs, graph.num_nodes), held)
+
+
+def edge_filters(
+    pairs: Ids, held: Mask, held_out: Ids, num_nodes: int, relation: LinkRelation | None
+) -> tuple[Ids, Ids]:
+    """Returns codes for the training edges, and for all edges.
+
+    If each training edge has its reverse edge, the graph is undirected. The reverse of
+    a held-out edge then counts as an edge, even if the dataset lists it once.
+
+    Args:
+        pairs: [k, 2] edges of the graph, or of the relation.
+        held: [k] which of them are held out.
+        held_out: [num_held, 2] validation and test edges.
+        num_nodes: Number of nodes of the graph.
+        relation: The relation to predict, or None.
+    """
+    training = np.unique(codes(pairs[~held], num_nodes))
+    is_undirected = np.array_equal(training, np.unique(codes(pairs[~held, ::-1], num_nodes)))
+    held_out = np.concatenate([pairs[held], held_out, *([held_out[:, ::-1]] if is_undirected else [])])
+    known = np.union1d(training, codes(held_out, num_nodes))
+    num_loops = np.count_nonzero(known % max(num_nodes, 1) == known // max(num_nodes, 1))
+    ends = None if relation is None else relation.ends
+    first, last, begin, end = ends or (0, num_nodes, 0, num_nodes)
+    num_pairs = (last - first) * (end - begin) - max(min(last, end) - max(first, begin), 0)
+    if len(known) - num_loops == num_pairs:
+        reason = f"each of the {last - first} nodes has an edge to every other node"
+        if ends is not None:
+            reason = f"each of the {last - first} sources has an edge to all {end - begin} destinations"
+        raise UserError(f"task=link_prediction: {reason}, so there are no negative pairs: use task.filtered=false")
+    return training, known
+
+
+def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
+    """Returns the graph with fewer edges, and no edges to predict.
+
+    Args:
+        edge_ids: [k] ascending edge ids.
+    """
+    csc = CSC(np.searchsorted(edge_ids, graph.csc.indptr), graph.csc.indices[edge_ids])
+    return replace(graph.with_edges(csc, graph.edge_columns.select(edge_ids)), val_edges=None, test_edges=None)
+
+
+@torch.no_grad()
+def held_out_scores(
+    score: Callable[[Tensor], Tensor], outputs: Tensor, worker: Worker, links: Links, pairs: Ids, split: int
+) -> Tensor:
+    """Scores pairs, each followed by its negative pairs. Collective.
+
+    Rank r scores the pairs r, r + P, ..., in chunks, because rows come from all ranks.
+
+    Args:
+        score: Scores embedding pairs.
+        outputs: [num_owned, width] outputs for this rank's nodes.
+        worker: This rank.
+        links: Draws the negative pairs.
+        pairs: [num_pairs, 2] edges.
+        split: Number of the split, for the random key.
+
+    Returns:
+        [this rank's pairs, 1 + eval_negatives] float64.
+    """
+    lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
+    num_ranks, size = worker.comm.world_size, max(_CHUNK // (1 + links.eval_negatives), 1)
+    parts = []
+    for start in range(0, len(pairs), size * num_ranks):
+        ids = np.arange(start + worker.comm.rank, min(start + size * num_ranks, len(pairs)), num_ranks)
+        split_pairs = np.asarray(pairs[ids])
+        negative = links.negative_pairs(
+            split_pairs, ids, links.eval_negatives, derive(links.seed, split), evaluates=True
+        )
+        reach, rows = lookup.find(np.concatenate([split_pairs[:, None], negative], 1))
+        parts.append(score(reach(outputs)[rows]).to(torch.float64))
+    return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
