@@ -49,6 +49,10 @@ _ENDS = ("src", "dst")  # default columns of an edge's ends
 _NAMED = 8  # tables listed in a message
 ONE = ""  # name of a table with all relations
 RENAME_HINT = "rename the column to read it"  # hint appended to the warning about a skipped index column
+_ONE_WAY = (
+    "dataset.bipartite=true: dataset.symmetrize=true would add edges from items to users to the relation; remove it, "
+    "because relational models read edges in both directions"
+)
 
 
 class EdgeFolder(Dataset):
@@ -161,10 +165,7 @@ class EdgeFolder(Dataset):
     ) -> None:
         self.bipartite = None if bipartite is None else switch("dataset.bipartite", bipartite)
         if bipartite and symmetrize:
-            raise UserError(
-                "dataset.bipartite=true: dataset.symmetrize=true would add edges from items to users to the relation; remove "
-                "it, because relational models read edges in both directions"
-            )
+            raise UserError(_ONE_WAY)
         self.root = local_path("dataset.root", root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
         self.symmetrize = symmetrize

@@ -30,7 +30,7 @@ from gnnkit.prepare.columns import check_texts
 from gnnkit.prepare.inputs import with_names
 from gnnkit.prepare.transform import why_uneven
 from gnnkit.result.result import Result
-from gnnkit.task.classes import RARE
+from gnnkit.task.decisions import RARE
 from gnnkit.task.node_classification import ranking_metric
 from gnnkit.utils.documents import parse_yaml, read_yaml
 from gnnkit.utils.ranges import num_cores, one_line

@@ -64,8 +64,8 @@ def write_outputs(
         if job.settings.checkpoint is None:
             _calibrate(task, logits, worker, job)
         if "predictions" in wanted:
-            columns = functools.partial(task.columns, classes=names)
-            write_named(job, worker, "predictions", task.predictions(logits, worker), columns)
+            rows, columns = task.predictions(logits, worker), functools.partial(task.columns, classes=names)
+            write_named(job, worker, "predictions", rows, columns)
             write_top(job, task, logits, worker)
         if "vectors" in wanted:
             write_vectors(job, logits, worker)
@@ -74,12 +74,11 @@ def write_outputs(
             keep("probabilities", task.probabilities(logits), worker)
         return _measure(task, logits, worker, chance=job.settings.checkpoint is None) if measures else Scores()
 
-    measured = make(model).read(model, read)
+    scores = make(model).read(model, read)
     if "embeddings" in wanted:
         check_layers(model)
-        body = Body(model)
-        make(body).read(body, lambda rows, worker: keep("embeddings", rows, worker))
-    return measured
+        make(body := Body(model)).read(body, lambda rows, worker: keep("embeddings", rows, worker))
+    return scores
 
 
 def _calibrate(task: Task, logits: Tensor, worker: Worker, job: RankJob) -> None:

@@ -169,9 +169,8 @@ class RGCN(ConvModel):
         self.reads_sparse = project and hidden < in_features
         widths = [hidden if project else in_features, *[hidden] * (num_layers - 1), num_classes]
         check_parts(bases, blocks, widths[1:] if one_hot else widths)
-        if one_hot and (project or blocks is not None):
-            what = "project=true" if project else f"blocks={blocks}"
-            raise UserError(f"model.one_hot=true: the first layer multiplies nothing, so model.{what} must go")
+        if one_hot:
+            _check_one_hot(blocks, project=project)
         total, self.scalar = num_relations * (1 + inverse), scalar
         if scalar:
             flags = {"project": project, "one_hot": one_hot, "self_loop": not self_loop}
@@ -198,6 +197,13 @@ class RGCN(ConvModel):
 
     def decayed_parameters(self) -> Iterable[Parameter]:
         return self.convs[0].parameters()
+
+
+def _check_one_hot(blocks: int | None, *, project: bool) -> None:
+    """Raises `UserError` for options that the first layer does not read."""
+    if project or blocks is not None:
+        what = "project=true" if project else f"blocks={blocks}"
+        raise UserError(f"model.one_hot=true: the first layer multiplies nothing, so model.{what} must go")
 
 
 def _check_scalar(options: Mapping[str, object], norm: str, in_features: int, num_classes: int) -> None:

@@ -68,6 +68,7 @@ class Neighbour(GradientSync):
         if comm.rank == 0 and any(len(peers) < comm.world_size - 1 for peers in links):
             print(_NOT_ONE, file=sys.stderr, flush=True)
         self.neighbours = links[comm.rank]
+        self._members = sorted([comm.rank, *self.neighbours])  # fixes the order of sums
         self.sums = dict.fromkeys(self._members, 1.0)
         self.metropolis = metropolis(links, comm.rank)
 
@@ -127,11 +128,6 @@ class Neighbour(GradientSync):
         self.tracked = self.tracked + (grads - self.latest)
         self.latest = grads
         return self.tracked
-
-    @property
-    def _members(self) -> list[int]:
-        """This rank and its neighbours, ascending, which fixes the order of sums."""
-        return sorted([self.comm.rank, *self.neighbours])
 
     def _mean(self, part: Tensor, weight: float) -> Tensor | None:
         """Returns the weighted mean over this rank and its neighbours.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from gnnkit.errors import UserError
 from gnnkit.strategy import Worker
 from gnnkit.task.base import LabelFacts, NodeTask, f1, rows_of
 from gnnkit.task.calibration import fit_temperature
-from gnnkit.task.decisions import decisions
+from gnnkit.task.decisions import decisions, rare_classes
 from gnnkit.task.ranking import mean_areas
 from gnnkit.task.threshold import HALF, best_threshold
 from gnnkit.utils.documents import Json
@@ -22,7 +22,6 @@ from gnnkit.utils.ranges import one_of, real, shown
 
 AUTO = "auto"
 TEMPERATURE = "temperature"
-RARE = 0.1  # share of the training nodes below which a class is rare
 _NOT_VALIDATED = "the validation split is empty: thresholds are not chosen, and probabilities are not calibrated"
 MAX_CLASSES = 100  # maximum for metrics per class and a confusion matrix
 
@@ -89,20 +88,14 @@ class ClassTask(NodeTask):
         """Returns the classes that a threshold may decide."""
         return range(0 if self.exclusive and num_classes != 2 else num_classes)
 
-    def rare(self, shares: Sequence[float]) -> list[int]:
-        """Lists the rare classes that a threshold may decide.
-
-        Args:
-            shares: [num_classes] of the training nodes.
-        """
-        return [number for number in self.decided(len(shares)) if 0 < shares[number] < RARE]
-
     def levels(self, num_classes: int) -> tuple[float, ...] | None:
         """Returns the threshold of each class, if there are any."""
         numbers = self.decided(num_classes)
         if isinstance(self.threshold, float) and numbers:
-            return self._as_levels(
-                num_classes, dict.fromkeys(numbers[-1:] if self.exclusive else numbers, self.threshold)
+            return _as_levels(
+                num_classes,
+                dict.fromkeys(numbers[-1:] if self.exclusive else numbers, self.threshold),
+                exclusive=self.exclusive,
             )
         return None if self.threshold is None else self._facts.thresholds
 
@@ -121,45 +114,23 @@ class ClassTask(NodeTask):
         *totals, num_train, num_val = worker.comm.all_reduce(torch.cat([*sums, *rows])).tolist()
         train, val = totals[: outputs.shape[1]], totals[outputs.shape[1] :]
         shares = tuple(count / max(num_train, 1) for count in train)
-        rare = self.rare(shares)
+        rare = rare_classes(self, shares)
         thresholds = self.levels(outputs.shape[1])
         self._facts = replace(self._facts, shares=shares if rare else self._facts.shares, thresholds=thresholds)
-        if num_val == 0:
-            asks = self.calibration == TEMPERATURE or (rare and AUTO in (self.threshold, self.calibration))
-            return [_NOT_VALIDATED] if asks else []
         chosen = [number for number in rare if val[number] > 0]
-        if self.calibration == TEMPERATURE or (self.calibration == AUTO and chosen):
-            self._fit_temperature(outputs, worker, decides=bool(chosen) and self.threshold is not None)
+        fits = self.calibration == TEMPERATURE or (self.calibration == AUTO and bool(chosen))
+        if num_val == 0:
+            return [_NOT_VALIDATED] if fits or (rare and AUTO in (self.threshold, self.calibration)) else []
+        if fits:
+            self._facts = _with_temperature(self, outputs, worker, decides=bool(chosen) and self.threshold is not None)
         if self.threshold == AUTO and chosen:
-            self._choose_thresholds(outputs, worker, chosen)
+            self._facts = _with_thresholds(self, outputs, worker, chosen)
         return []
-
-    def _fit_temperature(self, outputs: Tensor, worker: Worker, *, decides: bool) -> None:
-        logits, labels = rows_of("val", outputs, worker)
-        offsets = self.offsets().to(worker.device) if decides else logits.new_zeros(1, dtype=torch.float64)
-        wanted = self.members(labels, outputs.shape[1])
-        temperature = fit_temperature(logits.to(torch.float64) + offsets, wanted, self.normalise, worker.comm)
-        self._facts = replace(self._facts, mean=tuple((offsets / temperature).tolist()), deviation=(1 / temperature,))
-
-    def _choose_thresholds(self, outputs: Tensor, worker: Worker, numbers: list[int]) -> None:
-        """Sets the thresholds of rare classes, which the leader computes exactly."""
-        scores, wanted = self.scored("val", outputs, worker)
-        parts = worker.comm.gather(torch.cat([scores[:, numbers], wanted[:, numbers]], 1))
-        columns = zip(numbers, *(half.t() for half in torch.cat(parts).chunk(2, 1)), strict=True) if parts else ()
-        best = worker.comm.share([[number, best_threshold(score, labels)] for number, score, labels in columns])
-        self._facts = replace(self._facts, thresholds=self._as_levels(outputs.shape[1], dict(best)))
 
     def scored(self, split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor]:  # [k, num_classes] twice
         """Returns probabilities and members of this rank's rows in a split."""
         logits, labels = rows_of(split, outputs, worker)
         return self.probabilities(logits.to(torch.float64)), self.members(labels, outputs.shape[1])
-
-    def _as_levels(self, num_classes: int, chosen: dict[int, float]) -> tuple[float, ...]:
-        """Returns the thresholds of all classes. Those of two classes add up to 1."""
-        if self.exclusive:
-            ((number, threshold),) = chosen.items()
-            return (threshold, 1 - threshold) if number == 0 else (1 - threshold, threshold)
-        return tuple(chosen.get(number, HALF) for number in range(num_classes))
 
     def details(self, outputs: Tensor, worker: Worker) -> Json:
         if outputs.shape[1] > MAX_CLASSES:
@@ -175,6 +146,33 @@ class ClassTask(NodeTask):
                 tables["confusion"][split] = matrix.tolist()
         tables |= {} if tables["confusion"] else {"confusion": None}
         return tables | decisions(self, outputs, worker)
+
+
+def _with_temperature(task: ClassTask, outputs: Tensor, worker: Worker, *, decides: bool) -> LabelFacts:
+    """Fits the temperature to the validation nodes. Collective."""
+    logits, labels = rows_of("val", outputs, worker)
+    offsets = task.offsets().to(worker.device) if decides else logits.new_zeros(1, dtype=torch.float64)
+    wanted = task.members(labels, outputs.shape[1])
+    temperature = fit_temperature(logits.to(torch.float64) + offsets, wanted, task.normalise, worker.comm)
+    return replace(task.facts(), mean=tuple((offsets / temperature).tolist()), deviation=(1 / temperature,))
+
+
+def _with_thresholds(task: ClassTask, outputs: Tensor, worker: Worker, numbers: list[int]) -> LabelFacts:
+    """Chooses the thresholds of rare classes, exactly, on the leader. Collective."""
+    scores, wanted = task.scored("val", outputs, worker)
+    parts = worker.comm.gather(torch.cat([scores[:, numbers], wanted[:, numbers]], 1))
+    columns = zip(numbers, *(half.t() for half in torch.cat(parts).chunk(2, 1)), strict=True) if parts else ()
+    best = worker.comm.share([[number, best_threshold(score, labels)] for number, score, labels in columns])
+    levels = _as_levels(outputs.shape[1], dict(best), exclusive=task.exclusive)
+    return replace(task.facts(), thresholds=levels)
+
+
+def _as_levels(num_classes: int, chosen: Mapping[int, float], *, exclusive: bool) -> tuple[float, ...]:
+    """Returns the thresholds of all classes. Those of two classes add up to 1."""
+    if exclusive:
+        ((number, threshold),) = chosen.items()
+        return (threshold, 1 - threshold) if number == 0 else (1 - threshold, threshold)
+    return tuple(chosen.get(number, HALF) for number in range(num_classes))
 
 
 def _threshold(value: object) -> str | float | None:

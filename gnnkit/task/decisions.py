@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,18 @@ from gnnkit.utils.documents import Json
 if TYPE_CHECKING:
     from gnnkit.task.classes import ClassTask
 
+RARE = 0.1  # share of the training nodes below which a class is rare
+
+
+def rare_classes(task: ClassTask, shares: Sequence[float]) -> list[int]:
+    """Lists the rare classes that a threshold may decide.
+
+    Args:
+        task: The task.
+        shares: [num_classes] of the training nodes.
+    """
+    return [number for number in task.decided(len(shares)) if 0 < shares[number] < RARE]
+
 
 def decisions(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
     """Returns thresholds of rare classes, their table, and calibration errors.
@@ -29,7 +42,7 @@ def decisions(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
         worker: This rank.
     """
     numbers, levels, table = task.decided(outputs.shape[1]), task.levels(outputs.shape[1]), None
-    rare = task.rare(task.facts().shares or ()) or list(numbers[-1:] if task.exclusive else numbers)
+    rare = rare_classes(task, task.facts().shares or ()) or list(numbers[-1:] if task.exclusive else numbers)
     if task.exclusive and rare:
         splits = {split: _gathered(task, split, rare[0], outputs, worker) for split in ("val", "test")}
         filled = {split: rows for split, rows in splits.items() if rows is not None and len(rows)}

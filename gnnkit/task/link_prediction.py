@@ -106,11 +106,7 @@ class LinkPrediction(Task):
         self.negatives = whole("task.negatives", negatives, 1, MAX_COUNT)
         self.eval_negatives = whole("task.eval_negatives", eval_negatives, 1, MAX_COUNT)
         self.shares = {"task.val_share": val_share, "task.test_share": test_share}
-        read = {key: share(key, value) for key, value in self.shares.items() if value is not None}
-        self.val_share, self.test_share = (read.get(key, default) for key, default in _SHARES.items())
-        if self.val_share + self.test_share >= 1:
-            both = f"task.val_share={self.val_share} and task.test_share={self.test_share}"
-            raise UserError(f"{both} leave no training edges")
+        self.val_share, self.test_share = _read_shares(self.shares)
         if supervision_share is not None:
             real("task.supervision_share", supervision_share, above=0, below=1)
         self.supervision_share = supervision_share
@@ -173,11 +169,7 @@ class LinkPrediction(Task):
             predicted = graph.edge_types == number
         has_held_out = graph.val_edges is not None or graph.test_edges is not None
         if has_held_out:
-            for key, value in self.shares.items():
-                if value is not None:
-                    raise UserError(
-                        f"{key}={value} has no effect, because the dataset provides val_edges or test_edges: remove the key"
-                    )
+            _check_no_shares(self.shares)
             val, test, held = read_split(graph, pairs, number)
         else:
             shares = self.val_share, self.test_share
@@ -262,6 +254,25 @@ class LinkPrediction(Task):
     def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> PredictionColumns:
         source, destination = rows[:, :2].astype(np.int64).T
         return {"source": ids[source], "destination": ids[destination], "score": rows[:, 2]}
+
+
+def _read_shares(shares: Mapping[str, float | None]) -> list[float]:
+    """Returns the shares of validation and test edges, or their defaults."""
+    read = {key: share(key, value) for key, value in shares.items() if value is not None}
+    values = [read.get(key, default) for key, default in _SHARES.items()]
+    if sum(values) >= 1:
+        both = " and ".join(f"{key}={value}" for key, value in zip(_SHARES, values, strict=True))
+        raise UserError(f"{both} leave no training edges")
+    return values
+
+
+def _check_no_shares(shares: Mapping[str, float | None]) -> None:
+    """Raises `UserError` for shares of a split that the dataset provides."""
+    for key, value in shares.items():
+        if value is not None:
+            raise UserError(
+                f"{key}={value} has no effect, because the dataset provides val_edges or test_edges: remove the key"
+            )
 
 
 def _check_ranking(top_k: str | int | None, relation: LinkRelation | None, *, filtered: bool) -> None:

@@ -15,7 +15,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.strategy import Worker
 from gnnkit.task.base import LabelFacts, PredictionColumns, f1, macro, rows_of
-from gnnkit.task.classes import AUTO, RARE, ClassTask, areas_of_all
+from gnnkit.task.classes import AUTO, ClassTask, areas_of_all
+from gnnkit.task.decisions import RARE
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import real, shown
 
