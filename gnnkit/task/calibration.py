@@ -46,7 +46,7 @@ def calibration_sums(confidence: Tensor, correct: Tensor) -> Tensor:  # [BINS] f
         confidence: [m] predicted probabilities.
         correct: [m] 1 where the prediction is right, else 0.
     """
-    bins = (confidence * BINS).long().clamp(max=BINS - 1)
+    bins = (confidence * BINS).long().clamp(0, BINS - 1)  # NaN is in any bin, and makes the error NaN
     excess = (correct.to(torch.float64) - confidence).to(torch.float64)
     return torch.zeros(BINS, dtype=torch.float64, device=confidence.device).index_add_(0, bins, excess)
 
