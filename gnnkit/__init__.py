@@ -253,8 +253,10 @@ def serve(
     passed = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
     settings = read_settings(folder, passed)
     with TemporaryDirectory(prefix="gnnkit-serve-") as scratch:
-        keys: dict[str, Any] = {"write": written_by(settings), "write_format": "parquet", "report": False}
-        tables = predict(folder, graph, model=model, folder=Path(scratch) / "tables", **keys).folder
+        written, target = written_by(settings), Path(scratch) / "tables"
+        tables = predict(
+            folder, graph, model=model, folder=target, write=written, write_format="parquet", report=False
+        ).folder
         return application(ServedRun(settings, tables, graph, model))
 
 

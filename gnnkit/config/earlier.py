@@ -67,16 +67,26 @@ def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> lis
         return list(overrides)
     folder = local_path("checkpoint", named["checkpoint"].strip("'\"").replace("\\'", "'"))
     run = of_run(folder)
-    for key in named:
-        if key.partition(".")[0] in _MODEL_KEYS and key not in _FREE_KEYS:
-            raise UserError(f"{key} cannot be changed for checkpoint={folder}: leave the key out")
-    sections = _inherited_sections(run, named, from_python, folder)
-    if job.reads_nodes:  # one worker reads all in-edges of a few nodes
-        sections = {key: value for key, value in sections.items() if key not in _LAYOUT_KEYS}
-        sections |= {key: value for key, value in _ONE_WORKER.items() if key not in named}
+    _check_unchanged(named, folder)
+    sections: Mapping[str, Any] = _inherited_sections(run, named, from_python, folder)
+    if job.reads_nodes:
+        sections = _on_one_worker(sections, named)
     trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _TRAINER_KEYS}
     inherited = as_overrides({**_with_partitioner_name(sections), "trainer": trainer})
     return [*inherited, *_dataset_overrides(run, named), *overrides]
+
+
+def _check_unchanged(named: Collection[str], folder: Path) -> None:
+    """Raises `UserError` for keys that would change the trained model."""
+    for key in named:
+        if key.partition(".")[0] in _MODEL_KEYS and key not in _FREE_KEYS:
+            raise UserError(f"{key} cannot be changed for checkpoint={folder}: leave the key out")
+
+
+def _on_one_worker(sections: Mapping[str, Any], named: Collection[str]) -> Mapping[str, Any]:
+    """Returns sections with which one worker reads all in-edges of a few nodes."""
+    others = {key: value for key, value in sections.items() if key not in _LAYOUT_KEYS}
+    return others | {key: value for key, value in _ONE_WORKER.items() if key not in named}
 
 
 def _inherited_sections(

@@ -1,4 +1,4 @@
-"""Edge tables of users and items, whose ids are separate."""
+"""Edge tables with users and items, which have separate ids."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gnnkit.utils.checks import Array
 
 COLUMNS = (("user", "item"), ("user_id", "item_id"), ("userId", "itemId"))  # ends that are read without a key
 _SUFFIXES = ("_id", "Id")
-_RELATION = "to"  # PyG's name of an unnamed relation
+_RELATION = "to"  # PyG's name for an unnamed relation
 
 
 def name_types(ends: Sequence[str]) -> tuple[str, str]:
-    """Names the node types after the columns of their ids, without a suffix for id."""
+    """Names the node types after their id columns, without a suffix for id."""
     first, second = (_without_suffix(name) for name in ends)
     return first, second
 
@@ -41,12 +41,12 @@ def are_disjoint(table: Table, ends: Sequence[str]) -> bool:
 
 
 def read_bipartite(table: Table, ends: tuple[str, str], columns: Sequence[str], hint: str) -> Graph:
-    """Returns the graph of a table with two node types, in ascending order of ids.
+    """Returns a table's graph with two node types, in ascending id order.
 
     Args:
         table: The edges.
-        ends: Columns of the sources' and the destinations' ids.
-        columns: Columns of edge features.
+        ends: Source and destination id columns.
+        columns: Edge feature columns.
         hint: Appended to errors about a column.
     """
     cells = [table.id_column(name) for name in ends]

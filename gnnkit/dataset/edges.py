@@ -91,7 +91,7 @@ class EdgeFolder(Dataset):
     accepts. `split.npy` may replace the column `split`, with names or codes for
     `Split.of`.
 
-    In a table of users and items, the ids of both columns are separate, and become two
+    In a table with users and items, both columns' ids are separate, and become two
     node types, named after the columns. Columns `user` and `item`, `user_id` and
     `item_id`, or `userId` and `itemId` are recognised; otherwise set `bipartite`.
 

@@ -57,7 +57,7 @@ def explain(job: RankJob, comm: Communicator) -> Json:
 
 
 def summarise(explanations: Sequence[Explanation], *, has_classes: bool) -> Json:
-    """Returns the largest gap, and the mean fidelities of features and neighbours.
+    """Returns the largest gap, and the mean fidelities for features and neighbours.
 
     Args:
         explanations: One per node.

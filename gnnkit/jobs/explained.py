@@ -1,4 +1,4 @@
-"""The names of explained nodes and columns, and the tables of `job=explain`."""
+"""Names for explained nodes and columns, and the tables that `job=explain` writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DRAWN_COLUMNS, _DRAWN_NEIGHBOURS = 12, 16  # on the page
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExplainedNames:
-    """Names of the nodes, columns and outputs to which explanations refer."""
+    """Node, column and output names to which explanations refer."""
 
     graph: Graph
     schema: Schema
@@ -109,7 +109,7 @@ class ExplainedNames:
 
 
 def _largest(values: Array, count: int) -> Ids:
-    """Returns the positions of the largest absolute nonzero values."""
+    """Returns where the largest absolute nonzero values are."""
     order: Ids = np.argsort(-np.abs(values), kind="stable")[:count]
     return order[: np.count_nonzero(values)]
 
@@ -130,7 +130,7 @@ def _columns(job: RankJob, trained: TrainedRun, schema: Schema) -> Sequence[str]
 
 
 def write_tables(job: RankJob, explanations: Sequence[Explanation], names: ExplainedNames) -> None:
-    """Writes a table of nodes, of features and of neighbours, as CSV or Parquet."""
+    """Writes tables with nodes, features and neighbours, as CSV or Parquet."""
     suffix = "parquet" if job.settings.write_format == "parquet" else "csv"
     tables = {"nodes": _nodes(explanations, names), "neighbours": _neighbours(explanations, names)}
     if job.settings.inputs != "learned":  # whose columns have no meaning

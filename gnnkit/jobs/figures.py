@@ -42,6 +42,7 @@ from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.task.threshold import HALF
 from gnnkit.training.chance import learned_nothing
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import num_cores
 
 if TYPE_CHECKING:  # programs have figures without importing Lightning
@@ -83,7 +84,7 @@ def by_name(task: Task, measured: dict[str, float]) -> dict[str, float | None]:
 
 
 def by_class(details: Mapping[str, Any], names: Sequence[str] | None) -> Classes:
-    """Labels the parts of `Task.details` with class names.
+    """Labels the parts that `Task.details` returns with class names.
 
     Args:
         details: From `Task.details`.
@@ -288,7 +289,7 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     return Verdict(saved, best, finish, nothing, single)
 
 
-def _exact_finish(run: RankRun) -> dict[str, Any] | None:
+def _exact_finish(run: RankRun) -> Json | None:
     """Returns when approximate training became exact, and what this changed."""
     finish, validations = run.module.exact_finish, run.site.validations
     if finish is None or not finish.begun:
@@ -303,7 +304,7 @@ def _exact_finish(run: RankRun) -> dict[str, Any] | None:
 
 
 def _decision(classes: Classes) -> str | None:
-    """Describes the threshold of one of two classes, if there is one."""
+    """Describes the threshold between two classes, if there is one."""
     if classes.threshold is None or classes.thresholds is None:
         return None
     ((name, threshold),) = classes.threshold.items()

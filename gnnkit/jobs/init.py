@@ -141,7 +141,7 @@ def by_evidence(settings: Settings, graph: Graph) -> tuple[list[KeyChoice], Tria
 
 
 def _why_best(tested: Trials, best: Trial) -> str:
-    """Describes the choice of a trial, and whether it was not trained fully."""
+    """Describes which trial was chosen, and whether it was not trained fully."""
     held_back = "none held back" if best.test is None else f"{tested.held_back} {best.test:.4g}"
     cut = f", {best.remark} before its last epoch: a larger init.minutes trains it fully" if best.remark else ""
     return f"best of {len(tested.tried)} trials: {tested.figure} {best.score:.4g}, {held_back}{cut}"

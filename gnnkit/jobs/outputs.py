@@ -67,8 +67,7 @@ def write_outputs(
             rows, columns = task.predictions(logits, worker), functools.partial(task.columns, classes=names)
             write_named(job, worker, "predictions", rows, columns)
             write_top(job, task, logits, worker)
-        if "vectors" in wanted:
-            write_vectors(job, logits, worker)
+        write_vectors(job, logits, worker)
         keep("logits", logits, worker)
         if "probabilities" in wanted:
             keep("probabilities", task.probabilities(logits), worker)
@@ -97,7 +96,7 @@ def _measure(task: Task, logits: Tensor, worker: Worker, *, chance: bool) -> Sco
         task: Computes the figures.
         logits: [num_owned, width] outputs for this rank's nodes.
         worker: This rank.
-        chance: Whether to include the figures of a model without skill.
+        chance: Whether to include figures for a model without skill.
     """
     measured = task.measure(logits, worker)
     for line in task.doubts(measured) if worker.comm.rank == LEADER else ():

@@ -100,7 +100,7 @@ def _learned(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:
 
 
 def read_learned(job: RankJob, worker: Worker, folder: Path) -> Array | None:  # [num_nodes, width]
-    """Reads the table of a run's learned input rows, if any."""
+    """Reads a run's table with learned input rows, if any."""
     width = job.settings.embedding
     if width is None:
         return None

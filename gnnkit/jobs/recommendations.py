@@ -1,4 +1,4 @@
-"""The files of link prediction: recommended items, and the vectors of the score."""
+"""Link prediction's files: recommended items, and the score's vectors."""
 
 from __future__ import annotations
 
@@ -44,8 +44,11 @@ def write_vectors(job: RankJob, outputs: Tensor, worker: Worker) -> None:
     """Writes the vectors whose dot product is the score, by node type. Collective.
 
     `vectors/TYPE.npy` has a row per node of the type, and `vectors/TYPE_ids.npy` its
-    id. A graph without node types has the single type `node`.
+    id. A graph without node types has the single type `node`. Does nothing unless
+    `write` contains `vectors`.
     """
+    if "vectors" not in job.settings.write:
+        return
     joined = by_node(outputs.to(torch.float32), worker)
     if joined is None:
         return

@@ -1,4 +1,4 @@
-"""Files of rows and tables in the run folder."""
+"""Row files and tables in the run folder."""
 
 from __future__ import annotations
 

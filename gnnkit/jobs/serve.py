@@ -19,24 +19,24 @@ MAX_BYTES = 16 * 2**20  # of a request's body
 NodeId = StrictInt | Annotated[StrictStr, Field(min_length=1, max_length=1000)]
 
 
-class _Request(BaseModel):
+class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Ids(_Request):
-    """Nodes of the graph."""
+class KnownNodes(_Body):
+    """Nodes in the graph."""
 
     ids: Annotated[list[NodeId], Field(min_length=1, max_length=MAX_IDS)]
 
 
-class Node(_Request):
+class Node(_Body):
     """A new node."""
 
     id: NodeId
     features: list[FiniteFloat] = []
 
 
-class NewNodes(_Request):
+class NewNodes(_Body):
     """New nodes and their edges, each a source and a destination."""
 
     nodes: Annotated[list[Node], Field(min_length=1, max_length=MAX_NEW)]
@@ -56,7 +56,7 @@ def application(run: ServedRun) -> FastAPI:
         return {"nodes": run.num_nodes}
 
     @app.post("/predict")
-    def predict(request: Ids) -> Json:
+    def predict(request: KnownNodes) -> Json:
         try:
             return {"predictions": run.predict(request.ids)}
         except KeyError as error:
@@ -74,7 +74,7 @@ def application(run: ServedRun) -> FastAPI:
 
 
 class _BoundedBody:
-    """Rejects requests whose body has an unknown or a large size."""
+    """Rejects requests with a body of unknown or large size."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

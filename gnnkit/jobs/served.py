@@ -34,11 +34,11 @@ class NewNode:
     """A node that the graph does not have."""
 
     id: NodeId
-    features: Sequence[float]  # raw, in the order of the graph's columns
+    features: Sequence[float]  # raw, in the graph's column order
 
 
 class ServedRun:
-    """Predicts for nodes of a graph by id, and for new nodes by their edges.
+    """Predicts for a graph's nodes by id, and for new nodes by their edges.
 
     Predictions by id are the rows that `job=predict` has written. For new nodes, the
     model computes the graph with these nodes, one call at a time.
@@ -76,7 +76,7 @@ class ServedRun:
         return len(self._place)
 
     def predict(self, ids: Sequence[NodeId]) -> list[Json]:
-        """Returns a row of columns per id. Raises `KeyError` for an unknown id."""
+        """Returns a row per id. Raises `KeyError` for an unknown id."""
         places = [self._place[node] for node in ids]
         return [{name: values[place] for name, values in self._columns.items()} for place in places]
 

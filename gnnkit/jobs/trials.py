@@ -32,7 +32,7 @@ FILE = "trials.csv"
 MAX_EPOCHS, PATIENCE = 300, 50  # of a trial, and of the written configuration
 MONITOR = "val_loss"
 MACRO = "val_macro_f1"  # mean over classes, for unbalanced classes
-MIN_GAIN = 0.01  # share of the score without edges by which edges must raise it
+MIN_GAIN = 0.01  # relative gain over the score without edges that counts as help
 _MOST, _LEAST = 1 / 3, 0.5  # share of the time for one trial; share of the last trial's time needed to start another
 Keys = Mapping[str, Any]  # values by configuration key
 

@@ -163,9 +163,7 @@ class RGCN(ConvModel):
         super().__init__(num_layers, dropout, norm, hidden)
         added = AddedRelations.of_model(inverse, self_loop)
         self.num_relations, self.inverse, self.decays_rows = num_relations, added.inverse, one_hot
-        self.project = Parameter(torch.empty(in_features, hidden)) if project else None
-        if self.project is not None:
-            nn.init.xavier_uniform_(self.project)
+        self.project = Parameter(nn.init.xavier_uniform_(torch.empty(in_features, hidden))) if project else None
         self.reads_sparse = project and hidden < in_features
         widths = [hidden if project else in_features, *[hidden] * (num_layers - 1), num_classes]
         check_parts(bases, blocks, widths[1:] if one_hot else widths)

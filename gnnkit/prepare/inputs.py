@@ -149,7 +149,7 @@ def with_inverse_edges(graph: Graph) -> Graph:
 def _inverse_relations(
     relations: Sequence[Relation] | None, names: Sequence[str]
 ) -> tuple[tuple[Relation, ...] | None, list[str]]:
-    """Returns all relations if they are known, and distinct names of the inverse ones.
+    """Returns all relations if they are known, with distinct names for inverse ones.
 
     PyG's `ToUndirected` has already used the prefix `rev_`.
     """

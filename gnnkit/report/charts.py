@@ -148,20 +148,20 @@ def thinned(points: Sequence[Point]) -> tuple[Point, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PointGroup:
-    """Named points, such as the runs of a scheme."""
+    """Named points, such as a scheme's runs."""
 
     name: str
     points: tuple[Point, ...]
-    notes: tuple[str, ...]  # tooltip of each point
+    notes: tuple[str, ...]  # a tooltip per point
     colour: str
 
 
 def scatter(name: str, title: str, caption: str, groups: Sequence[PointGroup], unit: str) -> Figure:
-    """Draws points, and each group's mean with bars of one standard deviation.
+    """Draws points, and each group's mean with bars for one standard deviation.
 
     Args:
         groups: The groups, with at least one point each.
-        unit: Title of the horizontal axis.
+        unit: Title below the horizontal axis.
     """
     shapes, top = legend([(group.name, group.colour) for group in groups])
     height = HEIGHT + max(top - TOP, 0)

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +21,7 @@ from gnnkit.report.run_page import SETTINGS
 
 _NOT_COMPARED = {"confusion", "per_rank", "per_class", "why", "command", "versions", "layouts", "regions", "peers"}
 _SETTINGS = {*SETTINGS} - {"num_parameters"}
-_OF_A_RUN = {"seed", "output", "cache"}  # keys in which runs of one group may differ
+_OF_A_RUN = {"seed", "output", "cache"}  # keys in which a group's runs may differ
 _UNSET = {"", "none"}
 
 
@@ -34,11 +35,11 @@ class RunGroup:
     values: Mapping[str, str]  # settings by key
 
     def numbers(self, read: Callable[[RunFiles], float | None]) -> list[float]:
-        """Returns a figure of all runs that have it."""
+        """Returns a figure from all runs that have it."""
         return [value for run in self.runs if (value := read(run)) is not None]
 
     def points(self, name: str) -> tuple[Point, ...]:
-        """Returns the mean of a curve, at the epochs that all runs have."""
+        """Returns the mean curve, at the epochs that all runs have."""
         by_epoch: dict[float, list[float]] = {}
         for run in self.runs:
             for epoch, value in learning.points_of(run, name):
@@ -60,7 +61,7 @@ def compare(
 
     Args:
         folder: Receives the page, `table.md` and `table.tex`.
-        names: The name of each run's group. Default: runs whose settings differ only in
+        names: Each run's group name. Default: runs with settings that differ only in
             the seed are a group, named as the first run's folder.
         summary: The first table on the page. Default: figures and seconds by group.
         sentence: A text below the summary.
@@ -91,17 +92,27 @@ def _groups(runs: Sequence[RunFiles], names: Sequence[str] | None) -> list[RunGr
     values = [dict(_flat(settings(run))) or _named_settings(run) for run in runs]
     keys: list[Any] = [tuple(sorted((k, v) for k, v in of_run.items() if k not in _OF_A_RUN)) for of_run in values]
     keys = keys if names is None else list(names)
-    members = {key: [index for index, other in enumerate(keys) if other == key] for key in keys}
-    folders = [runs[indices[0]].folder for indices in members.values()]
-    plain = [re.sub(r"[-_]seed=?\d+$", "", folder.name) or str(folder) for folder in folders]
+    members: dict[Any, list[int]] = {}
+    for index, key in enumerate(keys):
+        members.setdefault(key, []).append(index)
+    titles = _titles([[runs[index] for index in indices] for indices in members.values()])
     groups = []
     for position, (key, indices) in enumerate(members.items()):
-        repeated = f" ({plain[: position + 1].count(plain[position])})" if plain.count(plain[position]) > 1 else ""
-        count = f", {len(indices)} runs" if len(indices) > 1 else ""
-        name = f"{plain[position]}{repeated}{count}" if names is None else str(key)
-        chosen = [runs[index] for index in indices]
-        groups.append(RunGroup(clipped(name, 60), chosen, colour(position), values[indices[0]]))
+        name = titles[position] if names is None else str(key)
+        group = [runs[index] for index in indices]
+        groups.append(RunGroup(clipped(name, 60), group, colour(position), values[indices[0]]))
     return groups
+
+
+def _titles(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
+    """Names groups as their first run's folder, numbered where names are equal."""
+    folders = [group[0].folder for group in groups]
+    plain = [re.sub(r"[-_]seed=?\d+$", "", folder.name) or str(folder) for folder in folders]
+    titles = []
+    for position, (name, group) in enumerate(zip(plain, groups, strict=True)):
+        repeated = f" ({plain[: position + 1].count(name)})" if plain.count(name) > 1 else ""
+        titles.append(f"{name}{repeated}" + (f", {len(group)} runs" if len(group) > 1 else ""))
+    return titles
 
 
 def _table(rows: Mapping[str, Sequence[str]], groups: Sequence[RunGroup]) -> PageTable:
@@ -112,15 +123,17 @@ def _table(rows: Mapping[str, Sequence[str]], groups: Sequence[RunGroup]) -> Pag
 def _settings(groups: Sequence[RunGroup]) -> Iterator[tuple[str, list[str]]]:
     """Yields the settings that differ between groups, by key.
 
-    A key that some groups lack, such as an option of another strategy, counts only if a
-    command sets it, or if it names the option.
+    A key that is missing in some groups, such as another strategy's option, counts only
+    if a command sets it, or if it names the option.
     """
     set_keys = {key for group in groups for run in group.runs for key in _keys_in_command(run)}
-    for key in dict.fromkeys(key for group in groups for key in group.values):
+    keys = dict.fromkeys(key for group in groups for key in group.values)
+    for key in filterfalse(_OF_A_RUN.__contains__, keys):
         row = [group.values.get(key, "") for group in groups]
-        everywhere = all(key in group.values for group in groups) or key in set_keys or key.endswith(".name")
-        differ = len(set(row)) > 1 and (key in set_keys or not {*row} <= _UNSET)
-        if key not in _OF_A_RUN and everywhere and differ:
+        counts = key in set_keys or (
+            not {*row} <= _UNSET and (key.endswith(".name") or all(key in group.values for group in groups))
+        )
+        if counts and len(set(row)) > 1:
             yield key, row
 
 

@@ -1,4 +1,4 @@
-"""The page of job=explain: important features and neighbours of each node."""
+"""job=explain's page: each node's important features and neighbours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gnnkit.report.drawing import WIDTH, Figure, Point, dot, strokes, text
 from gnnkit.report.page import PageSection, PageTable, format_value, save
 
 MOST_NODES = 20  # on the page. The tables have all
-_SIDE = 300.0  # height of a neighbourhood's drawing
+_SIDE = 300.0  # drawing height
 _SIGNS = (("supports", "c0"), ("opposes", "c1"))
 _FIDELITIES = {"fidelity_features": "features", "fidelity_neighbours": "neighbours"}
 _CAPTIONS = {
@@ -25,7 +25,7 @@ _CAPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class DrawnNode:
-    """A node of a neighbourhood."""
+    """A node in a neighbourhood."""
 
     name: str
     importance: float
@@ -34,11 +34,11 @@ class DrawnNode:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedNode:
-    """The most important inputs of a prediction."""
+    """A prediction's most important inputs."""
 
     name: str
     prediction: str  # with its score
-    features: Sequence[tuple[str, float]]  # names of columns, and their importances
+    features: Sequence[tuple[str, float]]  # column names, and their importances
     nodes: Sequence[DrawnNode]  # the explained node first
     edges: Sequence[tuple[int, int]]  # positions in `nodes`
 
@@ -59,12 +59,12 @@ def write(explained: Sequence[ExplainedNode], measured: Mapping[str, Any], folde
     rest = f" The first {MOST_NODES} of {len(explained):,} are drawn." if len(explained) > MOST_NODES else ""
     figures = [figure for section in sections for figure in section.figures]
     summary = f"{len(explained):,} node{'s' * (len(explained) != 1)}, by integrated gradients.{rest}"
-    values: dict[str, Any] = {"summary": summary, "fidelity": _fidelity(measured), "sections": sections}
-    return save("explanation.html", figures, folder, title=title, **values)
+    fidelity = _fidelity(measured)
+    return save("explanation.html", figures, folder, title=title, summary=summary, fidelity=fidelity, sections=sections)
 
 
 def _fidelity(measured: Mapping[str, Any]) -> PageTable:
-    """Returns the mean fidelities of the ranking and of random rankings."""
+    """Returns the mean fidelities for the ranking and for random rankings."""
     kinds = {title: measured[key] for key, title in _FIDELITIES.items() if measured.get(key)}
     names = dict.fromkeys(name.removeprefix("random_") for values in kinds.values() for name in values)
     rows = [

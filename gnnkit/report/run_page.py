@@ -241,7 +241,7 @@ def _classes(run: RunFiles) -> Iterator[Panel]:
 
 
 def _thresholds(run: RunFiles) -> Iterator[Panel]:
-    """Lists precision and recall of a class by threshold, and marks the chosen one."""
+    """Lists a class's precision and recall by threshold, and marks the chosen one."""
     table, chosen = run.result.get("thresholds"), dict(_items(run.result.get("threshold")))
     if not isinstance(table, Mapping):
         return

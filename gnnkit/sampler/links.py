@@ -38,7 +38,7 @@ class LinkRelation:
 
     @property
     def joins_types(self) -> bool:
-        """Whether sources and destinations are nodes of two types."""
+        """Whether sources and destinations have different node types."""
         return self.ends is not None and self.ends[:2] != self.ends[2:]
 
     @classmethod
@@ -227,13 +227,13 @@ class Links:
 
 _SCALARS = ("num_nodes", "negatives", "eval_negatives", "supervision_share", "seed", "given")
 _ARRAYS = ("val", "test", "training", "known", "popular")
-_POWER, _STEPS = 0.75, 8  # exponent of popularity (Mikolov et al., NeurIPS 2013), and repetitions of a mean node
+_POWER, _STEPS = 0.75, 8  # popularity exponent (Mikolov et al., NeurIPS 2013), and a mean node's repetitions
 
 
 def repeat_by_popularity(pairs: Ids, num_nodes: int) -> Ids:  # [num]
-    """Repeats each node in proportion to its number of edges to the power 0.75.
+    """Repeats each node in proportion to its edge count to the power 0.75.
 
-    The numbers of repetitions are rounded, and are 8 on average and at least 1.
+    Repetitions are rounded, and are 8 on average and at least 1.
 
     Args:
         pairs: [k, 2] training edges.

@@ -68,7 +68,7 @@ class Neighbour(GradientSync):
         if comm.rank == 0 and any(len(peers) < comm.world_size - 1 for peers in links):
             print(_NOT_ONE, file=sys.stderr, flush=True)
         self.neighbours = links[comm.rank]
-        self._members = sorted([comm.rank, *self.neighbours])  # fixes the order of sums
+        self._members = sorted([comm.rank, *self.neighbours])  # fixes the summation order
         self.sums = dict.fromkeys(self._members, 1.0)
         self.metropolis = metropolis(links, comm.rank)
 

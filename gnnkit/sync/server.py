@@ -135,10 +135,8 @@ class Server:
     def _answer(self) -> None:
         """Answers requests that are complete, and sends heartbeats to the others."""
         met = self._shared_kind()
-        if met == "meet" and self._parameters is not None:
-            self._parameters.meet()
-        if met == "meet" and any(request.letter.fields["together"] for request in self._open.values()):
-            self._step_together()
+        if met == "meet":
+            self._meet()
         total = self._sum() if met == "sum" else {}
         for rank, request in list(self._open.items()):
             if self._lost and self._rules.on_lost == "stop" and (request.kind != "push" or self._rules.mode != "async"):
@@ -150,6 +148,13 @@ class Server:
             elif met == "sum":
                 self._reply(rank, {"kind": "sum"}, total)
         self._send_heartbeats()
+
+    def _meet(self) -> None:
+        """Applies all gradients. Later steps are synchronous if a worker asks."""
+        if self._parameters is not None:
+            self._parameters.meet()
+        if any(request.letter.fields["together"] for request in self._open.values()):
+            self._step_together()
 
     def _step_together(self) -> None:
         """Makes all later steps synchronous."""

@@ -157,7 +157,7 @@ class VersionedParameters:
         self.live = set(range(num_workers))  # workers that have neither finished nor been lost
         self.delays: Counter[int] = Counter()  # number of gradients by staleness
         self._read = [0] * num_workers  # version last read by each worker
-        self._pending: list[_Pushed] = []  # in the order of arrival
+        self._pending: list[_Pushed] = []  # in arrival order
 
     def push(self, rank: int, gradient: Tensor, share: float) -> None:
         """Accepts a worker's gradient.
@@ -201,13 +201,13 @@ class VersionedParameters:
         self._step_if_complete()
 
     def _step_if_complete(self) -> None:
-        """Takes each step whose gradients have arrived."""
+        """Takes each step for which the gradients have arrived."""
         while joined := self._next():
             self._pending = [pushed for pushed in self._pending if pushed not in joined]
             self._step(joined)
 
     def _next(self) -> list[_Pushed]:
-        """Returns the gradients of the next step, or [] if some have not arrived."""
+        """Returns the next step's gradients, or [] if some have not arrived."""
         if self.rules.mode == "async":
             count = min(self.rules.joined or len(self.clocks), len(self.live) or len(self._pending))
             return self._pending[:count] if len(self._pending) >= count else []
@@ -230,14 +230,14 @@ class VersionedParameters:
         self.version += 1
 
     def _rate(self, shares: Sequence[float], delays: Sequence[int]) -> float:
-        """Returns the factor of the learning rate in a step with stale gradients.
+        """Returns the learning rate's factor in a step with stale gradients.
 
         A step with a part of the rows is scaled either by their share or by its
         staleness, because fewer gradients per step make each of them staler.
 
         Args:
-            shares: Share of the rows of each gradient.
-            delays: Staleness of each gradient in versions.
+            shares: Each gradient's share of the rows.
+            delays: Each gradient's staleness in versions.
         """
         damped = sum(share * self.rules.rate(delay) for share, delay in zip(shares, delays, strict=True))
         if self.rules.mode == "ssp":

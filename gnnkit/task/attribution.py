@@ -11,30 +11,30 @@ import torch
 from torch import Tensor
 
 Score = Callable[[Tensor], Tensor]  # input rows [num_rows, width] -> the explained number
-FEWEST, MOST = 16, 256  # points of the path
+FEWEST, MOST = 16, 256  # points on the path
 TOLERANCE = 0.01  # largest accepted `Attribution.gap`
-SHARE = 0.2  # share of the items that a fidelity removes or keeps
+SHARE = 0.2  # share of items that a fidelity removes or keeps
 DRAWS = 5  # random rankings per explanation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
-    """The contribution of each input number to the change of a score."""
+    """Each input number's contribution to a score's change."""
 
     values: Tensor  # [num_rows, width]
     score: float  # of the input rows
-    baseline: float  # of rows of zeros
+    baseline: float  # with zero rows
 
     @property
     def gap(self) -> float:
-        """Error of the sum, relative to the importances, which may cancel out."""
+        """The sum's error, relative to the importances, which may cancel out."""
         change = self.score - self.baseline
         importances = min(float(self.values.sum(dim).abs().sum()) for dim in (0, 1))
         return abs(float(self.values.sum()) - change) / max(importances, abs(change), 1e-300)
 
 
 def integrated_gradients(score: Score, x: Tensor) -> Attribution:
-    """Integrates gradients from rows of zeros to `x` (Sundararajan et al., ICML 2017).
+    """Integrates gradients from zero rows to `x` (Sundararajan et al., ICML 2017).
 
     The values sum to score(x) - score(0). The number of points of the Gauss-Legendre
     rule is doubled until they do so within `TOLERANCE`, or `MOST` points were used.
@@ -67,7 +67,7 @@ def _mean_gradient(score: Score, x: Tensor, count: int) -> Tensor:
 class Fidelity:
     """Changes of the score if important items are removed, or all others are.
 
-    An item is a column or a row of the input, which zeros replace. A faithful ranking
+    An item is an input column or row, which zeros replace. A faithful ranking
     has a large `plus` (fidelity+) and a small `minus` (fidelity-), as defined for
     probabilities by Amara et al., LoG 2022, and by PyG.
     """

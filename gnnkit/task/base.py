@@ -52,12 +52,12 @@ class Task(ABC):
     """
 
     metrics: ClassVar[tuple[str, ...]]  # names. The first one is the main metric
-    metrics_of_some: tuple[str, ...] = ()  # names of metrics that only some data have
+    metrics_of_some: tuple[str, ...] = ()  # metrics that only some data have
     splits: ClassVar[tuple[str, ...]] = tuple(SPLITS)  # names of the measured splits
     lower_is_better: ClassVar[bool] = False  # applies to the metrics. A lower loss is always better
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
     without_learning: str = ""  # describes the baseline that `chance` measures
-    least_skill: float = 0.1  # minimum improvement over chance, as a share of the gap to a perfect score
+    least_skill: float = 0.1  # minimum improvement over chance, relative to a perfect score's
 
     @property
     def names(self) -> list[str]:
@@ -109,7 +109,7 @@ class Task(ABC):
     def calibrate(self, outputs: Tensor, worker: Worker) -> list[str]:
         """Chooses decision thresholds and a temperature by validation. Collective.
 
-        Called once, on the outputs of the trained model. Returns lines about what was
+        Called once, on the trained model's outputs. Returns lines about what was
         not chosen. The arguments are those of `measure`. Default: does nothing.
         """
         return []

@@ -1,4 +1,4 @@
-"""Temperature scaling, and the calibration error of probabilities."""
+"""Temperature scaling, and the calibration error."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def calibration_error(sums: Tensor, count: float) -> float:
 
     Args:
         sums: [BINS] from `calibration_sums`, over all ranks.
-        count: Number of predictions.
+        count: The predictions' number.
     """
     return float(sums.abs().sum() / max(count, 1))

@@ -89,7 +89,7 @@ class ClassTask(NodeTask):
         return range(0 if self.exclusive and num_classes != 2 else num_classes)
 
     def levels(self, num_classes: int) -> tuple[float, ...] | None:
-        """Returns the threshold of each class, if there are any."""
+        """Returns each class's threshold, if there are any."""
         numbers = self.decided(num_classes)
         if isinstance(self.threshold, float) and numbers:
             return _as_levels(
@@ -108,11 +108,7 @@ class ClassTask(NodeTask):
         return probabilities >= probabilities.new_tensor(levels)
 
     def calibrate(self, outputs: Tensor, worker: Worker) -> list[str]:
-        labels = [rows_of(split, outputs, worker)[1] for split in ("train", "val")]
-        sums = [self.members(part, outputs.shape[1]).sum(0) for part in labels]
-        rows = [sums[0].new_tensor([len(part)]) for part in labels]
-        *totals, num_train, num_val = worker.comm.all_reduce(torch.cat([*sums, *rows])).tolist()
-        train, val = totals[: outputs.shape[1]], totals[outputs.shape[1] :]
+        train, val, num_train, num_val = _count_members(self, outputs, worker)
         shares = tuple(count / max(num_train, 1) for count in train)
         rare = rare_classes(self, shares)
         thresholds = self.levels(outputs.shape[1])
@@ -128,7 +124,7 @@ class ClassTask(NodeTask):
         return []
 
     def scored(self, split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor]:  # [k, num_classes] twice
-        """Returns probabilities and members of this rank's rows in a split."""
+        """Returns probabilities and members for this rank's rows in a split."""
         logits, labels = rows_of(split, outputs, worker)
         return self.probabilities(logits.to(torch.float64)), self.members(labels, outputs.shape[1])
 
@@ -148,6 +144,16 @@ class ClassTask(NodeTask):
         return tables | decisions(self, outputs, worker)
 
 
+def _count_members(task: ClassTask, outputs: Tensor, worker: Worker) -> tuple[list[float], list[float], float, float]:
+    """Counts train's and val's members of each class, and their rows. Collective."""
+    width = outputs.shape[1]
+    labels = [rows_of(split, outputs, worker)[1] for split in ("train", "val")]
+    sums = [task.members(part, width).sum(0) for part in labels]
+    rows = [sums[0].new_tensor([len(part)]) for part in labels]
+    *totals, num_train, num_val = worker.comm.all_reduce(torch.cat([*sums, *rows])).tolist()
+    return totals[:width], totals[width:], num_train, num_val
+
+
 def _with_temperature(task: ClassTask, outputs: Tensor, worker: Worker, *, decides: bool) -> LabelFacts:
     """Fits the temperature to the validation nodes. Collective."""
     logits, labels = rows_of("val", outputs, worker)
@@ -158,7 +164,7 @@ def _with_temperature(task: ClassTask, outputs: Tensor, worker: Worker, *, decid
 
 
 def _with_thresholds(task: ClassTask, outputs: Tensor, worker: Worker, numbers: list[int]) -> LabelFacts:
-    """Chooses the thresholds of rare classes, exactly, on the leader. Collective."""
+    """Chooses rare classes' thresholds, exactly, on the leader. Collective."""
     scores, wanted = task.scored("val", outputs, worker)
     parts = worker.comm.gather(torch.cat([scores[:, numbers], wanted[:, numbers]], 1))
     columns = zip(numbers, *(half.t() for half in torch.cat(parts).chunk(2, 1)), strict=True) if parts else ()
@@ -168,7 +174,7 @@ def _with_thresholds(task: ClassTask, outputs: Tensor, worker: Worker, numbers: 
 
 
 def _as_levels(num_classes: int, chosen: Mapping[int, float], *, exclusive: bool) -> tuple[float, ...]:
-    """Returns the thresholds of all classes. Those of two classes add up to 1."""
+    """Returns all classes' thresholds. Two classes' thresholds add up to 1."""
     if exclusive:
         ((number, threshold),) = chosen.items()
         return (threshold, 1 - threshold) if number == 0 else (1 - threshold, threshold)

@@ -1,4 +1,4 @@
-"""Figures of a classifier's decisions: thresholds and calibration."""
+"""A classifier's decision figures: thresholds and calibration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rare_classes(task: ClassTask, shares: Sequence[float]) -> list[int]:
 
 
 def decisions(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
-    """Returns thresholds of rare classes, their table, and calibration errors.
+    """Returns rare classes' thresholds, their table, and calibration errors.
 
     Collective. These are `threshold`, `thresholds` and `calibration` of `Classes`, by
     class number.
@@ -55,14 +55,14 @@ def decisions(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
 
 
 def _gathered(task: ClassTask, split: str, number: int, outputs: Tensor, worker: Worker) -> Tensor | None:  # [n, 2]
-    """Returns probabilities and labels of a class on the leader. Collective."""
+    """Returns a class's probabilities and labels on the leader. Collective."""
     scores, wanted = task.scored(split, outputs, worker)
     parts = worker.comm.gather(torch.stack([scores[:, number], wanted[:, number]], 1))
     return torch.cat(parts) if parts else None
 
 
 def _calibration(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
-    """Returns the temperature, and errors of raw and calibrated probabilities."""
+    """Returns the temperature, and errors before and after calibration."""
     scale = task.facts().deviation
     errors: Json = {"temperature": None if scale is None else 1 / scale[0]}
     for split in ("val", "test"):
@@ -77,7 +77,7 @@ def _calibration(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
 
 
 def _verdicts(task: ClassTask, probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # [m] twice
-    """Returns the confidence of predictions, and 1 for correct ones, else 0."""
+    """Returns the predictions' confidence, and 1 for correct ones, else 0."""
     if not task.exclusive:
         return probabilities.reshape(-1), labels.reshape(-1)
     confidence, predicted = probabilities.max(1)

@@ -27,12 +27,12 @@ class Explanation:
     """The input rows and columns that explain one output for a node."""
 
     node: int
-    output: int  # column of the model's output: a class, or 0 for a number
+    output: int  # output column: a class, or 0 for a number
     score: float  # the class's probability, or the predicted number
     baseline: float  # the same if all input rows were 0
     is_class: bool  # whether the score is a probability
     gap: float  # as `Attribution.gap`
-    features: Floats  # [width] contribution of each column
+    features: Floats  # [width] contribution by column
     nodes: Ids  # [k] nodes with a contribution, the largest first. May contain `node`
     importance: Floats  # [k] their contributions, whose sum is that of `features`
     hops: Ids  # [k] distances to `node`
@@ -46,7 +46,7 @@ class _Neighbourhood:
 
     x: Tensor  # [num_rows, width]
     adjacencies: Sequence[Adjacency]
-    nodes: Ids  # [num_rows] node of each row
+    nodes: Ids  # [num_rows] node by row
     hops: Ids  # [num_rows] distances to the node
     row: int  # the node's row in the output
     place: int  # the node's row in `x`
@@ -78,7 +78,7 @@ class Explainer:
 
         Args:
             node: Its global id.
-            key: Determines the random rankings of the fidelities.
+            key: Determines the fidelities' random rankings.
         """
         read = self._neighbourhood(node)
         with torch.no_grad():
@@ -136,14 +136,14 @@ class Explainer:
 
     @property
     def has_classes(self) -> bool:
-        """Whether the task has probabilities of classes, rather than numbers."""
+        """Whether the task has class probabilities, rather than numbers."""
         return type(self._task).probabilities is not Task.probabilities
 
     def _scores(self, outputs: Tensor) -> Tensor:  # [1, width] -> [width]
         return (self._task.probabilities if self.has_classes else self._task.predict)(outputs).reshape(-1)
 
     def _output(self, outputs: Tensor) -> int:
-        """Returns the column of the predicted class, or the likeliest of several."""
+        """Returns the predicted class's column, or the likeliest one."""
         if not self.has_classes:
             return 0
         predicted = self._task.predict(outputs)[0]

@@ -1,4 +1,4 @@
-"""Ranks all destinations of a relation, such as items, for its sources, such as users.
+"""Ranks a relation's destinations, such as items, for its sources, such as users.
 
 Scores are computed for a block of sources at a time. The blocks do not depend on the
 number of ranks, so all metrics and lists are those of one rank.
@@ -30,19 +30,19 @@ def metric_names(k: int) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemLists:
-    """The items of each source, as positions among all sources and items."""
+    """Each source's items, as positions among all sources and items."""
 
     indptr: Ids  # [num_sources + 1]
     items: Ids  # [num_pairs]
 
     @classmethod
     def of(cls, pairs: Ids, ends: tuple[int, int, int, int]) -> ItemLists:
-        """Groups pairs [k, 2] of node ids by source, without duplicates."""
+        """Groups id pairs [k, 2] by source, without duplicates."""
         sources, items = np.unique(pairs - [ends[0], ends[2]], axis=0).T if len(pairs) else np.empty((2, 0), np.int64)
         return cls(np.searchsorted(sources, np.arange(ends[1] - ends[0] + 1)), np.ascontiguousarray(items))
 
     def cells(self, sources: Ids) -> tuple[Tensor, Tensor]:  # [k], [k]
-        """Returns the rows in `sources` and the items of all their pairs."""
+        """Returns all pairs' rows in `sources` and items."""
         counts = self.indptr[sources + 1] - self.indptr[sources]
         rows = np.repeat(np.arange(len(sources)), counts)
         places = np.arange(len(rows)) + np.repeat(self.indptr[sources] - np.cumsum(counts) + counts, counts)
@@ -51,7 +51,7 @@ class ItemLists:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopItems:
-    """The best unseen items of each source, best first."""
+    """Each source's best unseen items, best first."""
 
     items: Tensor  # [num_sources, k] int64 positions among the items
     scores: Tensor  # [num_sources, k] -inf where a source has fewer unseen items
@@ -65,7 +65,7 @@ class ItemRanking:
 
         Args:
             links: The edges to predict, with a relation between two node types.
-            k: Length of the ranked lists.
+            k: Length of ranked lists.
             cost: Numbers in memory per score. Default: 1.
         """
         assert links.relation is not None
@@ -98,7 +98,7 @@ class ItemRanking:
         return {f"{split}_{name}": value for (split, name), value in figures.items()} | self._by_popularity
 
     def popularity_figures(self) -> Mapping[str, float]:
-        """Returns the metrics of ranking by the number of training edges.
+        """Returns the metrics when items are ranked by training edges.
 
         Follows `measure`.
         """
@@ -178,13 +178,13 @@ def rank_block(
 ) -> Tensor:  # [3] float64
     """Sums NDCG, recall and the reciprocal rank of the best wanted item over sources.
 
-    Ties of the reciprocal rank count half.
+    Ties count half in the reciprocal rank.
 
     Args:
         scores: [b, num_items], which change.
         seen: Rows and items to exclude, unless wanted.
         wanted: Rows and items of held-out edges, at least one per row.
-        k: Length of the ranked lists.
+        k: Length of ranked lists.
     """
     if not len(scores):
         return torch.zeros(3, dtype=torch.float64, device=scores.device)
@@ -205,6 +205,6 @@ def rank_block(
 
 
 def _decode(codes: Ids | None, num_nodes: int) -> Ids:  # [k, 2]
-    """Returns the pairs of codes from `gnnkit.sampler.links.codes`."""
+    """Returns the pairs for codes from `gnnkit.sampler.links.codes`."""
     assert codes is not None, "the ranking needs the filter of edges"
     return np.stack([codes % num_nodes, codes // num_nodes], 1)

@@ -10,7 +10,7 @@ LOSSES = ("cross_entropy", "bpr", "softmax")
 
 
 def link_losses(name: str, scores: Tensor, labels: Tensor, negatives: int) -> Tensor:  # [k]
-    """Computes the losses of pairs, whose sum over k is the step's mean.
+    """Computes pair losses. Their sum over k is the step's mean.
 
     `cross_entropy` classifies each pair. The other losses compare an edge with its
     negative pairs only: `bpr` with each of them (Rendle et al., UAI 2009), `softmax`

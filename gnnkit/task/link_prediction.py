@@ -72,7 +72,7 @@ class LinkPrediction(Task):
             negative pairs.
         negative_sampling: "uniform" or "popularity", which draws a training negative's
             other node in proportion to its number of training edges to the power 0.75.
-        top_k: Length of the ranked lists. The run then ranks all destinations without
+        top_k: Length of ranked lists. The run then ranks all destinations without
             an edge for each source, which measures recall, NDCG and MRR in addition and
             recommends items. "auto": 20 if the relation joins two node types. None: no
             lists.

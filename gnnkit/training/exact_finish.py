@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -125,7 +125,7 @@ class ExactFinish:
         names = ("first", "epochs", "taken_back", "restarts", "losses")
         return {name: getattr(self, name) for name in names}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Json) -> None:
         """Restores the state. The number of epochs may differ."""
         self.losses, self.taken_back, self.restarts = list(state["losses"]), state["taken_back"], state["restarts"]
         if state["epochs"] == self.epochs or self.taken_back:

@@ -40,8 +40,8 @@ class GradientCheck:
         parameters = trainable(model)
         with module.strategy.tally.paused():
             loss = loss_of(model, module.task, module.batch.again(), 0)
-            own = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-            exact = module.worker.comm.all_reduce(to_vector(own)).double()
+            local = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+            exact = module.worker.comm.all_reduce(to_vector(local)).double()
         norm, exact_norm = gradient.double().norm(), exact.norm()
         cosine = gradient.double() @ exact / (norm * exact_norm).clamp(min=1e-300)
         ratio = norm / exact_norm.clamp(min=1e-300)

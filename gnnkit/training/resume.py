@@ -275,59 +275,59 @@ class Resume(Callback):
                 )
 
 
-def restore_updates(own: RankState, trainer: L.Trainer) -> None:
+def restore_updates(saved: RankState, trainer: L.Trainer) -> None:
     """Restores the data that steps pass to later steps, from a `state`."""
-    _updates(trainer).load_state_dict(own["updates"], trainer.optimizers[0])
+    _updates(trainer).load_state_dict(saved["updates"], trainer.optimizers[0])
 
 
-def restore_optimisation(own: RankState, trainer: L.Trainer, module: TrainingModule, path: str) -> None:
+def restore_optimisation(saved: RankState, trainer: L.Trainer, module: TrainingModule, path: str) -> None:
     """Restores optimisers, schedules and strategy state.
 
     Raises `UserError` for a state of other optimisers or schedules.
 
     Args:
-        own: A state from `state`.
+        saved: A state from `state`.
         trainer: This rank's trainer, with optimisers.
         module: This rank's module.
         path: The checkpoint, for the error.
     """
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
     try:
-        for optimizer, state in zip(trainer.optimizers, own["optimizer_states"], strict=True):
+        for optimizer, state in zip(trainer.optimizers, saved["optimizer_states"], strict=True):
             optimizer.load_state_dict(state)
-        for scheduler, state in zip(schedulers, own["lr_schedulers"], strict=True):
+        for scheduler, state in zip(schedulers, saved["lr_schedulers"], strict=True):
             scheduler.load_state_dict(state)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"trainer.resume: optimizer or schedule is not that of the checkpoint {path}: {error}"
         ) from error
-    if own["strategy"]:
-        module.strategy.load_state_dict(own["strategy"])
+    if saved["strategy"]:
+        module.strategy.load_state_dict(saved["strategy"])
     if module.sync is not None:
-        module.sync.load_state_dict(own["sync"])
-    if module.exact_finish is not None and own["exact_finish"]:
-        module.exact_finish.load_state_dict(own["exact_finish"])
-    restore_updates(own, trainer)
-    restore_embedding(own, trainer, module)
+        module.sync.load_state_dict(saved["sync"])
+    if module.exact_finish is not None and (finish := saved["exact_finish"]):
+        module.exact_finish.load_state_dict(finish)
+    restore_updates(saved, trainer)
+    restore_embedding(saved, trainer, module)
 
 
-def restore_callbacks(own: RankState, trainer: L.Trainer) -> None:
+def restore_callbacks(saved: RankState, trainer: L.Trainer) -> None:
     """Restores callbacks from a `state`."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if callback.state_key in own["callbacks"]:
-            callback.load_state_dict(own["callbacks"][callback.state_key])
+        if callback.state_key in saved["callbacks"]:
+            callback.load_state_dict(saved["callbacks"][callback.state_key])
 
 
-def restore_embedding(own: RankState, trainer: L.Trainer, module: TrainingModule) -> None:
+def restore_embedding(saved: RankState, trainer: L.Trainer, module: TrainingModule) -> None:
     """Restores learned input rows and their optimiser.
 
     Args:
-        own: A state from `state`.
+        saved: A state from `state`.
         trainer: This rank's trainer, with optimisers.
         module: This rank's module.
     """
     if module.embedding is not None:
-        module.embedding.load_state_dict(own["embedding"], trainer.optimizers[0])
+        module.embedding.load_state_dict(saved["embedding"], trainer.optimizers[0])
 
 
 def _callbacks(trainer: L.Trainer) -> dict[str, Kept]:

@@ -72,7 +72,7 @@ class JobOutcome:
     exit_code: int | None = None
     error: str = ""  # the last line of the log about an error
     figures: Mapping[str, float] = field(default_factory=dict)  # numbers of `result.json`
-    main: str | None = None  # name of the main validation figure, if it has trained
+    main: str | None = None  # the main validation figure's name, if it has trained
 
     @classmethod
     def of(cls, job: SweepJob, exit_code: int) -> JobOutcome:
@@ -164,7 +164,7 @@ def _by_key(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def _figures(folder: Path) -> tuple[dict[str, float], str | None]:
-    """Reads the numbers of `result.json`, and the name of the main figure."""
+    """Reads the numbers in `result.json`, and the main figure's name."""
     try:
         result = read_object(folder / "result.json")
     except UserError:

@@ -140,7 +140,7 @@ class SchemeTable:
 
     @property
     def figure(self) -> str:
-        """The name of the validation figure."""
+        """The validation figure's name."""
         return (self.first.runs[0].figure if self.first is not None else None) or self.task.progress
 
     @property

@@ -75,12 +75,12 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def judged(outcomes: Sequence[JobOutcome], task: Task) -> str:
-    """Returns the main validation figure of the first job that has one."""
+    """Returns the first main validation figure that a job has."""
     return next((outcome.main for outcome in outcomes if outcome.main is not None), task.progress)
 
 
 def main_figures(outcomes: Sequence[JobOutcome], task: Task) -> list[str]:
-    """Lists the figures of the table: the main metric, the loss and seconds."""
+    """Lists the table's figures: the main metric, the loss and seconds."""
     main = judged(outcomes, task)
     names = (main, main.replace("val_", "test_", 1), *_MORE)
     return [name for name in names if any(name in outcome.figures for outcome in outcomes)]
