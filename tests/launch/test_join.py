@@ -100,7 +100,7 @@ def test_ranks_of_a_scheduler_train_to_the_bits_of_ranks_of_gnnkit(
     "other,message",
     [
         ("seed=3", "seed must be the same on all ranks: rank 0 has seed=0, rank 1 has seed=3"),
-        ("trainer.lr=0.5", "rank 0 has trainer.lr=0.01, rank 1 has trainer.lr=0.5"),
+        ("trainer.lr=0.5", "rank 0 has trainer.lr=null, rank 1 has trainer.lr=0.5"),
         ("model.dropout=0.9", "rank 0 has model.dropout=0.5, rank 1 has model.dropout=0.9"),
         ("trainer.optimizer=sgd", 'rank 0 has trainer.optimizer="adam", rank 1 has trainer.optimizer="sgd"'),
         ("trainer.precision=64", "rank 0 has trainer.precision=32, rank 1 has trainer.precision=64"),

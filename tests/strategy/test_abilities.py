@@ -54,7 +54,7 @@ def test_a_task_asks_the_ability() -> None:
 def test_authors_find_all_abilities_in_the_public_names() -> None:
     kinds = set(_below(Ability))
     assert kinds == {each for each in kinds if getattr(strategy, each.__name__, None) is each}
-    assert set(get_type_hints(ExecutionStrategy)) == {"reads", "steps", "supports", "tally", "shares"}
+    assert set(get_type_hints(ExecutionStrategy)) == {"reads", "steps", "supports", "tally", "finishes", "shares"}
 
 
 def _below(kind: type[Ability]) -> list[type[Ability]]:

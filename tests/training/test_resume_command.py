@@ -45,8 +45,8 @@ def test_a_run_folder_is_resumed_and_what_may_change_may_change(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("trainer", "keys", "expected"),
     [
-        ({"lr": 0.5}, {}, "trainer.lr=0.5 differs from 0.01 in the checkpoint "),
-        ({"weight_decay": 0.1}, {}, "trainer.weight_decay=0.1 differs from 0 in the checkpoint "),
+        ({"lr": 0.5}, {}, "trainer.lr=0.5 differs from null in the checkpoint "),
+        ({"weight_decay": 0.1}, {}, "trainer.weight_decay=0.1 differs from null in the checkpoint "),
         ({"optimizer": "adamw"}, {}, "trainer.optimizer=adamw differs from adam in the checkpoint "),
         ({"precision": 64}, {}, "trainer.precision=64 differs from 32 in the checkpoint "),
         ({}, {"seed": 1}, "seed=1 differs from 0 in the checkpoint "),
