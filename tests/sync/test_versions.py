@@ -175,7 +175,9 @@ def test_a_part_of_the_rows_makes_a_part_of_a_step() -> None:
     assert server.version == 3
 
 
-@pytest.mark.parametrize("rules", [Rules("async"), Rules("async", joined=1), Rules("ssp", 2)], ids=["async", "async-1", "ssp"])
+@pytest.mark.parametrize(
+    "rules", [Rules("async"), Rules("async", joined=1), Rules("ssp", 2)], ids=["async", "async-1", "ssp"]
+)
 def test_workers_that_do_not_wait_make_the_step_of_all_with_adam_too(rules: Rules) -> None:
     together, alone = (
         Optimised(torch.zeros(2), [[2]], Groups(((0,),), ({"lr": 0.1},)), torch.optim.Adam) for _ in range(2)
