@@ -85,9 +85,10 @@ def _with_node_types(settings: Settings, graph: Graph) -> tuple[Settings, Graph]
     """Reads an edge table with disjoint ends, and nothing else, as two node types."""
     chosen = settings.dataset
     is_open = "bipartite" in _usual(settings) and chosen.arguments.get("bipartite") is None
+    if not is_open or graph.relations or graph.features.shape[1] or graph.labelled.any():
+        return settings, graph
     sources, destinations = np.unique(graph.csc.indices), np.flatnonzero(np.diff(graph.csc.indptr))
-    is_disjoint = min(len(sources), len(destinations)) > 1 and not np.isin(sources, destinations).any()
-    if not is_open or graph.relations or not is_disjoint or graph.features.shape[1] or graph.labelled.any():
+    if min(len(sources), len(destinations)) < 2 or np.isin(sources, destinations).any():
         return settings, graph
     settings = with_choice(settings, replace(chosen, arguments={**chosen.arguments, "bipartite": True}))
     return settings, with_names(settings)

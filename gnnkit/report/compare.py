@@ -67,8 +67,8 @@ def compare(
         sentence: A text below the summary.
     """
     groups = _groups(runs, names)
-    charts = [*_curves(groups), *_times(groups)]
     main = next((name for run in runs if (name := learning.main_figure(run)) is not None), None)
+    charts = [*_curves(groups, main), *_times(groups)]
     trade_off = None if main is None else _trade_off(groups, main)
     summary = (_summary(groups, main) if summary is None else summary).without_empty_columns()
     save_text_tables(summary, folder)
@@ -202,9 +202,11 @@ def _trade_off(groups: Sequence[RunGroup], main: str) -> Figure | None:
             drawn.append(PointGroup(group.name, places, tuple(notes), group.colour))
     if not drawn:
         return None
-    caption = "A point is a run. Bars show one standard deviation around a group's mean. Up and to the left is better."
-    if (number_of := groups[0].runs[0].result.get("main_figure")) and isinstance(number_of, Mapping):
-        caption = caption.replace("Up", "Down") if number_of.get("lower_is_better") is True else caption
+    facts = groups[0].runs[0].result.get("main_figure")
+    better = "Down" if isinstance(facts, Mapping) and facts.get("lower_is_better") is True else "Up"
+    caption = (
+        f"A point is a run. Bars show one standard deviation around a group's mean. {better} and to the left is better."
+    )
     return scatter("trade_off", f"{name} and training time", caption, drawn, "seconds of training")
 
 
@@ -238,11 +240,9 @@ def _pages(groups: Sequence[RunGroup], folder: Path, main: str | None) -> PageTa
     return PageTable(("run", "group", "seed", "" if main is None else _test_figure(main)), rows, numbers=False)
 
 
-def _curves(groups: Sequence[RunGroup]) -> list[Figure]:
-    runs = [run for group in groups for run in group.runs]
-    main = next((name for run in runs if (name := learning.main_figure(run)) is not None), None)
+def _curves(groups: Sequence[RunGroup], main: str | None) -> list[Figure]:
     metrics = [("loss", "train_loss", "Training loss"), *([("figure", main, main)] if main else [])]
-    mean = ", mean over the runs of a group" if len(runs) > len(groups) else ""
+    mean = ", mean over the runs of a group" if any(len(group.runs) > 1 for group in groups) else ""
     charts = []
     for name, metric, title in metrics:
         drawn = [

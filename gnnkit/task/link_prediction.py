@@ -37,7 +37,6 @@ from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switc
 _SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # shares of held-out edges
 _SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless it predicts all
 _TOP_K = 20  # length of the ranked lists with task.top_k=auto
-_CHUNK = 2**16  # pairs whose rows are in memory at a time
 _SPLIT, _EVALUATION = 1, 2  # purposes of random keys
 
 
