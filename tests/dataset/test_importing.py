@@ -388,6 +388,10 @@ def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, gro
         assert digests_of(work / "graph") == expected, f"after {most} writes"
 
 
+def journals_of(work: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in work.rglob("progress.json")}
+
+
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @few("size, symmetrize", [(1, True), (3, True), (3, False)], default=[(3, True)])
@@ -398,15 +402,18 @@ def test_an_import_goes_on_wherever_it_was_killed(size: int, symmetrize: bool, t
     write_edges(folder, "parquet", {"src": rng.integers(0, 99, 3000), "dst": rng.integers(0, 99, 3000)})
     room, options = Room(1 << 26, 1, commit=0.0, bucket=200), {"num_nodes": 99, "symmetrize": symmetrize}
     expected = digests_of(saved(folder, tmp_path / "saved", **options))
-    kills = 0
-    while not (tmp_path / "work/graph/meta.json").exists():
-        with forked(lambda: imported(folder, tmp_path / "work", room, group, **options), tmp_path) as child:
-            child.process.join(float(rng.uniform(0.05, 0.6)) + 0.05 * kills)
+    kills, work = 0, tmp_path / "work"
+    while not (work / "graph/meta.json").exists():
+        with forked(lambda: imported(folder, work, room, group, **options), tmp_path) as child:
+            known = journals_of(work)
+            while child.process.is_alive() and journals_of(work) == known:
+                time.sleep(0.001)
+            child.process.join(float(rng.uniform(0, 0.02)) + 0.01 * kills)
+            kills += child.process.is_alive()
             child.process.kill()
-        kills += 1
-    imported(folder, tmp_path / "work", room, group, **options)
+    imported(folder, work, room, group, **options)
     assert kills > 2
-    assert digests_of(tmp_path / "work/graph") == expected
+    assert digests_of(work / "graph") == expected
 
 
 def test_a_changed_journal_is_not_gone_on_from(tmp_path: Path) -> None:

@@ -174,6 +174,7 @@ def test_a_trained_model_predicts_under_any_strategy(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long("runs several jobs")
 def test_a_model_of_node_types_expects_those_of_training(tmp_path: Path) -> None:
     options = {"name": "hgt", "hidden": 4, "heads": 2}
     run(tmp_path / "run", GRAPH, strategy=STRATEGIES["shared"], model=options)
