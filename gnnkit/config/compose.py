@@ -125,9 +125,14 @@ def _format_literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_format_literal, value))}]"
     if isinstance(value, Mapping):
-        entries = (f"{_escape_key(str(key))}:{_format_literal(item)}" for key, item in value.items())
+        entries = (f"{_escape_key(_key_text(key))}:{_format_literal(item)}" for key, item in value.items())
         return "{" + ",".join(entries) + "}"
     return QuotedString(str(value), Quote.single).with_quotes()
+
+
+def _key_text(key: object) -> str:
+    """Returns a mapping's key as text. PyG's edge types are tuples of three names."""
+    return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
 def _escape_key(key: str) -> str:

@@ -124,11 +124,11 @@ def _check_length(name: str, values: Ids, expected: int) -> None:
 def hash_ids(num_ids: int, *, key: int) -> npt.NDArray[np.uint64]:  # [num_ids]
     """Hashes 0..num_ids-1 under `key` with splitmix64, the same on every platform."""
     golden = np.uint64(0x9E3779B97F4A7C15)
-    start = _mix(np.array([key % 2**64], np.uint64) + golden)
-    return _mix(start + golden * np.arange(1, num_ids + 1, dtype=np.uint64))
+    start = mix(np.array([key % 2**64], np.uint64) + golden)
+    return mix(start + golden * np.arange(1, num_ids + 1, dtype=np.uint64))
 
 
-def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Applies splitmix64's finaliser, like the native core's `rng::mix`."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -30,6 +30,7 @@ from gnnkit.prepare import picture
 from gnnkit.prepare.inputs import (
     check_relation,
     check_types,
+    describe_repeated,
     load,
     named,
     with_inputs,
@@ -46,6 +47,7 @@ from gnnkit.task import Task
 from gnnkit.utils.documents import Json, parse_json
 from gnnkit.utils.storage import passing, save_arrays
 
+MAX_TRAIN_BALANCE = 1.5  # maximum over mean of the training nodes, above which another partition is suggested
 _SPLIT_NAMES = {"train": "training", "val": "validation"}  # names of splits in messages
 
 
@@ -202,6 +204,8 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | None, list[str]]:
     elif needs.inputs:
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse, settings.features.dtype)
+    if needs.relational and settings.model.arguments.get("inverse"):
+        lines = [*lines, *describe_repeated(graph)]
     if needs.inverse_edges:
         links = None if links is None else links.with_inverse_edges(graph.num_relations)
         graph = with_inverse_edges(graph)
@@ -297,6 +301,8 @@ def described(settings: Settings, graph: Graph, quality: Quality, decision: Deci
     """Describes shards that hold nodes and edges."""
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     texts = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
+    if balance["train_nodes"] >= MAX_TRAIN_BALANCE:
+        texts += "; partition=hash divides training nodes evenly"
     lines = [*describe(graph, settings, quality.partition), decision.why, f"max/mean: {texts}"]
     prepared = _create_facts(graph, quality.partition.grid, quality.neighbours, balance, decision.why, lines)
     return replace(prepared, edge_cut=quality.edge_cut)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from gnnkit.graph import (
 )
 from gnnkit.graph.csc import sort_edges
 from gnnkit.launch.phases import warnings_in_lines
+from gnnkit.partition.base import mix
 from gnnkit.partition.store.manifest import NODE_IDS
 from gnnkit.prepare.rounding import round_features
 from gnnkit.sampler.links import Links
@@ -126,6 +128,28 @@ def check_relation(types: Schema, links: Links | None) -> None:
             f"task.relation is not set, and the graph has {len(types.edge_types):,} relations "
             f"({', '.join(types.edge_types)}): name the relation to predict, such as task.relation={types.edge_types[0]}"
         )
+
+
+def describe_repeated(graph: Graph) -> list[str]:
+    """Returns a line for each pair of relations with the same edges in reverse."""
+    return [
+        f"relations {first} and {second} have the same edges in reverse, and model.inverse=true adds both again: "
+        "use model.inverse=false"
+        for first, second in _reverse_relations(graph)
+    ]
+
+
+def _reverse_relations(graph: Graph) -> list[tuple[str, str]]:
+    """Finds pairs of relations with the same edges in reverse, by sums of hashes."""
+    csc, types, names = graph.csc, graph.edge_types, graph.edge_type_names or ()
+    counts = np.zeros(0) if types is None else np.bincount(types, minlength=len(names))
+    if len(np.unique(counts[counts > 0])) == np.count_nonzero(counts):
+        return []
+    ends = np.asarray(csc.indices, np.uint64), np.repeat(np.arange(csc.num_nodes, dtype=np.uint64), np.diff(csc.indptr))
+    hashes = [mix(a * np.uint64(csc.num_nodes) + b) >> np.uint64(40) for a, b in (ends, ends[::-1])]  # sums are exact
+    given, reverse = (np.bincount(types, hashed, len(names)) for hashed in hashes)
+    pairs = itertools.combinations(np.flatnonzero(counts), 2)
+    return [(names[i], names[j]) for i, j in pairs if (given[i], given[j]) == (reverse[j], reverse[i])]
 
 
 def with_inverse_edges(graph: Graph) -> Graph:

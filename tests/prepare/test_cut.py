@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gnnkit.leader.plan import choose as planning
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard, cut_all
+from tests.cases import few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 
@@ -109,3 +111,14 @@ def test_a_layout_that_moves_more_than_another_is_told_so(tmp_path: Path, capfd:
 def test_large_graphs_are_not_cut_in_other_ways_to_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "COMPARED_EDGES", 10)
     assert train(tmp_path / "run", ring())["why"].endswith("job=plan compares it with other layouts")
+
+
+@pytest.mark.slow
+@few("name, told", [("contiguous", True), ("hash", False)], default=[("contiguous", True)])
+def test_training_nodes_of_few_workers_are_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, told: bool
+) -> None:
+    graph = small_graph(300)
+    split = np.where(np.arange(300) < 60, 1, 2).astype(np.int8)
+    train(tmp_path / "run", replace(graph, split=split), partition=name, workers=2)
+    assert ("; partition=hash divides training nodes evenly" in capfd.readouterr().out) == told

@@ -198,6 +198,10 @@ def test_a_model_of_node_types_expects_those_of_training(tmp_path: Path) -> None
     [
         ({"sampler": {"name": "metropolis_hastings"}}, "does not draw by relation"),
         ({"sampler": {"name": "neighbor", "fanouts": {"default": [2, 2], "x": [1, 1]}}}, "x is not a relation"),
+        (
+            {"sampler": {"name": "neighbor", "fanouts": {"default": [2, 2], ("a", "x", "b"): [1, 1]}}},
+            "a-x-b is not a relation",
+        ),
         ({"model": "gcn", "types": "ignore", "sampler": SOME}, "reads no relations"),
         ({"strategy": {"name": "joint_sample", "mode": "push_pull"}}, "use strategy.mode=cooperative"),
         ({"strategy": {"name": "preset_workload", "degrees": "local"}}, "does not weigh edges by relation"),
