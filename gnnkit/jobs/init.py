@@ -22,6 +22,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
 from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.jobs import trials
+from gnnkit.jobs.decide import SMALL_EDGES
 from gnnkit.jobs.order import Order, absolute
 from gnnkit.jobs.trials import Trial, Trials
 from gnnkit.launch.phases import say
@@ -165,8 +166,7 @@ def _why_no_trials(settings: Settings, graph: Graph, choices: list[KeyChoice]) -
 def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
     """Runs trials on the graph as the choices configure it."""
     known = {choice.key: choice.value for choice in choices}
-    if "dataset.split" in known:
-        graph = graph.draw_split(known["dataset.split"], int(settings.dataset.arguments.get("seed", 0)))
+    graph = _with_split(settings, graph)
     one_way = known.get("dataset.symmetrize") is True and settings.dataset.arguments.get("symmetrize") is None
     graphs: dict[bool | None, Callable[[], Graph]] = {False: lambda: graph}
     if one_way:
@@ -175,12 +175,19 @@ def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
         unnamed = replace(graph, edge_feature_names=None, edge_category_of=None)
         graphs[None] = lambda: unnamed.with_edges(CSC.from_edges([], [], graph.num_nodes), EdgeColumns())
     fixed: dict[str, Any] = {
-        key: known[key] for key in ("task", "inputs", "features.scale", "features.fill") if key in known
+        key: known[key] for key in ("task", "inputs", "features.scale", "features.fill", "threads") if key in known
     }
     planned, figure = trials.candidates(graph, known.get("inputs", "features")), _figure(graph, known["task"])
     if figure is not None:
         planned = (*planned[:2], {**planned[0], "task.class_weights": "balanced"}, *planned[2:])
     return trials.run(settings, graphs, fixed, planned, one_way, figure)
+
+
+def _with_split(settings: Settings, graph: Graph) -> Graph:
+    """Draws a split if the data has labels and no split."""
+    if graph.split.any() or not graph.labelled.any():
+        return graph
+    return graph.draw_split(SPLIT, int(settings.dataset.arguments.get("seed", 0)))
 
 
 def _figure(graph: Graph, task: str) -> str | None:
@@ -211,14 +218,17 @@ def _replace_model(choices: list[KeyChoice], best: Mapping[str, Any], why: str) 
 def choose(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     """Yields the choices that follow from the graph's properties."""
     yield from _dataset(settings, graph)
-    yield from _task(settings, graph)
+    task = next(tasks := _task(settings, graph))
+    yield from (task, *tasks)
     yield from _strategy(graph)
     yield from _inputs(graph)
     if graph.num_edges <= FEW_EDGES:
         yield KeyChoice("workers", 1, "the graph is small: workers would wait for each other more than they save")
+        if graph.num_edges <= SMALL_EDGES:
+            yield KeyChoice("threads", 1, "and so would threads")
     else:
         yield KeyChoice("workers", min(num_cores(), 4), "cores of this machine, at most 4")
-    yield from _trainer(graph)
+    yield from _trainer(_with_split(settings, graph), task.value)
     if graph.node_ids is not None or graph.class_names is not None:
         yield KeyChoice("write_format", "parquet", "predictions name your ids and classes")
 
@@ -353,16 +363,20 @@ def _fill(graph: Graph, missing: Ids) -> tuple[str, str]:
     return "zero", f"{what}, in all columns, of some most"
 
 
-def _trainer(graph: Graph) -> Iterator[KeyChoice]:
-    """Yields the number of epochs and the stopping rule."""
+def _trainer(graph: Graph, task: str) -> Iterator[KeyChoice]:
+    """Yields the number of epochs and the stopping rule.
+
+    Args:
+        graph: The graph, with a split if it has labels.
+        task: The task's name.
+    """
     yield KeyChoice("trainer.max_epochs", trials.MAX_EPOCHS, "at most")
     if _ranks_items(graph):
         yield KeyChoice("trainer.lr", 0.02, "learned rows train faster than weights")
         yield KeyChoice("trainer.patience", RANKING_PATIENCE, "evaluations without a better ranking end the training")
         return
-    validates = (graph.split == Split.VAL).any() or not graph.split.any()
-    if validates and graph.labelled.any():
-        yield KeyChoice("trainer.monitor", trials.MONITOR, "keep the best model")
+    if (graph.split == Split.VAL).any() and graph.labelled.any():
+        yield KeyChoice("trainer.monitor", _figure(graph, task) or "auto", "the figure that selects the best epoch")
         yield KeyChoice("trainer.patience", trials.PATIENCE, "evaluations without a better one end the training")
         yield KeyChoice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")
 

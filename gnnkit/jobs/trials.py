@@ -30,7 +30,7 @@ from gnnkit.utils.storage import write_atomically
 
 FILE = "trials.csv"
 MAX_EPOCHS, PATIENCE = 300, 50  # of a trial, and of the written configuration
-MONITOR = "val_loss"
+LOSS = "val_loss"  # decides between equal scores
 MACRO = "val_macro_f1"  # mean over classes, for unbalanced classes
 MIN_GAIN = 0.01  # relative gain over the score without edges that counts as help
 _MOST, _LEAST = 1 / 3, 0.5  # share of the time for one trial; share of the last trial's time needed to start another
@@ -164,7 +164,7 @@ class Trials:
         names = list(dict.fromkeys(key for trial in self.tried for key in trial.keys))
         buffer = io.StringIO()
         writer = csv.writer(buffer)
-        writer.writerow([*names, self.figure, MONITOR, self.held_back, "epochs", "seconds", "remark"])
+        writer.writerow([*names, self.figure, LOSS, self.held_back, "epochs", "seconds", "remark"])
         for trial in self.tried:
             values = [trial.keys.get(name, "") for name in names]
             remark = " ".join(filter(None, ["" if trial.has_edges else "without edges", trial.remark]))
@@ -215,12 +215,14 @@ def run(
         planned: The configurations, in order.
         usual: Whether trials use reverse edges. If both graphs are available, the best
             configuration is also tried on the other one.
-        figure: The validation metric that selects the best. None: the task's.
+        figure: The validation metric that stops trials and selects the best. None: the
+            task's.
     """
     begun, allowed = time.monotonic(), 60 * settings.init.minutes
     tried: list[Trial] = []
     task: Task = _settings(settings, fixed, {}, allowed).task.create()
     figure = figure or task.progress
+    fixed = {**fixed, "trainer.monitor": figure}
     count, ended = len(planned) + len(graphs) - 1, ""
     made_graphs: dict[bool | None, Graph] = {usual: graphs[usual]()}
 
@@ -274,7 +276,7 @@ def _try(settings: Settings, graph: Graph, figure: str, fixed: Keys, tried: Keys
     remark = "" if figures["stopped"] is None or "trainer.max_time" not in figures["stopped"] else "ended by the clock"
     taken = time.monotonic() - begun
     test = figures[_test_of(figure)]
-    return Trial(tried, figures[figure], figures.get(MONITOR), test, figures["epochs"], taken, remark)
+    return Trial(tried, figures[figure], figures.get(LOSS), test, figures["epochs"], taken, remark)
 
 
 def _settings(settings: Settings, fixed: Keys, tried: Keys, seconds: float) -> Settings:
@@ -304,7 +306,6 @@ def training() -> dict[str, Any]:
     """Returns the stopping keys of trials and of the written configuration."""
     return {
         "trainer.max_epochs": MAX_EPOCHS,
-        "trainer.monitor": MONITOR,
         "trainer.patience": PATIENCE,
         "trainer.check_val_every_n_epoch": 1,
     }
@@ -323,5 +324,5 @@ def _figures(order: Order, figure: str, log: Path) -> dict[str, Any]:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
     result = dispatch.start(order)
-    wanted = (figure, MONITOR, _test_of(figure), "epochs", "stopped")
+    wanted = (figure, LOSS, _test_of(figure), "epochs", "stopped")
     return {name: result.get(name) for name in wanted}

@@ -74,7 +74,7 @@ def test_what_the_data_lack_is_chosen(tmp_path: Path) -> None:
     found = choices(whole, tmp_path)
     assert found["task"] == "node_classification"
     assert found["strategy"] == "vertex_centric"
-    assert found["trainer.monitor"] == "val_loss"
+    assert found["trainer.monitor"] == "auto"
     assert not {"inputs", "dataset.split", "write_format", "features.scale"} & set(found)
     assert choices(replace(whole, features=100 * whole.features), tmp_path)["features.scale"] == "standard"
     bare = replace(whole, features=np.empty((40, 0), np.float32), split=np.zeros(40, np.int8))
@@ -176,7 +176,10 @@ def test_what_init_cannot_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_many_edges_get_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choices(random_graph(), tmp_path)["workers"] == 1
+    few = choices(random_graph(), tmp_path)
+    assert (few["workers"], few["threads"]) == (1, 1)
+    monkeypatch.setattr("gnnkit.jobs.init.SMALL_EDGES", 10)
+    assert "threads" not in choices(random_graph(), tmp_path)
     monkeypatch.setattr("gnnkit.jobs.init.FEW_EDGES", 10)
     monkeypatch.setattr("gnnkit.jobs.init.num_cores", lambda: 3)
     assert choices(random_graph(), tmp_path)["workers"] == 3

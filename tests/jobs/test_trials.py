@@ -44,6 +44,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
             if isinstance(score, BaseException):
                 raise score
             clock[0] += 30
+            assert fixed["trainer.monitor"] == figure
             seen.append((graph, dict(keys), seconds))
             return Trial(keys, score, 1 - (score or 0), 0.5, 10, 30.0, "" if score is not None else "refused: no")
 
