@@ -266,16 +266,8 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     if run.figures.exactness.approximate and best is not None and name in scores.figures:
         is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations are logged as float32
         keep = "" if is_best else f"; trainer.monitor={name} saves the best model"
-        if finish is not None and finish["gradients"]:
-            epoch, cosine, ratio = finish["gradients"][-1]
-            keep += (
-                f"; in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"
-            )
-        if finish is not None and finish["before"] and finish["since"]:
-            keep += (
-                f"; steps were exact from epoch {finish['epoch']} on, and the best evaluations were {finish['before']['value']:.4g} before "
-                f"and {finish['since']['value']:.4g} since"
-            )
+        if finish is not None:
+            keep += _measured(finish)
         _print_line(
             f"approximate training: the saved model, of epoch {saved}, has {name}={scores.figures[name]:.4g}; the best "
             f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
@@ -290,17 +282,36 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
 
 
 def _exact_finish(run: RankRun) -> Json | None:
-    """Returns when approximate training became exact, and what this changed."""
+    """Returns what was measured of approximate steps, and when they became exact."""
     finish, validations = run.module.exact_finish, run.site.validations
-    if finish is None or not finish.begun:
+    if finish is None:
         return None
+    last = finish.first if finish.begun else math.inf
     return {
-        "epoch": finish.first + 1,
+        "epoch": finish.first + 1 if finish.begun else None,
         "taken_back": finish.taken_back,
-        "gradients": run.module.gradient_check.measured,
-        "before": validations.best_of(lambda epoch: epoch <= finish.first),
-        "since": validations.best_of(lambda epoch: epoch > finish.first),
+        "problem": finish.problem,
+        "gradients": finish.check.measured,
+        "unmeasured": finish.check.unmeasured,
+        "before": validations.best_of(lambda epoch: epoch <= last),
+        "since": validations.best_of(lambda epoch: epoch > last),
     }
+
+
+def _measured(finish: Json) -> str:
+    """Describes the measurements of `_exact_finish`."""
+    text = ""
+    if finish["gradients"]:
+        epoch, cosine, ratio = finish["gradients"][-1]
+        text += f"; in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"
+    elif finish["unmeasured"]:
+        text += f"; the gradient was not compared with the exact one, because {finish['unmeasured']}"
+    if finish["before"] and finish["since"]:
+        text += (
+            f"; steps were exact from epoch {finish['epoch']} on, and the best evaluations were "
+            f"{finish['before']['value']:.4g} before and {finish['since']['value']:.4g} since"
+        )
+    return text
 
 
 def _decision(classes: Classes) -> str | None:

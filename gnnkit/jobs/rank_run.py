@@ -229,7 +229,7 @@ def make_module(
     model = job.make_model(worker, job.widths(worker), task, exchanges=exchanges)
     embedding = job.set_up(strategy, worker, model)
     learned = None if embedding is None else embedding.rows
-    finish = _exact_finish(job, strategy, worker)
+    finish = _exact_finish(job, strategy, worker, model)
     module = TrainingModule(
         model,
         strategy,
@@ -272,13 +272,18 @@ def measured_splits(task: Task) -> Sequence[str] | None:
     return tuple(SPLITS) if isinstance(task, NodeTask) else None
 
 
-def _exact_finish(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> ExactFinish | None:
+def _exact_finish(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> ExactFinish | None:
     """Creates the rule for exact steps at the end, or None if no part needs it."""
-    settings = job.settings.trainer
-    needed = any(part.costs() and part.finishes for part in (strategy, job.sync()))
-    if worker.comm.world_size == 1 or not needed or settings.exact_finish == 0:
+    settings, sync = job.settings.trainer, job.sync()
+    needed = any(part.costs() and part.finishes for part in (strategy, sync))
+    if worker.comm.world_size == 1 or not needed:
         return None
-    return ExactFinish(settings.max_epochs, settings.exact_finish)
+    unmeasured = None
+    if own_method(model, "training_step") is not None:
+        unmeasured = f"model={type(model).__name__} defines training_step, which may not be called twice"
+    elif sync.lockstep and not sync.exact and not sync.finishes:
+        unmeasured = f"sync={job.settings.sync.name} combines gradients otherwise than by their sum"
+    return ExactFinish(settings.max_epochs, settings.exact_finish, unmeasured)
 
 
 def _schedule(job: RankJob, task: Task) -> Schedules | None:

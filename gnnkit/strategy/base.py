@@ -376,6 +376,13 @@ class ExecutionStrategy(ABC):
         Called on all ranks, which hold equal parameters, before an epoch.
         """
 
+    def exact_batch(self, epoch: int) -> Batch | None:
+        """Returns the exact step that an approximate one replaces, or None. Collective.
+
+        It has all training rows of this rank, computed with current rows of all nodes.
+        """
+        return None
+
     def deal(self, shares: Sequence[float]) -> None:
         """Changes the shares of a step's seeds, from the next epoch on.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import nn
@@ -24,7 +25,7 @@ from gnnkit.strategy.abilities import (
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.supersteps import LEADER, Supersteps
-from gnnkit.strategy.supervised import Supervision
+from gnnkit.strategy.supervised import Supervised, Supervision
 
 _ALONE = (  # for learned rows
     "with strategy.local_iterations other than 1 lets workers step alone, while a learned row has one owner, who "
@@ -156,19 +157,24 @@ class VertexCentric(ExecutionStrategy):
     def close(self) -> None:
         self.engine.close()
 
+    def exact_batch(self, epoch: int) -> Batch:
+        supervised, key = self.supervision.epoch(epoch), derive(self.seed, epoch)
+        return _over(self, supervised, key, ForwardPass())
+
     def _batch(self, epoch: int) -> Batch:
         exchanges, supervised = self.supersteps.exchanges(epoch), self.supervision.epoch(epoch)
         key = derive(self.seed, epoch)
         forward = ForwardPass() if self._is_exact else self.passes.step(key, exchanges=exchanges)
-        adjacencies = ShardAdjacency.layers(supervised.engine, self.num_layers, key, forward)
-        return Batch(
-            self.x,
-            adjacencies,
-            supervised.rows,
-            supervised.labels,
-            supervised.total if exchanges else len(supervised.rows),
-            self.supersteps.update(epoch) if self.comm.world_size > 1 else "synchronise",
-            float(self.weight),
-            reach=supervised.reach,
-            nodes=self.nodes,
+        return replace(
+            _over(self, supervised, key, forward),
+            total=supervised.total if exchanges else len(supervised.rows),
+            update=self.supersteps.update(epoch) if self.comm.world_size > 1 else "synchronise",
+            weight=float(self.weight),
         )
+
+
+def _over(strategy: VertexCentric, supervised: Supervised, key: int, forward: ForwardPass) -> Batch:
+    """Returns a step over a rank's rows, with the rows of `forward`."""
+    adjacencies = ShardAdjacency.layers(supervised.engine, strategy.num_layers, key, forward)
+    rows = (supervised.rows, supervised.labels, supervised.total)
+    return Batch(strategy.x, adjacencies, *rows, reach=supervised.reach, nodes=strategy.nodes)

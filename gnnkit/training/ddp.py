@@ -177,6 +177,7 @@ class UnwrappedStrategy(SingleDeviceStrategy):
                 self._meter.look(parameter.grad)
         if module.embedding is not None and module.batch.x.grad is not None:
             self._meter.look(module.batch.x.grad)
+        module.look_at_gradient(gradients(trained(module)), summed=False)
         self._meter.start = self._meter.clock()
         together = decide_together(self._sync, module.strategy)
         if self._guard.allows(module.trainer, module, self._meter.finite, lockstep=together):
@@ -192,7 +193,6 @@ class UnwrappedStrategy(SingleDeviceStrategy):
     def _step(self, module: Any, optimizer: Optimizer) -> None:
         batch: Batch = module.batch
         grads = gradients(trained(module))
-        module.look_at_gradient(grads, summed=False)
         share = self.updates.add_to(grads, batch.share)
         if batch.update == "accumulate":
             self.updates.keep(grads, share)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from gnnkit.training.gradient_check import GradientCheck
 from gnnkit.training.updates import Updates
 from gnnkit.utils.documents import Json
 
@@ -26,32 +27,45 @@ class ExactFinish:
     """Decides from which epoch on the steps of approximate training are exact.
 
     Stale rows and gradients, and local steps, cost most at the end, where gradients are
-    small. With `auto`, exact steps start earlier if the loss of the joint model on the
-    training rows, which evaluations measure exactly, exceeds that before training, or
-    does not fall after a third of the epochs. If nothing was learned until then, they
-    start from the initial parameters, with a new optimiser state.
+    small. The joint model has a problem if its loss on the training rows, which
+    evaluations measure exactly, exceeds that before training, or does not fall after a
+    third of the epochs. With `auto`, exact steps then start at once. If nothing was
+    learned until then, they start from the initial parameters, with a new optimiser
+    state. With a fixed share, the problem is only reported.
     """
 
-    def __init__(self, epochs: int, share: float | Literal["auto"]) -> None:
+    def __init__(self, epochs: int, share: float | Literal["auto"], unmeasured: str | None = None) -> None:
         """Chooses the first exact epoch.
 
         Args:
             epochs: Number of epochs of the run.
             share: Share of the epochs that are exact, at the end. auto: a tenth, and
                 more if the loss does not fall.
+            unmeasured: Why gradients are not compared with exact ones. None: they are.
         """
-        self.epochs, self.watches = epochs, share == "auto"
+        self.epochs, self.share = epochs, share
         self.first = epochs - int((SHARE if share == "auto" else share) * epochs)
         self.begun = False
-        self.taken_back: str | None = None  # why exact steps started earlier
+        self.check = GradientCheck(unmeasured)
+        self.problem: str | None = None  # the first one
         self.restarts = False  # whether exact steps start from the initial parameters
         self.losses: list[list[float]] = []  # epoch and loss of the joint model, of the first step and evaluations
         self._first_step = torch.zeros(2, dtype=torch.float64)  # this rank's sum of losses and number of rows
         self.initial: dict[str, Tensor] = {}  # this rank's parameters before training, set by the module
 
+    @property
+    def acts(self) -> bool:
+        """Whether a problem starts the exact steps."""
+        return self.share == "auto" and self.first < self.epochs
+
+    @property
+    def taken_back(self) -> bool:
+        """Whether a problem has started the exact steps."""
+        return self.acts and self.problem is not None
+
     def begin_epoch(self, module: TrainingModule) -> None:
         """Makes the steps of strategy and synchronisation exact, once. Collective."""
-        if self.watches and module.current_epoch == 1:
+        if module.current_epoch == 1:
             self._add_first_loss(module)
         if self.begun or module.current_epoch < self.first:
             return
@@ -87,7 +101,7 @@ class ExactFinish:
             module: This rank's module, after a step.
             losses: [k] losses of this rank's training rows by the joint model.
         """
-        if not self.watches or self.begun or self.first == self.epochs:
+        if self.begun or self.problem is not None:
             return
         comm, following = module.worker.comm, module.current_epoch + 1
         if module.current_epoch == 0:
@@ -99,13 +113,18 @@ class ExactFinish:
         self.losses.append([following, latest])
         if problem is None:
             return
-        self.first, self.taken_back = following, f"loss of {latest:.3g}, {problem}"
-        self.restarts = not latest <= POOR * self.losses[0][1]
-        if comm.rank == 0:
+        self.problem = f"loss of {latest:.3g}, {problem}"
+        outcome = f"trainer.exact_finish={self.share} keeps the approximate steps, which auto would take back"
+        if self.acts:
+            self.first, self.restarts = following, not latest <= POOR * self.losses[0][1]
             start = " from the initial parameters" if self.restarts else ""
+            outcome = (
+                f"approximate steps are taken back, and the remaining {self.epochs - following} epochs are exact{start} "
+                f"(trainer.exact_finish=auto; {SHARE} would keep them)"
+            )
+        if comm.rank == 0:
             print(
-                f"epoch {following}: the joint model has a training {self.taken_back}: approximate steps are taken back, "
-                f"and the remaining {self.epochs - following} epochs are exact{start} (trainer.exact_finish=auto)",
+                f"epoch {following}: the joint model has a training {self.problem}: {outcome}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -122,11 +141,12 @@ class ExactFinish:
 
     def state_dict(self) -> Json:
         """Returns the state for a checkpoint."""
-        names = ("first", "epochs", "taken_back", "restarts", "losses")
-        return {name: getattr(self, name) for name in names}
+        names = ("first", "epochs", "problem", "restarts", "losses")
+        return {name: getattr(self, name) for name in names} | {"gradients": self.check.measured}
 
     def load_state_dict(self, state: Json) -> None:
         """Restores the state. The number of epochs may differ."""
-        self.losses, self.taken_back, self.restarts = list(state["losses"]), state["taken_back"], state["restarts"]
-        if state["epochs"] == self.epochs or self.taken_back:
+        self.losses, self.problem, self.restarts = list(state["losses"]), state["problem"], state["restarts"]
+        self.check.measured = list(state["gradients"])
+        if self.acts and (state["epochs"] == self.epochs or self.problem is not None):
             self.first = state["first"]

@@ -1,56 +1,81 @@
-"""Comparison of an approximate gradient with the exact one."""
+"""Comparison of approximate gradients with the exact one."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from gnnkit.comm.average import to_vector
+from gnnkit.comm.average import average_parameters, to_vector
+from gnnkit.strategy import Batch
 from gnnkit.sync.base import trainable
-from gnnkit.training.step import loss_of, own_method
+from gnnkit.training.step import loss_of
 
 if TYPE_CHECKING:
     from gnnkit.training.module import TrainingModule
 
 
 class GradientCheck:
-    """Measures how exchanging rows approximately changes the gradient.
+    """Measures how far the workers' gradients are from the exact one.
 
-    A copy of the model repeats a step's forward and backward pass with exact rows, in
-    epochs that end with an evaluation. Steps with local iterations or stale parameters
-    are not measured, nor models with their own `training_step` or learned rows.
+    Once per evaluation, a copy of the model repeats a step's forward and backward pass
+    with current rows of all nodes. If workers hold different parameters, the copy has
+    their mean, and the gradients compared with it are those of a superstep's last local
+    step. Learned rows are not part of the gradients.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unmeasured: str | None = None) -> None:
+        """Takes the reason why nothing is measured, or None."""
+        self.unmeasured = unmeasured
         self.measured: list[list[float]] = []  # epoch from 1, cosine, and norm over that of the exact gradient
+        self._due: int | None = None  # the next epoch, from 1, to be measured
 
-    def look(self, module: TrainingModule, gradient: Tensor) -> None:
-        """Compares gradients. Collective.
+    def look(self, module: TrainingModule, gradients: Sequence[Tensor], *, summed: bool) -> None:
+        """Compares gradients, if it is time. Collective.
 
         Args:
             module: This rank's module, after a step's backward pass.
-            gradient: [num_parameters] sum over the ranks.
+            gradients: This rank's gradients by parameter.
+            summed: Whether they are sums over the ranks.
+        """
+        epoch, every = module.current_epoch + 1, module.trainer.check_val_every_n_epoch or 1
+        if self._due is None:
+            self._due = -(-epoch // every) * every
+        if self.unmeasured is not None or epoch < self._due or module.batch.update in ("own", "conclude", "correct"):
+            return
+        self._due = (epoch // every + 1) * every
+        batch, comm = module.strategy.exact_batch(module.current_epoch), module.worker.comm
+        exact = None if batch is None else self._exact(module, batch)
+        if batch is None or exact is None:
+            self.unmeasured = "there is no exact step to compare with, or the model cannot be copied"
+            return
+        gradient = to_vector(gradients).double() * (module.batch.total / max(batch.total, 1))
+        gradient = gradient if summed else comm.all_reduce(gradient)
+        cosine = float(gradient @ exact / (gradient.norm() * exact.norm()).clamp(min=1e-300))
+        ratio = float(gradient.norm() / exact.norm().clamp(min=1e-300))
+        if math.isfinite(cosine) and math.isfinite(ratio):
+            self.measured.append([epoch, cosine, ratio])
+
+    @staticmethod
+    def _exact(module: TrainingModule, batch: Batch) -> Tensor | None:  # [num_parameters] float64
+        """Computes the exact gradient of the joint model. Collective.
+
+        Returns None if the model cannot be copied.
         """
         from gnnkit.training.module import copied
 
+        strategy, sync, comm = module.strategy, module.sync, module.worker.comm
         if (model := copied(module)) is None:
-            return
-        parameters = trainable(model)
-        with module.strategy.tally.paused():
-            loss = loss_of(model, module.task, module.batch.again(), 0)
-            local = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-            exact = module.worker.comm.all_reduce(to_vector(local)).double()
-        norm, exact_norm = gradient.double().norm(), exact.norm()
-        cosine = gradient.double() @ exact / (norm * exact_norm).clamp(min=1e-300)
-        ratio = norm / exact_norm.clamp(min=1e-300)
-        self.measured.append([module.current_epoch + 1, float(cosine), float(ratio)])
-
-    @staticmethod
-    def serves(module: TrainingModule) -> bool:
-        """Returns whether a run's steps are measured."""
-        strategy, sync = module.strategy, module.sync
-        approximate = strategy.finishes and bool(strategy.costs()) and not strategy.steps.drift
-        plain = own_method(module.model, "training_step") is None and module.embedding is None
-        return approximate and plain and sync is not None and sync.exact and sync.lockstep
+            return None
+        if strategy.steps.drift or (sync is not None and (sync.drifts or not sync.lockstep)):
+            average_parameters(model, comm, module.worker.weight)
+        if module.embedding is not None:
+            batch = replace(batch, x=module.batch.x)
+        with strategy.tally.paused():
+            loss = loss_of(model, module.task, batch, 0)
+            local = torch.autograd.grad(loss, trainable(model), allow_unused=True, materialize_grads=True)
+            return comm.all_reduce(to_vector(local)).double()

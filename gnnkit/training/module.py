@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from gnnkit.comm.average import to_vector
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
@@ -29,7 +28,6 @@ from gnnkit.training import chance, hooks, schedule
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.evaluated import Evaluated
 from gnnkit.training.exact_finish import ExactFinish
-from gnnkit.training.gradient_check import GradientCheck
 from gnnkit.training.joint import JointLoss
 from gnnkit.training.logged import UserLog
 from gnnkit.training.metrics import join_metrics
@@ -185,7 +183,6 @@ class TrainingModule(hooks.OwnHooks):
         self.sync: GradientSync | None = None  # set by `make_trainer`
         self.resumed = (0, 0)  # epoch and step at which this run started
         self.joint_loss = JointLoss()
-        self.gradient_check = GradientCheck()
         self._is_judged = False  # whether the model was compared with chance
         self.evaluated: Evaluated | None = None  # set within the model's own evaluation step
         self.user_log = UserLog(self)
@@ -195,10 +192,12 @@ class TrainingModule(hooks.OwnHooks):
             model.log = self.user_log.log  # type: ignore[assignment, method-assign]
         self._known = _by_id(self)
         join_metrics(model, worker.comm)
-        if exact_finish is not None:
+        if exact_finish is not None and exact_finish.acts:
             exact_finish.initial = self.snapshot()
 
     def train_dataloader(self) -> EpochBatches:
+        if self.exact_finish is not None:
+            self.exact_finish.begin_epoch(self)  # may change the number of steps
         epoch, step = self.resumed
         first = step if epoch == self.current_epoch else 0
         self.loader = EpochBatches(self.strategy, self.current_epoch, first, self.accumulate)
@@ -266,8 +265,6 @@ class TrainingModule(hooks.OwnHooks):
         self._put_off_stop()
 
     def on_train_epoch_start(self) -> None:
-        if self.exact_finish is not None:
-            self.exact_finish.begin_epoch(self)
         super().on_train_epoch_start()
         self._put_off_stop()
 
@@ -303,11 +300,8 @@ class TrainingModule(hooks.OwnHooks):
             gradients: This rank's gradients by parameter.
             summed: Whether they are sums over the ranks.
         """
-        finish = self.exact_finish
-        if finish is None or finish.begun or not self._evaluates or not GradientCheck.serves(self):
-            return
-        gradient = to_vector(gradients)
-        self.gradient_check.look(self, gradient if summed else self.worker.comm.all_reduce(gradient))
+        if self.exact_finish is not None and not self.exact_finish.begun:
+            self.exact_finish.check.look(self, gradients, summed=summed)
 
     def _trained(self) -> list[Parameter]:
         """Returns the parameters that are trained.

@@ -6,11 +6,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+import lightning as L
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import gnnkit
+from gnnkit.graph import CSC, Graph
+from gnnkit.model.gcn import GCN
 from gnnkit.training import checkpoint, exact_finish
 from gnnkit.training.exact_finish import ExactFinish
 from gnnkit.training.module import TrainingModule
@@ -31,12 +35,14 @@ SCHEMES: dict[str, dict[str, Any]] = {
 }
 
 
-def run(folder: Path, trainer: dict[str, Any], **keys: Any) -> tuple[dict[str, Any], Tensor]:
+def run(
+    folder: Path, trainer: dict[str, Any], *, data: Graph | None = None, **keys: Any
+) -> tuple[dict[str, Any], Tensor]:
     """Trains three workers. Returns the result and the last parameters."""
     chosen: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads"}
     chosen |= {"partition": "1d", "model": {"name": "gcn", "hidden": 5, "dropout": 0.0}, **BARE, **keys}
     trainer = {"precision": 64, "monitor": None, "lr": 0.05} | trainer
-    result = gnnkit.train(small_graph(), folder=folder, trainer=trainer, **chosen)
+    result = gnnkit.train(data or small_graph(), folder=folder, trainer=trainer, **chosen)
     state = checkpoint.load(folder / "checkpoints/last.json")["state_dict"]
     return dict(result), torch.cat([value.flatten() for value in state.values()])
 
@@ -78,27 +84,83 @@ def test_the_last_epochs_of_supersteps_are_exact_and_start_from_the_mean(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("keys", "cosine"),
+    ("keys", "cosine", "epochs"),
     [
-        (SCHEMES["quantized"], 0.5),
-        ({"exchange": {"name": "quantized", "bits": 16}}, 1 - 1e-5),
-        exhaustive(({"exchange": {"name": "quantized", "bits": 16}, "comm": "gloo"}, 1 - 1e-5)),
-        (SCHEMES["pipelined"], -1.0),
+        (SCHEMES["quantized"], 0.5, [3, 6, 9]),
+        ({"exchange": {"name": "quantized", "bits": 16}}, 1 - 1e-5, [3, 6, 9]),
+        exhaustive(({"exchange": {"name": "quantized", "bits": 16}, "comm": "gloo"}, 1 - 1e-5, [3, 6, 9])),
+        exhaustive(({"exchange": "quantized", "inputs": "learned", "embedding": 4}, 0.5, [3, 6, 9])),
+        (SCHEMES["pipelined"], -1.0, [3, 6, 9]),
+        (SCHEMES["supersteps"], -1.0, [5, 8]),
+        exhaustive((SCHEMES["leader"], -1.0, [5, 8])),
+        exhaustive((SCHEMES["neighbour"], -1.0, [3, 6, 9])),
     ],
-    ids=["2 bits", "16 bits", "processes", "pipelined"],
+    ids=["2 bits", "16 bits", "processes", "learned", "pipelined", "supersteps", "leader", "neighbour"],
 )
 def test_a_run_measures_its_gradients_against_exact_ones_and_stays_the_same(
-    keys: dict[str, Any], cosine: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keys: dict[str, Any], cosine: float, epochs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = {"max_epochs": 10, "check_val_every_n_epoch": 3, "exact_finish": 0.1}
     result, found = run(tmp_path / "run", trainer, **keys)
     measured = result["exact_finish"]["gradients"]
-    assert [epoch for epoch, _, _ in measured] == [3, 6, 9]
+    assert [epoch for epoch, _, _ in measured] == epochs
     assert all(cosine <= each <= 1 + 1e-12 and 0.2 < ratio < 5 for _, each, ratio in measured)
     assert min(each for _, each, _ in measured) < 1 - 1e-12
     monkeypatch.setattr(TrainingModule, "look_at_gradient", lambda *_, **__: None)
     if keys.get("comm") is None:
         assert torch.equal(run(tmp_path / "other", trainer, **keys)[1], found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["supersteps", "async", exhaustive("ssp"), exhaustive("servers"), exhaustive("neighbour")]
+)
+def test_workers_without_common_edges_have_the_exact_gradient(name: str, tmp_path: Path) -> None:
+    """Workers stay at the initial parameters, and have different numbers of rows."""
+    graph = small_graph()
+    nodes = np.arange(graph.num_nodes)
+    loops = Graph(CSC.from_edges(nodes, nodes, len(nodes)), graph.features, graph.labels, graph.split)
+    trainer = {"max_epochs": 10, "check_val_every_n_epoch": 3, "exact_finish": 0.1, "lr": 1e-15}
+    result, _ = run(tmp_path / "run", trainer, data=loops, **SCHEMES[name])
+    measured = torch.tensor(result["exact_finish"]["gradients"], dtype=torch.float64)
+    assert measured[:, 0].tolist() == ([5, 8] if name == "supersteps" else [3, 6, 9])
+    assert float((measured[:, 1:] - 1).abs().max()) <= 1e-9
+
+
+class OwnStep(L.LightningModule):
+    """Computes its loss itself."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.gcn, self.num_layers = GCN(in_features, num_classes), 2
+
+    def forward(self, x: Tensor, adjacencies: Any) -> Any:
+        return self.gcn(x, adjacencies)
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        out = batch.outputs(self(batch.x, batch.adjacencies))
+        return torch.nn.functional.cross_entropy(out, batch.labels, reduction="sum") / batch.total
+
+
+@pytest.mark.slow
+def test_a_run_says_why_a_gradient_is_not_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result, _ = run(tmp_path / "run", {"max_epochs": 3}, model=OwnStep, **SCHEMES["pipelined"])
+    reason = "model=OwnStep defines training_step, which may not be called twice"
+    assert result["exact_finish"]["unmeasured"] == reason
+    assert f"the gradient was not compared with the exact one, because {reason}" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_fixed_share_keeps_steps_and_reports_the_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ExactFinish, "_problem", lambda *_: "which a test dislikes")
+    trainer = {"max_epochs": 10, "check_val_every_n_epoch": 4, "exact_finish": 0}
+    finish = run(tmp_path / "run", trainer, **SCHEMES["pipelined"])[0]["exact_finish"]
+    assert (finish["epoch"], finish["taken_back"]) == (None, False)
+    assert finish["problem"].endswith("which a test dislikes")
+    assert [epoch for epoch, _, _ in finish["gradients"]] == [4, 8]
+    assert capfd.readouterr().err.count("trainer.exact_finish=0 keeps the approximate steps") == 1
 
 
 @pytest.mark.parametrize(
@@ -134,6 +196,6 @@ def test_a_longer_run_finishes_later_unless_steps_were_taken_back() -> None:
     short, longer = ExactFinish(100, "auto"), ExactFinish(200, "auto")
     longer.load_state_dict(short.state_dict())
     assert longer.first == 180
-    short.first, short.taken_back = 40, "loss of 3"
+    short.first, short.problem = 40, "loss of 3"
     longer.load_state_dict(short.state_dict())
     assert longer.first == 40
