@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,25 @@ from gnnkit.config import keys
 from gnnkit.config.settings import Choice, Settings, settle, with_choice
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import dispatch
+from gnnkit.jobs import boosting, dispatch
 from gnnkit.jobs.order import Order
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.inputs import filled
 from gnnkit.prepare.transform import is_table
-from gnnkit.task import Task
+from gnnkit.task import NodeTask, Task
 from gnnkit.utils.storage import write_atomically
 
 FILE = "trials.csv"
 MAX_EPOCHS, PATIENCE = 300, 50  # of a trial, and of the written configuration
 LOSS = "val_loss"  # decides between equal scores
 MACRO = "val_macro_f1"  # mean over classes, for unbalanced classes
-MIN_GAIN = 0.01  # relative gain over the score without edges that counts as help
+MIN_GAIN = 0.01  # relative gain over another score that counts as better
+NO_EDGES, COLUMNS, MEANS = "without edges", "on the columns", "on columns and neighbours' means"  # read by baselines
 _MOST, _LEAST = 1 / 3, 0.5  # share of the time for one trial; share of the last trial's time needed to start another
 Keys = Mapping[str, Any]  # values by configuration key
+BOOSTING: Keys = {"model": "gradient boosting"}
 
 # Winners among 20 configurations on public and generated graphs. Dropout 0.2 wins where
 # neighbours carry little information. Bags of words need more than 0.5.
@@ -94,13 +96,13 @@ class Trial:
     epochs: int
     seconds: float
     remark: str = ""
-    has_edges: bool = True  # whether the model read the graph's edges
+    baseline: str = ""  # what a baseline reads, which is never selected
 
     @property
     def title(self) -> str:
         """The configuration in short form."""
         name, *rest = (str(value) if key == "model" else f"{key.rpartition('.')[2]}={keys.plain(value)}" for key, value in self.keys.items())  # fmt: skip
-        return " ".join([name, *rest, *([] if self.has_edges else ["without edges"])])
+        return " ".join([name, *rest, *filter(None, [self.baseline])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,23 +117,34 @@ class Trials:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best score, if any, among those with edges."""
-        return next((trial for trial in self._ordered if trial.has_edges and trial.score is not None), None)
+        """The trial with the best score, if any, which is not a baseline."""
+        return self._best_of("")
+
+    def _best_of(self, *baselines: str) -> Trial | None:
+        scored = (trial for trial in self._ordered if trial.score is not None)
+        return next((trial for trial in scored if trial.baseline in baselines), None)
+
+    def _is_better(self, one: Trial, other: Trial) -> bool:
+        """Returns whether `one` has a better score by more than `MIN_GAIN`."""
+        assert one.score is not None
+        assert other.score is not None
+        gain = (one.score - other.score) * (-1 if self.task.is_lower_better(self.figure) else 1)
+        return gain > MIN_GAIN * abs(other.score)
 
     @property
-    def use_of_edges(self) -> str:
-        """Describes whether the edges help, or is empty if this was not tried."""
-        alone = next((trial for trial in self.tried if not trial.has_edges and trial.score is not None), None)
-        if alone is None or alone.score is None or self.best is None or self.best.score is None:
+    def verdict(self) -> str:
+        """Compares the best model with the baselines, or is empty if none was tried."""
+        alone, means, best = self._best_of(NO_EDGES, COLUMNS), self._best_of(MEANS), self.best
+        if alone is None or best is None:
             return ""
-        gain = (self.best.score - alone.score) * (-1 if self.task.is_lower_better(self.figure) else 1)
-        helps = gain > MIN_GAIN * abs(alone.score)
-        scores = f"{self.figure} {self.best.score:.4g} with edges, {alone.score:.4g} without"
-        return (
-            f"the graph helps: {scores}"
-            if helps
-            else f"the graph does not help: {scores}, so try a model of the columns"
-        )
+        how = "" if alone.baseline == NO_EDGES else " by gradient boosting"
+        scores = f"{self.figure} {best.score:.4g} with edges, {alone.score:.4g} without{how}"
+        by_means = "" if means is None else f", {means.score:.4g} by gradient boosting {MEANS}"
+        if means is not None and self._is_better(means, alone) and self._is_better(means, best):
+            return f"the graph helps, but gradient boosting more than a graph model: {scores}{by_means}"
+        if self._is_better(best, alone):
+            return f"the graph helps: {scores}{by_means}"
+        return f"the graph does not help: {scores}{by_means}, so try a model of the columns"
 
     @property
     def _ordered(self) -> list[Trial]:
@@ -157,7 +170,7 @@ class Trials:
                 f"{numbers} {trial.epochs:6d} {trial.seconds:6.1f}  {' '.join([trial.title, trial.remark]).strip()}"
             )
         end = f": {self.why_ended}" if self.why_ended else ""
-        return [*lines, f"{len(self.tried)} of {self.num_planned} trials{end}", *filter(None, [self.use_of_edges])]
+        return [*lines, f"{len(self.tried)} of {self.num_planned} trials{end}", *filter(None, [self.verdict])]
 
     def save(self, folder: Path) -> None:
         """Writes `trials.csv` with a row for each trial, in order."""
@@ -167,7 +180,7 @@ class Trials:
         writer.writerow([*names, self.figure, LOSS, self.held_back, "epochs", "seconds", "remark"])
         for trial in self.tried:
             values = [trial.keys.get(name, "") for name in names]
-            remark = " ".join(filter(None, ["" if trial.has_edges else "without edges", trial.remark]))
+            remark = " ".join(filter(None, [trial.baseline, trial.remark]))
             row = [trial.score, trial.loss, trial.test, trial.epochs, round(trial.seconds, 2), remark]
             writer.writerow([*values, *row])
         write_atomically(folder / FILE, buffer.getvalue().encode())
@@ -223,22 +236,23 @@ def run(
     task: Task = _settings(settings, fixed, {}, allowed).task.create()
     figure = figure or task.progress
     fixed = {**fixed, "trainer.monitor": figure}
-    count, ended = len(planned) + len(graphs) - 1, ""
     made_graphs: dict[bool | None, Graph] = {usual: graphs[usual]()}
+    baselines = _baselines(made_graphs[usual], planned[0]) if None in graphs else []
+    count, ended = len(planned) + len(baselines) + ((not usual) in graphs), ""
 
     def found() -> Trials:
         return Trials(task, figure, tuple(tried), count, ended)
 
-    def others() -> Iterator[tuple[Keys, bool | None]]:
-        yield from ((candidate, usual) for candidate in planned[:1])
-        yield from ((candidate, None) for candidate in planned[:1] if None in graphs)
-        yield from ((candidate, usual) for candidate in planned[1:])
+    def others() -> Iterator[tuple[Keys, bool | None, str]]:
+        yield planned[0], usual, ""
+        yield from ((keys_of, None if reads == NO_EDGES else usual, reads) for keys_of, reads in baselines)
+        yield from ((candidate, usual, "") for candidate in planned[1:])
         best = found().best
         if (not usual) in graphs and best is not None:
-            yield {**best.keys, "dataset.symmetrize": not usual}, not usual
+            yield {**best.keys, "dataset.symmetrize": not usual}, not usual, ""
 
     try:
-        for candidate, both in others():
+        for candidate, both, reads in others():
             left = allowed - (time.monotonic() - begun)
             if tried and tried[-1].seconds * _LEAST > left:
                 ended = f"init.minutes={settings.init.minutes:g} allows no more"
@@ -246,8 +260,7 @@ def run(
             if both not in made_graphs:
                 made_graphs[both] = graphs[both]()
             seconds = max(min(left, allowed * _MOST), 1.0)
-            last = _try(settings, made_graphs[both], figure, fixed, candidate, seconds)
-            last = replace(last, has_edges=both is not None)
+            last = _try(settings, made_graphs[both], figure, fixed, candidate, seconds, reads)
             tried.append(last)
             score = last.remark if last.score is None else f"{figure} {last.score:.4f}"
             say(f"[{len(tried)} of {count}] {last.title}: {score} in {last.seconds:.1f} s")
@@ -257,13 +270,33 @@ def run(
     return found()
 
 
+def _baselines(graph: Graph, first: Keys) -> list[tuple[Keys, str]]:
+    """Lists the configurations to compare with, and what they read."""
+    if not boosting.is_installed():
+        say(boosting.MISSING)
+    elif not boosting.fits(graph):
+        say("gradient boosting is not tried: the table has too many cells")
+    else:
+        return [(first, NO_EDGES), (BOOSTING, COLUMNS), (BOOSTING, MEANS)]
+    return [(first, NO_EDGES)]
+
+
 def _test_of(figure: str) -> str:
     return figure.replace("val_", "test_", 1)
 
 
-def _try(settings: Settings, graph: Graph, figure: str, fixed: Keys, tried: Keys, seconds: float) -> Trial:
+def _try(settings: Settings, graph: Graph, figure: str, fixed: Keys, tried: Keys, seconds: float, reads: str) -> Trial:
     """Trains one configuration within a time limit."""
     begun = time.monotonic()
+    if tried is BOOSTING:
+        task = _settings(settings, fixed, {}, seconds).task.create()
+        patience = Patience.of(settings.timeout)
+        figures = run_in_child(
+            _boost, graph, task, figure, reads, seconds, settings.seed, always=True, patience=patience
+        )
+        remark = "ended by the clock" if figures["late"] else ""
+        taken = time.monotonic() - begun
+        return Trial(tried, figures["score"], None, figures["test"], figures["trees"], taken, remark, reads)
     training_keys = {key: value for key, value in tried.items() if not key.startswith("dataset.")}
     with tempfile.TemporaryDirectory(prefix="gnnkit-trial-") as folder:
         try:
@@ -272,11 +305,21 @@ def _try(settings: Settings, graph: Graph, figure: str, fixed: Keys, tried: Keys
             log, patience = Path(folder) / "log", Patience.of(settings.timeout)
             figures = run_in_child(_figures, order, figure, log, always=True, patience=patience)
         except UserError as error:
-            return Trial(tried, None, None, None, 0, time.monotonic() - begun, f"refused: {error}")
+            return Trial(tried, None, None, None, 0, time.monotonic() - begun, f"refused: {error}", reads)
     remark = "" if figures["stopped"] is None or "trainer.max_time" not in figures["stopped"] else "ended by the clock"
     taken = time.monotonic() - begun
     test = figures[_test_of(figure)]
-    return Trial(tried, figures[figure], figures.get(LOSS), test, figures["epochs"], taken, remark)
+    return Trial(tried, figures[figure], figures.get(LOSS), test, figures["epochs"], taken, remark, reads)
+
+
+def _boost(
+    graph: Graph, task: NodeTask, figure: str, reads: str, seconds: float, seed: int
+) -> dict[str, float | int | None]:
+    """Trains gradient boosting in a child process."""
+    graph = task.read(graph)
+    rows = boosting.columns(graph) if reads == COLUMNS else boosting.columns_and_means(graph)
+    best, late = boosting.boost(graph, task, figure, rows, seconds, seed)
+    return {"score": best.score, "test": best.test, "trees": best.trees, "late": late}
 
 
 def _settings(settings: Settings, fixed: Keys, tried: Keys, seconds: float) -> Settings:

@@ -18,7 +18,7 @@ from gnnkit import config
 from gnnkit.__main__ import main
 from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
-from gnnkit.jobs import init, trials
+from gnnkit.jobs import boosting, init, trials
 from gnnkit.jobs.trials import Trial, Trials
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
@@ -39,16 +39,21 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
         clock, seen = [0.0], []
         left = iter(scores)
 
-        def tried(settings: Settings, graph: Any, figure: str, fixed: Any, keys: Any, seconds: float) -> Trial:
+        def tried(
+            settings: Settings, graph: Any, figure: str, fixed: Any, keys: Any, seconds: float, reads: str
+        ) -> Trial:
             score = next(left)
             if isinstance(score, BaseException):
                 raise score
             clock[0] += 30
             assert fixed["trainer.monitor"] == figure
             seen.append((graph, dict(keys), seconds))
-            return Trial(keys, score, 1 - (score or 0), 0.5, 10, 30.0, "" if score is not None else "refused: no")
+            return Trial(
+                keys, score, 1 - (score or 0), 0.5, 10, 30.0, "" if score is not None else "refused: no", reads
+            )
 
         monkeypatch.setattr(trials, "_try", tried)
+        monkeypatch.setattr(boosting, "is_installed", lambda: False)
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
         return seen
 
@@ -171,8 +176,8 @@ def test_the_first_model_is_tried_without_edges_and_never_best(
     assert seen[0][1] == seen[1][1]
     assert found.best is not None
     assert found.best.score == 0.7
-    assert found.use_of_edges.startswith(line)
-    assert (found.lines()[-1] == found.use_of_edges) == bool(line)
+    assert found.verdict.startswith(line)
+    assert (found.lines()[-1] == found.verdict) == bool(line)
 
 
 def test_words_are_scaled_by_rows_and_tables_never() -> None:
@@ -250,6 +255,7 @@ def test_columns_with_empty_cells_are_filled_or_left_out() -> None:
 def test_what_the_best_trial_had_is_what_the_files_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(boosting, "is_installed", lambda: False)
     monkeypatch.setattr(trials, "_TABLE", ({"model": "sage", "model.hidden": 8}, {"model": "gcn", "model.hidden": 7}))
     monkeypatch.setattr(trials, "MAX_EPOCHS", 5)
     random_graph().save(tmp_path / "graph")

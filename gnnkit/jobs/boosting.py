@@ -1,0 +1,173 @@
+"""Gradient boosting on a graph's columns: a baseline for the trials of job=init."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gnnkit.graph import SPLITS, Floats, Graph, Split
+from gnnkit.task import NodeTask
+from gnnkit.task.node_classification import UNEVEN
+from gnnkit.task.ranking import mean_areas
+
+MISSING = "gradient boosting is not tried: it needs scikit-learn: pip install 'gnnkit[init]'"
+_MOST_CELLS = 20_000_000  # of a table, above which a trial would take minutes
+_SMALL_CELLS = 1_000_000  # below this, threads wait longer for each other than they work
+_ROUND, _MOST_TREES, _PATIENCE = 10, 300, 5  # trees a round, trees, rounds without a better score
+_LEAST = 1e-12  # probability
+Numbers = npt.NDArray[np.float64]
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("sklearn") is not None
+
+
+def fits(graph: Graph) -> bool:
+    """Returns whether the columns and neighbours' means are few enough."""
+    return graph.num_nodes * (2 * graph.features.shape[1] + graph.num_classes) <= _MOST_CELLS
+
+
+def columns(graph: Graph) -> Floats:  # [num_nodes, width]
+    """Returns the features, with NaN in empty cells."""
+    rows = np.array(graph.features, dtype=np.float32)
+    if graph.missing is not None:
+        rows[graph.missing[:, 0], graph.missing[:, 1]] = np.nan
+    return rows
+
+
+def columns_and_means(graph: Graph) -> Floats:  # [num_nodes, width]
+    """Appends the means over each node's in-neighbours, other than the node itself.
+
+    They are the means of features, edge features and labels. Only training nodes'
+    labels count. Without any value, a mean is NaN.
+    """
+    rows, csc = columns(graph), graph.csc
+    sources, targets = csc.indices, np.repeat(np.arange(graph.num_nodes), np.diff(csc.indptr))
+    apart = sources != targets
+    parts: list[Floats] = [rows[sources]]
+    if graph.edge_features is not None:
+        parts.append(np.asarray(graph.edge_features, np.float32))
+    labels = _label_columns(graph)
+    labels[graph.split != Split.TRAIN] = np.nan
+    parts.append(labels[sources])
+    means = [_means(part[apart], targets[apart], graph.num_nodes) for part in parts]
+    return np.concatenate([rows, *means], 1)
+
+
+def _label_columns(graph: Graph) -> Floats:  # [num_nodes, width]
+    """Returns one-hot classes, or other labels as they are, with NaN for none."""
+    if graph.labels.ndim == 1 and graph.labels.dtype.kind != "f":
+        encoded = (graph.labels[:, None] == np.arange(graph.num_classes)).astype(np.float32)
+    else:
+        encoded = np.array(graph.labels, np.float32).reshape(graph.num_nodes, -1)
+    encoded[~graph.labelled] = np.nan
+    return encoded
+
+
+def _means(values: Floats, targets: npt.NDArray[np.int64], num_nodes: int) -> Floats:  # [num_nodes, width]
+    """Averages edges' values by target, without NaN."""
+    means = np.full((num_nodes, values.shape[1]), np.nan, np.float32)
+    for column, cells in enumerate(values.T):
+        known = ~np.isnan(cells)
+        counts = np.bincount(targets[known], minlength=num_nodes)
+        sums = np.bincount(targets[known], cells[known], num_nodes)
+        np.divide(sums, counts, out=means[:, column], where=counts > 0, casting="same_kind")
+    return means
+
+
+@dataclass(frozen=True, slots=True)
+class Boosted:
+    """The scores of the number of trees that validates best."""
+
+    score: float
+    test: float | None
+    trees: int
+
+
+def boost(graph: Graph, task: NodeTask, figure: str, rows: Floats, seconds: float, seed: int) -> tuple[Boosted, bool]:
+    """Adds trees until the validation figure no longer improves.
+
+    Returns the best number of trees, and whether the clock ended the training.
+
+    Args:
+        graph: Labels in the task's form, and a split.
+        task: Measures predictions.
+        figure: The validation metric, such as `val_accuracy`.
+        rows: [num_nodes, width] the table.
+        seconds: The time limit.
+        seed: Determines the random numbers.
+    """
+    from threadpoolctl import threadpool_limits
+
+    begun, sign = time.monotonic(), -1 if task.is_lower_better(figure) else 1
+    tried: list[Boosted] = []
+    models = [_Forest(graph, column, figure, seed) for column in range(graph.labels.ndim == 1 or graph.num_classes)]
+    for trees in range(_ROUND, _MOST_TREES + 1, _ROUND):
+        with threadpool_limits(1 if rows.size < _SMALL_CELLS else None):
+            outputs = torch.from_numpy(np.concatenate([model.outputs(rows, trees) for model in models], 1))
+        score, test = (_measure(graph, task, outputs, name) for name in (figure, figure.replace("val_", "test_")))
+        assert score is not None
+        tried.append(Boosted(score, test, trees))
+        best = max(tried, key=lambda one: sign * one.score)  # the first of equal ones
+        late = time.monotonic() - begun > seconds
+        if late or trees - best.trees >= _PATIENCE * _ROUND:
+            break
+    return best, late
+
+
+class _Forest:
+    """A boosted model of one label column, which gains trees."""
+
+    def __init__(self, graph: Graph, column: int, figure: str, seed: int) -> None:
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+        self.labels = graph.labels if graph.labels.ndim == 1 else graph.labels[:, column]
+        self.num_outputs = graph.num_classes if graph.labels.ndim == 1 else 1
+        self.train_rows = np.flatnonzero(graph.labelled & (graph.split == Split.TRAIN))
+        options: dict[str, Any] = {"warm_start": True, "early_stopping": False, "random_state": seed}
+        if self.labels.dtype.kind == "f":
+            self.train_rows = self.train_rows[~np.isnan(self.labels[self.train_rows])]
+            self.model = HistGradientBoostingRegressor(**options)
+        else:
+            weight = "balanced" if figure.endswith("macro_f1") else None
+            self.model = HistGradientBoostingClassifier(class_weight=weight, **options)
+
+    def outputs(self, rows: Floats, trees: int) -> Numbers:  # [num_nodes, num_outputs]
+        """Trains up to a number of trees, and returns numbers or log-probabilities."""
+        known = self.labels[self.train_rows]
+        if self.labels.dtype.kind != "f" and (known == known[0]).all():  # the model needs two classes
+            constant = np.arange(self.num_outputs) == known[0] if self.num_outputs > 1 else np.array([known[0] - 0.5])
+            return np.tile(constant.astype(np.float64), (len(rows), 1))
+        self.model.set_params(max_iter=trees).fit(rows[self.train_rows], known)
+        if self.labels.dtype.kind == "f":
+            predicted: Numbers = self.model.predict(rows)[:, None]
+            return predicted
+        logs = np.log(np.maximum(self.model.predict_proba(rows), _LEAST))
+        if self.num_outputs == 1:
+            return logs[:, 1:] - logs[:, :1]
+        outputs = np.full((len(rows), self.num_outputs), np.log(_LEAST))
+        outputs[:, self.model.classes_] = logs
+        return outputs
+
+
+def _measure(graph: Graph, task: NodeTask, outputs: Tensor, name: str) -> float | None:
+    """Computes a metric over its split, or None if the split is empty."""
+    split, _, metric = name.partition("_")
+    nodes = graph.labelled & (graph.split == SPLITS[split])
+    if not nodes.any():
+        return None
+    predicted, labels = outputs[torch.from_numpy(nodes)], torch.from_numpy(graph.labels[nodes])
+    if metric not in ("roc_auc", "average_precision"):
+        return task.figures(task.counts(predicted, labels))[metric]
+    if labels.ndim == 1:
+        train = np.bincount(graph.labels[graph.labelled & (graph.split == Split.TRAIN)], minlength=2)
+        ranked = int(train[0] >= UNEVEN * train.sum())  # as node classification ranks
+        predicted, labels = predicted[:, [ranked]] - predicted[:, [1 - ranked]], (labels == ranked)[:, None]
+    return mean_areas(predicted, labels).get(metric)
