@@ -45,7 +45,7 @@ from gnnkit.sampler import (
     Sampler,
     WeightedSampler,
 )
-from gnnkit.sampler.batching import plan_epoch
+from gnnkit.sampler.batching import BatchSchedule
 
 NUM_WORKERS, BATCH_SIZE, NUM_STEPS = 8, 1024, 16
 NUM_CLUSTERS = 64
@@ -142,7 +142,8 @@ def edges_drawn(graph: CSC, seeds: np.ndarray, window: int | None) -> np.ndarray
     """Counted, for batches balanced over `window` steps; None: plain."""
     sampler = NeighborSampler([15, 10, 5])
     costs = None if window is None else sampler.costs(graph, seeds)
-    epoch = plan_epoch(seeds, BATCH_SIZE, world_size=NUM_WORKERS, key=1, costs=costs, window=window or 1)
+    batching = "plain" if window is None else "balanced"
+    epoch = BatchSchedule(seeds, BATCH_SIZE, NUM_WORKERS, batching, window or 1).epoch(1, costs)
 
     def drawn(step: int, rank: int) -> int:
         return len(sampler.sample(graph, seeds[epoch.batch(step, rank)], key=step).blocks[0].indices)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from gnnkit import _core
 from gnnkit.errors import UserError
-from gnnkit.graph import Ids
 from gnnkit.sampler.base import NativeSampler
 from gnnkit.sampler.fanouts import FanoutsLike
-from gnnkit.utils.checks import int64s, whole
+from gnnkit.utils.checks import whole
 
 _MAX_NEIGHBOURS = 2**62
 
@@ -19,10 +15,11 @@ class BalancedSampler(NativeSampler):
     """Samples hops with a fixed number of edges, for any degree distribution.
 
     The n nodes that draw in a hop share a budget of n times the fanout. Low-degree
-    nodes leave part of their share to the others (`water_fill`). Each node draws
-    uniformly without replacement, and its number of draws depends on the hop's other
-    nodes. If nodes draw by relation, the nodes of a hop with in-edges of a relation
-    share that relation's budget.
+    nodes leave part of their share to the others: node v of degree d_v draws min(d_v,
+    most, level) times, and the remainder goes, one each, to the first nodes with more
+    neighbours. Each node draws uniformly without replacement, and its number of draws
+    depends on the hop's other nodes. If nodes draw by relation, the nodes of a hop with
+    in-edges of a relation share that relation's budget.
     """
 
     by_node = False
@@ -55,24 +52,6 @@ class BalancedSampler(NativeSampler):
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.balanced(self.fanouts.default, self.least, self.most, self.redraw, self.importance)
-
-
-def water_fill(degrees: Ids, budget: int, *, least: int = 0, most: int | None = None) -> npt.NDArray[np.int64]:
-    """Distributes a budget over nodes as evenly as their degrees allow.
-
-    Node v gets s_v = min(d_v, most, level). The remainder goes, one each, to the first
-    nodes with more neighbours. `least` is reached wherever degrees allow, even beyond
-    the budget. The counts [num_nodes] add up to less than the budget if every node is
-    saturated.
-
-    Args:
-        degrees: [num_nodes] neighbours d_v of each node.
-        budget: Total number of draws.
-        least: Minimum number of draws per node, as far as its degree allows.
-        most: Maximum number of draws per node. Default: no limit.
-    """
-    least, most = _limits(least, most)
-    return _core.water_fill(int64s("degrees", degrees), whole("budget", budget, 0, _MAX_NEIGHBOURS), least, most)
 
 
 def _limits(least: int, most: int | None) -> tuple[int, int | None]:

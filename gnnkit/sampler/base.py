@@ -130,7 +130,11 @@ class ReadRelations:
     The draws of a group are keyed by its relation and the global id of its node.
     """
 
-    rows: RelationGroups
+    indptr: Ids  # [num_nodes + 1] int64
+    codes: Ids  # [num_groups] int64
+    starts: Ids  # [num_groups + 1] int64
+    order: Ids | None  # [num_edges] int64 edge ids in the graph's CSC, which draws return
+    num_relations: int
     fanouts: Ids  # [num_hops * num_relations] int64 draws per node, by hop and then by relation
     num_ids: int  # number of nodes of the complete graph
 
@@ -143,29 +147,9 @@ class ReadRelations:
             fanouts: Draws per node.
             num_ids: Number of nodes of the complete graph. None: `rows` contain all.
         """
-        by_hop = np.array(fanouts.by_hop(rows.names), np.int64)
-        return cls(rows, by_hop.reshape(-1), rows.csc.num_nodes if num_ids is None else num_ids)
-
-    @property
-    def indptr(self) -> Ids:  # [num_nodes + 1] int64
-        return self.rows.indptr
-
-    @property
-    def codes(self) -> Ids:  # [num_groups] int64
-        return self.rows.codes
-
-    @property
-    def starts(self) -> Ids:  # [num_groups + 1] int64
-        return self.rows.starts
-
-    @property
-    def order(self) -> Ids | None:  # [num_edges] int64
-        """Edge ids in the graph's CSC, which draws return."""
-        return self.rows.order
-
-    @property
-    def num_relations(self) -> int:
-        return self.rows.num_relations
+        by_hop = np.array(fanouts.by_hop(rows.names), np.int64).reshape(-1)
+        num_ids = rows.csc.num_nodes if num_ids is None else num_ids
+        return cls(rows.indptr, rows.codes, rows.starts, rows.order, rows.num_relations, by_hop, num_ids)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

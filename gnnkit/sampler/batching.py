@@ -90,9 +90,9 @@ class BatchSchedule:
     window: int = 8  # number of steps over which costs are balanced
     shuffle: bool = True
     drop_last: bool = False  # drop the seeds of an incomplete last step
-    groups: Ids | None = None  # [num_seeds] seeds of a group stay together
+    groups: Ids | None = None  # [num_seeds] seeds of a group stay together. None: seeds are independent
     shares: tuple[float, ...] | None = None  # [world_size] each rank's share of a step's seeds, sum 1. None: equal
-    repeat: bool = False  # the last step repeats seeds so that no batch is empty
+    repeat: bool = False  # without shares, the last step repeats seeds so that no batch is empty
 
     def __post_init__(self) -> None:
         for name, most in _SIZES.items():
@@ -110,22 +110,39 @@ class BatchSchedule:
     def epoch(self, key: int, costs: Floats | None) -> Epoch:
         """Splits the seeds into an epoch's batches.
 
+        The shuffled order depends only on the key and the set of seeds.
+
+        With balanced batching, the batches of all ranks within each `window` of steps
+        get nearly the same total cost (longest processing time first, with equal
+        counts). Batch sizes and the seeds of a window do not change. A seed is equally
+        likely to be in each batch of its window, so gradients stay unbiased. With a
+        window of 1, the ranks together process the same seeds at each step as with
+        plain batching.
+
+        With groups, all of this holds for groups instead of seeds.
+
+        Raises `UserError` if a cost is not finite.
+
         Args:
             key: Key of the shuffle, 0 to 2^64 - 1.
             costs: [num_seeds] seed costs, required for balanced batching.
         """
-        return plan_epoch(
-            self.seeds,
-            self.batch_size,
-            world_size=self.world_size,
-            key=key if self.shuffle else None,
-            costs=costs if self.batching == "balanced" else None,
-            groups=self.groups,
-            window=self.window,
-            drop_last=self.drop_last,
-            shares=self.shares,
-            repeat=self.repeat,
-        )
+        units = _units(self.seeds, costs if self.batching == "balanced" else None, self.groups)
+        per_step = self.batch_size * self.world_size
+        order = _core.shuffled_order(units.ids, key) if self.shuffle else np.arange(len(units.ids))
+        if self.drop_last:
+            order = order[: len(order) // per_step * per_step]
+        if units.costs is not None:
+            key = key if self.shuffle else 0
+            order = order[_core.even_order(units.costs[order], self.world_size, self.batch_size, self.window, key)]
+        bounds = bounds_of(len(order), self.batch_size, self.world_size, self.shares)
+        first = int(bounds[-1:, 0].sum())  # of the last step
+        if self.repeat and self.shares is None and 0 < len(order) - first < self.world_size:
+            # Seeds repeat cyclically, so the mean over ranks is close to the mean over
+            # seeds.
+            order = np.concatenate([order[:first], np.resize(order[first:], self.world_size)])
+            bounds[-1] = first + np.arange(self.world_size + 1)
+        return units.epoch(order, bounds)
 
     def identity(self, costs: Floats | None) -> dict[str, Any]:
         """Returns all values that determine the batches, for JSON.
@@ -137,64 +154,6 @@ class BatchSchedule:
             digest.update(costs.tobytes())
         names = ("batch_size", "world_size", "batching", "window", "shuffle", "drop_last", "repeat")
         return {name: getattr(self, name) for name in names} | {"seeds": digest.hexdigest()}
-
-
-def plan_epoch(
-    seeds: Ids,
-    batch_size: int,
-    *,
-    world_size: int = 1,
-    key: int | None = 0,
-    costs: Floats | None = None,
-    groups: Ids | None = None,
-    window: int = 8,
-    drop_last: bool = False,
-    shares: Sequence[float] | None = None,
-    repeat: bool = False,
-) -> Epoch:
-    """Splits seeds into batches.
-
-    The shuffled order depends only on the key and the set of seeds.
-
-    With costs, the batches of all ranks within each `window` of steps get nearly the
-    same total cost (longest processing time first, with equal counts). Batch sizes and
-    the seeds of a window do not change. A seed is equally likely to be in each batch of
-    its window, so gradients stay unbiased. With a window of 1, the ranks together
-    process the same seeds at each step as without costs.
-
-    With groups, the seeds of a group stay together, and the above holds for groups.
-
-    Raises `UserError` if a size is out of range or a cost is not finite.
-
-    Args:
-        seeds: [num_seeds] distinct ids.
-        batch_size: Seeds, or groups, per rank and step.
-        world_size: Number of ranks.
-        key: Key of the shuffle, 0 to 2^64 - 1. None keeps the given order.
-        costs: [num_seeds] finite seed costs. Default: batches are not balanced.
-        groups: [num_seeds] group of each seed. Default: seeds are independent.
-        window: Number of steps over which costs are balanced.
-        drop_last: Drop the seeds of an incomplete last step.
-        shares: [world_size] each rank's share of a step's seeds, with sum 1. Default:
-            equal. The step's set of seeds does not change.
-        repeat: Whether a rank without a seed in the last step repeats one of the step's
-            seeds. Ignored with shares.
-    """
-    for name, size in (("batch_size", batch_size), ("world_size", world_size), ("window", window)):
-        whole(name, size, 1, _SIZES[name])
-    units = _units(int64s("seeds", seeds), costs, groups)
-    order = np.arange(len(units.ids)) if key is None else _core.shuffled_order(units.ids, key)
-    if drop_last:
-        order = order[: len(order) // (batch_size * world_size) * batch_size * world_size]
-    if units.costs is not None:
-        order = order[_core.even_order(units.costs[order], world_size, batch_size, window, key or 0)]
-    bounds = bounds_of(len(order), batch_size, world_size, shares)
-    if repeat and shares is None and len(order) - (first := int(bounds[-1:, 0].sum())) < world_size and len(order):
-        # Seeds repeat cyclically, so the mean over ranks is close to the mean over
-        # seeds.
-        order = np.concatenate([order[:first], np.resize(order[first:], world_size)])
-        bounds[-1] = first + np.arange(world_size + 1)
-    return units.epoch(order, bounds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy.typing as npt
 
 from gnnkit import _core
@@ -12,7 +10,7 @@ from gnnkit.graph import CSC, Floats, Ids, RelationGroups
 from gnnkit.sampler.base import NativeSampler, Reading, Sampler
 from gnnkit.sampler.fanouts import MAX_HOPS, Fanouts
 from gnnkit.utils.checks import int64s, whole
-from gnnkit.utils.storage import read_npy
+from gnnkit.utils.storage import array_or_file
 
 
 class ClusterSampler(NativeSampler):
@@ -45,7 +43,7 @@ class ClusterSampler(NativeSampler):
         """
         num_hops = whole("sampler.num_hops", num_hops, 1, MAX_HOPS)
         super().__init__(Fanouts.all(num_hops), edge_ids=edge_ids, threads=threads)
-        self.clusters = int64s("sampler.clusters", _load(clusters) if isinstance(clusters, str) else clusters)
+        self.clusters = int64s("sampler.clusters", array_or_file("sampler.clusters", clusters))
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.cluster(self.num_hops)
@@ -66,10 +64,3 @@ class ClusterSampler(NativeSampler):
             raise UserError(
                 f"sampler.clusters has {len(self.clusters)} entries, but the graph has {graph.num_sources} nodes"
             )
-
-
-def _load(path: str) -> Ids:
-    try:
-        return read_npy(Path(path))
-    except UserError as error:
-        raise UserError(f"sampler.clusters={path} cannot be read: {error}") from error

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import mul
 from typing import Any, TypeAlias
 
 from gnnkit.errors import UserError
@@ -66,11 +64,6 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
         return len(self.default)
 
     @property
-    def takes_all(self) -> bool:
-        """Whether every hop takes all in-edges of every relation."""
-        return all(fanout == -1 for fanouts in self._lists() for fanout in fanouts)
-
-    @property
     def same_at_every_hop(self) -> bool:
         """Whether a node draws the same number of edges at every hop."""
         return all(len(set(fanouts)) == 1 for fanouts in self._lists())
@@ -115,22 +108,6 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
 
         by_relation = {name: resize(fanouts) for name, fanouts in self.by_relation.items()}
         return Fanouts(resize(self.default), by_relation)
-
-    def max_edges(self, num_seeds: int, num_relations: int = 1) -> int | None:
-        """Returns an upper bound on a batch's edges, or None if a hop takes all.
-
-        A batch has at most as many input rows as edges and seeds.
-
-        Args:
-            num_seeds: Number of seeds in the batch.
-            num_relations: Number of relations in the graph, including the named ones.
-        """
-        if any(-1 in fanouts for fanouts in self._lists()):
-            return None
-        others = [self.default] * (num_relations - len(self.by_relation))
-        by_hop = [sum(draws) for draws in zip(*others, *self.by_relation.values(), strict=True)]
-        edges_of_seed: int = sum(accumulate(by_hop, mul))
-        return num_seeds * edges_of_seed
 
     def as_plain(self) -> list[int] | dict[str, list[int]]:
         """Returns the fanouts as written in a configuration and in `result.json`."""

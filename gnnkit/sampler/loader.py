@@ -79,7 +79,7 @@ class Loader:
             rank=0 and world_size=1, each process iterates over all seeds.
         world_size: Number of ranks, passed together with `rank`. Default: the size of
             that group, or 1.
-        batching: plain, or balanced for batches of equal cost (`plan_epoch`).
+        batching: plain, or balanced for batches of equal cost.
         window: Number of steps over which costs are balanced.
         seed: Any integer, modulo 2^64.
         threads: Threads that make batches. Default: all available cores.

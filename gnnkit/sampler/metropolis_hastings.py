@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,7 +17,7 @@ from gnnkit.sampler.base import NativeSampler, Reading, wrap
 from gnnkit.sampler.fanouts import FanoutsLike
 from gnnkit.utils.checks import FLOAT32_MAX, finite, floats, int64s, numbers, whole
 from gnnkit.utils.ranges import one_of, real, shown
-from gnnkit.utils.storage import read_npy
+from gnnkit.utils.storage import array_or_file
 
 _MAX_WALKS = 2**16
 _MAX_STEPS = 2**24  # total for all walks of a node
@@ -188,18 +186,11 @@ def _preference(target: object, floor: float | None, sharpness: int | None) -> _
 def _embeddings(values: npt.ArrayLike | str, preference: _Preference | None) -> Floats:  # [num_nodes, columns]
     if preference is None:
         raise UserError("sampler.embeddings requires sampler.target=similarity: set it, or remove the key")
-    table = _load(values) if isinstance(values, str) else values
+    table = array_or_file("sampler.embeddings", values)
     rows = floats("sampler.embeddings", table, (None, None), bound=FLOAT32_MAX)
     if rows.shape[1] == 0:
         raise UserError(f"sampler.embeddings has shape {list(rows.shape)}, expected at least one column")
     return _in_core(rows)
-
-
-def _load(path: str) -> npt.NDArray[Any]:
-    try:
-        return read_npy(Path(path))
-    except UserError as error:
-        raise UserError(f"sampler.embeddings={path} cannot be read: {error}") from error
 
 
 def _in_core(rows: Floats) -> Floats:

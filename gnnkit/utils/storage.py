@@ -83,6 +83,19 @@ def read_npy(path: Path) -> Array:
     return _map(path)
 
 
+def array_or_file(key: str, value: npt.ArrayLike | str) -> npt.ArrayLike:
+    """Returns a configured array, or maps the .npy file that a string names.
+
+    Raises `UserError` with `key` if the file cannot be read.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return read_npy(Path(value))
+    except UserError as error:
+        raise UserError(f"{key}={value} cannot be read: {error}") from error
+
+
 def _map(path: Path) -> Array:
     try:
         with _reading, path.open("rb") as file:

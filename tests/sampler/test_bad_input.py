@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC
 from gnnkit.sampler import (
@@ -21,7 +22,6 @@ from gnnkit.sampler import (
     NeighborSampler,
     WeightedSampler,
 )
-from gnnkit.sampler.balanced import water_fill
 
 
 def ring(num_nodes: int = 1000, dtype: type[np.integer] = np.int64) -> CSC:
@@ -209,10 +209,8 @@ def test_nodes_without_positive_weights_draw_nothing() -> None:
 def test_bad_options_are_named() -> None:
     with pytest.raises(ValueError, match=r"least=3, sampler\.most=2"):
         BalancedSampler([1], least=3, most=2)
-    with pytest.raises(ValueError, match="budget=-1"):
-        water_fill(np.array([1, 2]), -1)
     with pytest.raises(ValueError, match=r"degrees\[1\] = -2 is out of range"):
-        water_fill(np.array([1, -2]), 1)
+        _core.water_fill(np.array([1, -2]), 1, 0, None)
     with pytest.raises(ValueError, match="alpha=inf must be finite"):
         WeightedSampler([1], alpha=np.inf)
 

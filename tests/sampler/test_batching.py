@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,19 @@ from hypothesis import strategies as st
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC
-from gnnkit.sampler.batching import BatchSchedule, Epoch, plan_epoch, tree_sizes
+from gnnkit.sampler.batching import BatchSchedule, Epoch, tree_sizes
 
 sizes = st.integers(1, 9)
+
+
+def plan_epoch(
+    seeds: np.ndarray, batch_size: int, *, key: int | None = 0, costs: np.ndarray | None = None, **options: Any
+) -> Epoch:
+    """Balances by costs if there are any, and shuffles if there is a key."""
+    batching = "plain" if costs is None else "balanced"
+    ids = np.ascontiguousarray(seeds)
+    schedule = BatchSchedule(ids, batch_size, batching=batching, shuffle=key is not None, **options)
+    return schedule.epoch(key or 0, costs)
 
 
 def batches(epoch: Epoch) -> list[list[np.ndarray]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnnkit import _core
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -22,7 +23,6 @@ from gnnkit.sampler import (
     NeighborSampler,
     WeightedSampler,
 )
-from gnnkit.sampler.balanced import water_fill
 from gnnkit.sampler.base import NativeSampler, Reading
 
 NUM_RANKS = 4
@@ -71,7 +71,7 @@ def counts(sampler: NativeSampler, csc: CSC, nodes: Ids, hop: int) -> Ids | None
         return None
     given = np.zeros(csc.num_nodes, np.int64)
     budget = sampler.fanouts[hop] * len(nodes)
-    given[nodes] = water_fill(np.diff(csc.indptr)[nodes], budget, least=sampler.least, most=sampler.most)
+    given[nodes] = _core.water_fill(np.diff(csc.indptr)[nodes], budget, sampler.least, sampler.most)
     return given
 
 
