@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.comm.mailbox import Mailbox
-from gnnkit.comm.pending import Arrived, Pending
+from gnnkit.comm.pending import Arrived, Counts, Pending
 from gnnkit.comm.sockets import SocketMailbox
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+    def all_to_all(self, rows: Tensor, send_counts: Counts, recv_counts: Counts) -> Tensor:
         """Sends rows to every rank and returns the received rows, ordered by sender.
 
         Args:
@@ -93,14 +93,7 @@ class Communicator(ABC):
             [sum(recv_counts), ...]
         """
 
-    def start(
-        self,
-        rows: Tensor,
-        send_counts: Sequence[int],
-        recv_counts: Sequence[int],
-        *,
-        index: Tensor | None = None,
-    ) -> Pending:
+    def start(self, rows: Tensor, send_counts: Counts, recv_counts: Counts, *, index: Tensor | None = None) -> Pending:
         """Starts an asynchronous exchange, which overlaps with computation.
 
         All ranks start and complete the same exchanges in the same order. `rows` must

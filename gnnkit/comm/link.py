@@ -19,17 +19,16 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnnkit.comm.base import Communicator
-from gnnkit.comm.mailbox import Letter, Mailbox
-from gnnkit.comm.pending import Pending
+from gnnkit.comm.mailbox import Fields, Letter, Mailbox, Tensors
+from gnnkit.comm.pending import Counts, Pending
 
 _DUE = "due over the link"  # message field: the time of its arrival
 
@@ -88,20 +87,13 @@ class Linked(Communicator):
     def split(self, ranks: Sequence[int]) -> Linked:
         return Linked(self._comm.split(ranks), self._card)
 
-    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+    def all_to_all(self, rows: Tensor, send_counts: Counts, recv_counts: Counts) -> Tensor:
         end = self._end_of_rows(rows, send_counts, recv_counts)
         received = self._comm.all_to_all(rows, send_counts, recv_counts)
         sleep_until(end)
         return received
 
-    def start(
-        self,
-        rows: Tensor,
-        send_counts: Sequence[int],
-        recv_counts: Sequence[int],
-        *,
-        index: Tensor | None = None,
-    ) -> Pending:
+    def start(self, rows: Tensor, send_counts: Counts, recv_counts: Counts, *, index: Tensor | None = None) -> Pending:
         end = self._end_of_rows(rows, send_counts, recv_counts)
         return _Slow(self._comm.start(rows, send_counts, recv_counts, index=index), end)
 
@@ -128,7 +120,7 @@ class Linked(Communicator):
     def close(self) -> None:
         self._comm.close()
 
-    def _end_of_rows(self, rows: Tensor, *counts: Sequence[int]) -> float:
+    def _end_of_rows(self, rows: Tensor, *counts: Counts) -> float:
         """Returns the time at which a transfer of rows ends, from the counts."""
         num_rows = max(sum(row) - row[self.rank] for row in counts)
         return self._card.send(num_rows * rows.element_size() * math.prod(rows.shape[1:])) if num_rows else 0.0
@@ -148,13 +140,7 @@ class LinkedMailbox(Mailbox):
         self._lock = threading.Lock()
         self._under_way: list[Letter] = []  # received by `poll` before their arrival time
 
-    def put(
-        self,
-        dst: int,
-        tag: str,
-        fields: Mapping[str, Any] | None = None,
-        tensors: Mapping[str, Tensor] | None = None,
-    ) -> None:
+    def put(self, dst: int, tag: str, fields: Fields | None = None, tensors: Tensors | None = None) -> None:
         due = 0.0 if dst == self.rank else self._card.send(sum(map(_size, (tensors or {}).values())))
         self._mailbox.put(dst, tag, {**(fields or {}), _DUE: due}, tensors)
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from torch import Tensor
 
@@ -18,6 +18,8 @@ from gnnkit.utils.documents import Json
 LIMIT = 2**30  # maximum bytes of messages from one sender that a rank queues, and of one message
 OVERHEAD = 1024  # bytes of memory per message, in addition to header and tensors
 CLOSED = "has closed its mailbox"
+Fields: TypeAlias = Mapping[str, Any]  # plain JSON values
+Tensors: TypeAlias = Mapping[str, Tensor]
 
 
 class PeerLost(RuntimeError):
@@ -61,13 +63,7 @@ class Mailbox(ABC):
     world_size: int
 
     @abstractmethod
-    def put(
-        self,
-        dst: int,
-        tag: str,
-        fields: Mapping[str, Any] | None = None,
-        tensors: Mapping[str, Tensor] | None = None,
-    ) -> None:
+    def put(self, dst: int, tag: str, fields: Fields | None = None, tensors: Tensors | None = None) -> None:
         """Sends a message. The caller may then modify `fields` and `tensors`.
 
         Blocks only while `dst` queues `LIMIT` bytes of this rank's messages. Raises

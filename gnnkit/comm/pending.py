@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from torch import Tensor
+
+Counts: TypeAlias = Sequence[int]  # [world_size] rows for each rank, or from each rank
 
 
 class Pending(ABC):

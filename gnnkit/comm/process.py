@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnnkit.comm.base import Communicator
-from gnnkit.comm.pending import Pending
+from gnnkit.comm.pending import Counts, Pending
 from gnnkit.comm.rendezvous import absence_told, meeting, prove
 from gnnkit.comm.shared_memory import SharedMemory
 
@@ -68,19 +68,10 @@ class ProcessGroup(Communicator):
         prove(group, self.device)
         return type(self)(group, self.device, self.timeout)
 
-    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
-        received = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
-        dist.all_to_all_single(received, rows, list(recv_counts), list(send_counts), group=self.group)
-        return received
+    def all_to_all(self, rows: Tensor, send_counts: Counts, recv_counts: Counts) -> Tensor:
+        return self.start(rows, send_counts, recv_counts).wait()
 
-    def start(
-        self,
-        rows: Tensor,
-        send_counts: Sequence[int],
-        recv_counts: Sequence[int],
-        *,
-        index: Tensor | None = None,
-    ) -> Pending:
+    def start(self, rows: Tensor, send_counts: Counts, recv_counts: Counts, *, index: Tensor | None = None) -> Pending:
         sent = rows.detach() if index is None else rows.detach().index_select(0, index)
         received = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
         work = dist.all_to_all_single(
@@ -152,22 +143,12 @@ class Gloo(ProcessGroup):
         part._ends = self._ends
         return part
 
-    def start(
-        self,
-        rows: Tensor,
-        send_counts: Sequence[int],
-        recv_counts: Sequence[int],
-        *,
-        index: Tensor | None = None,
-    ) -> Pending:
+    def start(self, rows: Tensor, send_counts: Counts, recv_counts: Counts, *, index: Tensor | None = None) -> Pending:
         memory = self._shared_memory()
         if memory is None:
             return super().start(rows, send_counts, recv_counts, index=index)
         far = self._start_far(memory.far, rows, send_counts, recv_counts, index) if memory.far else None
         return memory.start(rows, send_counts, recv_counts, index, far)
-
-    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
-        return self.start(rows, send_counts, recv_counts).wait()
 
     def close(self) -> None:
         for end in self._ends:
@@ -175,12 +156,7 @@ class Gloo(ProcessGroup):
         super().close()
 
     def _start_far(
-        self,
-        far: Collection[int],
-        rows: Tensor,
-        send_counts: Sequence[int],
-        recv_counts: Sequence[int],
-        index: Tensor | None,
+        self, far: Collection[int], rows: Tensor, send_counts: Counts, recv_counts: Counts, index: Tensor | None
     ) -> Pending:
         """Starts the part of an exchange with the ranks `far`."""
         goes, comes = ([n if rank in far else 0 for rank, n in enumerate(c)] for c in (send_counts, recv_counts))
@@ -202,7 +178,7 @@ class Gloo(ProcessGroup):
         """Gathers bytes of equal length from all ranks. Collective."""
         ones = [1] * self.world_size
         row = torch.frombuffer(bytearray(payload), dtype=torch.uint8).repeat(self.world_size, 1)
-        return [bytes(received.tolist()) for received in super().all_to_all(row, ones, ones)]
+        return [bytes(received.tolist()) for received in super().start(row, ones, ones).wait()]
 
 
 class Nccl(ProcessGroup):

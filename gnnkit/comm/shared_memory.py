@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gnnkit.comm import frames, host
 from gnnkit.comm.mailbox import DeadlineExceeded, PeerLost
-from gnnkit.comm.pending import Pending
+from gnnkit.comm.pending import Counts, Pending
 
 INLINE = 2**13  # maximum bytes per peer that are sent within the message
 SLOTS = 2  # buffers that peers may still read while the next rows are written
@@ -137,12 +137,7 @@ class SharedMemory:
         return None if others is None else cls(rank, ranks, others, timeout)
 
     def start(
-        self,
-        rows: Tensor,
-        send_counts: Sequence[int],
-        recv_counts: Sequence[int],
-        index: Tensor | None,
-        far: Pending | None,
+        self, rows: Tensor, send_counts: Counts, recv_counts: Counts, index: Tensor | None, far: Pending | None
     ) -> Pending:
         """Sends the rows for ranks on this host.
 
@@ -353,7 +348,7 @@ class _Exchange(Pending):
         number: int,
         sizes: dict[int, int],
         block: Tensor,
-        recv_counts: Sequence[int],
+        recv_counts: Counts,
         far: Pending | None,
     ) -> None:
         """Stores the arguments.

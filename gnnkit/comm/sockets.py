@@ -6,14 +6,23 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gnnkit.comm import frames
 from gnnkit.comm.links import SocketLink, listen
-from gnnkit.comm.mailbox import CLOSED, LIMIT, DeadlineExceeded, Inbox, Letter, Mailbox, PeerLost, not_taken
+from gnnkit.comm.mailbox import (
+    CLOSED,
+    LIMIT,
+    DeadlineExceeded,
+    Fields,
+    Inbox,
+    Letter,
+    Mailbox,
+    PeerLost,
+    Tensors,
+    not_taken,
+)
 from gnnkit.comm.receiver import ENDED, Receiver
 
 if TYPE_CHECKING:
@@ -71,13 +80,7 @@ class SocketMailbox(Mailbox):
             raise
         return cls(comm.rank, listener, addresses, token, comm.timeout)
 
-    def put(
-        self,
-        dst: int,
-        tag: str,
-        fields: Mapping[str, Any] | None = None,
-        tensors: Mapping[str, Tensor] | None = None,
-    ) -> None:
+    def put(self, dst: int, tag: str, fields: Fields | None = None, tensors: Tensors | None = None) -> None:
         self._inbox.check_rank(dst)
         header, parts = frames.encode(tag, fields, tensors, self._inbox.limit)
         if dst == self.rank:

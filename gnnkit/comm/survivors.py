@@ -11,6 +11,7 @@ from torch import Tensor
 from gnnkit.comm.base import Communicator
 from gnnkit.comm.heartbeats import Heartbeats
 from gnnkit.comm.mailbox import Mailbox, PeerLost
+from gnnkit.comm.pending import Counts
 
 Parts = Mapping[int, Tensor]  # by rank
 Route = Callable[[Mapping[int, Parts]], Mapping[int, Parts]]  # tensors by sender and receiver -> by receiver and sender
@@ -59,7 +60,7 @@ class Survivors(Communicator):
         part._join(self._mailbox, tuple(self._ranks[rank] for rank in members), self._heartbeats, name)
         return part
 
-    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+    def all_to_all(self, rows: Tensor, send_counts: Counts, recv_counts: Counts) -> Tensor:
         sent = torch.split(rows.detach(), list(send_counts))
         parts = self._meet("all_to_all", dict(enumerate(sent)), _relay)
         for rank, count in enumerate(recv_counts):

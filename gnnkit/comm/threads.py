@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -20,8 +20,9 @@ from torch import Tensor
 from gnnkit.comm import frames
 from gnnkit.comm.base import Communicator
 from gnnkit.comm.letters import Letters
-from gnnkit.comm.mailbox import CLOSED, DeadlineExceeded, Inbox, Letter, Mailbox, PeerLost
+from gnnkit.comm.mailbox import CLOSED, DeadlineExceeded, Fields, Inbox, Letter, Mailbox, PeerLost, Tensors
 from gnnkit.comm.meeting import SAME_CALLS, Call, MismatchedCollectives, ThreadGroup, ThreadRun, named
+from gnnkit.comm.pending import Counts
 from gnnkit.utils.ranges import even_ranges
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ class Threads(Communicator):
         self._splits[members] += 1
         return type(self)(members.index(self.rank), self._group.split(self._splits[members], members))
 
-    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+    def all_to_all(self, rows: Tensor, send_counts: Counts, recv_counts: Counts) -> Tensor:
         parts = torch.split(rows.detach(), list(send_counts))
         for dst in self._group.far_ranks:
             if send_counts[dst]:
@@ -245,13 +246,7 @@ class QueueMailbox(Mailbox):
         self.rank, self.world_size = rank, len(inboxes)
         self._inbox, self._inboxes, self._timeout = inboxes[rank], inboxes, timeout
 
-    def put(
-        self,
-        dst: int,
-        tag: str,
-        fields: Mapping[str, Any] | None = None,
-        tensors: Mapping[str, Tensor] | None = None,
-    ) -> None:
+    def put(self, dst: int, tag: str, fields: Fields | None = None, tensors: Tensors | None = None) -> None:
         self._inbox.check_rank(dst)
         self._inbox.check_open()
         header, parts = frames.encode(tag, fields, tensors, self._inbox.limit)

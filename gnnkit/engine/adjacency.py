@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -396,14 +395,14 @@ def dropout_key(key: int, draw: int) -> int:
     return derive(key, 2, draw) if draw else key
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ShardAdjacency(Adjacency):
     """All in-edges of the nodes that this rank owns, in one layer of one step."""
 
-    engine: Engine
-    layer: int
-    key: int
-    forward: ForwardPass
+    def __init__(self, engine: Engine, layer: int, key: int, forward: ForwardPass) -> None:
+        self.engine, self.layer, self.key, self.forward = engine, layer, key, forward
+        self.num_dst, self.src_nodes = len(engine.nodes), engine.nodes
+        self.in_degree, self.out_degree = engine.in_degree, engine.out_degree
+        self.num_edges, self.edge_ids, self.edge_features = len(engine.edge_ids), engine.edge_ids, engine.edge_features
 
     @classmethod
     def layers(
@@ -421,7 +420,7 @@ class ShardAdjacency(Adjacency):
         return tuple(cls(engine, layer, derive(key, layer), forward) for layer in range(num_layers))
 
     def again(self) -> Adjacency:
-        return replace(self, forward=self.forward.again)
+        return ShardAdjacency(self.engine, self.layer, self.key, self.forward.again)
 
     def _enter_pass(self, operation: Operation) -> Engine:
         """Makes the engine enter this pass, and returns it.
@@ -432,34 +431,6 @@ class ShardAdjacency(Adjacency):
             self.forward.schedule.check(operation)
         self.engine.passes.enter(self.forward)
         return self.engine
-
-    @property
-    def num_dst(self) -> int:  # type: ignore[override]
-        return len(self.engine.nodes)
-
-    @property
-    def src_nodes(self) -> Tensor:  # type: ignore[override]
-        return self.engine.nodes
-
-    @property
-    def in_degree(self) -> Tensor:  # type: ignore[override]
-        return self.engine.in_degree
-
-    @property
-    def out_degree(self) -> Tensor:  # type: ignore[override]
-        return self.engine.out_degree
-
-    @property
-    def edge_ids(self) -> Tensor:  # type: ignore[override]
-        return self.engine.edge_ids
-
-    @property
-    def num_edges(self) -> int:  # type: ignore[override]
-        return len(self.engine.edge_ids)
-
-    @property
-    def edge_features(self) -> Tensor | None:  # type: ignore[override]
-        return self.engine.edge_features
 
     @property
     def edge_types(self) -> Tensor:

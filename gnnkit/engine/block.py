@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,7 +79,7 @@ class InRelation:
     count: Ids | None = None  # [num_edges] number of these in-edges. None: unknown, blocks have weights or all edges
 
 
-class LayerValues(ABC):
+class LayerValues:
     """Node and edge values that blocks need, indexed by the blocks' ids.
 
     These ids are global, unless `node_ids` and `edge_ids` translate them.
@@ -100,22 +99,24 @@ class LayerValues(ABC):
     weight: Values | None  # [num_edges] None: 1 each
     edge_features: Values | None  # [num_edges, edge_width]
     edge_types: Values | None  # [num_edges] relation of each edge. None: one relation, or unread
+    relation_degree: Values | None = None  # [num_edges] `InRelation.degree`. None: one relation, or computed
     graph_in_degree: Values  # [num_nodes] without added self-loops
     in_degree: Values  # [num_nodes] including added self-loops
     out_degree: Values  # [num_nodes] including added self-loops
+    num_in_edges: Values  # [num_nodes]
     gets_loop: Values  # [num_nodes] bool, nodes without a self-loop
     mean_edge_features: Values | None  # [num_nodes, edge_width] features of added self-loops
     type_sizes: tuple[int, ...] | None = None  # [num_node_types] as `Shard.type_sizes`
     num_relations: int = 1  # in the complete graph, including inverse ones if it `inverse_edges`
     inverse_edges: bool = False  # whether the graph has the reverse of each edge, with relations of its own
 
-    @abstractmethod
-    def num_in_edges(self, nodes: Ids) -> Ids:  # [k] -> [k]
-        """Counts the in-edges of nodes in the complete graph."""
-
-    @abstractmethod
     def in_relation(self, block: Block) -> InRelation:
         """Returns the relations of a block's edges, with degrees within these."""
+        ids = block.edge_ids
+        if self.edge_types is None or self.relation_degree is None or ids is None:
+            targets = np.repeat(block.src_nodes[: block.num_dst], np.diff(block.indptr))
+            return InRelation(np.zeros(len(targets), np.int64), self.graph_in_degree[targets])
+        return InRelation(self.edge_types[ids], self.relation_degree[ids])
 
     def node_ids(self, nodes: Ids) -> Ids:  # [k] -> [k] int64
         """Returns the nodes' global ids."""
@@ -169,7 +170,8 @@ class BlockLayers(LayerValues):
 
     def _read_degrees(self) -> None:
         """Defines degrees that are computed on access."""
-        known = Degrees.of(self.graph.csc)
+        known, indptr = Degrees.of(self.graph.csc), self.graph.csc.indptr
+        self.num_in_edges = ComputedValues(lambda nodes: indptr[nodes.astype(np.int64) + 1] - indptr[nodes])
         self.gets_loop = ComputedValues(lambda nodes: ~known.looped(nodes))
         self.graph_in_degree = ComputedValues(known.in_degree)
         self.in_degree = ComputedValues(lambda nodes: self._with_loop(known.in_degree(nodes), nodes))
@@ -177,10 +179,6 @@ class BlockLayers(LayerValues):
 
     def _with_loop(self, degree: Floats, nodes: Ids) -> Floats:
         return degree + self.gets_loop[nodes] if self.self_loops else degree
-
-    def num_in_edges(self, nodes: Ids) -> Ids:
-        indptr, nodes = self.graph.csc.indptr, nodes.astype(np.int64)
-        return indptr[nodes + 1] - indptr[nodes]
 
     @cached_property
     def relations(self) -> RelationGroups:

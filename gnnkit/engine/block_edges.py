@@ -161,7 +161,7 @@ class BlockEdges:
             # Sources may be nodes that are not neighbours, so weights are shares of the
             # degree.
             return np.repeat(self._layers.graph_in_degree[self.dst], drawn) * block.weight
-        degree = self._layers.num_in_edges(self.dst)
+        degree = self._layers.num_in_edges[self.dst]
         return None if np.array_equal(drawn, degree) else np.repeat(degree / np.maximum(drawn, 1), drawn)
 
     @cached_property

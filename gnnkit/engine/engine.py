@@ -74,14 +74,8 @@ class Engine:
         partial = Demand.of(shard.partial, shard.partial_cell, plane.comm)
         self.targets = Route("reduce", partial, shard.cell_nodes, plane)
         self.edges = HeldEdges(shard.csc, self.device)
-        self._degrees: Degrees | None = None
-        self.fixed: Rows | None = None  # [num_owned, f] constant input rows
-        self._kept: dict[tuple[Kind, bool], Tensor] = {}  # cached sums over these rows
-        self._kept_means: dict[bool, Tensor] = {}  # cached means of pairs over these rows
-        self._pairs: dict[bool, Pairs] = {}
-        self._typed_edges: dict[AddedRelations, TypedEdges] = {}
+        self._clear_caches()
         self._row_types: RowTypes | None = None
-        self._typed: tuple[Schema, TypedGraph] | None = None
         self._outdated: tuple[int, ...] = ()  # relations whose degrees in the shard include removed edges
         self.inverse_edges = False  # True: the held edges include the reverse of each edge, with separate relations
         self.nodes, self.edge_ids, self.source_ids = (
@@ -91,6 +85,18 @@ class Engine:
         self.edge_features = None if shard.edge_features is None else self._tensor(shard.edge_features)
         mine = self._own_rows
         self.in_degree, self.out_degree = self._tensor(shard.in_degree[mine]), self._tensor(shard.out_degree[mine])
+
+    def _clear_caches(self) -> None:
+        """Clears all that is derived from the held edges."""
+        self._degrees: Degrees | None = None
+        self.fixed: Rows | None = None  # [num_owned, f] constant input rows
+        self._kept: dict[tuple[Kind, bool], Tensor] = {}  # cached sums over these rows
+        self._kept_means: dict[bool, Tensor] = {}  # cached means of pairs over these rows
+        self._pairs: dict[bool, Pairs] = {}
+        self._typed_edges: dict[AddedRelations, TypedEdges] = {}
+        self._typed: tuple[Schema, TypedGraph] | None = None
+        for name in ("rank_graph", "quarters", "edge_types"):
+            self.__dict__.pop(name, None)
 
     @cached_property
     def by_id(self) -> Tensor | None:  # [num_owned] int64
@@ -132,10 +138,7 @@ class Engine:
             relation_degrees=None if relations is None else take(shard.relation_degrees, positions),
         )
         other._outdated = tuple(relations or ())
-        for name in ("rank_graph", "quarters", "edge_types"):
-            other.__dict__.pop(name, None)  # derived from all edges
-        other.fixed, other._kept, other._degrees = None, {}, None
-        other._kept_means, other._pairs, other._typed_edges, other._typed = {}, {}, {}, None
+        other._clear_caches()
         other.edges = HeldEdges(csc, self.device)
         other.edge_ids = torch.tensor(np.asarray(other.shard.edge_ids, np.int64), device=self.device)
         other.edge_features = None if edge_features is None else self._tensor(edge_features)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.engine.adjacency import Adjacency
-from gnnkit.engine.block import BlockAdjacency, InRelation, LayerValues
+from gnnkit.engine.block import BlockAdjacency, LayerValues
 from gnnkit.engine.lent import version_of
 from gnnkit.engine.pool import Pool
 from gnnkit.engine.subgraph import Subgraph
@@ -54,9 +54,10 @@ class ShardLayers(LayerValues):
         self.dtype, self.device, self.type_sizes = dtype, device, shard.type_sizes
         self.self_loops = bool(getattr(model, "self_loops", False))
         self.num_owned, self.halo, self.halo_owner = len(shard.owned), shard.halo, shard.halo_cell
-        self._in_edges = shard.num_in_edges
+        self.num_in_edges = shard.num_in_edges
         self.weight, self.edge_features = shard.csc.weight, shard.edge_features
         self.edge_types = shard.edge_types
+        self.relation_degree = None if shard.relation_degrees is None else shard.relation_degrees[:, 0]
         self.gets_loop, self.mean_edge_features = ~shard.looped, shard.mean_edge_features
         loops = self.gets_loop.astype(np.float64) if self.self_loops else np.zeros(self.num_owned)
         self.graph_in_degree = shard.in_degree
@@ -66,16 +67,6 @@ class ShardLayers(LayerValues):
     def nodes(self) -> Ids:  # [num_owned + num_halo] int64 global ids
         """Global ids of the shard's nodes."""
         return self.shard.sources.astype(np.int64)
-
-    def num_in_edges(self, nodes: Ids) -> Ids:
-        return self._in_edges[nodes]
-
-    def in_relation(self, block: Block) -> InRelation:
-        shard, edges = self.shard, block.edge_ids
-        if shard.edge_types is None or shard.relation_degrees is None:
-            targets = np.repeat(block.src_nodes[: block.num_dst], np.diff(block.indptr))
-            return InRelation(np.zeros(len(targets), np.int64), self.graph_in_degree[targets])
-        return InRelation(shard.edge_types[edges], shard.relation_degrees[edges, 0])
 
     def node_ids(self, nodes: Ids) -> Ids:
         return self.nodes[nodes]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from gnnkit.comm import Communicator
-from gnnkit.comm.pending import Pending
+from gnnkit.comm.pending import Counts, Pending
 from gnnkit.engine.adjacency import Adjacency, ShardAdjacency
 from gnnkit.engine.engine import Engine
 from gnnkit.engine.relations import Pairs, RowPairs
@@ -375,14 +375,7 @@ class Alone(Communicator):
     def split(self, ranks: Sequence[int]) -> Communicator:
         return Alone(list(ranks).index(self.rank), len(ranks), self.device)
 
-    def start(
-        self,
-        rows: Tensor,
-        send_counts: Sequence[int],
-        recv_counts: Sequence[int],
-        *,
-        index: Tensor | None = None,
-    ) -> Pending:
+    def start(self, rows: Tensor, send_counts: Counts, recv_counts: Counts, *, index: Tensor | None = None) -> Pending:
         """Receives zeros. Rows for peers are not gathered, as runs do in transit."""
         rows = rows.detach()
         goes, comes = sum(send_counts[: self.rank]), sum(recv_counts[: self.rank])
@@ -397,7 +390,7 @@ class Alone(Communicator):
             self._zeros = torch.zeros(size, dtype=torch.uint8, device=like.device)
         return self._zeros[:size].view(like.dtype).view(num_rows, *like.shape[1:])
 
-    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+    def all_to_all(self, rows: Tensor, send_counts: Counts, recv_counts: Counts) -> Tensor:
         return self.start(rows, send_counts, recv_counts).wait()
 
     def all_reduce(self, x: Tensor) -> Tensor:

@@ -202,7 +202,7 @@ def _without(block: Block, layers: LayerValues, pairs: SeedPairs) -> Block:
     if pairs.relations is not None and layers.edge_types is not None:
         hidden = np.isin(layers.edge_types[block.edge_ids], pairs.relations)
     if block.relation is None:
-        degree = layers.num_in_edges(block.src_nodes[: block.num_dst])
+        degree = layers.num_in_edges[block.src_nodes[: block.num_dst]]
         rest = without_pairs(named, degree, pairs.excluded, layers.num_nodes, hidden)
         return replace(rest, src_nodes=block.src_nodes)
     return _with_means(block, layers, *edges_without(named, pairs.excluded, layers.num_nodes, hidden))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.block import InRelation, LayerValues, ValuesById
+from gnnkit.engine.block import LayerValues, ValuesById
 from gnnkit.engine.pool import Pool
 from gnnkit.engine.remote import padded
 from gnnkit.engine.remote.disk import DiskFeatures
@@ -19,7 +19,7 @@ from gnnkit.engine.remote.features import TableRows
 from gnnkit.engine.remote.owners import ByOwner, Owners, Sent, as_bytes, swap
 from gnnkit.engine.remote.tier import KeptRows, RowTier
 from gnnkit.exchange.tally import Exchange, Tally
-from gnnkit.graph import Block, Ids, SparseFeatures, kept_rows
+from gnnkit.graph import Ids, SparseFeatures, kept_rows
 from gnnkit.partition.shard import Shard
 from gnnkit.utils.checks import Array
 
@@ -231,7 +231,7 @@ class FetchedLayers(LayerValues):
         self.num_relations, self.inverse_edges = shard.num_relations, inverse_edges
         self.type_sizes = shard.type_sizes
         self.edge_types = _of_edges(edges, "relation", shard.edge_types)
-        self._relation_degree = _of_edges(edges, "relation_degree", shard.relation_degrees)
+        self.relation_degree = _of_edges(edges, "relation_degree", shard.relation_degrees)
         (ids, rows), self.pool = nodes, pool
         self.num_nodes, self.num_edges, self.dtype, self.device = shard.num_nodes, shard.num_edges, dtype, device
         self.self_loops = bool(getattr(model, "self_loops", False))
@@ -240,7 +240,7 @@ class FetchedLayers(LayerValues):
         self.graph_in_degree = ValuesById(ids, rows["in_degree"])
         in_degree, out_degree = rows["in_degree"] + loops, rows["out_degree"] + loops
         self.in_degree, self.out_degree = ValuesById(ids, in_degree), ValuesById(ids, out_degree)
-        self._in_edges = ValuesById(ids, rows["in_edges"])
+        self.num_in_edges = ValuesById(ids, rows["in_edges"])
         self.weight = _of_edges(edges, "weight", shard.csc.weight)
         self.edge_features = _of_edges(edges, "features", shard.edge_features)
         mean = shard.mean_edge_features
@@ -249,16 +249,6 @@ class FetchedLayers(LayerValues):
         elif mean is not None:
             mean = np.empty((len(rows), 0), mean.dtype)
         self.mean_edge_features = None if mean is None else ValuesById(ids, mean)
-
-    def num_in_edges(self, nodes: Ids) -> Ids:
-        return self._in_edges[nodes]
-
-    def in_relation(self, block: Block) -> InRelation:
-        ids = block.edge_ids
-        if self.edge_types is None or self._relation_degree is None or ids is None:
-            targets = np.repeat(block.src_nodes[: block.num_dst], np.diff(block.indptr))
-            return InRelation(np.zeros(len(targets), np.int64), self.graph_in_degree[targets])
-        return InRelation(self.edge_types[ids], self._relation_degree[ids])
 
 
 def _of_edges(edges: npt.NDArray[Any], name: str, held: npt.NDArray[Any] | None) -> ValuesById | None:
