@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox, Survivors
+from gnnkit.config.settings import AUTO, TrainerSettings
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Split
 from gnnkit.jobs.rank_job import RankJob
@@ -26,11 +27,13 @@ from gnnkit.launch.watchdog import Patience
 from gnnkit.leader import trace
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.run import LeaderRun
+from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.result.figures import Figures
 from gnnkit.result.folder import COORDINATION
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import NodeTask, Task
+from gnnkit.task.evaluation.logits import BYTES_PER_EDGE, COPIES, MIB
 from gnnkit.training import hooks, resume
 from gnnkit.training.exact_finish import ExactFinish
 from gnnkit.training.finite import Guard, decide_together
@@ -273,17 +276,54 @@ def measured_splits(task: Task) -> Sequence[str] | None:
 
 
 def _exact_finish(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> ExactFinish | None:
-    """Creates the rule for exact steps at the end, or None if no part needs it."""
-    settings, sync = job.settings.trainer, job.sync()
-    needed = any(part.costs() and part.finishes for part in (strategy, sync))
-    if worker.comm.world_size == 1 or not needed:
+    """Creates the rule for exact steps at the end, or None if no part needs it.
+
+    A line gives the reason if steps cannot become exact.
+    """
+    settings, sync, alone = job.settings.trainer, job.sync(), worker.comm.world_size == 1
+    kinds = ("asked", "always") if settings.exact_finish != AUTO else ("always",)
+    by_sync = bool(sync.costs()) and sync.finishes and not alone
+    by_strategy = (
+        bool(strategy.costs()) and strategy.finishes in kinds and not (alone and strategy.finishes == "always")
+    )
+    reason = _lacks_exact_steps(settings, strategy, worker, model) if by_strategy else None
+    if reason is not None and worker.comm.rank == LEADER:
+        say(f"trainer.exact_finish={settings.exact_finish}: no exact finish, because {reason}")
+    if reason is not None or not (by_sync or by_strategy):
         return None
-    unmeasured = None
+    return ExactFinish(settings.max_epochs, settings.exact_finish, _unmeasured(job, strategy, model))
+
+
+def _unmeasured(job: RankJob, strategy: ExecutionStrategy, model: nn.Module) -> str | None:
+    """Returns why gradients are not compared with exact ones, or None."""
+    sync = job.sync()
     if own_method(model, "training_step") is not None:
-        unmeasured = f"model={type(model).__name__} defines training_step, which may not be called twice"
-    elif sync.lockstep and not sync.exact and not sync.finishes:
-        unmeasured = f"sync={job.settings.sync.name} combines gradients otherwise than by their sum"
-    return ExactFinish(settings.max_epochs, settings.exact_finish, unmeasured)
+        return f"model={type(model).__name__} defines training_step, which may not be called twice"
+    if sync.lockstep and not sync.exact and not sync.finishes:
+        return f"sync={job.settings.sync.name} combines gradients otherwise than by their sum"
+    return (
+        f"strategy={job.settings.strategy.name} reads other rows in each step" if strategy.finishes == "asked" else None
+    )
+
+
+def _lacks_exact_steps(
+    settings: TrainerSettings, strategy: ExecutionStrategy, worker: Worker, model: nn.Module
+) -> str | None:
+    """Returns why subgraphs or batches have no exact steps, or None."""
+    if strategy.reads.all_edges:
+        return None
+    if isinstance(model, EdgeIndexModel):
+        return f"model={type(model).__name__} does not declare how many layers it has"
+    if worker.disk is not None:
+        return "all features would be read from disk in each step"
+    weights = [parameter.shape for parameter in model.parameters() if parameter.dim() > 1]
+    hidden = max((min(shape) for shape in weights), default=1)
+    layers: int = model.num_layers  # type: ignore[assignment]
+    rows = (worker.shard.features.shape[1] + COPIES * layers * hidden) * worker.dtype.itemsize
+    needed = (worker.shard.num_nodes * rows + worker.shard.num_edges * layers * BYTES_PER_EDGE) / MIB
+    if settings.exact_finish != AUTO or needed <= settings.evaluation_memory:
+        return None
+    return f"a step with all neighbours may take {needed:,.0f} MiB (trainer.evaluation_memory)"
 
 
 def _schedule(job: RankJob, task: Task) -> Schedules | None:

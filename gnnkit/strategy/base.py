@@ -300,7 +300,9 @@ class ExecutionStrategy(ABC):
     steps: Steps = Steps()
     supports: Collection[Ability] = ()  # one instance of each kind
     tally: Tally  # exchanges of all batches in the run
-    finishes: bool = False  # whether `make_exact` makes approximate steps exact
+    # Whether `make_exact` makes approximate steps exact. asked: only at the user's
+    # request, because an exact epoch has fewer steps.
+    finishes: Literal["no", "asked", "always"] = "no"
     shares: Sequence[float] | None = None  # [world_size] shares of a step's seeds. None: equal
 
     def ability(self, kind: type[A]) -> A | None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gnnkit.engine import ShardAdjacency
-from gnnkit.exchange import ForwardPasses, RowExchange
+from gnnkit.exchange import ForwardPass, ForwardPasses, RowExchange
 from gnnkit.graph import Split
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.share import StepInputs
@@ -51,6 +51,12 @@ class Exchanged(Workload):
         self._passes.load_state_dict(state, self._device)
 
     def inputs(self, epoch: int, step: int, key: int) -> StepInputs:
-        forward = self._passes.step(key, exchanges=epoch % self._every == 0)
+        return self._over(key, self._passes.step(key, exchanges=epoch % self._every == 0))
+
+    def exact_inputs(self, key: int) -> StepInputs:
+        """Returns the rows and edges of a step with current rows of all nodes."""
+        return self._over(key, ForwardPass())
+
+    def _over(self, key: int, forward: ForwardPass) -> StepInputs:
         adjacencies = ShardAdjacency.layers(self._engine, self._num_layers, key, forward)
         return StepInputs(self._x, adjacencies, self._rows, self._labels)

@@ -34,7 +34,7 @@ from gnnkit.strategy.fetched import FetchedBatches
 from gnnkit.strategy.link_seeds import LinkSeeds
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.places import check_cache, check_places, place
-from gnnkit.strategy.sampled import SampledBatches
+from gnnkit.strategy.sampled import READS_BATCHES, SampledBatches, whole_steps
 from gnnkit.strategy.seeds import NodeSeeds, Seeds
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
@@ -66,6 +66,8 @@ class IndividualSample(ExecutionStrategy):
     in-edges. Owners draw and send rows. The batches are bit-identical for any
     partition.
     """
+
+    finishes = "asked"
 
     def __init__(
         self,
@@ -118,8 +120,7 @@ class IndividualSample(ExecutionStrategy):
         )
 
     def costs(self) -> str:
-        why = "a step reads a batch of training nodes and sampled edges"
-        return approximate("strategy=individual_sample", why)
+        return approximate("strategy=individual_sample", READS_BATCHES)
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain":
@@ -139,20 +140,14 @@ class IndividualSample(ExecutionStrategy):
             )
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        self.tally, self.num_workers = Tally(), worker.comm.world_size
-        self.sampled: SampledBatches | FetchedBatches
+        self.tally, self.num_workers, self._model = Tally(), worker.comm.world_size, model
         self._reads = None if worker.disk is None else DiskReads(worker.disk, worker.comm)
-        sizes: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "batching", "window")}
-        if not self.reads.from_owners:
-            self.sampled = SampledBatches(worker, model, self.tally, **sizes, prefetch=self.prefetch)
-            return
         self._hits = CacheHits(worker.comm)
-        links = worker.links is not None
-        seeds: Seeds = LinkSeeds(worker, self.batch_size) if links else NodeSeeds(worker, **sizes, model=model)
-        owners = Owners.of(worker.shard, worker.comm)
-        rows = OwnedRows(worker.shard, owners, worker.comm, values=not self.reads.graph, disk=worker.disk)
-        cache = RowCache(self.cache, self.cache_rows, rows, worker.comm)
-        self.sampled = FetchedBatches(worker, model, self.tally, seeds, cache, self.prefetch)
+        self.sampled = _batches_of(self, worker, self.batch_size)
+
+    def make_exact(self, epoch: int) -> None:
+        self.close()
+        self.sampled = _batches_of(self, *whole_steps(self.sampled.worker, self._model))
 
     def num_batches(self, epoch: int) -> int:
         return len(self.sampled)
@@ -192,6 +187,19 @@ class IndividualSample(ExecutionStrategy):
     def close(self) -> None:
         if isinstance(self.sampled, FetchedBatches):
             self.sampled.close()
+
+
+def _batches_of(strategy: IndividualSample, worker: Worker, batch_size: int) -> SampledBatches | FetchedBatches:
+    """Creates the batches of a worker's sampler. Collective."""
+    model, links = strategy._model, worker.links is not None
+    sizes: dict[str, Any] = {"batch_size": batch_size, "batching": strategy.batching, "window": strategy.window}
+    if not strategy.reads.from_owners:
+        return SampledBatches(worker, model, strategy.tally, **sizes, prefetch=strategy.prefetch)
+    seeds: Seeds = LinkSeeds(worker, batch_size) if links else NodeSeeds(worker, **sizes, model=model)
+    owners = Owners.of(worker.shard, worker.comm)
+    rows = OwnedRows(worker.shard, owners, worker.comm, values=not strategy.reads.graph, disk=worker.disk)
+    cache = RowCache(strategy.cache, strategy.cache_rows, rows, worker.comm)
+    return FetchedBatches(worker, model, strategy.tally, seeds, cache, strategy.prefetch)
 
 
 class CacheHits:

@@ -29,6 +29,7 @@ from gnnkit.strategy.cooperative import CooperativeBatches
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.places import check_joint
 from gnnkit.strategy.push_pull import PushPullBatches, PushPullShards
+from gnnkit.strategy.sampled import READS_BATCHES, whole_steps
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
@@ -58,6 +59,7 @@ class JointSample(ExecutionStrategy):
     """
 
     steps = Steps(exchange=True)
+    finishes = "asked"
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class JointSample(ExecutionStrategy):
             self.supports += (GatheredRows(), RowsOnDisk(), JoinedLayers(by_owners=True))
 
     def costs(self) -> str:
-        return approximate("strategy=joint_sample", "a step reads a batch of training nodes and sampled edges")
+        return approximate("strategy=joint_sample", READS_BATCHES)
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if self.mode == "push_pull" and (sampler is None or not sampler.rank_invariant):
@@ -113,9 +115,14 @@ class JointSample(ExecutionStrategy):
             check_sampler(sampler, _MODES[self.mode][1])
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        self.tally = Tally()
+        self.tally, self._model = Tally(), model
         self._reads = None if worker.disk is None else DiskReads(worker.disk, worker.comm)
         self.sampled = _BATCHES[self.mode, self.topology](worker, model, self.batch_size, self.tally, self.prefetch)
+
+    def make_exact(self, epoch: int) -> None:
+        self.sampled.close()
+        worker, batch_size = whole_steps(self.sampled.worker, self._model)
+        self.sampled = _BATCHES[self.mode, self.topology](worker, self._model, batch_size, self.tally, 1)
 
     def num_batches(self, epoch: int) -> int:
         return len(self.sampled)

@@ -34,7 +34,7 @@ from gnnkit.strategy.linked_share import LinkedShare
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.preset_keys import PresetKeys
 from gnnkit.strategy.resplit import chunk_costs, cut_chunks, reassign
-from gnnkit.strategy.sampled import SampledBatches
+from gnnkit.strategy.sampled import SampledBatches, whole_steps
 from gnnkit.strategy.share import in_neighbours
 from gnnkit.strategy.workload import Clusters, Covered, OneShare, Reader, Workload
 from gnnkit.utils.approximate import approximate
@@ -98,6 +98,8 @@ class PresetWorkload(ExecutionStrategy):
         exchange: How rows are exchanged. None: exactly.
     """
 
+    finishes = "always"
+
     def __init__(
         self,
         halo: str | None = None,
@@ -142,6 +144,8 @@ class PresetWorkload(ExecutionStrategy):
             cluster_keys = {"clusters": clusters, "clusters_per_batch": clusters_per_batch, "clusters_by": clusters_by}
             _refuse({"halo": halo, **cluster_keys, "correction": covers, "exchange_every": exchange_every})
         self._reads: DiskReads | None = None  # if rows stay on disk
+        self._is_exact = False  # whether `make_exact` was called
+        self._whole: SampledBatches | None = None  # exact steps, once needed
         self.measures = keys.split == "dynamic" and not keys.covers
         self.num_corrections: int = keys.correction_steps if correction == "llcg" else 0  # after each average
         self._declare(keys, exchange_every)
@@ -180,7 +184,7 @@ class PresetWorkload(ExecutionStrategy):
         return self if world_size == 1 or (sees_all and self.steps.only_synchronise) else None
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        self.worker = worker
+        self.worker, self._model = worker, model
         self._reads = DiskReads.lasting(worker.disk, worker.comm)
         if self.keys.exchange_every is not None:
             self.work: Workload = Exchanged(worker, model, self.keys.exchange_every, self.exchange)
@@ -199,11 +203,29 @@ class PresetWorkload(ExecutionStrategy):
         if self.reads.sampler:
             self.sampled = SampledBatches(worker, model, self.tally, batch_size=self.keys.correction_batch_size)
 
+    def make_exact(self, epoch: int) -> None:
+        self._is_exact = True
+
+    def exact_batch(self, epoch: int) -> Batch:
+        if isinstance(self.work, Exchanged):
+            inputs = self.work.exact_inputs(derive(self.worker.seed, epoch))
+            return Batch(inputs.x, inputs.adjacencies, inputs.rows, inputs.labels, self.work.num_train)
+        if self._whole is None:
+            worker, batch_size = whole_steps(self.worker, self._model)
+            self._whole = SampledBatches(worker, self._model, self.tally, batch_size=batch_size, prefetch=1)
+        (batch,) = self._whole.epoch(epoch)
+        return batch
+
     def num_batches(self, epoch: int) -> int:
+        if self._is_exact:
+            return 1
         first, last = (place * self.keys.num_steps // self.keys.period for place in (epoch, epoch + 1))
         return self.keys.num_steps + self.num_corrections * (last - first)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        if self._is_exact:
+            yield from islice([self.exact_batch(epoch)], first, None)
+            return
         corrections: Iterator[Batch] | None = None
         for step, correction in islice(self._steps(epoch), first, None):
             if correction is None:
@@ -215,7 +237,7 @@ class PresetWorkload(ExecutionStrategy):
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
         if self._reads is not None:
             self._reads.end_epoch(None)
-        if not self.measures or (epoch + 1) % self.keys.resplit_every:
+        if not self.measures or self._is_exact or (epoch + 1) % self.keys.resplit_every:
             return
         comm = self.worker.comm
         seconds = torch.zeros(comm.world_size, dtype=torch.float64, device=comm.device)

@@ -21,7 +21,7 @@ from gnnkit.engine.remote.owners import Sent
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Ids, RelationGroups, Split
 from gnnkit.kernels.dropout import derive
-from gnnkit.sampler import Loader, gather_rows
+from gnnkit.sampler import FullSampler, Loader, gather_rows
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
 from gnnkit.strategy.link_seeds import LinkSeeds
 from gnnkit.strategy.on_disk import AnnouncedBatches, bytes_of, prepare_window
@@ -29,6 +29,9 @@ from gnnkit.strategy.seeds import Deal, Step, drawing
 from gnnkit.utils.spans import active, span
 
 T = TypeVar("T")
+READS_BATCHES = (  # why training by sampled batches is approximate
+    "a step reads a batch of training nodes and sampled edges; trainer.exact_finish=SHARE ends with full-graph steps"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +41,16 @@ class _Prefetched:
     step: Step
     blocks: Sequence[Block]
     x: npt.NDArray[Any] | None  # [num_input_nodes, width] features, if they are prefetched
+
+
+def whole_steps(worker: Worker, model: nn.Module) -> tuple[Worker, int]:
+    """Returns a worker and a batch size for one exact step per epoch.
+
+    The step has all training rows, and its sampler takes all neighbours.
+    """
+    sampler = FullSampler(model.num_layers, threads=worker.threads)  # type: ignore[arg-type]
+    num_seeds = worker.shard.num_nodes if worker.links is None else worker.shard.num_edges
+    return replace(worker, sampler=sampler), max(num_seeds, 1)
 
 
 class SampledBatches:

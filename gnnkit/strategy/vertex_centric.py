@@ -64,7 +64,7 @@ class VertexCentric(ExecutionStrategy):
     """
 
     reads = Reads(all_edges=True)
-    finishes = True
+    finishes = "always"
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.comm.average import from_vector, to_vector, weighted_mean
+from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.sync.base import GradientSync, gradients, trained
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
@@ -83,9 +83,6 @@ class Neighbour(GradientSync):
             self.own_mailbox.close()
 
     def make_exact(self, module: nn.Module, optimizer: Optimizer, *, restarts: bool) -> None:
-        named = [item for state in optimizer.state.values() for item in state.items()]
-        if moments := [value for name, value in named if isinstance(value, Tensor) and name != "step"]:
-            from_vector(weighted_mean(to_vector(moments), self.comm, 1.0), moments)
         self._is_exact = True
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:

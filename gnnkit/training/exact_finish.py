@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import defaultdict
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+from gnnkit.comm import Communicator
+from gnnkit.comm.average import from_vector, to_vector, weighted_mean
 from gnnkit.training.gradient_check import GradientCheck
-from gnnkit.training.updates import Updates
 from gnnkit.utils.documents import Json
 
 if TYPE_CHECKING:
@@ -73,13 +76,19 @@ class ExactFinish:
         module.settle()
         module.join()
         optimizer = module.trainer.optimizers[0]
+        if module.drifts:
+            _average_moments(optimizer, module.worker.comm)
+        if (updates := getattr(module.trainer.strategy, "updates", None)) is not None:  # DDP has none
+            updates.forget()
+            updates.lacking = []
         module.strategy.make_exact(module.current_epoch)
         if module.sync is not None:
             module.sync.make_exact(module, optimizer, restarts=self.restarts)
         if self.restarts:
             module.put_back(self.initial)
             optimizer.state.clear()
-            setattr(module.trainer.strategy, "updates", Updates())  # noqa: B010 - DDP has none
+            if updates is not None:
+                updates.corrections = defaultdict(dict)
         self.initial = {}
 
     def end_step(self, module: TrainingModule) -> None:
@@ -150,3 +159,10 @@ class ExactFinish:
         self.check.measured = list(state["gradients"])
         if self.acts and (state["epochs"] == self.epochs or self.problem is not None):
             self.first = state["first"]
+
+
+def _average_moments(optimizer: Optimizer, comm: Communicator) -> None:
+    """Replaces the optimiser's moments by the ranks' mean. Collective."""
+    named = [item for state in optimizer.state.values() for item in state.items()]
+    if moments := [value for name, value in named if isinstance(value, Tensor) and name != "step"]:
+        from_vector(weighted_mean(to_vector(moments), comm, 1.0), moments)

@@ -287,7 +287,7 @@ class TrainingModule(hooks.OwnHooks):
         self.local_loss = loss.detach()
         if self.exact_finish is not None:
             self.exact_finish.end_step(self)
-        if self._step_apart and self.strategy.steps.drift:
+        if self.drifts and self.strategy.steps.drift:
             self.joint_loss.step(self)
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
@@ -345,10 +345,10 @@ class TrainingModule(hooks.OwnHooks):
     @property
     def _may_drift(self) -> bool:
         """Whether parameters or buffers may differ between workers."""
-        return self._step_apart or (self.sync is not None and next(self.model.buffers(), None) is not None)
+        return self.drifts or (self.sync is not None and next(self.model.buffers(), None) is not None)
 
     @property
-    def _step_apart(self) -> bool:
+    def drifts(self) -> bool:
         """Whether workers may take local steps."""
         return self.sync is not None and (self.strategy.steps.drift or self.sync.drifts)
 
@@ -422,10 +422,10 @@ class TrainingModule(hooks.OwnHooks):
         Args:
             outputs: [num_owned, width] outputs for this rank's nodes.
         """
-        if not self._step_apart and self.exact_finish is None:
+        if not self.drifts and self.exact_finish is None:
             return
         losses = self.task.losses(*rows_of("train", outputs, self.worker))
-        if self._step_apart:
+        if self.drifts:
             self.joint_loss.look(self, losses)
         if self.exact_finish is not None:
             self.exact_finish.look(self, losses)

@@ -264,8 +264,7 @@ def _gathered(comm: Communicator, packed: Tensor, lengths: Sequence[int], pieces
 
 def _differs(module: TrainingModule) -> bool:
     """Returns whether ranks hold different states."""
-    drifts = module.strategy.steps.drift or (module.sync is not None and module.sync.drifts)
-    return drifts or module.strategy.steps.keep_state or module.embedding is not None
+    return module.drifts or module.strategy.steps.keep_state or module.embedding is not None
 
 
 def _check_finite(state: Mapping[str, Any]) -> None:

@@ -32,6 +32,17 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "servers": {"sync": {"name": "parameter_server", "mode": "ssp", "servers": 2}},
     "ssp": {"sync": {"name": "leader", "mode": "ssp"}},
     "neighbour": {"sync": {"name": "neighbour", "exchange": "parameters"}},
+    "preset": {"strategy": {"name": "preset_workload", "halo": "none"}},
+    "preset averages": {"strategy": {"name": "preset_workload", "average": "parameters", "sync_every": 3}},
+    "preset accumulates": {"strategy": {"name": "preset_workload", "sync_every": 3}},
+    "preset rows": {"strategy": {"name": "preset_workload", "exchange_every": 3}},
+    "clusters": {"strategy": {"name": "preset_workload", "halo": "cluster", "clusters": 8, "clusters_per_batch": 2}},
+}
+SAMPLED: dict[str, dict[str, Any]] = {
+    "individual": {"strategy": {"name": "individual_sample", "batch_size": 4}},
+    "partitioned": {"strategy": {"name": "individual_sample", "batch_size": 4, "topology": "partitioned"}},
+    "joint": {"strategy": {"name": "joint_sample", "batch_size": 4}},
+    "push_pull": {"strategy": {"name": "joint_sample", "mode": "push_pull", "batch_size": 4}},
 }
 
 
@@ -49,7 +60,8 @@ def run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [name if name in ("supersteps", "pipelined", "ssp") else exhaustive(name) for name in SCHEMES]
+    "name",
+    [name if name in ("supersteps", "pipelined", "ssp", "preset averages") else exhaustive(name) for name in SCHEMES],
 )
 def test_steps_that_are_taken_back_leave_the_exact_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -66,6 +78,24 @@ def test_steps_that_are_taken_back_leave_the_exact_run(
         "which a test dislikes: approximate steps are taken back, and the remaining 6 epochs are exact from the initial"
     )
     assert told in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["individual", exhaustive("partitioned"), exhaustive("joint"), exhaustive("push_pull")]
+)
+def test_mini_batches_end_with_full_graph_steps_on_request(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six epochs remain, which a test lets start from the initial parameters."""
+    _, expected = run(tmp_path / "exact", {"max_epochs": 6})
+    monkeypatch.setattr(ExactFinish, "restarts", property(lambda _: True, lambda *_: None), raising=False)
+    monkeypatch.setattr(ExactFinish, "acts", True)
+    monkeypatch.setattr(ExactFinish, "_problem", lambda *_: None)
+    keys = {**SAMPLED[name], "sampler": {"name": "neighbor", "fanouts": [2, 2]}}
+    result, found = run(tmp_path / "run", {"max_epochs": 10, "exact_finish": 0.6}, **keys)
+    assert result["exact_finish"]["epoch"] == 5
+    assert float((found - expected).abs().max()) <= 1e-10
 
 
 @pytest.mark.slow
