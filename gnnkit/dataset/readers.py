@@ -1,3 +1,4 @@
+# ruff: noqa: PLC0414 - names are re-exported, as in an `__init__`
 """Readers of tables and arrays for data set packages.
 
 A `Source` is a table in one or more files, read in pieces: `CsvSource`,
@@ -6,40 +7,24 @@ format. A piece is a `Table`. Its errors name file, column and row. The function
 `Cells` read labels, splits and feature columns as `dataset=edges` does.
 """
 
-from gnnkit.dataset.base import name_list
-from gnnkit.dataset.importing.csv_source import CsvSource
-from gnnkit.dataset.importing.source import Source
-from gnnkit.dataset.importing.sources import ArraySource, ParquetSource, PartSource
-from gnnkit.dataset.importing.tables import Cells, labels_of, split_of, survey, texts_of
-from gnnkit.dataset.table_files import check_width
-from gnnkit.graph.attributes import warn_unread
-from gnnkit.graph.feature_columns import warn_readings
-from gnnkit.graph.labels import unlabelled
-from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table
-from gnnkit.graph.values import ColumnReading, is_text
-from gnnkit.utils.documents import check_regular, read_mapping
-
-__all__ = [
-    "ArraySource",
-    "Cells",
-    "ColumnReading",
-    "CsvSource",
-    "ParquetSource",
-    "PartSource",
-    "Source",
-    "Table",
-    "check_regular",
-    "check_width",
-    "is_text",
-    "labels_of",
-    "name_list",
-    "read_mapping",
-    "read_missing",
-    "split_of",
-    "survey",
-    "texts_of",
-    "unlabelled",
-    "warn_readings",
-    "warn_unread",
-]
+from gnnkit.dataset.base import name_list as name_list
+from gnnkit.dataset.importing.csv_source import CsvSource as CsvSource
+from gnnkit.dataset.importing.source import Source as Source
+from gnnkit.dataset.importing.sources import ArraySource as ArraySource
+from gnnkit.dataset.importing.sources import ParquetSource as ParquetSource
+from gnnkit.dataset.importing.sources import PartSource as PartSource
+from gnnkit.dataset.importing.tables import Cells as Cells
+from gnnkit.dataset.importing.tables import labels_of as labels_of
+from gnnkit.dataset.importing.tables import split_of as split_of
+from gnnkit.dataset.importing.tables import survey as survey
+from gnnkit.dataset.importing.tables import texts_of as texts_of
+from gnnkit.dataset.table_files import check_width as check_width
+from gnnkit.graph.attributes import warn_unread as warn_unread
+from gnnkit.graph.feature_columns import warn_readings as warn_readings
+from gnnkit.graph.labels import unlabelled as unlabelled
+from gnnkit.graph.missing import read_missing as read_missing
+from gnnkit.graph.table import Table as Table
+from gnnkit.graph.values import ColumnReading as ColumnReading
+from gnnkit.graph.values import is_text as is_text
+from gnnkit.utils.documents import check_regular as check_regular
+from gnnkit.utils.documents import read_mapping as read_mapping

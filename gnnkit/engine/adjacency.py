@@ -27,6 +27,7 @@ from gnnkit.kernels.dropout import derive, dropout, relu_dropout
 from gnnkit.kernels.product_rows import ProductRows, Rows
 
 Reduce = Literal["sum", "mean", "max"]
+_WITHOUT_TYPES = "support relational models such as rgcn, because its edges have no types; use strategy=vertex_centric"
 ATTENTION: tuple[Operation, ...] = ("scores", "softmax", "weighted sum")
 
 
@@ -163,7 +164,7 @@ class Adjacency(ABC):
             blocks: Whether `x` has a block of columns per relation, inverse ones last,
                 which are the relation's columns in the means. Default: no.
         """
-        raise self._without_types()
+        raise self._unsupported(_WITHOUT_TYPES)
 
     def attend_relations(
         self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
@@ -181,13 +182,10 @@ class Adjacency(ABC):
             p: Probability in [0, 1) that a weight is zeroed.
             training: Whether dropout is active.
         """
-        raise self._without_types()
+        raise self._unsupported(_WITHOUT_TYPES)
 
-    def _without_types(self) -> UserError:
-        return UserError(
-            f"{type(self).__name__} does not support relational models such as rgcn, because its edges have no types; use "
-            "strategy=vertex_centric"
-        )
+    def _unsupported(self, what: str) -> UserError:
+        return UserError(f"{type(self).__name__} does not {what}")
 
     @abstractmethod
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:  # [held edges, H]
@@ -274,9 +272,7 @@ class Adjacency(ABC):
 
         Raises `UserError` if the held edges have no types.
         """
-        raise UserError(
-            f"{type(self).__name__} does not provide edge types; use strategy=vertex_centric for models that read them"
-        )
+        raise self._unsupported("provide edge types; use strategy=vertex_centric for models that read them")
 
     def row_types(self, num_rows: int, num_types: int) -> RowTypes:
         """Returns the node types of the first source rows.
@@ -287,9 +283,7 @@ class Adjacency(ABC):
             num_rows: Number of rows: `num_src`, or the first `num_dst`.
             num_types: Number of node types that the model has weights for.
         """
-        raise UserError(
-            f"{type(self).__name__} does not provide node types; use strategy=vertex_centric for models that read them"
-        )
+        raise self._unsupported("provide node types; use strategy=vertex_centric for models that read them")
 
     def typed_graph(self, schema: Schema) -> TypedGraph:
         """Returns the held edges by relation. Collective on first use.
@@ -300,9 +294,8 @@ class Adjacency(ABC):
         Args:
             schema: The graph's types, with the node types of each relation.
         """
-        raise UserError(
-            f"{type(self).__name__} does not provide edges by relation; use strategy=vertex_centric for models of "
-            "(x_dict, edge_index_dict)"
+        raise self._unsupported(
+            "provide edges by relation; use strategy=vertex_centric for models of (x_dict, edge_index_dict)"
         )
 
     def relation_rows(self, graph: RelationGraph) -> RelationRows:
@@ -315,11 +308,11 @@ class Adjacency(ABC):
 
         Raises `UserError` unless a rank holds all in-edges of its rows.
         """
-        raise UserError(f"{type(self).__name__} does not support layers written for one process")
+        raise self._unsupported("support layers written for one process")
 
     def with_halo(self, x: Tensor) -> Tensor:  # [num_dst, ...] -> [num_dst + num_halo, ...]
         """Returns the rows that `rank_graph` connects: `x`, then the halo's rows."""
-        raise UserError(f"{type(self).__name__} does not support layers written for one process")
+        raise self._unsupported("support layers written for one process")
 
     def degree_with_halo(self, loop: float) -> Tensor:  # [num_dst + num_halo]
         """Returns the in-degrees of the rows that `rank_graph` connects.

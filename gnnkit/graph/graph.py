@@ -44,7 +44,7 @@ from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
 from gnnkit.utils import checks
 from gnnkit.utils.storage import load_arrays, save_arrays
 
-_NAMES = (
+NAME_FIELDS = (
     "class_names",
     "feature_names",
     "category_of",
@@ -505,7 +505,7 @@ class Graph:
         arrays = {name: getattr(self, name) for name in ("labels", "split", *_ARRAYS)}
         arrays |= {"indptr": self.csc.indptr, "indices": self.csc.indices}
         arrays |= {**feature_arrays(self.features), **self.edge_columns.arrays()}
-        meta = {name: getattr(self, name) for name in (*_NAMES, "node_types")}
+        meta = {name: getattr(self, name) for name in (*NAME_FIELDS, "node_types")}
         save_arrays(Path(folder), arrays, meta | self.schema.to_dict())
 
     @property
@@ -680,7 +680,7 @@ _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "coordinates": partial(checks.array, "coordinates"),
     "missing": partial(checks.array, "missing"),
     "node_ids": distinct_ids,
-    **dict.fromkeys(_NAMES, tuple),
+    **dict.fromkeys(NAME_FIELDS, tuple),
 }  # converters of the arguments of `Graph.from_edges`
 
 
@@ -690,7 +690,7 @@ def _default_fields(num_nodes: int) -> dict[str, Any]:
 
 
 def _stored_fields(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
-    names = {name: None if (values := meta.get(name)) is None else tuple(map(str, values)) for name in _NAMES}
+    names = {name: None if (values := meta.get(name)) is None else tuple(map(str, values)) for name in NAME_FIELDS}
     types = {name: meta.get(name) for name in ("node_types", "feature_tables", "relations")}
     columns = EdgeColumns.of_arrays(arrays).fields_of(Graph)
     return {**names, **types, **columns, **{name: arrays.get(name) for name in _ARRAYS}}

@@ -10,7 +10,7 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, split_of, warn_unread
 from gnnkit.graph.graph import Graph
-from gnnkit.graph.labels import check_present
+from gnnkit.graph.labels import check_present, unlabelled
 from gnnkit.graph.schema import Relation, pack_tables
 from gnnkit.graph.split import SPLITS
 from gnnkit.utils import checks
@@ -160,12 +160,7 @@ def _read_labels(data: Any, name: str, target: slice, total: int) -> Array | Non
         )
     if labels.ndim == 1 and labels.dtype == np.bool_:
         labels = labels.astype(np.int64)
-    if labels.ndim > 1 and labels.dtype.kind != "f":
-        none: Any = 0
-    else:
-        none = np.nan if labels.dtype.kind == "f" else -1
-    kind = labels.dtype if labels.dtype.kind in "fb" or labels.ndim > 1 else np.int64
-    result = np.full((total, *labels.shape[1:]), none, kind)
+    result = unlabelled(labels, total)
     result[target] = labels
     return result
 

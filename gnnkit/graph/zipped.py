@@ -7,9 +7,10 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -51,33 +52,29 @@ class Arrays:
         return f"{name}.npy" in self._zip.namelist()
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self:
-            raise UserError(f"no array {name!r}, only {sorted(self._zip.namelist())}")
-        info = self._zip.getinfo(f"{name}.npy")
-        try:
-            with self._zip.open(info) as file:
-                shape, _, dtype = check_npy(file, min(info.file_size, info.compress_size * _MAX_RATIO), name)
-                _check_memory(name, math.prod(shape) * dtype.itemsize, info.compress_size)
-                file.seek(0)
-                return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
-        except (*_BAD_ZIP, OSError) as error:
-            raise UserError(f"{name} cannot be read: {error}") from error
+        with self._open(name) as (file, (shape, _, dtype)):
+            _check_memory(name, math.prod(shape) * dtype.itemsize, self._zip.getinfo(f"{name}.npy").compress_size)
+            file.seek(0)
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
     def optional(self, name: str) -> Array | None:
         """Reads an array. Returns None if it is missing."""
-        if name not in self:
-            return None
-        return self[name]
+        return self[name] if name in self else None  # noqa: SIM401 - there is no `get`
 
     def rows(self, name: str) -> ZippedRows:
         """Opens an array to read it piece by piece."""
+        with self._open(name) as (file, (shape, by_column, dtype)):
+            return ZippedRows(self._zip, name, shape, dtype, by_column, file.tell())
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[tuple[IO[bytes], tuple[tuple[int, ...], bool, np.dtype[Any]]]]:
+        """Opens an array, and yields its file with the checked header."""
         if name not in self:
             raise UserError(f"no array {name!r}, only {sorted(self._zip.namelist())}")
         info = self._zip.getinfo(f"{name}.npy")
         try:
             with self._zip.open(info) as file:
-                shape, by_column, dtype = check_npy(file, min(info.file_size, info.compress_size * _MAX_RATIO), name)
-                return ZippedRows(self._zip, name, shape, dtype, by_column, file.tell())
+                yield file, check_npy(file, min(info.file_size, info.compress_size * _MAX_RATIO), name)
         except (*_BAD_ZIP, OSError) as error:
             raise UserError(f"{name} cannot be read: {error}") from error
 

@@ -54,7 +54,8 @@ class Child:
             environment: Additional environment variables.
         """
         self.name = name
-        self.report: RankReport | None = None
+        self.report = RankReport()  # empty before the process reports
+        self.reported = False
         self.exitcode: int | None = None
         self.failed_at = math.inf  # by time.monotonic
         self.lost = False  # failed, while the others continue
@@ -87,6 +88,7 @@ class Child:
         if self._reader is not None and self._reader.poll():
             with self._reader, contextlib.suppress(EOFError, OSError):
                 self.report = RankReport(**json.loads(self._reader.recv_bytes()))
+                self.reported = True
             self._reader = None
         if self.failed:
             self.failed_at = min(self.failed_at, time.monotonic())
@@ -164,41 +166,26 @@ class Child:
     @property
     def working(self) -> bool:
         """Whether the process is running and has not reported yet."""
-        return self.running and self.report is None
+        return self.running and not self.reported
 
     @property
     def failed(self) -> bool:
-        if self.report is not None and self.report.error is not None:
+        if self.report.error is not None:
             return True
-        return not self.running and (self.exitcode != 0 or self.report is None)
-
-    @property
-    def lost_peer(self) -> bool:
-        """Whether the failure looks like a consequence of another failure."""
-        return self.report is not None and self.report.lost_peer
-
-    @property
-    def result(self) -> Any:
-        """The function's result, or None."""
-        return None if self.report is None else self.report.result
+        return not self.running and (self.exitcode != 0 or not self.reported)
 
     @property
     def traceback(self) -> list[str]:
         """The error's traceback, empty for disk errors."""
-        return [] if self.report is None or self.report.traceback is None else [self.report.traceback]
-
-    @property
-    def mendable(self) -> bool:
-        """Whether the failure is a `UserError`."""
-        return self.report is not None and self.report.mendable
+        return [] if self.report.traceback is None else [self.report.traceback]
 
     @property
     def dispensable(self) -> bool:
         """Whether the other processes continue after this failure."""
-        return bool(self._board.dispensable) and not self.lost_peer and not self.mendable
+        return bool(self._board.dispensable) and not self.report.lost_peer and not self.report.mendable
 
     def __str__(self) -> str:
-        if self.report is not None and self.report.error is not None:
+        if self.report.error is not None:
             return f"{self.name} failed: {self.report.error}"
         if self.exitcode in _SIGNALS:
             hint = " (the system may have run out of memory)" if self.exitcode == -signal.SIGKILL else ""

@@ -16,8 +16,8 @@ from dataclasses import asdict
 from multiprocessing import connection
 from typing import Any
 
-from gnnkit.errors import UserError
 from gnnkit.launch.allocator import keep_freed_memory
+from gnnkit.launch.exits import as_user_error
 from gnnkit.launch.progress import Board, report_on
 from gnnkit.launch.rank_report import RankReport
 from gnnkit.launch.signals import HANDLED, ending_process
@@ -46,7 +46,7 @@ def enter(
         parent: Process id of the parent.
         environment: Additional environment variables.
     """
-    _die_with(parent)
+    die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes, and the parent handles it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with ending_process(GRACE):  # closes loggers and files in order
@@ -98,10 +98,7 @@ def die_with_parent(parent: int | None = None) -> None:
     Args:
         parent: Process id of the parent. Default: the current one.
     """
-    _die_with(os.getppid() if parent is None else parent)
-
-
-def _die_with(parent: int) -> None:
+    parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # the parent died before the call
@@ -110,11 +107,9 @@ def _die_with(parent: int) -> None:
 
 def _describe(error: BaseException) -> RankReport:
     """Converts an error to a process's report."""
-    from gnnkit.utils.storage import of_disk
-
     trimmed = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))  # name the failed thread's rank
-    mendable = error if isinstance(error, UserError) else of_disk(error) if isinstance(error, OSError) else None
+    mendable = as_user_error(error)
     has_traceback = mendable in (None, error)
     return RankReport(
         error=redact(f"{type(error).__name__}: {error}{notes}"),

@@ -79,7 +79,7 @@ class StartedRank:
         }
 
 
-def started_rank(environment: Mapping[str, str] | None = None) -> StartedRank | None:
+def started_rank(environment: Mapping[str, str] = os.environ) -> StartedRank | None:
     """Returns the rank given by the environment, or None if gnnkit starts the ranks.
 
     Reads the variables of torchrun, then Open MPI or Hydra, then SLURM. MPI precedes
@@ -89,7 +89,6 @@ def started_rank(environment: Mapping[str, str] | None = None) -> StartedRank | 
     Args:
         environment: Environment variables. Default: `os.environ`.
     """
-    environment = os.environ if environment is None else environment
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return _of_torchrun(environment)
     for names in (_OPEN_MPI, _HYDRA):
@@ -110,13 +109,12 @@ def count_call() -> None:
     _num_calls += 1
 
 
-def has_own_gpus(environment: Mapping[str, str] | None = None) -> bool:
+def has_own_gpus(environment: Mapping[str, str] = os.environ) -> bool:
     """Returns whether SLURM gives each task exclusive GPUs.
 
     Args:
         environment: A task's environment variables. Default: `os.environ`.
     """
-    environment = os.environ if environment is None else environment
     per_task = environment.get("SLURM_GPUS_PER_TASK") or environment.get("SLURM_NTASKS_PER_GPU") == "1"
     return "SLURM_STEP_ID" in environment and bool(per_task)
 
@@ -131,7 +129,7 @@ def gpu_of(local_rank: int, visible: int) -> int:
     return 0 if visible == 1 else local_rank
 
 
-def check_tasks(environment: Mapping[str, str] | None = None) -> None:
+def check_tasks(environment: Mapping[str, str] = os.environ) -> None:
     """Raises `UserError` for a scheduler's tasks that are not ranks.
 
     Each task would start its own run, or one task would run while the others idle.
@@ -139,7 +137,6 @@ def check_tasks(environment: Mapping[str, str] | None = None) -> None:
     Args:
         environment: Environment variables, without a rank. Default: `os.environ`.
     """
-    environment = os.environ if environment is None else environment
     for name, cure in _TASKS.items():
         chosen = name.startswith("SLURM_") and "SLURM_STEP_ID" in environment  # a step with one task
         alone = () if name == "RANK" else ("", "1")

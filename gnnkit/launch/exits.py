@@ -46,7 +46,7 @@ def _print_failure(error: Exception) -> int:
     Returns the exit code.
     """
     launcher: Any = sys.modules.get("gnnkit.launch.group")
-    if (mendable := _mendable(error)) is not None:
+    if (mendable := as_user_error(error)) is not None:
         print(f"gnnkit: error: {one_line(mendable)}", file=sys.stderr)
         return MENDABLE
     if launcher is not None and isinstance(error, launcher.RankError):
@@ -56,10 +56,10 @@ def _print_failure(error: Exception) -> int:
     return FAILED
 
 
-def _mendable(error: Exception) -> UserError | None:
+def as_user_error(error: BaseException) -> UserError | None:
     """Returns the error as one that the user can fix, or None."""
-    if isinstance(error, UserError) or not isinstance(error, OSError):
-        return error if isinstance(error, UserError) else None
-    from gnnkit.utils.storage import of_disk  # imports NumPy
+    if isinstance(error, OSError):
+        from gnnkit.utils.storage import of_disk  # imports NumPy
 
-    return of_disk(error)
+        return of_disk(error)
+    return error if isinstance(error, UserError) else None

@@ -111,7 +111,7 @@ class Group:
             except (KeyboardInterrupt, SystemExit):
                 self._let_save()
                 raise
-        return {number: child.result for number, child in enumerate(self._children) if not child.lost}
+        return {number: child.report.result for number, child in enumerate(self._children) if not child.lost}
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
@@ -158,7 +158,7 @@ class Group:
                 raise self._failure()
             if stuck := self._watchdog.look([child for child in self._children if child.working]):
                 raise self._stuck(stuck)
-            if all(child.lost or child.report is not None for child in self._children):
+            if all(child.lost or child.reported for child in self._children):
                 linger = min(linger, time.monotonic() + LINGER)
 
     def _let_save(self) -> None:
@@ -187,7 +187,7 @@ class Group:
         """
         start = time.monotonic()
         while any(child.running for child in self._children):
-            caused = any(child.failed and not child.lost_peer and not child.lost for child in self._children)
+            caused = any(child.failed and not child.report.lost_peer and not child.lost for child in self._children)
             left = start + (GRACE if caused else GRACE_FOR_CAUSE) - time.monotonic()
             if left <= 0:
                 return
@@ -210,17 +210,17 @@ class Group:
         silent = [child for child in self._children if child.working]
         if (
             silent
-            and all(child.lost_peer for child in failed)
-            and any(child.report is not None and child.report.timed_out for child in failed)
+            and all(child.report.lost_peer for child in failed)
+            and any(child.report.timed_out for child in failed)
         ):
             return self._stuck(_blamed(silent))
-        return self._error_of(min(failed, key=lambda child: (child.lost_peer, child.lost, child.failed_at)))
+        return self._error_of(min(failed, key=lambda child: (child.report.lost_peer, child.lost, child.failed_at)))
 
     def _error_of(self, cause: Child) -> Exception:
         """Returns a rank's error, followed by the other ranks' states."""
         others = [str(child) for child in self._children if child is not cause]
         error = RankError("\n".join([str(cause), *others, *cause.traceback]), self._in_parts(str(cause), cause))
-        if cause.report is None or not cause.mendable:
+        if not cause.report.mendable:
             return error
         mendable = UserError(cause.report.message)
         mendable.__cause__ = error
@@ -235,7 +235,7 @@ class Group:
         places = [child.place for child in self._children]
         step, epoch = child.place if child is not None and child.place[0] else max(places)
         at = time.monotonic() if child is None else min(child.failed_at, time.monotonic())
-        lost_peer = child is not None and child.lost_peer
+        lost_peer = child is not None and child.report.lost_peer
         name = None if child is None else child.name
         return Failure(name, one_line(cause), step or None, epoch or None, lost_peer, at)
 

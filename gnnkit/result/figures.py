@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from gnnkit.utils.documents import Json
+
 
 class FigureTopic:
     """Figures that are computed together. Subclasses are dataclasses."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Returns the figures by name."""
         return {figure.name: getattr(self, figure.name) for figure in fields(self)}  # type: ignore[arg-type]
 
 
-def merge(*parts: FigureTopic | Mapping[str, Any]) -> dict[str, Any]:
+def merge(*parts: FigureTopic | Mapping[str, Any]) -> Json:
     """Merges figures in this order. Of equal names, the last value is used."""
-    figures: dict[str, Any] = {}
+    figures: Json = {}
     for part in parts:
         figures |= part.to_dict() if isinstance(part, FigureTopic) else part
     return figures
@@ -39,7 +41,7 @@ class Plugins(FigureTopic):
     task: str
     edge_split: str | None = None  # origin of the held-out edges. Only link tasks have the figure
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         figures = FigureTopic.to_dict(self)
         if self.edge_split is None:
             del figures["edge_split"]
@@ -199,6 +201,6 @@ class Figures:
     tests: Mapping[str, Any] = field(init=False)
     restarts: Restarts = field(default_factory=Restarts)  # replaced by the launching process
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Returns all figures by name. Every topic must be set."""
         return merge(*(getattr(self, topic.name) for topic in fields(self)))

@@ -15,7 +15,7 @@ from typing import Any
 from gnnkit.errors import UserError
 from gnnkit.launch.exits import MENDABLE
 from gnnkit.result.folder import EPOCHS
-from gnnkit.utils.documents import parse_json, read_bytes
+from gnnkit.utils.documents import Json, parse_json, read_bytes
 from gnnkit.utils.storage import write_atomically
 
 _NOT_SHOWN = (
@@ -59,7 +59,7 @@ class Result(Mapping[str, Any]):
         path = self.folder / EPOCHS
         if not path.is_file():
             raise UserError(f"job={self.job} trained nothing in epochs: {path} is not there")
-        rows: dict[int, dict[str, Any]] = {}
+        rows: dict[int, Json] = {}
         for line in (parse_json(text, str(path)) for text in read_bytes(path).splitlines()):
             figures = {"train_loss": line["train_loss"]} if "train_loss" in line else line.get("figures", {})
             rows.setdefault(line["epoch"] + 1, {}).update(figures)
@@ -92,9 +92,9 @@ class Result(Mapping[str, Any]):
         """Returns the result with one more figure at the end."""
         return replace(self, figures={**self.figures, name: value})
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Returns the contents of `result.json`."""
-        plain: dict[str, Any] = finite(dict(self.figures))
+        plain: Json = finite(dict(self.figures))
         return plain
 
     def save(self, folder: Path) -> None:

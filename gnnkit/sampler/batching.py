@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids, RelationGroups
 from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
 from gnnkit.utils.checks import MAX_THREADS, array, int64s, whole
+from gnnkit.utils.documents import Json
 
 _SIZES = {"batch_size": 2**31 - 1, "world_size": 2**16, "window": 2**16}  # maxima, whose product fits in 63 bits
 
@@ -144,7 +144,7 @@ class BatchSchedule:
             bounds[-1] = first + np.arange(self.world_size + 1)
         return units.epoch(order, bounds)
 
-    def identity(self, costs: Floats | None) -> dict[str, Any]:
+    def identity(self, costs: Floats | None) -> Json:
         """Returns all values that determine the batches, for JSON.
 
         `costs` [num_seeds] are given by the user, or None.

@@ -84,14 +84,14 @@ def typed_to_pyg(batch: TypedBatch) -> Any:
     seeds.input_id, seeds.batch_size = tensor(batch.positions), len(batch.seeds)
     block = batch.outer_block
     hop_ends = [0, *(len(hop.indices) for hop in hops)]
-    for edges in tables.edges:
+    for edges in tables.arrays.edges:
         data[tuple(edges.relation)].update(_pyg_edges(batch, edges, block, hop_ends))
     return data
 
 
 def _pyg_edges(batch: TypedBatch, table: EdgeTable, block: TypedBlock, hop_ends: list[int]) -> dict[str, Any]:
     """Returns the attributes of one relation's edges that are present."""
-    drawn, rows = block.relations[table.relation], batch.tables.edge_rows
+    drawn, rows = block.relations[table.relation], batch.tables.arrays.edge_rows
     columns: dict[str, npt.NDArray[Any] | None] = {"importance": drawn.weight, "e_id": drawn.edge_positions}
     if drawn.edge_ids is not None:
         index = drawn.edge_ids if rows is None else drawn.edge_positions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import torch
 
     from gnnkit.sampler.tables import Tables
+
+
+NamedArrays: TypeAlias = dict[str, Any]  # arrays or tensors by name, and a list of such dictionaries for blocks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +58,7 @@ class LoadedBatch:
         edges = [len(block.indices) for block in self.blocks]
         return f"LoadedBatch({shapes(named)}, edges={edges})"
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> NamedArrays:
         """Returns all arrays that are not None, by name.
 
         `blocks` is a list of such dictionaries, outermost hop first.
@@ -65,19 +68,19 @@ class LoadedBatch:
         blocks = [{name: getattr(block, name) for name in rows} | block.edge_columns for block in self.blocks]
         return {**_present(named), "blocks": blocks}
 
-    def to_torch(self) -> dict[str, Any]:
+    def to_torch(self) -> NamedArrays:
         """Returns `arrays()` as tensors that share their memory."""
-        tensors: dict[str, Any] = _map(frameworks.tensor, self.arrays())
+        tensors: NamedArrays = _map(frameworks.tensor, self.arrays())
         return tensors
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> dict[str, Any]:
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> NamedArrays:
         """Copies `to_torch()` to a device. Lightning calls this method for each batch.
 
         Args:
             device: The torch device.
             non_blocking: Whether to return before the copy has finished.
         """
-        moved: dict[str, Any] = _map(lambda tensor: tensor.to(device, non_blocking=non_blocking), self.to_torch())
+        moved: NamedArrays = _map(lambda tensor: tensor.to(device, non_blocking=non_blocking), self.to_torch())
         return moved
 
     def to_pyg(self) -> Any:
@@ -121,7 +124,7 @@ def shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
     return ", ".join(f"{name}={list(array.shape)}" for name, array in arrays.items())
 
 
-def _present(named: dict[str, Any]) -> dict[str, Any]:
+def _present(named: NamedArrays) -> NamedArrays:
     return {name: value for name, value in named.items() if value is not None}
 
 

@@ -30,6 +30,7 @@ from gnnkit.sampler.tables import Tables
 from gnnkit.sampler.typed_tables import UNNAMED, TypedSource, TypedTables, names_a_type
 from gnnkit.utils import storage
 from gnnkit.utils.checks import MAX_THREADS, array, int64s, whole
+from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import num_cores
 from gnnkit.utils.spans import Spans, active
 
@@ -215,7 +216,7 @@ class Loader:
         self._next = self._now = (epoch, step)
         self._iterated = None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Json:
         """Returns the last iterator's position, which counts the yielded batches.
 
         The state is the same on every rank.
@@ -238,7 +239,7 @@ class Loader:
         epoch, step = int(state["epoch"]), int(state["step"])
         self.start_at(*((epoch, step) if step < len(self) else (epoch + 1, 0)))
 
-    def _identity(self, schedule: BatchSchedule) -> dict[str, Any]:
+    def _identity(self, schedule: BatchSchedule) -> Json:
         """Returns all values that determine the batches, except graph and sampler."""
         return {"seed": self.seed, **schedule.identity(self.costs)}
 

@@ -14,7 +14,7 @@ from gnnkit import _core
 from gnnkit.graph import Block, Floats, Ids, Relation
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.gather import gather_rows
-from gnnkit.sampler.loaded import LoadedBatch, shapes
+from gnnkit.sampler.loaded import LoadedBatch, NamedArrays, shapes
 from gnnkit.utils.checks import Array
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class TypedBatch(LoadedBatch):
         labels = self.tables.seed_type.y
         return None if labels is None else labels[self.seeds]
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> NamedArrays:
         """Returns all arrays that are not None, by name, and by node type or relation.
 
         `blocks` is a list, outermost hop first. Each block has `src_nodes` by node
@@ -173,21 +173,21 @@ class TypedBatch(LoadedBatch):
 
     def _typed(self, block: Block) -> TypedBlock:
         """Divides a block by relation."""
-        tables, nodes = self.tables, self._nodes
+        tables, arrays, nodes = self.tables, self.tables.arrays, self._nodes
         num_src, num_dst = nodes.counts(len(block.src_nodes)), nodes.counts(block.num_dst)
         names = [table.name for table in tables.nodes]
         dst_of = dict(zip(names, num_dst, strict=True))
         relation = np.zeros(len(block.indices), np.int16) if block.relation is None else block.relation
         row, col, order, ids, ends = _core.edges_by_relation(
-            block.indptr, block.indices, relation, block.edge_ids, nodes.local, len(tables.edges)
+            block.indptr, block.indices, relation, block.edge_ids, nodes.local, len(arrays.edges)
         )
         columns: list[Array | None] = [row, col, order, ids]
-        columns.append(None if ids is None else gather_rows(tables.edge_positions, ids).astype(np.int64, copy=False))
+        columns.append(None if ids is None else gather_rows(arrays.edge_positions, ids).astype(np.int64, copy=False))
         columns.append(None if block.weight is None else block.weight[order])
         parts = [[None] * len(ends) if values is None else _parts(values, ends) for values in columns]
         relations = {
             table.relation: RelationBlock(row, col, dst_of[table.relation.destination], *others)
-            for table, row, col, *others in zip(tables.edges, *parts, strict=True)
+            for table, row, col, *others in zip(arrays.edges, *parts, strict=True)
         }
         src_nodes = {name: ids[:count] for name, ids, count in zip(names, nodes.ids, num_src, strict=True)}
         return TypedBlock(src_nodes, dst_of, relations)

@@ -86,18 +86,6 @@ class TypedTables:
     arrays: TypedArrays
 
     @property
-    def edges(self) -> tuple[EdgeTable, ...]:
-        return self.arrays.edges
-
-    @property
-    def edge_positions(self) -> Ids:  # [num_edges]
-        return self.arrays.edge_positions
-
-    @property
-    def edge_rows(self) -> Ids | None:  # [num_edges]
-        return self.arrays.edge_rows
-
-    @property
     def features(self) -> None:
         """Tables by type, which samplers do not compare."""
         return None

@@ -87,7 +87,7 @@ def is_interpolation(text: str) -> bool:
     return _INTERPOLATION.fullmatch(text) is not None
 
 
-def secret_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def secret_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Returns the environment variables that hold secrets, longest values first.
 
     Paths are not secrets, so that paths in a run folder remain readable. Neither are
@@ -96,10 +96,9 @@ def secret_variables(environment: Mapping[str, str] | None = None) -> dict[str, 
     Args:
         environment: Values by name. Default: this process's environment.
     """
-    variables = os.environ if environment is None else environment
     secrets = {
         name: value
-        for name, value in variables.items()
+        for name, value in environment.items()
         if len(value) >= _MIN_LENGTH
         and _VARIABLE.search(name)
         and not _NO_SECRET_IN.search(name)

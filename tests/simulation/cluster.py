@@ -475,7 +475,7 @@ class PlayedGroup(group.Group):
             except (KeyboardInterrupt, SystemExit):
                 self._let_save()
                 raise
-        return {number: each.result for number, each in enumerate(self._children) if not each.lost}
+        return {number: each.report.result for number, each in enumerate(self._children) if not each.lost}
 
 
 TASKS: list[World] = []  # the world at hand

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from gnnkit.dataset.pieces import EdgePiece, GraphPieces, Stretch, check_ends
 from gnnkit.errors import UserError
 from gnnkit.graph.fields import MOST_RELATIONS, check_implied, edge_types_of, names_of, relation_names
 from gnnkit.utils.checks import FLOAT32_MAX, Array, check_finite, check_range
-from gnnkit.utils.documents import Json
 from gnnkit.utils.npy_writer import NpyWriter
 
 MAX_BINS = 1 << 16
@@ -43,10 +42,6 @@ class EdgeSummary:
     sources: str = "int32"  # dtype of the sources as they are read
     shift: int = 0  # bin b has the destinations b << shift to ((b + 1) << shift) - 1
     bins: list[int] = field(default_factory=list)  # records of each bin, reverse edges included
-
-    def to_dict(self) -> Json:
-        """Returns the fields as plain data."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     def all_bins(self) -> Array:
         """Returns the bins, padded with empty ones to `MAX_BINS`."""
@@ -96,7 +91,7 @@ def count_edges(run: ImportRun, num_nodes: int | None) -> tuple[EdgeSummary, int
         run.group.run(work)
         summary = merge_summaries(stretch_summaries(run, len(stretches)))
         _complete(summary, run.graph, num_nodes)
-        run.journal.write(counted=summary.to_dict())
+        run.journal.write(counted=asdict(summary))
     return summary, summary.largest + 1 if num_nodes is None else num_nodes
 
 
@@ -134,7 +129,7 @@ def _count_stretch(
     names = graph.edge_feature_names()
     summary.names = None if names is None else list(names)
     summary.bins = np.trim_zeros(bins, "b").tolist()
-    journal.write(counted=summary.to_dict(), kept=cache.finish())
+    journal.write(counted=asdict(summary), kept=cache.finish())
 
 
 def _add_columns(summary: EdgeSummary, piece: EdgePiece, names: Sequence[str] | None) -> None:

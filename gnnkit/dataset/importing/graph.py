@@ -14,18 +14,10 @@ from gnnkit.dataset.importing.scatter import Buckets, RecordFiles, scatter_edges
 from gnnkit.dataset.importing.sort import BucketSort, append_edges
 from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.graph import Graph
+from gnnkit.graph.graph import NAME_FIELDS
 from gnnkit.utils.storage import write_meta
 from gnnkit.utils.work_group import ALONE, WorkGroup
 
-_META = (
-    "class_names",
-    "feature_names",
-    "category_of",
-    "edge_feature_names",
-    "edge_category_of",
-    "edge_type_names",
-    "node_types",
-)
 _RECORDS = "records"  # folder of the buckets in the import's folder
 
 
@@ -89,7 +81,7 @@ def _import(run: ImportRun, work: Path, room: Room, gaps: bool) -> None:
             "edge_type_names": summary.relations,
         }
         types = {key: value for key, value in meta["types"].items() if key != "relations" or not graph.symmetrize}
-        write_meta(run.folder, {name: meta.get(name) for name in _META} | types)
+        write_meta(run.folder, {name: meta.get(name) for name in (*NAME_FIELDS, "node_types")} | types)
 
     group.run_on_leader(finish)
     journal.write(imported=True)

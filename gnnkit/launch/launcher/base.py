@@ -115,6 +115,11 @@ class Ranks:
             comm.close()
 
 
+def run_process(ranks: Ranks, process: int, processes: int) -> list[Any]:
+    """Runs all ranks of one process, as `gnnkit.launch.processes.launch` calls it."""
+    return ranks.run_several(process)
+
+
 @dataclass(frozen=True, slots=True)
 class Jobs:
     """The jobs of a sweep. A job can run as a command or in a forked process."""

@@ -11,7 +11,7 @@ from gnnkit.errors import UserError
 from gnnkit.launch import processes
 from gnnkit.launch.child import StartMethod, forks_differentiate
 from gnnkit.launch.jobs import run_jobs
-from gnnkit.launch.launcher.base import JOBS, RANKS, Jobs, Launcher, Ranks
+from gnnkit.launch.launcher.base import JOBS, RANKS, Jobs, Launcher, Ranks, run_process
 from gnnkit.launch.watchdog import Patience
 from gnnkit.utils.ranges import num_cores, whole
 
@@ -42,7 +42,7 @@ class Processes(Launcher):
         elif not forks_differentiate():
             method = "spawn"
             print("spawning ranks: torch's autograd threads of this process do not survive a fork", file=sys.stderr)
-        run = functools.partial(_run, ranks)
+        run = functools.partial(run_process, ranks)
         patience = Patience.of(ranks.timeout)
         results = processes.launch(
             run, ranks.processes, start_method=method, patience=patience, names=ranks.names, meanwhile=meanwhile
@@ -53,10 +53,6 @@ class Processes(Launcher):
         jobs.preload()
         at_once = num_cores() if self.n_jobs < 0 else self.n_jobs
         return run_jobs(jobs.work, jobs.logs, at_once)
-
-
-def _run(ranks: Ranks, process: int, processes: int) -> list[Any]:
-    return ranks.run_several(process)
 
 
 def _check_gpus(num_ranks: int) -> None:

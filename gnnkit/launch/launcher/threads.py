@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gnnkit.launch.launcher.base import Launcher, Ranks
+from gnnkit.launch.launcher.base import Launcher, Ranks, run_process
 from gnnkit.launch.launcher.in_process import run_inline
 from gnnkit.launch.processes import is_inline, launch
 from gnnkit.launch.watchdog import Patience
@@ -25,14 +25,10 @@ class Threads(Launcher):
             return run_inline(ranks)
         patience = Patience.of(ranks.timeout)
         results = launch(
-            functools.partial(_run, ranks),
+            functools.partial(run_process, ranks),
             1,
             patience=patience,
             names=["the process of all ranks"],
             meanwhile=meanwhile,
         )
         return ranks.by_rank(results)
-
-
-def _run(ranks: Ranks, process: int, processes: int) -> list[Any]:
-    return ranks.run_several(process)
