@@ -116,6 +116,16 @@ class ThreadGroup:
             if self.rounds == number:
                 raise self._error(rank)
 
+    def send(self, src: int, dst: int, rows: Tensor) -> None:
+        """Sends rows from group rank `src` to `dst`, which is in another process."""
+        assert self.run.letters is not None
+        self.run.letters.send(self.ranks[src], self.ranks[dst], self.name, rows)
+
+    def receive(self, src: int, dst: int) -> Tensor:
+        """Receives rows that group rank `src`, in another process, sends to `dst`."""
+        assert self.run.letters is not None
+        return self.run.letters.receive(self.ranks[src], self.ranks[dst], self.name)
+
     def check_calls(self, rank: int) -> None:
         """Raises `MismatchedCollectives` unless all ranks of this process agree.
 

@@ -149,14 +149,14 @@ class Threads(Communicator):
         return type(self)(members.index(self.rank), self._group.split(self._splits[members], members))
 
     def all_to_all(self, rows: Tensor, send_counts: Counts, recv_counts: Counts) -> Tensor:
-        parts = torch.split(rows.detach(), list(send_counts))
-        for dst in self._group.far_ranks:
+        group, me, parts = self._group, self.rank, torch.split(rows.detach(), list(send_counts))
+        for dst in group.far_ranks:
             if send_counts[dst]:
-                self._send(dst, parts[dst])
+                group.send(me, dst, parts[dst])
 
         def read(posts: list[Any]) -> Tensor:
             received = [
-                posts[src][self.rank] if posts[src] is not None else self._receive(src) if count else rows[:0]
+                posts[src][me] if posts[src] is not None else group.receive(src, me) if count else rows[:0]
                 for src, count in enumerate(recv_counts)
             ]
             if [len(part) for part in received] != list(recv_counts):
@@ -171,11 +171,11 @@ class Threads(Communicator):
     def broadcast(self, x: Tensor, *, src: int) -> Tensor:
         if self.rank == src:
             for ranks in self._group.far.values():
-                self._send(ranks[0], x)
+                self._group.send(self.rank, ranks[0], x)
 
         def find(posts: list[Any]) -> Tensor:
             here: Tensor | None = posts[src]
-            return self._receive(src) if here is None else here.clone()
+            return self._group.receive(src, self.rank) if here is None else here.clone()
 
         return x.copy_(self._learn(("broadcast", src, *x.shape), x.detach(), find))
 
@@ -187,7 +187,7 @@ class Threads(Communicator):
             total = _in_order([rows])
         elif rows.shape[1] <= FEW:
             for ranks in far.values():
-                self._send(ranks[0], rows)
+                self._group.send(self.rank, ranks[0], rows)
             total = _in_order(self._by_process(rows))
         else:
             total = self._sum_by_shares(rows)
@@ -199,29 +199,19 @@ class Threads(Communicator):
         processes = sorted([*far, place])
         columns = dict(zip(processes, even_ranges(rows.shape[1], len(processes)), strict=True))
         for process, ranks in far.items():
-            self._send(ranks[0], rows[:, columns[process].start : columns[process].stop])
+            self._group.send(self.rank, ranks[0], rows[:, columns[process].start : columns[process].stop])
         block = _in_order(self._by_process(rows[:, columns[place].start : columns[place].stop]))
         for ranks in far.values():
-            self._send(ranks[0], block)
+            self._group.send(self.rank, ranks[0], block)
         return torch.cat(self._by_process(block))
 
     def _by_process(self, rows: Tensor) -> list[Tensor]:
         """Returns each process's rows, with `rows` for this one."""
         first = {process: ranks[0] for process, ranks in self._group.far.items()}
         return [
-            rows if process not in first else self._receive(first[process])
+            rows if process not in first else self._group.receive(first[process], self.rank)
             for process in sorted([*first, self._group.process])
         ]
-
-    def _send(self, dst: int, rows: Tensor) -> None:
-        group = self._group
-        assert group.run.letters is not None
-        group.run.letters.send(group.ranks[self.rank], group.ranks[dst], group.name, rows)
-
-    def _receive(self, src: int) -> Tensor:
-        group = self._group
-        assert group.run.letters is not None
-        return group.run.letters.receive(group.ranks[src], group.ranks[self.rank], group.name)
 
 
 def _in_order(parts: Sequence[Tensor]) -> Tensor:  # [n]

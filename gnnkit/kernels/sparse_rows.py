@@ -100,14 +100,6 @@ class SparseRows(ProductRows):
         """Returns which stored numbers are finite."""
         return self.values.isfinite()
 
-    def dense(self) -> Tensor:  # [n, width]
-        """Returns the rows as a dense tensor."""
-        csr = self.places.table.csr
-        dense = self.values.new_zeros(self.shape)
-        rows = torch.from_numpy(np.repeat(np.arange(len(self)), np.diff(csr.indptr)))
-        dense[rows, torch.from_numpy(np.asarray(csr.indices, np.int64))] = self.values
-        return dense
-
 
 class _SparseProduct(Function):
     @staticmethod

@@ -36,62 +36,57 @@ class Board(ctypes.Structure):
     saved: bool  # the requested checkpoint has been saved
 
 
-_own_board: Board | None = None
+_own_board = Board()  # not shared in a process that gnnkit has not started
 
 
 def progress(phase: str) -> None:
     """Reports to the launcher that this process makes progress.
 
-    Takes a microsecond. Does nothing in a process that gnnkit has not started. Raises
+    Takes a microsecond. Has no effect in a process that gnnkit has not started. Raises
     if a signal has asked the process to end.
 
     Args:
         phase: The work that starts now, such as `step 12`. Shown if the process hangs.
     """
     check()
-    if _own_board is not None:
-        thread = threading.current_thread()
-        place = "" if thread is threading.main_thread() else f"{thread.name}: "
-        _own_board.phase = (place + phase).encode(errors="replace")[:_PHASE_BYTES]
-        _own_board.count += 1
+    thread = threading.current_thread()
+    place = "" if thread is threading.main_thread() else f"{thread.name}: "
+    _own_board.phase = (place + phase).encode(errors="replace")[:_PHASE_BYTES]
+    _own_board.count += 1
 
 
 def stepping(epoch: int, step: int) -> None:
     """Reports the start of a training step."""
-    if _own_board is not None:
-        _own_board.epoch, _own_board.step = epoch + 1, step + 1
+    _own_board.epoch, _own_board.step = epoch + 1, step + 1
     progress(f"step {step}")
 
 
 def dispensable() -> None:
     """Reports that the others continue if this process fails.
 
-    Does nothing in a process that gnnkit has not started.
+    Has no effect in a process that gnnkit has not started.
     """
-    if _own_board is not None:
-        _own_board.dispensable = True
+    _own_board.dispensable = True
 
 
 def training(begins: bool) -> None:
     """Reports that training steps start or end."""
-    if _own_board is not None:
-        _own_board.training = begins
+    _own_board.training = begins
 
 
 def can_save(possible: bool) -> None:
     """Reports whether this process saves a checkpoint on request."""
-    if _own_board is not None:
-        _own_board.saves = possible
+    _own_board.saves = possible
 
 
 def is_asked() -> bool:
     """Returns whether the launcher has requested a checkpoint."""
-    return _own_board is not None and bool(_own_board.asked)
+    return bool(_own_board.asked)
 
 
 def note_saved() -> None:
     """Reports that a requested checkpoint has been saved."""
-    if is_asked() and _own_board is not None:
+    if _own_board.asked:
         _own_board.saved = True
 
 

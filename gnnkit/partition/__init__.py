@@ -19,7 +19,7 @@ from gnnkit.partition.quality import measure as measure
 from gnnkit.partition.shard import Shard as Shard
 from gnnkit.partition.shard import cut as cut
 from gnnkit.partition.shard import cut_all as cut_all
-from gnnkit.partition.traffic import Steps as Steps
+from gnnkit.partition.traffic import StepCounts as StepCounts
 from gnnkit.partition.traffic import Traffic as Traffic
 from gnnkit.partition.traffic import column_shares as column_shares
 from gnnkit.partition.undirected import Balance as Balance

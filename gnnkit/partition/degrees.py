@@ -67,11 +67,6 @@ class Degrees:
         return self._array("looped", lambda: looped(self._graph))[nodes]
 
     @property
-    def made(self) -> list[str]:
-        """Names of the available arrays."""
-        return list(self._arrays)
-
-    @property
     def _graph(self) -> CSC:
         csc = self._csc()
         assert csc is not None

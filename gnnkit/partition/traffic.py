@@ -20,7 +20,7 @@ def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class StepCounts:
     """One number per rank and exchange in an aggregation."""
 
     slice: Ids  # [world_size] int64
@@ -68,23 +68,23 @@ class Traffic:
         """Returns the reversed edges' traffic, as in the backward pass."""
         return Traffic(self.grid, self.num_owned, self.reduce_rows.T, self.gather_rows.T)
 
-    def words(self, width: int) -> Steps:
+    def words(self, width: int) -> StepCounts:
         """Returns the numbers that each rank receives, for rows of `width` columns."""
         shares = column_shares(width, self.grid.slices)
         owned = self.num_owned.reshape(self.grid.num_cells, self.grid.slices)
         others = owned.sum(axis=1, keepdims=True) - owned
-        return Steps(
+        return StepCounts(
             slice=(others * shares).ravel(),
             gather=np.outer(self.gather_rows.sum(axis=1), shares).ravel(),
             reduce=np.outer(self.reduce_rows.sum(axis=1), shares).ravel(),
             unslice=(owned * (width - shares)).ravel(),
         )
 
-    def messages(self, width: int) -> Steps:
+    def messages(self, width: int) -> StepCounts:
         """Returns how many ranks send each rank a word, for rows of `width` columns."""
         used = column_shares(width, self.grid.slices) > 0
         owns = self.num_owned.reshape(self.grid.num_cells, self.grid.slices) > 0
-        return Steps(
+        return StepCounts(
             slice=((owns.sum(axis=1, keepdims=True) - owns) * used).ravel(),
             gather=np.outer((self.gather_rows > 0).sum(axis=1), used).ravel(),
             reduce=np.outer((self.reduce_rows > 0).sum(axis=1), used).ravel(),

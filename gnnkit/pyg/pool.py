@@ -103,14 +103,18 @@ def _pooled_result(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         rows = args[0]
         alike = all(isinstance(row, PooledTable) and row.dtype == rows[0].dtype for row in rows)
         return rows[0].pool.stack(rows) if alike and kwargs.get("dim", 0) == 0 and len(args) == 1 else None
-    table = args[0]
+    table, ids = args[0], args[-1]
     selects = name == "__getitem__" or (name == "index_select" and len(args) == 3 and args[1] == 0)
-    if not selects or not isinstance(table, PooledTable):
+    if not selects or not isinstance(table, PooledTable) or not _are_ids(ids):
         return None
-    ids = args[-1]
-    is_ids = isinstance(ids, Tensor) and ids.dtype in (torch.int64, torch.int32) and ids.dim() == 1
-    plain = is_ids and ids.device.type == "cpu" and ids.is_contiguous()
-    return table.pool.select(table, ids, table.threads) if plain else None
+    return table.pool.select(table, ids, table.threads)
+
+
+def _are_ids(value: Any) -> bool:
+    """Returns whether the native core can read `value` as row numbers."""
+    if not isinstance(value, Tensor) or value.dtype not in (torch.int64, torch.int32) or value.dim() != 1:
+        return False
+    return value.device.type == "cpu" and value.is_contiguous()
 
 
 def pooled_tables(data: Any, pool: RowPool, threads: int) -> Any:

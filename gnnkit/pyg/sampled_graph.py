@@ -181,9 +181,7 @@ def _of_stores(features: FeatureStore, graph: GraphStore, options: SampleOptions
     else:
         row, colptr, permutation = graph.csc()
     if typed:
-        names = [attr.group_name for attr in tensor_attrs if isinstance(attr.group_name, str)]
-        ends = [end for attr in edge_attrs for end in (attr.edge_type[0], attr.edge_type[2])]
-        num_nodes = {name: remote_backend_utils.size(features, graph, name) for name in dict.fromkeys([*names, *ends])}
+        num_nodes = _stored_sizes(features, graph)
         edge_types = list(dict.fromkeys(attr.edge_type for attr in edge_attrs))
     else:
         num_nodes = {ONE_NODE_TYPE: max(edge_attrs[0].size)}
@@ -200,6 +198,13 @@ def _of_stores(features: FeatureStore, graph: GraphStore, options: SampleOptions
         edge_time=edge_time,
     )
     return arrays.graph(typed, options.backward)
+
+
+def _stored_sizes(features: FeatureStore, graph: GraphStore) -> dict[str, int]:
+    """Counts the nodes of each type that has features or edges."""
+    names = [attr.group_name for attr in features.get_all_tensor_attrs() if isinstance(attr.group_name, str)]
+    ends = [end for attr in graph.get_all_edge_attrs() for end in (attr.edge_type[0], attr.edge_type[2])]
+    return {name: remote_backend_utils.size(features, graph, name) for name in dict.fromkeys([*names, *ends])}
 
 
 def _check_sorted_by_time(edge_attrs: list[Any]) -> None:

@@ -26,7 +26,7 @@ class LocalEdges:
 
 
 @dataclass(frozen=True, eq=False)
-class Subgraph:
+class SampledSubgraph:
     """The nodes and edges of a batch, with an entry for each node and edge type."""
 
     nodes: Mapping[str, Ids]  # the seeds first
@@ -48,7 +48,7 @@ class Growth:
     rule: DrawRule
     key: int
 
-    def directional(self, fanouts: Mapping[EdgeType, list[int]], num_hops: int) -> Subgraph:
+    def directional(self, fanouts: Mapping[EdgeType, list[int]], num_hops: int) -> SampledSubgraph:
         """Returns the edges that were drawn."""
         drawn: dict[EdgeType, list[LocalEdges]] = {name: [] for name in self.relations}
         for hop in range(num_hops):
@@ -60,7 +60,7 @@ class Growth:
         counts = {name: ids.counts for name, ids in self.ids.items()}
         return self._subgraph({name: _join(hops) for name, hops in drawn.items()}, counts)
 
-    def induced(self, fanouts: Mapping[EdgeType, list[int]], num_hops: int) -> Subgraph:
+    def induced(self, fanouts: Mapping[EdgeType, list[int]], num_hops: int) -> SampledSubgraph:
         """Returns all edges among the nodes that were found."""
         self.directional(fanouts, num_hops)
         edges = {name: self._among(relation) for name, relation in self.relations.items()}
@@ -93,11 +93,13 @@ class Growth:
         assert drawn.edge_ids is not None
         return LocalEdges(row, col, drawn.edge_ids, [len(row)])
 
-    def _subgraph(self, edges: Mapping[EdgeType, LocalEdges], counts: Mapping[str, Sequence[int]] | None) -> Subgraph:
+    def _subgraph(
+        self, edges: Mapping[EdgeType, LocalEdges], counts: Mapping[str, Sequence[int]] | None
+    ) -> SampledSubgraph:
         trees = {name: ids.trees(ids.codes) for name, ids in self.ids.items()}
         disjoint = {name: tree for name, tree in trees.items() if tree is not None}
         nodes = {name: ids.nodes(ids.codes) for name, ids in self.ids.items()}
-        return Subgraph(nodes, disjoint or None, counts, edges)
+        return SampledSubgraph(nodes, disjoint or None, counts, edges)
 
 
 def _join(hops: Sequence[LocalEdges]) -> LocalEdges:
@@ -112,7 +114,7 @@ def _join(hops: Sequence[LocalEdges]) -> LocalEdges:
     )
 
 
-def grow_one_type(relation: RelationEdges, seeds: Ids, fanouts: list[int], key: int, rule: DrawRule) -> Subgraph:
+def grow_one_type(relation: RelationEdges, seeds: Ids, fanouts: list[int], key: int, rule: DrawRule) -> SampledSubgraph:
     """Draws all hops of distinct seeds of one type in one call of the core.
 
     Equals `Growth.directional`.
@@ -124,4 +126,4 @@ def grow_one_type(relation: RelationEdges, seeds: Ids, fanouts: list[int], key: 
     counts = np.diff(indptr[drawn]).tolist()
     edges = LocalEdges(row, col, edge, counts)
     name = relation.source
-    return Subgraph({name: nodes}, None, {name: np.diff([0, *known]).tolist()}, {(name, name, name): edges})
+    return SampledSubgraph({name: nodes}, None, {name: np.diff([0, *known]).tolist()}, {(name, name, name): edges})

@@ -30,7 +30,7 @@ from gnnkit.pyg.negatives import SeededNegatives
 from gnnkit.pyg.pool import PooledTable, RowPool
 from gnnkit.pyg.relation import DrawRule, check_fanouts
 from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, EdgeType, SampledGraph, SampleOptions
-from gnnkit.pyg.subgraph import Growth, Subgraph, grow_one_type
+from gnnkit.pyg.subgraph import Growth, SampledSubgraph, grow_one_type
 
 _MAX_SEED = 2**63 - 1
 
@@ -181,7 +181,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         times = {} if seed_time is None else {ONE_NODE_TYPE: seed_time}
         return self._output(self._grow({ONE_NODE_TYPE: seed}, times))
 
-    def _grow(self, seeds: Mapping[str, Tensor], times: Mapping[str, Tensor]) -> Subgraph:
+    def _grow(self, seeds: Mapping[str, Tensor], times: Mapping[str, Tensor]) -> SampledSubgraph:
         key = int(torch.randint(_MAX_SEED, (1,), generator=self._generator))
         rule = DrawRule(self.replace, self.temporal_strategy == "last", self.threads)
         fanouts, num_hops = self._fanouts(), self.num_neighbors.num_hops
@@ -239,7 +239,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         ends = self._pooled(self._tensor(row)), self._pooled(self._tensor(col))
         return ends if self.sample_direction == "forward" else ends[::-1]
 
-    def _output(self, subgraph: Subgraph) -> SamplerOutput:
+    def _output(self, subgraph: SampledSubgraph) -> SamplerOutput:
         edges = subgraph.edges[ONE_EDGE_TYPE]
         row, col = self._ends(edges.row, edges.col)
         return SamplerOutput(
@@ -252,7 +252,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             num_sampled_edges=None if edges.counts is None else list(edges.counts),
         )
 
-    def _hetero_output(self, subgraph: Subgraph) -> HeteroSamplerOutput:
+    def _hetero_output(self, subgraph: SampledSubgraph) -> HeteroSamplerOutput:
         ends = {name: self._ends(edges.row, edges.col) for name, edges in subgraph.edges.items()}
         counts, induced = subgraph.counts, subgraph.counts is None
         edge_counts = {name: list(edges.counts or ()) for name, edges in subgraph.edges.items()}

@@ -129,7 +129,7 @@ def test_a_product_comes_first_where_this_costs_less() -> None:
 def test_nothing_that_a_model_does_not_ask_for_is_computed() -> None:
     adjacency, _ = of_block(make_graph(60), [1, 2, 3], self_loops=False)
     adjacency.aggregate(torch.ones(adjacency.edges.num_src, 4, dtype=torch.float64), reduce="mean")
-    assert not Degrees.of(adjacency._layers.graph.csc).made
+    assert not Degrees.of(adjacency._layers.graph.csc)._arrays
     assert "mean_edge_features" not in vars(adjacency._layers)
     assert not {"edge_ids", "_held_ids", "edge_features", "src_nodes"} & vars(adjacency).keys()
 

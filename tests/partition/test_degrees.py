@@ -41,7 +41,7 @@ def test_ranks_of_a_process_make_each_array_once(weighted: bool, monkeypatch: py
         every = list(pool.map(lambda _: found(csc), range(8)))
     assert every == [[*expected(csc)[:2], [False] * 4]] * 8
     assert len(made) == 1
-    assert set(Degrees.of(csc).made) == {"out_degree", "looped", *(["in_degree"] if weighted else [])}
+    assert set(Degrees.of(csc)._arrays) == {"out_degree", "looped", *(["in_degree"] if weighted else [])}
 
 
 @pytest.mark.parametrize("weighted", [True, False])
@@ -51,7 +51,7 @@ def test_those_of_the_parts_are_those_of_the_graph(weighted: bool, tmp_path: Pat
     save(list(cut_all(whole, parts)), tmp_path / "degrees")
     copy = CSC(whole.csc.indptr, whole.csc.indices, whole.csc.weight)
     Degrees.load(copy, tmp_path / "degrees")
-    assert {"out_degree", "looped"} <= set(Degrees.of(copy).made)
+    assert {"out_degree", "looped"} <= set(Degrees.of(copy)._arrays)
     assert found(copy) == expected(whole.csc)
 
 

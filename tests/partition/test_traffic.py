@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from partition_cases import GRIDS, cases, complete_graph, destinations, graphs, make_graph, random_graph
 
 from gnnkit.graph import Graph
-from gnnkit.partition import Grid, Partition, Steps, Traffic, column_shares, cut_all, make_grid, measure
+from gnnkit.partition import Grid, Partition, StepCounts, Traffic, column_shares, cut_all, make_grid, measure
 from gnnkit.partition.contiguous import Contiguous
 
 
@@ -45,7 +45,7 @@ def received(graph: Graph, partition: Partition, width: int) -> list[dict[str, l
     return steps
 
 
-def assert_steps(actual: Steps, expected: list[dict[str, int]]) -> None:
+def assert_steps(actual: StepCounts, expected: list[dict[str, int]]) -> None:
     for name in ("slice", "gather", "reduce", "unslice"):
         assert getattr(actual, name).tolist() == [steps[name] for steps in expected], name
     assert actual.total.tolist() == [sum(steps.values()) for steps in expected]

@@ -244,16 +244,16 @@ class FetchedLayers(LayerValues):
         self.weight = _of_edges(edges, "weight", shard.csc.weight)
         self.edge_features = _of_edges(edges, "features", shard.edge_features)
         mean = shard.mean_edge_features
-        if mean is not None and mean.shape[1]:
-            mean = rows["mean_edge_features"]
-        elif mean is not None:
-            mean = np.empty((len(rows), 0), mean.dtype)
-        self.mean_edge_features = None if mean is None else ValuesById(ids, mean)
+        self.mean_edge_features = None if mean is None else ValuesById(ids, _field(rows, "mean_edge_features", mean))
 
 
 def _of_edges(edges: npt.NDArray[Any], name: str, held: npt.NDArray[Any] | None) -> ValuesById | None:
     """Indexes a field of drawn edges by edge id, or returns None without it."""
     if held is None:
         return None
-    values = edges[name] if name in (edges.dtype.names or ()) else np.empty((len(edges), 0), held.dtype)
-    return ValuesById(edges["id"].astype(np.int64), values)
+    return ValuesById(edges["id"].astype(np.int64), _field(edges, name, held))
+
+
+def _field(records: npt.NDArray[Any], name: str, held: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns a field of records, or without it columns of width 0, like `held`."""
+    return records[name] if name in (records.dtype.names or ()) else np.empty((len(records), 0), held.dtype)
