@@ -158,6 +158,13 @@ class Task(ABC):
             outputs: [num_owned, width] outputs for this rank's nodes.
         """
 
+    def measure_progress(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        """Computes the metrics of an evaluation during training. Collective.
+
+        May omit test metrics that are expensive. Default: those of `measure`.
+        """
+        return self.measure(outputs, worker)
+
     def details(self, outputs: Tensor, worker: Worker) -> Json:
         """Returns the parts of `Classes` in `result.json`, by class number. Collective.
 

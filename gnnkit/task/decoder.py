@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 def dot(outputs: Tensor) -> Tensor:  # [..., 2, width] -> [...]
     """Scores embedding pairs by their dot product."""
-    return (outputs[..., 0, :] * outputs[..., 1, :]).sum(-1)
+    sources, destinations = outputs.unbind(-2)  # one gradient of both, where two indices would make two
+    return (sources * destinations).sum(-1)
 
 
 def score_all(sources: Tensor, items: Tensor, head: nn.Module | None) -> Tensor:  # [b, num_items]

@@ -6,7 +6,8 @@ number of ranks, so all metrics and lists are those of one rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,8 @@ from gnnkit.graph import Ids
 from gnnkit.sampler.links import Links
 from gnnkit.strategy import Worker
 
-_CELLS = 2**22  # numbers in memory at a time
+_CELLS, _CACHED = 2**22, 2**18  # numbers in memory at a time: at most, and so that they stay in the cache
+_SOURCES = 16  # in a block if memory allows, because each block reads all items
 Scorer = Callable[[Tensor, Tensor], Tensor]  # [b, width], [num_items, width] -> [b, num_items]
 
 
@@ -80,30 +82,35 @@ class ItemRanking:
         seen = {"val": training, "test": np.concatenate([training, links.val])}
         self._seen = {name: ItemLists.of(pairs, ends) for name, pairs in seen.items()}
         self._wanted = {name: ItemLists.of(getattr(links, name), ends) for name in seen}
-        self._by_popularity: dict[str, float] | None = None
+        self._by_popularity: dict[str, dict[str, float]] = {}  # by measured split
 
     @torch.no_grad()
-    def measure(self, outputs: Tensor, worker: Worker, scorer: Scorer) -> dict[str, float]:
+    def measure(self, outputs: Tensor, worker: Worker, scorer: Scorer, splits: Sequence[str]) -> dict[str, float]:
         """Averages recall, NDCG and MRR over the sources of held-out edges. Collective.
 
         Args:
             outputs: [num_owned, width] outputs for this rank's nodes.
             worker: This rank.
             scorer: Scores all items for some sources.
+            splits: Splits to measure.
         """
-        if self._by_popularity is None:
-            figures = self._measure(worker, lambda sources: self._popular_blocks(sources, worker))
-            self._by_popularity = {f"{split}_popularity_{name}": value for (split, name), value in figures.items()}
-        figures = self._measure(worker, lambda sources: self._blocks(outputs, worker, scorer, sources))
-        return {f"{split}_{name}": value for (split, name), value in figures.items()} | self._by_popularity
+        metrics: dict[str, float] = {}
+        for split in splits:
+            if split not in self._by_popularity:
+                blocks = functools.partial(self._popular_blocks, worker)
+                self._by_popularity[split] = self._measure(split, worker, blocks)
+            figures = self._measure(split, worker, functools.partial(self._blocks, outputs, worker, scorer))
+            figures |= {f"popularity_{name}": value for name, value in self._by_popularity[split].items()}
+            metrics |= {f"{split}_{name}": value for name, value in figures.items()}
+        return metrics
 
-    def popularity_figures(self) -> Mapping[str, float]:
+    def popularity_figures(self) -> dict[str, float]:
         """Returns the metrics when items are ranked by training edges.
 
-        Follows `measure`.
+        Follows `measure`, and covers the measured splits.
         """
-        prefix = "popularity_"
-        return {name.replace(prefix, ""): value for name, value in (self._by_popularity or {}).items()}
+        splits = self._by_popularity.items()
+        return {f"{split}_{name}": value for split, figures in splits for name, value in figures.items()}
 
     @torch.no_grad()
     def top(self, outputs: Tensor, worker: Worker, scorer: Scorer) -> TopItems | None:
@@ -126,20 +133,18 @@ class ItemRanking:
         return TopItems(items[order], values[order])
 
     def _measure(
-        self, worker: Worker, blocks: Callable[[Ids], Iterator[tuple[Ids, Tensor]]]
-    ) -> dict[tuple[str, str], float]:
-        """Averages the metrics by split. Collective."""
-        figures: dict[tuple[str, str], float] = {}
-        for split, wanted in self._wanted.items():
-            sources = np.flatnonzero(np.diff(wanted.indptr))
-            sums = torch.zeros(3, dtype=torch.float64, device=worker.device)
-            for block, scores in blocks(sources) if len(sources) else ():
-                sums += rank_block(scores, self._seen[split].cells(block), wanted.cells(block), self.k)
-            means = worker.comm.all_reduce(sums) / max(len(sources), 1)
-            if len(sources):
-                names = metric_names(self.k)
-                figures |= {(split, name): float(mean) for name, mean in zip(names, means, strict=True)}
-        return figures
+        self, split: str, worker: Worker, blocks: Callable[[Ids], Iterator[tuple[Ids, Tensor]]]
+    ) -> dict[str, float]:
+        """Averages a split's metrics. Empty without held-out edges. Collective."""
+        wanted = self._wanted[split]
+        sources = np.flatnonzero(np.diff(wanted.indptr))
+        if not len(sources):
+            return {}
+        sums = torch.zeros(3, dtype=torch.float64, device=worker.device)
+        for block, scores in blocks(sources):
+            sums += rank_block(scores, self._seen[split].cells(block), wanted.cells(block), self.k)
+        means = worker.comm.all_reduce(sums) / len(sources)
+        return {name: float(mean) for name, mean in zip(metric_names(self.k), means, strict=True)}
 
     def _blocks(self, outputs: Tensor, worker: Worker, scorer: Scorer, sources: Ids) -> Iterator[tuple[Ids, Tensor]]:
         """Yields sources and their scores [b, num_items], at least once. Collective.
@@ -159,7 +164,7 @@ class ItemRanking:
             reach, places = lookup.find(block + self.ends[0])
             yield block, scorer(reach(outputs)[places], items)
 
-    def _popular_blocks(self, sources: Ids, worker: Worker) -> Iterator[tuple[Ids, Tensor]]:
+    def _popular_blocks(self, worker: Worker, sources: Ids) -> Iterator[tuple[Ids, Tensor]]:
         """Yields sources with each item's number of training edges. Not collective."""
         scores = self.popularity.to(worker.device)
         for block in self._split(sources, worker):
@@ -167,7 +172,8 @@ class ItemRanking:
 
     def _split(self, sources: Ids, worker: Worker) -> Iterator[Ids]:
         """Yields this rank's blocks, equally many on all ranks."""
-        size = max(_CELLS // max(self.num_items * self._cost, 1), 1)
+        cells = max(self.num_items * self._cost, 1)
+        size = max(_CACHED // cells, min(_CELLS // cells, _SOURCES), 1)
         rank, num_ranks = worker.comm.rank, worker.comm.world_size
         for first in range(0, len(sources), size * num_ranks):
             yield sources[first + rank * size : first + (rank + 1) * size]
@@ -192,14 +198,15 @@ def rank_block(
     targets = scores[wanted]
     scores[seen], scores[wanted] = -torch.inf, -torch.inf
     best = torch.full((len(scores),), -torch.inf, dtype=scores.dtype, device=device)
-    best = best.scatter_reduce(0, rows, targets, "amax")[:, None]
-    ranks = 1 + (scores > best).sum(1).double() + 0.5 * (scores == best).sum(1)
+    best = best.scatter_reduce(0, rows, targets, "amax")
+    # A comparison of all scores is cheaper than two sums of Booleans.
+    ranks = 1 + 0.5 * (scores.shape[1] + torch.sign(scores - best[:, None]).sum(1, dtype=torch.float64))
     scores[wanted] = targets
     is_wanted = torch.zeros(scores.shape, dtype=torch.bool, device=device)
     is_wanted[wanted] = True
     hits = is_wanted.gather(1, scores.topk(k, dim=1).indices).double()
     gains = 1 / torch.log2(torch.arange(2, k + 2, dtype=torch.float64, device=device))
-    counts = is_wanted.sum(1)
+    counts = torch.bincount(rows, minlength=len(scores))
     ndcg = (hits @ gains) / gains.cumsum(0)[counts.clamp(max=k) - 1]
     return torch.stack([ndcg.sum(), (hits.sum(1) / counts).sum(), (1 / ranks).sum()])
 

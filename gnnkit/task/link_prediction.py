@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gnnkit.engine import derive
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, Ids
 from gnnkit.graph.attributes import warn_times
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import (
@@ -210,15 +210,26 @@ class LinkPrediction(Task):
         return link_losses(self.loss, self.score(outputs), labels, self.negatives)
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        return self._measure(outputs, worker, self.splits)
+
+    def measure_progress(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         assert worker.links is not None
+        return self._measure(outputs, worker, self.splits[:1] if len(worker.links.val) else self.splits)
+
+    def _measure(self, outputs: Tensor, worker: Worker, splits: Sequence[str]) -> dict[str, float]:
+        """Computes the metrics of some splits. Collective."""
+        links = worker.links
+        assert links is not None
         metrics: dict[str, float] = {}
-        for index, (split, pairs) in enumerate((("val", worker.links.val), ("test", worker.links.test))):
+        for split in splits:
+            pairs: Ids = getattr(links, split)
             if len(pairs):
-                scores = worker.comm.gather(held_out_scores(self.score, outputs, worker, worker.links, pairs, index))
+                number = self.splits.index(split)
+                scores = worker.comm.gather(held_out_scores(self.score, outputs, worker, links, pairs, number))
                 figures = ranking(torch.cat(scores)) if scores else {}
                 metrics |= {f"{split}_{name}": value for name, value in worker.comm.share(figures).items()}
         if (items := _item_ranking(self, worker)) is not None:
-            metrics |= items.measure(outputs, worker, functools.partial(score_all, head=self.head()))
+            metrics |= items.measure(outputs, worker, functools.partial(score_all, head=self.head()), splits)
         return metrics
 
     def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:

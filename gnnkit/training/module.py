@@ -394,7 +394,7 @@ class TrainingModule(hooks.OwnHooks):
                 self._look_at_loss(outputs)
             if split != "val":
                 return {}
-            measured = self.task.measure(outputs, worker)
+            measured = self.task.measure_progress(outputs, worker)
             self._judge(measured, outputs)
             return measured
 
