@@ -43,9 +43,9 @@ from torch_geometric.nn import HeteroConv, HGTConv, RGATConv, RGCNConv, SAGEConv
 import gnnkit
 from gnnkit.config import as_overrides
 from gnnkit.graph import Graph, Relation, Split
+from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.graph.schema import pack_tables
 from gnnkit.launch.processes import inline
-from gnnkit.prepare.inputs import with_inverse_edges
 
 WIDTH = 64  # hidden features of PyG's classes
 SHARES = 0.24, 0.06, 0.7  # of HGB

@@ -42,7 +42,7 @@ SPLIT = [0.6, 0.2, 0.2]
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
 _UNEVEN_CLASSES = 5  # ratio of class sizes
 _FEW_OF_CLASS = 5  # validation nodes of a class below which its score is noise
-RANKING_PATIENCE = 3  # evaluations, of which a run has one every 10 epochs
+RANKING_EPOCHS, RANKING_PATIENCE = 150, 3  # at most, and evaluations, of which a run has one every 10 epochs
 _LEARNED = "by trials: the graph is more informative than the columns. New nodes need a new run"
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file per option
 
@@ -317,9 +317,9 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
     else:
         yield KeyChoice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
     if _ranks_items(graph):
-        yield KeyChoice("model", "rgcn", "reads edges in both directions")
-        yield KeyChoice("model.num_layers", 3, "as in LightGCN")
-        yield KeyChoice("model.scalar", True, "linear layers without weights")
+        yield KeyChoice("model", "lightgcn", "linear layers without weights, for recommendations")
+        if small:
+            yield KeyChoice("task.supervision_share", 0.5, "of the edges in each epoch. The others pass messages")
         return
     types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
     if small and graph.num_relations > 1 and graph.labelled.any():
@@ -370,9 +370,9 @@ def _trainer(graph: Graph, task: str) -> Iterator[KeyChoice]:
         graph: The graph, with a split if it has labels.
         task: The task's name.
     """
-    yield KeyChoice("trainer.max_epochs", trials.MAX_EPOCHS, "at most")
+    yield KeyChoice("trainer.max_epochs", RANKING_EPOCHS if _ranks_items(graph) else trials.MAX_EPOCHS, "at most")
     if _ranks_items(graph):
-        yield KeyChoice("trainer.lr", 0.02, "learned rows train faster than weights")
+        yield KeyChoice("trainer.lr", 0.03, "learned rows train faster than weights")
         yield KeyChoice("trainer.patience", RANKING_PATIENCE, "evaluations without a better ranking end the training")
         return
     if (graph.split == Split.VAL).any() and graph.labelled.any():

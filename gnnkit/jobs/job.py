@@ -227,7 +227,8 @@ class OnRanks(Run):
             inputs=source.trains,
             reads_disk=not strategy.lacks(GatheredRows) and settings.inputs == "features" and source.trains,
             may_stay=may_stay(parts),
-            inverse_edges=source.reads_relations and not strategy.reads.all_edges and source.reads_inverse(parts.model),
+            inverse_edges=source.reads_relations
+            and source.holds_inverse(parts.model, in_batches=not strategy.reads.all_edges),
             untyped_model=_untyped(order),
             relational=source.reads_relations,
             rows_last=bool(strategy.lacks(GatheredRows)) and settings.inputs == "features" and source.trains,

@@ -171,15 +171,18 @@ class ModelSource:
             return None
         return None
 
-    def reads_inverse(self, model: object) -> bool:
-        """Returns whether the model's layers read inverse edges.
+    def holds_inverse(self, model: object, *, in_batches: bool) -> bool:
+        """Returns whether the graph must hold the reverse of each edge.
+
+        Batches need them for any model with inverse edges.
 
         Args:
             model: From `trial`. If it is None, the key `model.inverse` decides.
+            in_batches: Whether the strategy samples batches.
         """
         if model is None and self.python_model is None:
-            return bool(self.choice.arguments.get("inverse", False))
-        return bool(getattr(model, "inverse", False))
+            return in_batches and bool(self.choice.arguments.get("inverse", False))
+        return bool(getattr(model, "inverse" if in_batches else "undirected", False))
 
     def make_program(self) -> Program:
         """Makes a new program, if `trains` is false."""

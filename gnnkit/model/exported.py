@@ -100,6 +100,10 @@ class PlainLayers(Plain):
         loops = bool(getattr(self.model, "self_loops", False))
         relations = None if edge_type is None else (edge_type, TypeCounts.of(self.model).of_edges)
         rows, weight, features = self._rows(x), self._cast(edge_weight), self._cast(edge_attr)
+        if getattr(self.model, "undirected", False):
+            edge_index = torch.cat([edge_index, edge_index.flip(0)], 1)
+            weight = None if weight is None else torch.cat([weight, weight])
+            features, relations = None, None  # unread
         adjacency = TensorAdjacency(rows, edge_index, weight, features, relations, node_type, loops=loops)
         num_layers: int = self.model.num_layers  # type: ignore[assignment]
         return self.in_unit(self.model.forward(rows, [adjacency] * num_layers))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
-from torch.nn import functional as F
 
 from gnnkit.engine import AddedRelations, Adjacency, Pairs
 from gnnkit.errors import UserError
@@ -89,27 +88,6 @@ class OneHotConv(nn.Module):
         return pairs.sum_products(means, weights[:, columns])
 
 
-class ScalarConv(nn.Module):
-    """Computes (x + sum over relations of a_r times the mean over in-edges) / 2.
-
-    Initially each a_r is 1.
-    """
-
-    def __init__(self, width: int, num_relations: int, *, inverse: bool) -> None:
-        super().__init__()
-        self.width, self.inverse, self.weight = width, inverse, Parameter(torch.ones(num_relations))
-
-    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        return (adjacency.aggregate_relations(x, self._sum, inverse=self.inverse) + x[: adjacency.num_dst]) / 2
-
-    def _sum(self, means: Tensor, pairs: Pairs, columns: slice) -> Tensor:
-        sums = pairs.weighted_sum(means, self.weight)
-        if sums.shape[1] == self.width:
-            return sums
-        first, last, _ = columns.indices(self.width)  # ranks add up the rows of their columns
-        return F.pad(sums, (first, self.width - last))
-
-
 class RGCN(ConvModel):
     """The relational GCN (Schlichtkrull et al., ESWC 2018), for typed edges.
 
@@ -134,9 +112,6 @@ class RGCN(ConvModel):
             weights, as published for nodes without features.
         norm: Normalisation between convolutions: "none", "batch" over all nodes of
             a step, or "layer" over a node's features.
-        scalar: Whether each relation's weight is a number, and layers are linear, as
-            in LightGCN (He et al., SIGIR 2020) but with means and residuals. Inputs
-            have as many columns as outputs.
     """
 
     reads_relations = True
@@ -157,7 +132,6 @@ class RGCN(ConvModel):
         project: bool = False,
         one_hot: bool = False,
         norm: Norm = "none",
-        scalar: bool = False,
     ) -> None:
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
@@ -169,12 +143,7 @@ class RGCN(ConvModel):
         check_parts(bases, blocks, widths[1:] if one_hot else widths)
         if one_hot:
             _check_one_hot(blocks, project=project)
-        total, self.scalar = num_relations * (1 + inverse), scalar
-        if scalar:
-            flags = {"project": project, "one_hot": one_hot, "self_loop": not self_loop}
-            _check_scalar({"bases": bases, "blocks": blocks, **flags}, norm, in_features, num_classes)
-            self.convs = nn.ModuleList(ScalarConv(in_features, total, inverse=inverse) for _ in range(num_layers))
-            return
+        total = num_relations * (1 + inverse)
 
         def conv(a: int, b: int) -> nn.Module:
             return RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), inverse=inverse, own=self_loop)
@@ -182,12 +151,6 @@ class RGCN(ConvModel):
         rest = [conv(a, b) for a, b in pairwise(widths[1:])]
         one_hot_conv = functools.partial(OneHotConv, num_relations=total, bases=bases, inverse=inverse, own=self_loop)
         self.convs = nn.ModuleList([(one_hot_conv if one_hot else conv)(*widths[:2]), *rest])
-
-    def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
-        if not self.scalar:
-            return super().layer(index, x, adjacency)
-        out: Tensor = self.convs[index](self.drop(x, adjacency), adjacency)
-        return out
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         x = super().drop(x, adjacency)
@@ -202,17 +165,3 @@ def _check_one_hot(blocks: int | None, *, project: bool) -> None:
     if project or blocks is not None:
         what = "project=true" if project else f"blocks={blocks}"
         raise UserError(f"model.one_hot=true: the first layer multiplies nothing, so model.{what} must go")
-
-
-def _check_scalar(options: Mapping[str, object], norm: str, in_features: int, num_classes: int) -> None:
-    """Raises `UserError` for keys and widths that do not fit layers without weights."""
-    others = [key for key, value in options.items() if value]
-    if others or norm != "none":
-        raise UserError(
-            f"model.scalar=true: layers have no weights and are linear, so model.{[*others, 'norm'][0]} must go"
-        )
-    if in_features != num_classes:
-        raise UserError(
-            f"model.scalar=true: {in_features} columns of input rows, expected {num_classes}, the number of outputs; use "
-            f"inputs=learned with embedding={num_classes}"
-        )

@@ -18,6 +18,7 @@ from gnnkit.config.settings import Settings
 from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
+from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.launch.phases import phase
 from gnnkit.leader.plan.choose import Decision, describe, shape
 from gnnkit.partition.base import Partition
@@ -34,7 +35,6 @@ from gnnkit.prepare.inputs import (
     load,
     named,
     with_inputs,
-    with_inverse_edges,
     with_kept,
     with_names,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +11,14 @@ import numpy as np
 from gnnkit.config.settings import Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import (
-    EdgeColumns,
     Features,
     FeatureTable,
     Floats,
     Graph,
     PackedFeatures,
-    Relation,
     Schema,
     SparseFeatures,
 )
-from gnnkit.graph.csc import sort_edges
 from gnnkit.launch.phases import warnings_in_lines
 from gnnkit.partition.base import mix
 from gnnkit.partition.store.manifest import NODE_IDS
@@ -150,40 +146,6 @@ def _reverse_relations(graph: Graph) -> list[tuple[str, str]]:
     given, reverse = (np.bincount(types, hashed, len(names)) for hashed in hashes)
     pairs = itertools.combinations(np.flatnonzero(counts), 2)
     return [(names[i], names[j]) for i, j in pairs if (given[i], given[j]) == (reverse[j], reverse[i])]
-
-
-def with_inverse_edges(graph: Graph) -> Graph:
-    """Adds the reverse of each edge, with relations numbered after the given ones.
-
-    Batches then contain them as in-edges, which samplers draw like any others.
-    """
-    csc, names = graph.csc, graph.edge_type_names or ("",)
-    src, dst = np.asarray(csc.indices), np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-    types = np.zeros(csc.num_edges, np.int64) if graph.edge_types is None else graph.edge_types.astype(np.int64)
-    ends = np.append(src, dst), np.append(dst, src)
-    both, order = sort_edges(*ends, csc.num_nodes, csc.num_nodes, True, None)
-    columns = EdgeColumns({**graph.edge_columns, "relation": types})
-    added = EdgeColumns({**columns, "relation": types + len(names)})
-    columns = EdgeColumns.concat([columns, added]).take(order)
-    relations, inverse_names = _inverse_relations(graph.relations, names)
-    fields = {**columns.fields_of(Graph), "edge_type_names": (*names, *inverse_names), "relations": relations}
-    return replace(graph, csc=both.weighted(columns.get("weight")), **fields)
-
-
-def _inverse_relations(
-    relations: Sequence[Relation] | None, names: Sequence[str]
-) -> tuple[tuple[Relation, ...] | None, list[str]]:
-    """Returns all relations if they are known, with distinct names for inverse ones.
-
-    PyG's `ToUndirected` has already used the prefix `rev_`.
-    """
-    prefix = "rev_"
-    while True:
-        inverse = [Relation(end, f"{prefix}{name}", start) for start, name, end in relations or ()]
-        inverse_names = [relation.edge_type for relation in inverse] or [f"{prefix}{name}" for name in names]
-        if not {*names} & {*inverse_names}:
-            return None if relations is None else (*relations, *inverse), inverse_names
-        prefix += "rev_"
 
 
 def degree_features(graph: Graph) -> Floats:  # [num_nodes, 2]

@@ -122,8 +122,8 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
     check_types(needs.untyped_model, manifest.types)
     if needs.inverse_edges:
         raise UserError(
-            f"model.inverse=true: the store {root} has no inverse edges, which batches need: use model.inverse=false, "
-            "strategy=vertex_centric, or the original data set"
+            f"model.inverse=true: the store {root} has no inverse edges, which batches and model=lightgcn need: use "
+            "model.inverse=false, model=rgcn with strategy=vertex_centric, or the original data set"
         )
     if settings.inputs == "features" and needs.inputs:
         check_width(manifest.counts["features"])

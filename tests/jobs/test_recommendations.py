@@ -68,7 +68,7 @@ def run(folder: Path, **keys: Any) -> Any:
         comm="threads",
         inputs="learned",
         embedding=8,
-        model={"name": "rgcn", "scalar": True},
+        model="lightgcn",
         task=task,
         trainer=keys.pop("trainer", {"max_epochs": 15, "lr": 0.05}),
         output=str(folder),

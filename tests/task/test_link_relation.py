@@ -20,6 +20,7 @@ from gnnkit.config.settings import Choice
 from gnnkit.engine import ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation
+from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.jobs.models import ModelSource, Widths
 from gnnkit.model.gcn import GCN
 from gnnkit.model.hgt import HGT
@@ -28,7 +29,6 @@ from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.model.simple_hgn import SimpleHGN
 from gnnkit.partition import Grid
-from gnnkit.prepare.inputs import with_inverse_edges
 from gnnkit.sampler import FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
 from gnnkit.sampler.links import Links, codes, pairs_of
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
