@@ -227,6 +227,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "features.fill": ["median", "", None, 1],
     "features.text": ["text", "", None, 1],
     "embedding": [*COUNT, 2**70],
+    "label_inputs": [0, 1, -1, NAN, INF, "half"],
     "learned.scale": [0, -1, NAN, INF, 1e10],
     "learned.weight_decay": [-1, NAN, INF],
     "seed": [-1, 2**63, 1.0, "x"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +30,7 @@ def is_installed() -> bool:
 
 def fits(graph: Graph) -> bool:
     """Returns whether the columns and neighbours' means are few enough."""
-    return graph.num_nodes * (2 * graph.features.shape[1] + graph.num_classes) <= _MOST_CELLS
+    return bool(graph.num_nodes * (2 * graph.features.shape[1] + graph.num_classes) <= _MOST_CELLS)
 
 
 def columns(graph: Graph) -> Floats:  # [num_nodes, width]
@@ -63,6 +62,7 @@ def columns_and_means(graph: Graph) -> Floats:  # [num_nodes, width]
 
 def _label_columns(graph: Graph) -> Floats:  # [num_nodes, width]
     """Returns one-hot classes, or other labels as they are, with NaN for none."""
+    encoded: Floats
     if graph.labels.ndim == 1 and graph.labels.dtype.kind != "f":
         encoded = (graph.labels[:, None] == np.arange(graph.num_classes)).astype(np.float32)
     else:
@@ -131,7 +131,7 @@ class _Forest:
         self.labels = graph.labels if graph.labels.ndim == 1 else graph.labels[:, column]
         self.num_outputs = graph.num_classes if graph.labels.ndim == 1 else 1
         self.train_rows = np.flatnonzero(graph.labelled & (graph.split == Split.TRAIN))
-        options: dict[str, Any] = {"warm_start": True, "early_stopping": False, "random_state": seed}
+        options = {"warm_start": True, "early_stopping": False, "random_state": seed}
         if self.labels.dtype.kind == "f":
             self.train_rows = self.train_rows[~np.isnan(self.labels[self.train_rows])]
             self.model = HistGradientBoostingRegressor(**options)
@@ -149,7 +149,7 @@ class _Forest:
         if self.labels.dtype.kind == "f":
             predicted: Numbers = self.model.predict(rows)[:, None]
             return predicted
-        logs = np.log(np.maximum(self.model.predict_proba(rows), _LEAST))
+        logs: Numbers = np.log(np.maximum(self.model.predict_proba(rows), _LEAST))
         if self.num_outputs == 1:
             return logs[:, 1:] - logs[:, :1]
         outputs = np.full((len(rows), self.num_outputs), np.log(_LEAST))

@@ -120,7 +120,7 @@ def _columns(job: RankJob, trained: TrainedRun, schema: Schema) -> Sequence[str]
     if inputs == "degree":
         return _OF_DEGREE
     if facts is not None and facts.features is not None:
-        return facts.features
+        return [*facts.features, *(f"label {name}" for name in facts.label_classes or ())]
     width = job.settings.embedding or trained.worker.features.width
     names, tables = list(map(str, range(width))), schema.feature_tables or ()
     if len({table.first for table in tables}) > 1:

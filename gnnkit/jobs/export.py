@@ -78,6 +78,8 @@ def export(
 def _export(folder: Path, path: Path, model: nn.Module | ModelFactory | None, edge_weight: bool | None) -> None:
     write = _WRITERS[path.suffix]
     widths, known = weights.read(folder)[1], Inputs.load(folder)
+    if known is not None and known.label_classes is not None:
+        raise UserError("export: the model reads labels of training nodes (label_inputs), which its inputs have not")
     plain = _plain(weights.trained(folder, model), folder)
     name = type(plain.model).__name__
     weighted = _weighted(plain, known, folder) if edge_weight is None else edge_weight

@@ -285,6 +285,9 @@ _PLACE = Topic(
         "all of its rows in memory: use features.place=memory, or model=gcn, sage, gat, gin, rgat, simple_hgn or hgt": lambda s, p: (
             s.features.place == "disk" and p.strategy.lacks(GatheredRows) and not p.source.reads_sparse
         ),
+        "features.place=disk: label_inputs masks columns of rows in memory: use features.place=memory": lambda s, p: (
+            s.features.place == "disk" and s.label_inputs is not None
+        ),
         "features.place={s.features.place}: job=plan counts the rows of strategy={s.strategy.name} in memory: leave the "
         "section out": lambda s, p: s.job.reads_plan and p.strategy.reads.all_edges,
         "features.policy=lru: strategy={s.strategy.name} reads its rows sequentially, which makes "
@@ -325,6 +328,23 @@ _LEARNED_ROWS = Topic(
         ),
         "inputs=learned: the rows of a lost worker would be lost too: use sync.on_lost=stop": lambda s, p: (
             p.sync.on_lost == "continue"
+        ),
+    },
+)
+_LABEL_INPUTS = Topic(
+    lambda s, p: s.label_inputs is not None,
+    {
+        "label_inputs={s.label_inputs}: model={p.source.name} is iterated, not trained: remove the key": lambda s, p: (
+            not p.source.trains
+        ),
+        "label_inputs={s.label_inputs}: task={s.task.name} has no classes to encode: use "
+        "task=node_classification, or remove the key": lambda s, p: not getattr(p.task, "exclusive", False),
+        "label_inputs={s.label_inputs}: strategy={s.strategy.name} {lacks[LearnedInputs]}": lambda s, p: (
+            p.strategy.lacks(LearnedInputs)
+        ),
+        "label_inputs={s.label_inputs}: workers count the predicted nodes of each step together, unlike "
+        "sync={s.sync.name} with these options: use sync=all_reduce": lambda s, p: (
+            not p.sync.lockstep or p.sync.on_lost == "continue"
         ),
     },
 )
@@ -387,6 +407,7 @@ TOPICS = (
     _ROUNDED_ROWS,
     _PLACE,
     _LEARNED_ROWS,
+    _LABEL_INPUTS,
     _LOST_WORKERS,
     _RESTARTS,
     _LINK,

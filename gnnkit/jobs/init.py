@@ -44,6 +44,7 @@ _UNEVEN_CLASSES = 5  # ratio of class sizes
 _FEW_OF_CLASS = 5  # validation nodes of a class below which its score is noise
 RANKING_EPOCHS, RANKING_PATIENCE = 150, 3  # at most, and evaluations, of which a run has one every 10 epochs
 _LEARNED = "by trials: the graph is more informative than the columns. New nodes need a new run"
+_LABELS = "by trials: predictions need the labels of training nodes, too"
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file per option
 
 
@@ -177,7 +178,8 @@ def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
     fixed: dict[str, Any] = {
         key: known[key] for key in ("task", "inputs", "features.scale", "features.fill", "threads") if key in known
     }
-    planned, figure = trials.candidates(graph, known.get("inputs", "features")), _figure(graph, known["task"])
+    planned = trials.candidates(graph, known.get("inputs", "features"), known["task"])
+    figure = _figure(graph, known["task"])
     if figure is not None:
         planned = (*planned[:2], {**planned[0], "task.class_weights": "balanced"}, *planned[2:])
     return trials.run(settings, graphs, fixed, planned, one_way, figure)
@@ -211,6 +213,7 @@ def _replace_model(choices: list[KeyChoice], best: Mapping[str, Any], why: str) 
             why if key == "model" else by_key[key].why if key in by_key and by_key[key].value == value else "by trials"
         )
         reason = _LEARNED if (key, value) == ("inputs", "learned") and reason == "by trials" else reason
+        reason = _LABELS if key == "label_inputs" else reason
         by_key[key] = KeyChoice(key, value, reason)
     return list(by_key.values())
 

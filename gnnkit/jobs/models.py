@@ -277,6 +277,7 @@ def dense_readers(settings: Settings, source: ModelSource, strategy: ExecutionSt
     readers = {
         f"strategy={settings.strategy.name}": not strategy.lacks(SparseRows),
         f"model={source.name}": source.reads_sparse,
+        f"label_inputs={settings.label_inputs}": settings.label_inputs is None,
         f"features.place={settings.features.place}": settings.features.place != "disk",
         f"comm={settings.comm.name}": settings.comm.name != "nccl",  # sparse products run on the CPU
     }

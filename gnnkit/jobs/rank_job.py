@@ -34,6 +34,7 @@ from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.task.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.training.embedding import Embedding
+from gnnkit.training.label_inputs import LabelInputs
 from gnnkit.utils.storage import bring_pages
 
 T = TypeVar("T")
@@ -208,6 +209,11 @@ class RankJob:
         decay = (self.settings.trainer.weight_decay or 0.0) if getattr(model, "decays_rows", False) else 0.0
         rows = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed, learned.scale)
         return Embedding(rows, strategy.tally, decay if learned.weight_decay is None else learned.weight_decay)
+
+    def label_inputs(self, worker: Worker) -> LabelInputs | None:
+        """Returns which input columns are labels, or None if none are."""
+        share = self.settings.label_inputs
+        return None if share is None else LabelInputs(share, worker.shard.num_classes)
 
     def make_model(self, worker: Worker, widths: Widths, task: Task, *, exchanges: bool) -> nn.Module:
         """Makes the model with the leader's parameters and buffers. Collective.

@@ -240,6 +240,7 @@ def make_module(
         job.evaluation(worker, model, learned=learned, splits=measured_splits(task), scratch=scratch),
         task=task,
         embedding=embedding,
+        label_inputs=job.label_inputs(worker),
         optimizer=settings.optimizer,
         lr=settings.learning_rate(model),
         weight_decay=_weight_decay(job, worker, task, model),

@@ -139,6 +139,8 @@ class _Base:
         """Raises `UserError` for a graph or a model without a place for new nodes."""
         if settings.inputs == "learned":
             raise UserError("inputs=learned: rows were learned for the nodes of training: train with features")
+        if settings.label_inputs is not None:
+            raise UserError("label_inputs: a request has no labels: use job=predict on the graph with the new nodes")
         if graph.schema.several or graph.csc.weight is not None or graph.edge_features is not None:
             raise UserError(
                 "the graph has types, weights or features of edges, which a request has not: use job=predict on the graph "

@@ -46,6 +46,7 @@ _GAT: Keys = {"model": "gat", "model.hidden": 8, "model.dropout": 0.6, "trainer.
 _SHY: Keys = {"model.dropout": 0.8, "trainer.weight_decay": 1e-3}
 _ROW: Keys = {"features.scale": "row"}
 _LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # for graphs whose structure is more informative than the columns
+_LABELS: Keys = {**_SAGE, "label_inputs": 0.5}
 _RELATIONS: tuple[Keys, ...] = tuple(
     {"model": model, "types": "read", "trainer.weight_decay": decay}
     for model, decay in (("rgat", 5e-4), ("rgcn", 0), ("hgt", 0), ("rgcn", 5e-4))
@@ -54,6 +55,7 @@ _TABLE: tuple[Keys, ...] = (
     _SAGE,
     _GCN,
     _LEARNED,
+    _LABELS,
     {**_SAGE, "model.dropout": 0.2},
     {**_SAGE, "model.num_layers": 3},
     {**_SAGE, "model.norm": "batch"},
@@ -66,6 +68,7 @@ _WORDS: tuple[Keys, ...] = (
     _GCN,
     {**_GCN, **_SHY, **_ROW},
     {**_SAGE, **_ROW},
+    {**_LABELS, **_ROW},
     {**_GCN, "trainer.weight_decay": 0},
     {**_GAT, **_ROW},
     _SAGE,
@@ -78,6 +81,7 @@ _COUNTS: tuple[Keys, ...] = (  # for dense word counts
     _GCN,
     {**_GCN, "trainer.weight_decay": 0},
     {**_SAGE, **_ROW},
+    _LABELS,
     _GAT,
     {**_GCN, "model.dropout": 0.8},
     _SAGE,
@@ -186,19 +190,21 @@ class Trials:
         write_atomically(folder / FILE, buffer.getvalue().encode())
 
 
-def candidates(graph: Graph, inputs: str) -> tuple[Keys, ...]:
+def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> tuple[Keys, ...]:
     """Returns the configurations to try, the most promising first.
 
     Args:
         graph: The graph.
         inputs: The configuration key.
+        task: The task's name. Labels are inputs of node classification only.
     """
-    if inputs != "features":
-        keys_to_try = tuple(candidate for candidate in _TABLE if not learns(candidate))
-    elif is_table(graph):
-        keys_to_try = _TABLE
-    else:
-        keys_to_try = _WORDS if filled(graph.features) < _FEW else _COUNTS
+    from_columns = inputs == "features"
+    words = _WORDS if from_columns and filled(graph.features) < _FEW else _COUNTS
+    keys_to_try = _TABLE if not from_columns or is_table(graph) else words
+    unread = set() if from_columns else {"inputs", "label_inputs"}
+    if task != "node_classification" or len(graph.schema.node_types) > 1:
+        unread.add("label_inputs")
+    keys_to_try = tuple(one for one in keys_to_try if not unread & one.keys())
     if graph.schema.several:
         relations = _RELATIONS if graph.num_relations > 1 else ()
         keys_to_try = (*relations, *({**candidate, "types": "ignore"} for candidate in keys_to_try))

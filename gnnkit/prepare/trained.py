@@ -14,7 +14,7 @@ import numpy as np
 from gnnkit.config.settings import Settings
 from gnnkit.dataset.base import both_ways
 from gnnkit.errors import UserError
-from gnnkit.graph import Features, Graph
+from gnnkit.graph import Features, Graph, Split
 from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts
 from gnnkit.prepare.run_partition import resumed_folder
 from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, warn_of_edges
@@ -42,6 +42,7 @@ class Inputs:
     text: str = "one_hot"  # one of TEXTS: how unseen text values are handled
     edge_category_of: list[str] | None = None  # as `category_of`, for `edge_features`
     node_types: list[str] | None = None  # names in the order of ids. None: one type, or saved by an earlier version
+    label_classes: list[str] | None = None  # [k] classes of the last k columns (`label_inputs`). None: no such columns
     edge_weight: bool | None = None  # whether edges have weights. None: saved by an earlier version
 
     @classmethod
@@ -81,7 +82,7 @@ class Inputs:
 
     @property
     def all_names(self) -> tuple[list[str] | None, ...]:
-        columns = self.features, self.edge_features, self.category_of, self.edge_category_of
+        columns = self.features, self.edge_features, self.category_of, self.edge_category_of, self.label_classes
         return *columns, self.edge_types, self.node_types
 
     @property
@@ -107,7 +108,7 @@ class Inputs:
         rows = self.scale.apply_to(filled)
         for line in self.scale.describe_clipped(filled):
             print(f"gnnkit: warning: {line}", file=sys.stderr)
-        return with_columns(graph, rows)
+        return _with_labels(with_columns(graph, rows), self.label_classes)
 
     def check_node_types(self, names: Sequence[str], folder: Path) -> None:
         """Raises `UserError` unless node types are those of training, in its order.
@@ -161,6 +162,33 @@ def with_columns(graph: Graph, table: NumericTable) -> Graph:
     )
 
 
+def _classes_of(graph: Graph) -> list[str]:
+    """Returns the names or numbers of classes."""
+    return [*map(str, graph.class_names or range(graph.num_classes))]
+
+
+def _with_labels(graph: Graph, classes: list[str] | None) -> Graph:
+    """Appends the training nodes' one-hot labels to the features, if models read them.
+
+    Raises `UserError` for a graph without such labels, or with other classes.
+    """
+    if classes is None or graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":  # which the task rejects
+        return graph
+    if len(graph.schema.node_types) > 1:
+        raise UserError("label_inputs: labels are columns of one node type, and the graph has several: remove the key")
+    known = graph.labelled & (graph.split == Split.TRAIN)
+    if not known.any() or _classes_of(graph) != classes:
+        raise UserError(
+            f"label_inputs: the model reads the labels of training nodes, in the classes {shown(', '.join(classes))}, and "
+            f"the graph has {known.sum():,} of these nodes, in the classes {shown(', '.join(_classes_of(graph)))}: give it "
+            "these labels with the split train"
+        )
+    encoded = (graph.labels[:, None] == np.arange(len(classes))) & known[:, None]
+    rows = np.asarray(graph.features)
+    rows = np.concatenate([rows, encoded.astype(rows.dtype)], 1)
+    return replace(graph, features=rows, feature_names=None, category_of=None)
+
+
 def fit(settings: Settings, graph: Graph) -> tuple[ColumnTransform, FilledTable, list[str]]:
     """Fits a new model's transform. Returns it, the filled columns, and lines.
 
@@ -195,10 +223,11 @@ def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, 
         table = NumericTable.of_nodes(graph)
         filled = FilledTable.create(table, transform.fill, folder)
         lines = [*transform.fill.describe(table), *transform.scale.describe_clipped(filled)]
+    classes = None if settings.label_inputs is None else _classes_of(graph) if trained is None else facts.label_classes
     if settings.job.keeps_inputs:
         facts = replace(Inputs.of(graph, settings.inputs), scale=transform.scale, fill=transform.fill, text=text)
-        facts.save(run_folder)
-    return with_columns(graph, transform.scale.apply_to(filled)), lines
+        replace(facts, label_classes=classes).save(run_folder)
+    return _with_labels(with_columns(graph, transform.scale.apply_to(filled)), classes), lines
 
 
 def _load_trained(settings: Settings) -> tuple[Inputs, Path] | None:
@@ -221,6 +250,8 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, 
         run_folder: The run folder.
         root: The store.
     """
+    if settings.label_inputs is not None:
+        raise UserError(f"label_inputs: the store {root} has no columns of labels: use the original data set")
     stored = Inputs._from_dict(plain)
     if (trained_facts := _load_trained(settings)) is not None:
         trained, folder = trained_facts

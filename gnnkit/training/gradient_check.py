@@ -73,8 +73,7 @@ class GradientCheck:
             return None
         if strategy.steps.drift or (sync is not None and (sync.drifts or not sync.lockstep)):
             average_parameters(model, comm, module.worker.weight)
-        if module.embedding is not None:
-            batch = replace(batch, x=module.batch.x)
+        batch = module.filled(batch) if module.embedding is None else replace(batch, x=module.batch.x)
         with strategy.tally.paused():
             loss = loss_of(model, module.task, batch, 0)
             local = torch.autograd.grad(loss, trainable(model), allow_unused=True, materialize_grads=True)

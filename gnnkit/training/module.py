@@ -29,6 +29,7 @@ from gnnkit.training.embedding import Embedding
 from gnnkit.training.evaluated import Evaluated
 from gnnkit.training.exact_finish import ExactFinish
 from gnnkit.training.joint import JointLoss
+from gnnkit.training.label_inputs import LabelInputs
 from gnnkit.training.logged import UserLog
 from gnnkit.training.metrics import join_metrics
 from gnnkit.training.schedule import Schedules, clip
@@ -144,6 +145,7 @@ class TrainingModule(hooks.OwnHooks):
         evaluation: Computes the owned nodes' logits.
         task: Computes losses and metrics. Default: node classification.
         embedding: The learned input rows. Default: input rows are features.
+        label_inputs: Hides labels among the features. Default: features have none.
         optimizer: A key of `settings.OPTIMIZERS`.
         lr: Learning rate.
         weight_decay: L2 penalty on the model's decayed parameters.
@@ -164,6 +166,7 @@ class TrainingModule(hooks.OwnHooks):
         *,
         task: Task | None = None,
         embedding: Embedding | None = None,
+        label_inputs: LabelInputs | None = None,
         optimizer: str,
         lr: float,
         weight_decay: float,
@@ -176,7 +179,7 @@ class TrainingModule(hooks.OwnHooks):
         super().__init__()
         self.final_average, self.exact_finish = final_average, exact_finish
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
-        self.task, self.embedding = task or NodeClassification(), embedding
+        self.task, self.embedding, self.label_inputs = task or NodeClassification(), embedding, label_inputs
         self.schedule, self.clip_norm, self.accumulate = schedule, clip_norm, accumulate
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
@@ -318,7 +321,9 @@ class TrainingModule(hooks.OwnHooks):
         return [parameter for parameter in named.values() if parameter.requires_grad]
 
     def filled(self, batch: Batch) -> Batch:
-        """Returns the batch with learned input rows, if any. Collective."""
+        """Returns the batch with learned input rows or hidden labels. Collective."""
+        if self.label_inputs is not None:
+            return self.label_inputs.fill(batch, self.worker, self.current_epoch)
         return batch if self.embedding is None else self.embedding.fill(batch)
 
     @property

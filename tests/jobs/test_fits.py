@@ -21,7 +21,7 @@ LEARNED, LOST = "inputs=learned", "sync.on_lost=continue"
 SERVERS, ASYNC, LEADER = "sync=parameter_server", "sync.mode=async", "sync=leader"
 LINKS, TRAINED = "task=link_prediction", "checkpoint=RUN"
 OF_EDGES = "a module of (x, edge_index)"  # takes the place of the configured model
-ON_DISK = "features.place=disk"
+ON_DISK, LABELS = "features.place=disk", "label_inputs=0.5"
 LINK = "comm.link={gigabits:1,milliseconds:1}"
 TORCHRUN = {
     "RANK": "0",
@@ -67,6 +67,7 @@ REFUSED = [
     [PRESET, "strategy.correction=llcg", "features.place=memory"],
     [FULL, "features.place=mapped"],
     [FULL, ON_DISK, "model=gine"],
+    [FULL, ON_DISK, LABELS],
     [FULL, ON_DISK, "job=plan"],
     [FULL, ON_DISK, "features.policy=lru"],
     [SAMPLED, ON_DISK, "sampler=metropolis_hastings", "sampler.target=similarity"],
@@ -76,6 +77,10 @@ REFUSED = [
     [PRESET, LEARNED],
     [SAMPLED, LEARNED, SERVERS, ASYNC],
     [SAMPLED, LEARNED, LEADER, LOST],
+    [*PROGRAM, LABELS],
+    [FULL, "task=regression", LABELS],
+    [PRESET, LABELS],
+    [SAMPLED, SERVERS, ASYNC, LABELS],
     [SAMPLED, LOST, LEADER, "strategy.features=partitioned"],
     [FULL, LOST, LEADER],
     [SAMPLED, LOST, LEADER, OF_EDGES],

@@ -21,6 +21,8 @@ POLICIES = ("exact", "static", "lru")  # cache policies for rows on disk
 DEFAULT_EMBEDDING = 64  # width of a learned row
 MAX_SCALE = 1e6  # largest standard deviation of initial learned rows
 
+LabelShare = Annotated[float, functools.partial(real, above=0, below=1)]  # of the training nodes
+
 FEATURES = OnlyWith("inputs=features", lambda s: s.inputs == "features")
 LEARNED = OnlyWith("inputs=learned", lambda s: s.inputs == "learned")
 ROWS = by_job(lambda job: job.reads_rows)

@@ -18,6 +18,7 @@ from gnnkit.config.settings.inputs import (
     LEARNED,
     TYPES,
     FeaturesSettings,
+    LabelShare,
     LearnedSettings,
 )
 from gnnkit.config.settings.jobs import CompareSettings, InitSettings, LeaderSettings, LinkSettings, PlanSettings
@@ -83,6 +84,7 @@ class Settings:
     input_rows: Annotated[str, names(INPUT_ROWS), FEATURES]
     features: FeaturesSettings
     embedding: Annotated[_Width | None, LEARNED]  # width of a learned row. None: rows are not learned
+    label_inputs: Annotated[LabelShare | None, FEATURES, by_job(lambda job: job.reads_rows)]  # None: no labels
     learned: LearnedSettings
     seed: Annotated[int, functools.partial(whole, low=0, high=2**63 - 1)]
     workers: _Workers  # training ranks
