@@ -221,7 +221,7 @@ def test_every_model_is_written_where_edges_have_features_types_and_weights(
     tmp_path: Path, name: str, suffix: str, exporter: Any
 ) -> None:
     widths = Widths(WIDTH, CLASSES, EDGE_WIDTH, TYPES)
-    source = ModelSource(Choice("model", name, {}))
+    source = ModelSource(Choice("model", name, {"num_layers": 2}))
     run = saved(tmp_path / "run", source.make_model(widths, 0), widths)
     path = gnnkit.export(run, tmp_path / f"m.{suffix}", model=source.make_model(widths, 1), edge_weight=True)
     model = gnnkit.load(run, source.make_model(widths, 1))

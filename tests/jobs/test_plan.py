@@ -182,12 +182,11 @@ def test_words_and_messages_planned_are_those_counted(name: str, shapes: Shapes)
 @few(
     "name,grid,workers,rows",
     [
-        (name, grid, workers, rows)
-        for name in ("gcn", "sage", "gin", "gat")
-        for grid, workers in (("1d", 4), ("2d", 4), ("3d", 8))
-        for rows in ("dense", "sparse")
+        (name, grid, workers, ("dense", "sparse")[(i + j) % 2])
+        for i, name in enumerate(("gcn", "sage", "gin", "gat"))
+        for j, (grid, workers) in enumerate((("1d", 4), ("2d", 4), ("3d", 8)))
     ],
-    default=[("gcn", "2d", 4, "sparse"), ("sage", "1d", 4, "dense"), ("gat", "1d", 4, "sparse")],
+    default=[("gcn", "2d", 4, "sparse"), ("sage", "1d", 4, "sparse"), ("gin", "1d", 4, "dense")],
 )
 def test_bytes_planned_in_bfloat16_are_those_sent(name: str, grid: str, workers: int, rows: str, tmp_path: Any) -> None:
     keys: dict[str, Any] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,20 +51,34 @@ GRAPH = with_lone_relations(check_graph())
 UNWEIGHTED = replace(GRAPH, csc=GRAPH.csc.weighted(None))
 
 
+def options_of(model: str, inverse: bool) -> dict[str, Any]:
+    """Returns the keys of a run of three epochs that writes logits."""
+    options = {"name": model, "hidden": 4, "num_layers": 2, "inverse": inverse, "dropout": 0.0}
+    return {"model": options, "write": ["logits"], "trainer": {"max_epochs": 3, "precision": 64, "lr": 0.1}}
+
+
+@pytest.fixture(scope="module")
+def full_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool], Any]:
+    """Trains on the full graph, once for each model."""
+    return functools.cache(
+        lambda model, inverse: run(
+            tmp_path_factory.mktemp("full"), GRAPH, strategy="vertex_centric", **options_of(model, inverse)
+        )
+    )
+
+
 @pytest.mark.slow
 @few("name", STRATEGIES, default=["shared", "joint"])
 @few("model", ["rgcn", "rgat", "simple_hgn", "hgt"], default=["rgcn", "hgt"])
 @few("inverse", [False, True], default=[True])
 def test_batches_of_all_neighbours_compute_what_the_full_graph_does(
-    tmp_path: Path, name: str, model: str, inverse: bool
+    tmp_path: Path, name: str, model: str, inverse: bool, full_run: Callable[[str, bool], Any]
 ) -> None:
-    options = {"name": model, "hidden": 4, "num_layers": 2, "inverse": inverse, "dropout": 0.0}
-    one_step = {"model": options, "write": ["logits"], "trainer": {"max_epochs": 3, "precision": 64, "lr": 0.1}}
     everything = {**STRATEGIES[name], "batch_size": 1000}
-    sampled = run(tmp_path / "sampled", GRAPH, strategy=everything, sampler=ALL, **one_step)
-    full = run(tmp_path / "full", GRAPH, strategy="vertex_centric", **one_step)
+    sampled = run(tmp_path, GRAPH, strategy=everything, sampler=ALL, **options_of(model, inverse))
+    full = full_run(model, inverse)
     assert sampled["train_loss"] == pytest.approx(full["train_loss"], rel=1e-10)
-    logits = [np.load(tmp_path / folder / "logits.npy") for folder in ("sampled", "full")]
+    logits = [np.load(result.folder / "logits.npy") for result in (sampled, full)]
     assert_allclose(*logits, rtol=1e-8, atol=1e-9)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +74,24 @@ def train(folder: Path, name: str, **keys: Any) -> Any:
     return train_on_threads(data_of(name), MODELS[name](), folder, 3, **{"trainer": trainer, **keys})
 
 
+@pytest.fixture(scope="module")
+def full_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """Trains on the full graph, once for each model."""
+    return functools.cache(lambda name: train(tmp_path_factory.mktemp("full"), name, write=["logits"]))
+
+
 @pytest.mark.slow
 @few("strategy", ["shared", "features", "partitioned", "joint"], default=["shared", "joint"])
 @few("name", MODELS, default=["HGT", "HeteroConv", "RGCN"])
-def test_batches_of_all_neighbours_train_as_the_full_graph(tmp_path: Path, name: str, strategy: str) -> None:
+def test_batches_of_all_neighbours_train_as_the_full_graph(
+    tmp_path: Path, name: str, strategy: str, full_run: Callable[[str], Any]
+) -> None:
     everything = {"name": "neighbor", "fanouts": [-1] * HOPS}
     keys = {"strategy": STRATEGIES[strategy], "sampler": everything}
-    sampled = train(tmp_path / "sampled", name, write=["logits"], **keys)
-    full = train(tmp_path / "full", name, write=["logits"])
+    sampled, full = train(tmp_path, name, write=["logits"], **keys), full_run(name)
     assert sampled["train_loss"] == pytest.approx(full["train_loss"], rel=1e-10)
     assert sampled["test_accuracy"] == full["test_accuracy"]
-    logits = [np.load(tmp_path / folder / "logits.npy") for folder in ("sampled", "full")]
+    logits = [np.load(result.folder / "logits.npy") for result in (sampled, full)]
     assert_allclose(*logits, rtol=1e-8, atol=1e-9)
 
 
