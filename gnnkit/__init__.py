@@ -142,7 +142,7 @@ def predict(
 
 def explain(
     checkpoint: str | Path,
-    nodes: Sequence[int | str],
+    nodes: int | str | Sequence[int | str],
     graph: Graph | Any = None,
     *,
     model: nn.Module | Callable[[int, int], nn.Module] | None = None,
@@ -156,7 +156,7 @@ def explain(
 
     Args:
         checkpoint: The run folder of the training.
-        nodes: Ids of the nodes, as in the column `id` of predictions.
+        nodes: A node's id, or several, as in the column `id` of predictions.
         graph: As for `predict`.
         model: As for `predict`.
         overrides: Further keys, as on the command line.
@@ -167,7 +167,7 @@ def explain(
         The result, with the fidelity. Its `folder` contains the tables
         `explained_features.csv` and `explained_neighbours.csv`, and `report.html`.
     """
-    chosen = {"job": "explain", "nodes": list(nodes), **keys}
+    chosen = {"job": "explain", "nodes": nodes if isinstance(nodes, int | str) else list(nodes), **keys}
     return predict(checkpoint, graph, model=model, overrides=overrides, folder=folder, **chosen)
 
 

@@ -93,6 +93,12 @@ class CSC:
     def num_edges(self) -> int:
         return len(self.indices)
 
+    def in_edges(self, nodes: Ids) -> tuple[Ids, Ids]:
+        """Returns the positions of nodes' in-edges, node by node, and their counts."""
+        first, degree = self.indptr[nodes], self.indptr[nodes + 1] - self.indptr[nodes]
+        start = np.cumsum(degree) - degree
+        return np.repeat(first - start, degree) + np.arange(degree.sum()), degree
+
     def transpose(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
         """Reverses every edge.
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt, StrictStr
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gnnkit.errors import UserError
-from gnnkit.jobs.served import NewNode, ServedRun
+from gnnkit.jobs.new_nodes import NewNode
+from gnnkit.jobs.served import ServedRun
 from gnnkit.utils.documents import Json
 
 MAX_IDS, MAX_NEW, MAX_EDGES = 10_000, 1_000, 100_000  # of a request
 MAX_BYTES = 16 * 2**20  # of a request's body
+MAX_LINES = 3  # listed errors of an invalid request
 
+FeatureCell = FiniteFloat | StrictStr | None
 NodeId = StrictInt | Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+_TYPES = ("int", "float", "str", "constrained-str")  # in the places of pydantic's errors
 
 
 class _Body(BaseModel):
@@ -33,7 +40,7 @@ class Node(_Body):
     """A new node."""
 
     id: NodeId
-    features: list[FiniteFloat] = []
+    features: list[FeatureCell] | dict[str, FeatureCell] = []
 
 
 class NewNodes(_Body):
@@ -50,6 +57,15 @@ def application(run: ServedRun) -> FastAPI:
     """
     app = FastAPI(title="gnnkit", docs_url=None, redoc_url=None)  # both pages load scripts from the network
     app.add_middleware(_BoundedBody)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        """Leaves out the values, which may be large, or have no form in JSON."""
+        lines: dict[str, list[str]] = {}
+        for one in error.errors():
+            lines.setdefault(_place(one["loc"]), []).append(one["msg"])
+        detail = "; ".join(f"{place}: {' or '.join(texts)}" for place, texts in [*lines.items()][:MAX_LINES])
+        return JSONResponse({"detail": detail}, 422)
 
     @app.get("/health")
     def health() -> Json:
@@ -71,6 +87,11 @@ def application(run: ServedRun) -> FastAPI:
             raise HTTPException(422, str(error)) from error
 
     return app
+
+
+def _place(steps: Sequence[int | str]) -> str:
+    """Returns where a value stands in a body, without the types that were tried."""
+    return ".".join(str(step) for step in steps[1:] if "[" not in str(step) and step not in _TYPES) or "body"
 
 
 class _BoundedBody:

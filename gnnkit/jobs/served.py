@@ -3,45 +3,43 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gnnkit import config
 from gnnkit.config.settings import Settings, settle
+from gnnkit.engine import BlockLayers
 from gnnkit.errors import UserError
-from gnnkit.graph import Floats, Graph, Ids
+from gnnkit.graph import Graph, Ids
 from gnnkit.jobs import weights
 from gnnkit.jobs.models import ModelFactory
+from gnnkit.jobs.new_nodes import NewColumns, NewNode, NodeId, ReadPart
+from gnnkit.model.adapt import adapted
+from gnnkit.model.parameters import dtype_of
 from gnnkit.model.plain import on_plain
-from gnnkit.prepare.inputs import with_inputs, with_names
+from gnnkit.model.unchanged import EdgeIndexModel
+from gnnkit.partition.degrees import Degrees
+from gnnkit.prepare.inputs import degree_rows, with_names
 from gnnkit.prepare.trained import Inputs
+from gnnkit.sampler import FullSampler
 from gnnkit.task import NodeTask, Task, numbered
 from gnnkit.utils.documents import Json
 
-NodeId = int | str
 PREDICTIONS, PROBABILITIES = "predictions", "probabilities"
-
-
-@dataclass(frozen=True, slots=True)
-class NewNode:
-    """A node that the graph does not have."""
-
-    id: NodeId
-    features: Sequence[float]  # raw, in the graph's column order
 
 
 class ServedRun:
     """Predicts for a graph's nodes by id, and for new nodes by their edges.
 
     Predictions by id are the rows that `job=predict` has written. For new nodes, the
-    model computes the graph with these nodes, one call at a time.
+    model computes the rows that their outputs depend on, one call at a time.
     """
 
     def __init__(
@@ -90,9 +88,8 @@ class ServedRun:
             edges: Source and destination ids of their edges, in each direction that the
                 graph has. At least one end is new.
         """
-        with self._lock, torch.no_grad():
-            graph = self._base.extended(nodes, edges, self._place)
-            rows = self._outputs(graph)[self.num_nodes :]
+        with self._lock, torch.no_grad(), _one_thread():
+            rows = self._outputs(nodes, self._base.ends(nodes, edges, self._place))
             ids = np.array([node.id for node in nodes], object)
             columns = dict(self._task.columns(self._task.predict(rows).numpy(), ids, self._names))
             if PROBABILITIES in written_by(self._settings):
@@ -103,16 +100,25 @@ class ServedRun:
         }
         return [{name: values[place] for name, values in plain.items()} for place in range(len(nodes))]
 
-    def _outputs(self, graph: Graph) -> torch.Tensor:
-        facts, inputs = Inputs.load(self._folder), self._settings.inputs
-        if facts is not None:
-            graph = facts.read(graph, self._folder)
-        out: torch.Tensor = self._trained(*on_plain(self._trained, with_inputs(graph, inputs)))
-        return out
+    def _outputs(self, nodes: Sequence[NewNode], ends: Ids) -> Tensor:  # [num_new, width]
+        """Computes the model for the nodes that the new nodes' outputs depend on.
+
+        How far a module of (x, edge_index) reads is unknown, so it reads the graph.
+        """
+        model, base, seeds = self._trained, self._base, np.arange(len(nodes))
+        hops = None if isinstance(model, EdgeIndexModel) else int(model.num_layers)  # type: ignore[arg-type]
+        part = ReadPart.of(base.graph.csc, len(nodes), ends, hops)
+        x = base.rows(nodes, part, dtype_of(model))
+        if hops is None:
+            return model(*on_plain(model, x, part.graph))[: len(nodes)]  # type: ignore[no-any-return]
+        batch = FullSampler(num_hops=hops, threads=1).sample(part.graph.csc, seeds, key=0)
+        layers = BlockLayers(part.graph, model, x.dtype, x.device).layers(batch.blocks, key=0)
+        return model(x[torch.from_numpy(batch.input_nodes.astype(np.int64))], layers)  # type: ignore[no-any-return]
 
     @cached_property
     def _trained(self) -> nn.Module:
-        return weights.trained(self._folder, self._model)
+        model: nn.Module = adapted(weights.trained(self._folder, self._model))
+        return model.eval()
 
     @cached_property
     def _task(self) -> NodeTask:
@@ -122,22 +128,41 @@ class ServedRun:
 
     @cached_property
     def _base(self) -> _Base:
-        return _Base.of(with_names(self._settings, self._graph), self._settings)
+        of_graph = {} if self._graph is not None else self._settings.dataset.arguments
+        return _Base(
+            with_names(self._settings, self._graph),
+            self._settings.inputs,
+            Inputs.load(self._folder),
+            self._folder,
+            unit_rows=bool(of_graph.get("row_normalize")),
+        )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Runs torch on one thread, since more are slower for small tensors."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
 class _Base:
-    """A graph's edges, to which requests add some."""
+    """A graph to which requests add nodes, and its rows as the model reads them."""
 
-    graph: Graph
-    src: Ids  # [num_edges]
-    dst: Ids  # [num_edges]
-    features: Floats  # [num_nodes, width]
+    def __init__(self, graph: Graph, inputs: str, facts: Inputs | None, folder: Path, *, unit_rows: bool) -> None:
+        """Raises `UserError` for a graph or a model without a place for new nodes.
 
-    @classmethod
-    def of(cls, graph: Graph, settings: Settings) -> _Base:
-        """Raises `UserError` for a graph or a model without a place for new nodes."""
-        if settings.inputs == "learned":
+        Args:
+            graph: The graph, with raw features.
+            inputs: The key `inputs`.
+            facts: How the model reads features. None: as they are.
+            folder: The trained run.
+            unit_rows: Whether the data set divides each row by its sum.
+        """
+        if inputs == "learned":
             raise UserError("inputs=learned: rows were learned for the nodes of training: train with features")
         if settings.label_inputs is not None:
             raise UserError("label_inputs: a request has no labels: use job=predict on the graph with the new nodes")
@@ -146,35 +171,36 @@ class _Base:
                 "the graph has types, weights or features of edges, which a request has not: use job=predict on the graph "
                 "with the new nodes"
             )
-        csc = graph.csc
-        ends = csc.indices.astype(np.int64), np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-        return cls(graph, *ends, np.asarray(graph.features))
+        self.graph, self._facts, self._folder, self._unit_rows = graph, facts, folder, unit_rows
+        self._rows = None if inputs == "degree" else self._read(graph)
 
-    def extended(
+    def _read(self, graph: Graph) -> Tensor:  # [num_nodes, width]
+        graph = graph if self._facts is None else self._facts.read(graph, self._folder)
+        return torch.from_numpy(np.asarray(graph.whole_features))
+
+    def ends(
         self, nodes: Sequence[NewNode], edges: Sequence[tuple[NodeId, NodeId]], place: Mapping[NodeId, int]
-    ) -> Graph:
-        """Returns the graph with new nodes, numbered after the others."""
+    ) -> Ids:  # [num_edges, 2]
+        """Numbers the edges' ends. New nodes follow the others."""
         new = {node.id: number for number, node in enumerate(nodes, len(place))}
         if len(new) < len(nodes) or new.keys() & place.keys():
             raise UserError("nodes: an id occurs twice, or is that of a node of the graph: choose distinct new ids")
         ends = np.array([[_number(node, place, new) for node in edge] for edge in edges], np.int64).reshape(-1, 2)
         if (ends < len(place)).all(1).any():
             raise UserError("edges: an edge connects two nodes of the graph: each must have a new node as an end")
-        width = self.features.shape[1]
-        for node in nodes:
-            if len(node.features) != width:
-                raise UserError(f"nodes: {node.id} has {len(node.features)} features, expected {width}")
-        rows = np.array([node.features for node in nodes], self.features.dtype).reshape(len(nodes), width)
-        graph = self.graph
-        return Graph.from_edges(
-            np.append(self.src, ends[:, 0]),
-            np.append(self.dst, ends[:, 1]),
-            len(place) + len(nodes),
-            features=np.concatenate([self.features, rows]),
-            feature_names=graph.feature_names,
-            category_of=graph.category_of,
-            missing=graph.missing,
-        )
+        return ends
+
+    def rows(self, nodes: Sequence[NewNode], part: ReadPart, dtype: torch.dtype) -> Tensor:  # [num_rows, width]
+        """Returns the rows of a part as the model reads them."""
+        if self._rows is None:
+            for node in (node for node in nodes if node.features):
+                raise UserError(f"nodes: {node.id} has features, and the model reads degrees only: leave them out")
+            degree = Degrees.of(part.graph.csc).in_degree(np.arange(part.graph.num_nodes))
+            return torch.from_numpy(degree_rows(degree)).to(dtype)
+        new = NewColumns.of(self.graph, self._facts).read(nodes)
+        new_rows = self._read(new.row_normalize() if self._unit_rows else new)
+        old = torch.from_numpy(part.nodes[len(nodes) :])
+        return torch.cat([new_rows, self._rows[old]]).to(dtype)
 
 
 def _number(node: NodeId, place: Mapping[NodeId, int], new: Mapping[NodeId, int]) -> int:

@@ -45,15 +45,20 @@ class Degrees:
             return _KNOWN[csc]
 
     @classmethod
+    def set(cls, csc: CSC, arrays: dict[str, Array]) -> None:
+        """Makes `of` return known arrays, such as degrees in a larger graph."""
+        with _lock:
+            _KNOWN[csc] = cls(csc, arrays)
+
+    @classmethod
     def load(cls, csc: CSC, folder: Path) -> None:
         """Maps a graph's degrees from the files written by `save`."""
-        with _lock:
-            _KNOWN[csc] = cls(csc, load_arrays(folder)[0])
+        cls.set(csc, load_arrays(folder)[0])
 
     def in_degree(self, nodes: Ids) -> Floats:  # [k] -> [k] float64
         """Sums the weights of in-edges, or counts unweighted ones."""
         csc = self._graph
-        if csc.weight is not None:
+        if csc.weight is not None or "in_degree" in self._arrays:
             return self._array("in_degree", csc.in_degree)[nodes]
         ids = nodes.astype(np.int64)
         return (csc.indptr[ids + 1] - csc.indptr[ids]).astype(np.float64)

@@ -26,7 +26,7 @@ from gnnkit.partition.store.manifest import PARTS, Digests, Manifest
 from gnnkit.partition.store.parts import GRAPH
 from gnnkit.prepare.columns import NumericTable
 from gnnkit.prepare.import_graph import group_of, num_processes, room_of
-from gnnkit.prepare.inputs import IDS, check_width, degree_features, learned_tables
+from gnnkit.prepare.inputs import IDS, check_width, degree_rows, learned_tables
 from gnnkit.prepare.kept import link_file
 from gnnkit.prepare.rounding import Rounding
 from gnnkit.prepare.storing import manifest, of_ranges
@@ -186,7 +186,7 @@ def _write_inputs(inputs: str, rows: FilledRows, raw: Graph, imported: Path, tar
     if inputs == "learned":
         return NpyWriter(path, np.float32, (0,), raw.num_nodes).finish()
     if inputs == "degree":
-        return save_array(path, degree_features(raw))
+        return save_array(path, degree_rows(np.diff(raw.csc.indptr)))
     if rows.is_raw:
         return link_file(imported / path.name, path)
     file = NpyWriter(path, rows.dtype, rows.shape[1:])

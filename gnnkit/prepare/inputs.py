@@ -24,6 +24,7 @@ from gnnkit.partition.base import mix
 from gnnkit.partition.store.manifest import NODE_IDS
 from gnnkit.prepare.rounding import round_features
 from gnnkit.sampler.links import Links
+from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
 from gnnkit.utils.storage import save_array
 
@@ -73,7 +74,7 @@ def with_inputs(graph: Graph, inputs: str) -> Graph:
         empty = np.empty((graph.num_nodes, 0), np.float32)
         return replace(graph, features=empty, missing=None, feature_tables=learned_tables(graph))
     if inputs == "degree":
-        return replace(graph, features=degree_features(graph), missing=None, feature_tables=None)
+        return replace(graph, features=degree_rows(np.diff(graph.csc.indptr)), missing=None, feature_tables=None)
     check_width(graph.features.shape[1])
     return graph
 
@@ -148,10 +149,10 @@ def _reverse_relations(graph: Graph) -> list[tuple[str, str]]:
     return [(names[i], names[j]) for i, j in pairs if (given[i], given[j]) == (reverse[j], reverse[i])]
 
 
-def degree_features(graph: Graph) -> Floats:  # [num_nodes, 2]
+def degree_rows(degree: Array) -> Floats:  # [num_nodes] -> [num_nodes, 2]
     """Returns log(1 + number of in-edges) and 1 for each node."""
-    degree = np.log1p(np.diff(graph.csc.indptr)).astype(np.float32)
-    return np.stack([degree, np.ones_like(degree)], axis=1)
+    column = np.log1p(degree).astype(np.float32)
+    return np.stack([column, np.ones_like(column)], axis=1)
 
 
 def with_kept(graph: Graph, rows: str, sparse: bool, dtype: str) -> tuple[Graph, list[str]]:

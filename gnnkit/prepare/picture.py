@@ -68,10 +68,7 @@ def _sample_nodes(num_nodes: int, share: float) -> Ids:
 
 def _in_edges(graph: Graph, nodes: Ids) -> tuple[Ids, Ids]:
     """Returns sources and destinations of the nodes' in-edges."""
-    begins = graph.csc.indptr[nodes]
-    degrees = graph.csc.indptr[nodes + 1] - begins
-    firsts = np.cumsum(degrees) - degrees
-    positions = np.arange(int(degrees.sum())) + np.repeat(begins - firsts, degrees)
+    positions, degrees = graph.csc.in_edges(nodes)
     return graph.csc.indices[positions], np.repeat(nodes, degrees)
 
 

@@ -74,7 +74,7 @@ def induced(csc: CSC, nodes: Ids) -> Block:
     """
     place = np.full(csc.num_nodes, -1)
     place[nodes] = np.arange(len(nodes))
-    edges, degree = in_edges(csc, nodes)
+    edges, degree = csc.in_edges(nodes)
     source = place[csc.indices[edges]]
     is_inside = source >= 0
     row = np.repeat(np.arange(len(nodes)), degree)[is_inside]
@@ -82,17 +82,10 @@ def induced(csc: CSC, nodes: Ids) -> Block:
     return Block(indptr, source[is_inside], nodes, edges[is_inside])
 
 
-def in_edges(csc: CSC, nodes: Ids) -> tuple[Ids, Ids]:
-    """Returns the nodes' in-edges, node by node, and each node's in-degree."""
-    first, degree = csc.indptr[nodes], csc.indptr[nodes + 1] - csc.indptr[nodes]
-    start = np.cumsum(degree) - degree
-    return np.repeat(first - start, degree) + np.arange(degree.sum()), degree
-
-
 def in_neighbours(csc: CSC, nodes: Ids) -> Ids:  # [num_halo] ascending
     """Returns the sources of edges into some nodes, except these nodes."""
     is_halo = np.zeros(csc.num_nodes, bool)
-    is_halo[csc.indices[in_edges(csc, nodes)[0]]] = True
+    is_halo[csc.indices[csc.in_edges(nodes)[0]]] = True
     is_halo[nodes] = False
     return np.flatnonzero(is_halo)
 

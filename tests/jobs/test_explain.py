@@ -228,6 +228,8 @@ def test_what_cannot_be_explained_is_refused(
         explained(run, tmp_path / "a", small_graph(), [60])
     with pytest.raises(UserError, match=r"nodes=\[n3\]: no node has this id"):
         explained(run, tmp_path / "b", small_graph(), ["n3"])
+    with pytest.raises(UserError, match=r"nodes=\[n3\]: no node has this id"):
+        explained(run, tmp_path / "text", small_graph(), "n3")
     with pytest.raises(UserError, match=r"job=explain needs nodes=ID or nodes=\[ID,ID\]"):
         explained(run, tmp_path / "c", small_graph(), [])
     with pytest.raises(UserError, match=r"job=explain: task=link_prediction scores pairs of nodes, .* PyG's Explainer"):

@@ -15,13 +15,18 @@ import httpx
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from fastapi.testclient import TestClient
 from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv, GraphNorm
 
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import serve
+from gnnkit.jobs.new_nodes import ReadPart
+from gnnkit.partition.degrees import Degrees
 from tests.cases import few
 from tests.farm import Farm
 from tests.jobs.test_explain import of_run
@@ -29,6 +34,7 @@ from tests.jobs.test_train import small_graph
 from tests.runs import BARE, within_process
 
 pytestmark = pytest.mark.slow
+JSON = {"content-type": "application/json"}
 
 
 def client(run: Path, graph: Graph | None) -> TestClient:
@@ -65,7 +71,8 @@ def test_new_nodes_are_predicted_as_in_the_extended_graph(tmp_path: Path, name: 
     graph, rng = of_run(name), np.random.default_rng(3)
     rows = rng.normal(size=(2, graph.features.shape[1])).astype(np.float32)
     edges = [[5, 100], [100, 5], [100, "b"], [7, "b"]]
-    nodes = [{"id": 100, "features": rows[0].tolist()}, {"id": "b", "features": rows[1].tolist()}]
+    given = [] if name == "degree" else rows.tolist()
+    nodes = [{"id": id, "features": row} for id, row in zip([100, "b"], given or [[], []], strict=True)]
     served = client(finished_run(name), graph)
     found = answered(served, "/predict_new", nodes=nodes, edges=edges).set_index("id")
     src, dst = np.array([[5, 60, 60, 7], [60, 5, 61, 61]])
@@ -75,6 +82,100 @@ def test_new_nodes_are_predicted_as_in_the_extended_graph(tmp_path: Path, name: 
                                 features=np.concatenate([graph.features, rows]), labels=labels)  # fmt: skip
     expected = tables(finished_run(name), extended, tmp_path / "predicted").iloc[60:].set_index(found.index)
     pd.testing.assert_frame_equal(found, expected.drop(columns="id"), rtol=1e-6, check_dtype=False)
+
+
+@pytest.fixture(scope="module")
+def table_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame, pd.DataFrame]:
+    """A run on tables with text, empty cells and rows divided by their sums."""
+    rng, folder = np.random.default_rng(5), tmp_path_factory.mktemp("tables")
+    nodes = pd.DataFrame({"id": [f"k/{node}" for node in range(60)], "label": ["a", "b", "c"] * 20})
+    nodes = nodes.assign(size=rng.random(60), city=rng.choice(["Ulm", "Köln", None], 60), age=rng.random(60))
+    nodes.loc[::7, "age"] = None
+    ends = rng.integers(0, 60, (2, 200))
+    edges = pd.DataFrame({"src": nodes.id.to_numpy()[ends[0]], "dst": nodes.id.to_numpy()[ends[1]]})
+    _write_tables(folder / "data", nodes, edges)
+    keys = {"root": str(folder / "data"), "split": [0.6, 0.2, 0.2], "symmetrize": False, "row_normalize": True}
+    features = {"fill": "mean", "scale": "standard"}
+    with within_process():
+        gnnkit.train(strategy="vertex_centric", workers=1, comm="threads", dataset={"name": "edges", **keys}, model="gcn",
+                     features=features, trainer={"max_epochs": 3}, folder=folder / "run", **BARE)  # fmt: skip
+    return folder, nodes, edges
+
+
+def _write_tables(folder: Path, nodes: pd.DataFrame, edges: pd.DataFrame) -> None:
+    folder.mkdir()
+    nodes.to_csv(folder / "nodes.csv", index=False)
+    edges.to_csv(folder / "edges.csv", index=False)
+
+
+def test_new_rows_of_a_table_are_given_by_column(
+    tmp_path: Path, table_run: tuple[Path, pd.DataFrame, pd.DataFrame], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, nodes, edges = table_run
+    rows = [
+        {"size": 0.5, "city": "Köln", "age": 2.0},
+        {"size": 0.1, "city": None, "age": None},
+        {"size": 0.9, "city": "Bonn", "age": 0.0},  # not seen in training
+    ]
+    ends = [["k/3", "new 0"], ["new 0", "k/4"], ["k/4", "new 1"], ["new 0", "new 1"], ["k/9", "new 2"]]
+    served = client(folder / "run", None)
+    new = [{"id": f"new {number}", "features": row} for number, row in enumerate(rows)]
+    found = answered(served, "/predict_new", nodes=new, edges=ends).set_index("id")
+    assert "city=Bonn does not occur in the training data" in capsys.readouterr().err
+    added = pd.DataFrame([{"id": node["id"], "label": "a", **row} for node, row in zip(new, rows, strict=True)])
+    more = pd.DataFrame(ends, columns=["src", "dst"])
+    _write_tables(tmp_path / "data", pd.concat([nodes, added]), pd.concat([edges, more]))
+    gnnkit.predict(folder / "run", dataset={"name": "edges", "root": str(tmp_path / "data")}, folder=tmp_path / "predicted",
+                   comm="threads", write=["probabilities"], write_format="parquet", **BARE)  # fmt: skip
+    expected = pd.read_parquet(tmp_path / "predicted" / "probabilities.parquet").set_index("id").loc[found.index]
+    found, expected = found.drop(columns="class")[:2], expected[:2]  # row_normalize counts the column of an unseen text
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-5, check_dtype=False)
+
+    def refused(features: Any, said: str) -> None:
+        response = served.post("/predict_new", json={"nodes": [{"id": "new", "features": features}]})
+        assert (response.status_code, said in response.text) == (422, True), response.text
+
+    refused({"size": 1}, "new has the columns size, expected size, city, age")
+    refused(rows[0] | {"b": 1}, "new has the columns size, city, age, b, expected size, city, age")
+    refused(rows[0] | {"age": "old"}, "column 'age' has the text 'old', expected a number")
+    refused([0.5, 1, 0, 1e60], "column 'age' exceeds the range of float32")
+    refused([0.5, "Ulm", 0, 0], "text is passed by column")
+
+
+def test_a_module_of_edge_index_serves_new_nodes(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self, in_features: int, num_classes: int) -> None:
+            super().__init__()
+            self.convs = nn.ModuleList([GCNConv(in_features, 4), GCNConv(4, num_classes)])
+            self.norm = GraphNorm(4)  # reads all nodes
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            x = self.norm(self.convs[0](x, edge_index).relu())
+            return self.convs[1](x, edge_index)
+
+    graph = small_graph()
+    with within_process():
+        gnnkit.train(graph, strategy="vertex_centric", workers=1, comm="threads", model=Net, trainer={"max_epochs": 2},
+                     folder=tmp_path / "run", **BARE)  # fmt: skip
+        served = TestClient(gnnkit.serve(tmp_path / "run", graph, model=Net))
+    node = {"id": 60, "features": graph.features[7].tolist()}
+    found = answered(served, "/predict_new", nodes=[node], edges=[[5, 60], [60, 5]])
+    csc = graph.csc
+    ends = np.append(csc.indices, [5, 60]), np.append(np.repeat(np.arange(60), np.diff(csc.indptr)), [60, 5])
+    x = torch.from_numpy(np.concatenate([graph.features, graph.features[[7]]]))
+    expected = gnnkit.load(tmp_path / "run", Net)(x, torch.from_numpy(np.stack(ends).astype(np.int64))).softmax(1)
+    np.testing.assert_allclose(found.filter(like="probability").to_numpy()[0], expected[60].detach(), rtol=1e-5)
+
+
+def test_a_new_node_reads_the_rows_within_its_hops_only() -> None:
+    path = Graph.from_edges(range(99), range(1, 100), 100)
+    ends = np.array([[50, 100], [100, 51], [51, 101]])
+    part = ReadPart.of(path.csc, 2, ends, 2)
+    assert sorted(part.nodes) == [49, 50, 51, 100, 101]
+    assert part.graph.num_edges == 5
+    degrees = Degrees.of(part.graph.csc)
+    assert degrees.out_degree(np.argsort(part.nodes)).tolist() == [1, 2, 2, 1, 0]
+    assert degrees.in_degree(np.argsort(part.nodes)).tolist() == [1, 1, 2, 1, 1]
 
 
 def test_new_nodes_join_the_data_set_of_the_run(finished_run: Farm) -> None:
@@ -106,8 +207,14 @@ def test_requests_are_checked_and_bounded(finished_run: Farm, monkeypatch: pytes
     refused("/predict_new", {"nodes": [node | {"id": 3}]}, 422, "that of a node of the graph")
     refused("/predict_new", {"nodes": [node], "edges": [[99, "new"]]}, 422, "99 is no id")
     refused("/predict_new", {"nodes": [node], "edges": [[1, 2]]}, 422, "connects two nodes of the graph")
-    content = '{"nodes": [{"id": "new", "features": [NaN]}]}'
-    assert served.post("/predict_new", content=content).status_code == 422
+    for cell in ("NaN", "1e400"):
+        content = f'{{"nodes": [{{"id": "new", "features": [{cell}]}}]}}'
+        response = served.post("/predict_new", content=content, headers=JSON)
+        assert response.status_code == 422
+        assert "nodes.0.features.0: Input should be a finite number" in response.json()["detail"]
+    assert served.post("/predict", content=r'{"ids": ["\ud800"]}', headers=JSON).status_code == 422
+    long = served.post("/predict", json={"ids": [0.5] * 100})
+    assert long.json()["detail"].count("ids.") == serve.MAX_LINES
     monkeypatch.setattr(serve, "MAX_BYTES", 10)
     refused("/predict", {"ids": [1, 2, 3]}, 413, "at most 10 bytes")
     chunked = served.post("/predict", content=iter([b'{"ids":', b"[1]}"]))

@@ -70,7 +70,8 @@ def share_machine(config: Json, launcher: Choice, started: StartedRank | None) -
     gpus, servers = num_gpus(), servers_of(plugins.arguments_of("sync", config["sync"]))
     here = _ranks_here(num_ranks(config) + servers, started)
     if config["threads"] == "auto":
-        config["threads"] = max(num_cores() // here, 1)
+        explains = any(facts.reads_nodes for facts in JOBS.values() if facts.name == config["job"])
+        config["threads"] = 1 if explains else max(num_cores() // here, 1)  # threads slow small tensors down
     if config["comm"].get("name") == "auto":
         usual = None if launcher.name == AUTO else launcher.load().comm
         several = None if config["parts"] is None else "threads"
