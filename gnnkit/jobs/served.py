@@ -128,14 +128,7 @@ class ServedRun:
 
     @cached_property
     def _base(self) -> _Base:
-        of_graph = {} if self._graph is not None else self._settings.dataset.arguments
-        return _Base(
-            with_names(self._settings, self._graph),
-            self._settings.inputs,
-            Inputs.load(self._folder),
-            self._folder,
-            unit_rows=bool(of_graph.get("row_normalize")),
-        )
+        return _Base(with_names(self._settings, self._graph), self._settings, passed=self._graph is not None)
 
 
 @contextmanager
@@ -152,17 +145,15 @@ def _one_thread() -> Iterator[None]:
 class _Base:
     """A graph to which requests add nodes, and its rows as the model reads them."""
 
-    def __init__(self, graph: Graph, inputs: str, facts: Inputs | None, folder: Path, *, unit_rows: bool) -> None:
+    def __init__(self, graph: Graph, settings: Settings, *, passed: bool) -> None:
         """Raises `UserError` for a graph or a model without a place for new nodes.
 
         Args:
             graph: The graph, with raw features.
-            inputs: The key `inputs`.
-            facts: How the model reads features. None: as they are.
-            folder: The trained run.
-            unit_rows: Whether the data set divides each row by its sum.
+            settings: From `read_settings`.
+            passed: Whether the graph comes from Python, not from the data set.
         """
-        if inputs == "learned":
+        if settings.inputs == "learned":
             raise UserError("inputs=learned: rows were learned for the nodes of training: train with features")
         if settings.label_inputs is not None:
             raise UserError("label_inputs: a request has no labels: use job=predict on the graph with the new nodes")
@@ -171,8 +162,11 @@ class _Base:
                 "the graph has types, weights or features of edges, which a request has not: use job=predict on the graph "
                 "with the new nodes"
             )
-        self.graph, self._facts, self._folder, self._unit_rows = graph, facts, folder, unit_rows
-        self._rows = None if inputs == "degree" else self._read(graph)
+        assert settings.checkpoint is not None
+        self.graph, self._folder = graph, Path(settings.checkpoint)
+        self._facts = Inputs.load(self._folder)
+        self._unit_rows = not passed and bool(settings.dataset.arguments.get("row_normalize"))
+        self._rows = None if settings.inputs == "degree" else self._read(graph)
 
     def _read(self, graph: Graph) -> Tensor:  # [num_nodes, width]
         graph = graph if self._facts is None else self._facts.read(graph, self._folder)
