@@ -104,7 +104,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "strategy.local_iterations": [*COUNT, "all"],
     "strategy.max_drift": [0, -1, NAN, INF],
     "strategy.max_iterations": COUNT,
-    "exchange.bits": [0, 3, 64, 2.5],
+    "exchange.bits": [0, 3, 64, 2.5, "all"],
     "exchange.staleness": [-1, 2.5, NAN],
     "exchange.smoothing": [-0.1, 1, NAN],
     "exchange.keep": [-0.1, 1.1, NAN],

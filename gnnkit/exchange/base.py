@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -57,6 +58,13 @@ class RowExchange:
     def codec(self) -> Codec | None:
         """Creates a run's codec. None: numbers are sent unencoded."""
         return None
+
+    def candidates(self) -> Mapping[str, Codec | None]:
+        """Returns codecs by name from which a run chooses, smallest first.
+
+        The last one is exact, and used first. Default: none, for a fixed codec.
+        """
+        return {}
 
     @property
     def name(self) -> str:
@@ -126,7 +134,7 @@ class ForwardPasses:
                 rows.
         """
         exchange.check_layout(engine)
-        self._codec, schedule = exchange.codec(), exchange.schedule()
+        self.codec, schedule = exchange.codec(), exchange.schedule()
         self._schedule = LastReceived(schedule) if pauses else schedule
 
     def step(self, key: int, *, exchanges: bool) -> ForwardPass:
@@ -136,7 +144,11 @@ class ForwardPasses:
             key: The step's random key.
             exchanges: False: remote rows are constants.
         """
-        return ForwardPass(self._schedule, self._codec, derive(key, _DRAWS), exchanges)
+        return ForwardPass(self._schedule, self.codec, derive(key, _DRAWS), exchanges)
+
+    def trial(self, codec: Codec | None, key: int) -> ForwardPass:
+        """Creates a pass with another codec that is not part of training."""
+        return ForwardPass(None, codec, derive(key, _DRAWS))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the schedule's stored rows."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -11,23 +14,32 @@ from gnnkit.kernels.dropout import uniform
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import one_of
 
+WIDTHS = (32, 16, 8, 4, 2)  # bits per number
 _META = 8  # bytes for a row's minimum and scale
 
 
 class Quantized(RowExchange):
-    """Sends rows and gradients with few bits per number. 32 bits are exact."""
+    """Sends rows and gradients with few bits per number. 32 bits are exact.
 
-    def __init__(self, bits: int = 8) -> None:
-        """Checks the bit width: 32, 16, 8, 4 or 2."""
-        self.bits: int = one_of("exchange.bits", bits, (32, 16, 8, 4, 2))
+    With `auto`, a run starts with 32 bits, and chooses the fewest that keep the
+    gradient close to the exact one. It measures all at the first step and evaluations.
+    """
+
+    def __init__(self, bits: int | Literal["auto"] = 8) -> None:
+        """Checks the bit width: 32, 16, 8, 4, 2 or auto."""
+        self.bits: int | Literal["auto"] = one_of("exchange.bits", bits, (*WIDTHS, "auto"))
 
     def costs(self) -> str:
         if self.bits == 32:
             return ""
-        return approximate("exchange=quantized", f"exchanged numbers have {self.bits} bits")
+        bits = "as few bits as this run's gradients allow" if self.bits == "auto" else f"{self.bits} bits"
+        return approximate("exchange=quantized", f"exchanged numbers have {bits}")
 
     def codec(self) -> Codec | None:
-        return codec(self.bits)
+        return None if self.bits == "auto" else codec(self.bits)
+
+    def candidates(self) -> Mapping[str, Codec | None]:
+        return {f"{bits} bits": codec(bits) for bits in reversed(WIDTHS)} if self.bits == "auto" else {}
 
 
 def codec(bits: int) -> Codec | None:

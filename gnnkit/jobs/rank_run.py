@@ -292,7 +292,10 @@ def _exact_finish(job: RankJob, strategy: ExecutionStrategy, worker: Worker, mod
         say(f"trainer.exact_finish={settings.exact_finish}: no exact finish, because {reason}")
     if reason is not None or not (by_sync or by_strategy):
         return None
-    return ExactFinish(settings.max_epochs, settings.exact_finish, _unmeasured(job, strategy, model))
+    unmeasured = _unmeasured(job, strategy, model)
+    if unmeasured is not None and next(strategy.trials(0), None) is not None and worker.comm.rank == LEADER:
+        say(f"exchange.bits=auto: numbers keep all bits, because {unmeasured}")
+    return ExactFinish(settings.max_epochs, settings.exact_finish, unmeasured)
 
 
 def _unmeasured(job: RankJob, strategy: ExecutionStrategy, model: nn.Module) -> str | None:

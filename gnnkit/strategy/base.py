@@ -385,6 +385,17 @@ class ExecutionStrategy(ABC):
         """
         return None
 
+    def trials(self, epoch: int) -> Iterator[tuple[str, Batch]]:
+        """Yields steps like `exact_batch`, with cheaper exchanges by name. Collective.
+
+        The training loop adopts the first one with a gradient close to the exact one,
+        through `adopt`. The last one is exact.
+        """
+        yield from ()
+
+    def adopt(self, name: str) -> None:  # noqa: B027 - a no-op without `trials`
+        """Uses the exchange of a trial from the next step on."""
+
     def deal(self, shares: Sequence[float]) -> None:
         """Changes the shares of a step's seeds, from the next epoch on.
 

@@ -346,6 +346,8 @@ def _exchange(exchange: RowExchange | None, every: int | None) -> RowExchange:
             f"exchange={exchange.name}: strategy=preset_workload exchanges rows with strategy.exchange_every=N only: "
             "set N, or leave exchange out"
         )
+    if exchange.candidates():
+        raise UserError("exchange.bits=auto needs strategy=vertex_centric: set a number of bits, or another strategy")
     if every > 1:
         exchange.check_pauses("strategy.exchange_every above 1")
     return exchange

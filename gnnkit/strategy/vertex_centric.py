@@ -84,6 +84,7 @@ class VertexCentric(ExecutionStrategy):
         self.supersteps = Supersteps(local_iterations, max_drift, max_iterations)
         self._reads: DiskReads | None = None  # if rows stay on disk
         self._is_exact = False  # whether `make_exact` was called
+        self._adopted: str | None = None  # the exchange chosen in the run
         self.exchange, drift = exchange or Exact(), self.supersteps.drifts
         if drift:
             self.exchange.check_pauses("strategy.local_iterations above 1")
@@ -148,11 +149,14 @@ class VertexCentric(ExecutionStrategy):
         return figures if self._reads is None else figures | {"features_read": self._reads.figures()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"schedule": self.passes.state_dict(), "supersteps": self.supersteps.state_dict()}
+        schedule, supersteps = self.passes.state_dict(), self.supersteps.state_dict()
+        return {"schedule": schedule, "supersteps": supersteps, "exchange": self._adopted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.supersteps.load_state_dict(state["supersteps"])
         self.passes.load_state_dict(state["schedule"], self.x.device)
+        if state["exchange"] in self.exchange.candidates():
+            self.adopt(state["exchange"])
 
     def close(self) -> None:
         self.engine.close()
@@ -160,6 +164,14 @@ class VertexCentric(ExecutionStrategy):
     def exact_batch(self, epoch: int) -> Batch:
         supervised, key = self.supervision.epoch(epoch), derive(self.seed, epoch)
         return _over(self, supervised, key, ForwardPass())
+
+    def trials(self, epoch: int) -> Iterator[tuple[str, Batch]]:
+        for name, codec in self.exchange.candidates().items():
+            supervised, key = self.supervision.epoch(epoch), derive(self.seed, epoch)
+            yield name, _over(self, supervised, key, self.passes.trial(codec, key))
+
+    def adopt(self, name: str) -> None:
+        self._adopted, self.passes.codec = name, self.exchange.candidates()[name]
 
     def _batch(self, epoch: int) -> Batch:
         exchanges, supervised = self.supersteps.exchanges(epoch), self.supervision.epoch(epoch)

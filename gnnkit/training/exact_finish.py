@@ -24,6 +24,8 @@ PATIENCE = 1 / 3  # share of the epochs after which a loss that does not fall is
 STANDS = 0.95  # ratio to the loss a tenth of the epochs earlier above which the loss does not fall
 LEARNED = 0.1  # share of the loss before training below which it need not fall
 POOR = 0.9  # share of the loss before training above which training starts again
+FELL = 0.95  # ratio to the best validation metric below which it has fallen
+LONG, SIMILAR = 0.3, 0.9  # share of the epochs, with auto, if the gradients' mean cosine is below `SIMILAR`
 
 
 class ExactFinish:
@@ -32,9 +34,13 @@ class ExactFinish:
     Stale rows and gradients, and local steps, cost most at the end, where gradients are
     small. The joint model has a problem if its loss on the training rows, which
     evaluations measure exactly, exceeds that before training, or does not fall after a
-    third of the epochs. With `auto`, exact steps then start at once. If nothing was
-    learned until then, they start from the initial parameters, with a new optimiser
-    state. With a fixed share, the problem is only reported.
+    third of the epochs, or if its validation metric falls below earlier ones. With
+    `auto`, exact steps then start at once. If nothing was learned until then, they
+    start from the initial parameters, with a new optimiser state. With a fixed share,
+    the problem is only reported.
+
+    With `auto`, gradients that differ from the exact ones make the finish longer. It
+    has to repair more, and the optimiser's moments include the gradients' noise.
     """
 
     def __init__(self, epochs: int, share: float | Literal["auto"], unmeasured: str | None = None) -> None:
@@ -43,7 +49,7 @@ class ExactFinish:
         Args:
             epochs: Number of epochs of the run.
             share: Share of the epochs that are exact, at the end. auto: a tenth, and
-                more if the loss does not fall.
+                more if approximate steps do harm.
             unmeasured: Why gradients are not compared with exact ones. None: they are.
         """
         self.epochs, self.share = epochs, share
@@ -53,6 +59,7 @@ class ExactFinish:
         self.problem: str | None = None  # the first one
         self.restarts = False  # whether exact steps start from the initial parameters
         self.losses: list[list[float]] = []  # epoch and loss of the joint model, of the first step and evaluations
+        self.best: list[float] = []  # epoch and value of the best validation metric
         self._first_step = torch.zeros(2, dtype=torch.float64)  # this rank's sum of losses and number of rows
         self.initial: dict[str, Tensor] = {}  # this rank's parameters before training, set by the module
 
@@ -70,7 +77,7 @@ class ExactFinish:
         """Makes the steps of strategy and synchronisation exact, once. Collective."""
         if module.current_epoch == 1:
             self._add_first_loss(module)
-        if self.begun or module.current_epoch < self.first:
+        if self.begun or not self._is_time(module):
             return
         self.begun = True
         module.settle()
@@ -90,6 +97,14 @@ class ExactFinish:
             if updates is not None:
                 updates.corrections = defaultdict(dict)
         self.initial = {}
+
+    def _is_time(self, module: TrainingModule) -> bool:
+        """Returns whether this epoch is the first exact one. Collective."""
+        epoch = module.current_epoch
+        is_late = self.acts and self.epochs - int(LONG * self.epochs) <= epoch < self.first
+        if is_late and module.worker.comm.share(self.check.mean_cosine < SIMILAR):
+            self.first = epoch
+        return epoch >= self.first
 
     def end_step(self, module: TrainingModule) -> None:
         """Stores the loss of the first step."""
@@ -120,23 +135,40 @@ class ExactFinish:
         latest = total / max(rows, 1)
         problem = self._problem(following, latest) if self.losses and following < self.first else None
         self.losses.append([following, latest])
-        if problem is None:
+        if problem is not None:
+            self.restarts = self.acts and not latest <= POOR * self.losses[0][1]
+            self._report(module, f"training loss of {latest:.3g}, {problem}")
+
+    def look_at_metric(self, module: TrainingModule, latest: float) -> None:
+        """Starts the exact steps if the validation metric has fallen.
+
+        Args:
+            module: This rank's module, after a step.
+            latest: The joint model's metric, equal on all ranks.
+        """
+        task, following = module.task, module.current_epoch + 1
+        if self.begun or self.problem is not None or following >= self.first:
             return
-        self.problem = f"loss of {latest:.3g}, {problem}"
+        name, sign = task.progress, -1 if task.is_lower_better(task.progress) else 1
+        if not self.best or sign * latest >= sign * self.best[1]:
+            self.best = [following, latest]
+        epoch, best = self.best
+        if abs(best - latest) > (1 - FELL) * max(abs(best), abs(latest)):
+            self._report(module, f"{name} of {latest:.4g}, after {best:.4g} in epoch {epoch:.0f}")
+
+    def _report(self, module: TrainingModule, problem: str) -> None:
+        """Stores a problem, starts the exact steps if they may, and prints a line."""
+        following, self.problem = module.current_epoch + 1, problem
         outcome = f"trainer.exact_finish={self.share} keeps the approximate steps, which auto would take back"
         if self.acts:
-            self.first, self.restarts = following, not latest <= POOR * self.losses[0][1]
+            self.first = following
             start = " from the initial parameters" if self.restarts else ""
             outcome = (
                 f"approximate steps are taken back, and the remaining {self.epochs - following} epochs are exact{start} "
                 f"(trainer.exact_finish=auto; {SHARE} would keep them)"
             )
-        if comm.rank == 0:
-            print(
-                f"epoch {following}: the joint model has a training {self.problem}: {outcome}",
-                file=sys.stderr,
-                flush=True,
-            )
+        if module.worker.comm.rank == 0:
+            print(f"epoch {following}: the joint model has a {problem}: {outcome}", file=sys.stderr, flush=True)
 
     def _problem(self, epoch: int, latest: float) -> str | None:
         """Returns why approximate steps are taken back, or None."""
@@ -150,13 +182,13 @@ class ExactFinish:
 
     def state_dict(self) -> Json:
         """Returns the state for a checkpoint."""
-        names = ("first", "epochs", "problem", "restarts", "losses")
+        names = ("first", "epochs", "problem", "restarts", "losses", "best")
         return {name: getattr(self, name) for name in names} | {"gradients": self.check.measured}
 
     def load_state_dict(self, state: Json) -> None:
         """Restores the state. The number of epochs may differ."""
         self.losses, self.problem, self.restarts = list(state["losses"]), state["problem"], state["restarts"]
-        self.check.measured = list(state["gradients"])
+        self.check.measured, self.best = list(state["gradients"]), list(state["best"])
         if self.acts and (state["epochs"] == self.epochs or self.problem is not None):
             self.first = state["first"]
 

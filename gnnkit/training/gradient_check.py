@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from gnnkit.training.module import TrainingModule
 
 
+CLOSE = 0.99  # smallest cosine and norm ratio of a harmless exchange's gradient to the exact one
+
+
 class GradientCheck:
     """Measures how far the workers' gradients are from the exact one.
 
@@ -32,6 +37,7 @@ class GradientCheck:
         """Takes the reason why nothing is measured, or None."""
         self.unmeasured = unmeasured
         self.measured: list[list[float]] = []  # epoch from 1, cosine, and norm over that of the exact gradient
+        self.adopted: str | None = None  # name of the exchange that the run chose
         self._due: int | None = None  # the next epoch, from 1, to be measured
 
     def look(self, module: TrainingModule, gradients: Sequence[Tensor], *, summed: bool) -> None:
@@ -44,25 +50,51 @@ class GradientCheck:
         """
         epoch, every = module.current_epoch + 1, module.trainer.check_val_every_n_epoch or 1
         if self._due is None:
-            self._due = -(-epoch // every) * every
+            begins = not self.measured and any(True for _ in module.strategy.trials(module.current_epoch))
+            self._due = epoch if begins else -(-epoch // every) * every
         if self.unmeasured is not None or epoch < self._due or module.batch.update in ("own", "conclude", "correct"):
             return
         self._due = (epoch // every + 1) * every
         batch, comm = module.strategy.exact_batch(module.current_epoch), module.worker.comm
-        exact = None if batch is None else self._exact(module, batch)
+        exact = None if batch is None else self._gradient(module, batch)
         if batch is None or exact is None:
             self.unmeasured = "there is no exact step to compare with, or the model cannot be copied"
             return
+        self._choose(module, exact)
         gradient = to_vector(gradients).double() * (module.batch.total / max(batch.total, 1))
         gradient = gradient if summed else comm.all_reduce(gradient)
-        cosine = float(gradient @ exact / (gradient.norm() * exact.norm()).clamp(min=1e-300))
-        ratio = float(gradient.norm() / exact.norm().clamp(min=1e-300))
+        cosine, ratio = _compared(gradient, exact)
         if math.isfinite(cosine) and math.isfinite(ratio):
             self.measured.append([epoch, cosine, ratio])
 
+    @property
+    def mean_cosine(self) -> float:
+        """The mean of all measured cosines, 1 if there are none."""
+        return statistics.mean([cosine for _, cosine, _ in self.measured] or [1.0])
+
+    def _choose(self, module: TrainingModule, exact: Tensor) -> None:
+        """Adopts the cheapest exchange that is close enough. Collective."""
+        comm = module.worker.comm
+        for name, batch in module.strategy.trials(module.current_epoch):
+            gradient = self._gradient(module, batch)
+            cosine, ratio = (0.0, 0.0) if gradient is None else _compared(gradient, exact)
+            if not comm.share(cosine >= CLOSE and abs(ratio - 1) <= 1 - CLOSE):
+                continue
+            module.strategy.adopt(name)
+            if name != self.adopted and comm.rank == 0:
+                before = "" if self.adopted is None else f" instead of {self.adopted}"
+                print(
+                    f"exchange.bits=auto: {name}{before} from epoch {module.current_epoch + 2} on, for which the gradient "
+                    f"has cosine {cosine:.4f} and norm ratio {ratio:.4f} to the exact one",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            self.adopted = name
+            return
+
     @staticmethod
-    def _exact(module: TrainingModule, batch: Batch) -> Tensor | None:  # [num_parameters] float64
-        """Computes the exact gradient of the joint model. Collective.
+    def _gradient(module: TrainingModule, batch: Batch) -> Tensor | None:  # [num_parameters] float64
+        """Computes the joint model's gradient over all ranks. Collective.
 
         Returns None if the model cannot be copied.
         """
@@ -78,3 +110,10 @@ class GradientCheck:
             loss = loss_of(model, module.task, batch, 0)
             local = torch.autograd.grad(loss, trainable(model), allow_unused=True, materialize_grads=True)
             return comm.all_reduce(to_vector(local)).double()
+
+
+def _compared(gradient: Tensor, exact: Tensor) -> tuple[float, float]:
+    """Returns a gradient's cosine and norm ratio to the exact one."""
+    norm, exact_norm = gradient.norm(), exact.norm()
+    cosine = gradient @ exact / (norm * exact_norm).clamp(min=1e-300)
+    return float(cosine), float(norm / exact_norm.clamp(min=1e-300))

@@ -400,6 +400,8 @@ class TrainingModule(hooks.OwnHooks):
             if split != "val":
                 return {}
             measured = self.task.measure_progress(outputs, worker)
+            if self.exact_finish is not None and self.task.progress in measured:
+                self.exact_finish.look_at_metric(self, measured[self.task.progress])
             self._judge(measured, outputs)
             return measured
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -13,10 +15,13 @@ import torch
 from torch import Tensor
 
 import gnnkit
+from gnnkit.exchange.quantized import Quantized
 from gnnkit.graph import CSC, Graph
 from gnnkit.model.gcn import GCN
-from gnnkit.training import checkpoint, exact_finish
+from gnnkit.strategy.preset_workload import PresetWorkload
+from gnnkit.training import checkpoint, exact_finish, gradient_check
 from gnnkit.training.exact_finish import ExactFinish
+from gnnkit.training.gradient_check import GradientCheck
 from gnnkit.training.module import TrainingModule
 from tests.cases import exhaustive
 from tests.jobs.test_train import small_graph
@@ -178,6 +183,8 @@ def test_a_run_says_why_a_gradient_is_not_measured(tmp_path: Path, capfd: pytest
     reason = "model=OwnStep defines training_step, which may not be called twice"
     assert result["exact_finish"]["unmeasured"] == reason
     assert f"the gradient was not compared with the exact one, because {reason}" in capfd.readouterr().err
+    run(tmp_path / "auto", {"max_epochs": 1}, model=OwnStep, exchange={"name": "quantized", "bits": "auto"})
+    assert f"exchange.bits=auto: numbers keep all bits, because {reason}" in "".join(capfd.readouterr())
 
 
 @pytest.mark.slow
@@ -229,3 +236,60 @@ def test_a_longer_run_finishes_later_unless_steps_were_taken_back() -> None:
     short.first, short.problem = 40, "loss of 3"
     longer.load_state_dict(short.state_dict())
     assert longer.first == 40
+
+
+@pytest.mark.parametrize(
+    ("values", "lower", "problem"),
+    [
+        ([0.7, 0.8, 0.77], False, None),
+        ([0.7, 0.8, 0.75], False, "val_x of 0.75, after 0.8 in epoch 2"),
+        ([2.0, 1.0, 1.04], True, None),
+        ([2.0, 1.0, 1.06], True, "val_x of 1.06, after 1 in epoch 2"),
+    ],
+)
+def test_a_metric_that_falls_is_a_problem(values: list[float], lower: bool, problem: str | None) -> None:
+    finish = ExactFinish(100, 0.1)
+    task = SimpleNamespace(progress="val_x", is_lower_better=lambda name: lower)
+    worker = SimpleNamespace(comm=SimpleNamespace(rank=1))
+    for epoch, value in enumerate(values):
+        finish.look_at_metric(SimpleNamespace(task=task, worker=worker, current_epoch=epoch), value)  # type: ignore[arg-type]
+    assert finish.problem == problem
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cosine", "epoch"), [(0.8, 15), (0.95, 19)], ids=["differ", "similar"])
+def test_gradients_that_differ_make_the_finish_longer(
+    cosine: float, epoch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GradientCheck, "mean_cosine", cosine)
+    monkeypatch.setattr(ExactFinish, "_report", lambda *_: None)
+    result, _ = run(tmp_path / "run", {"max_epochs": 20}, **SCHEMES["quantized"])
+    assert result["exact_finish"]["epoch"] == epoch
+
+
+@pytest.mark.slow
+def test_auto_chooses_the_fewest_bits_that_it_measures_to_be_harmless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    auto = {"exchange": {"name": "quantized", "bits": "auto"}}
+    trainer = {"max_epochs": 10, "check_val_every_n_epoch": 4, "exact_finish": 0}
+    exact, expected = run(tmp_path / "exact", trainer)
+    result, found = run(tmp_path / "run", trainer, **auto)
+    message = capfd.readouterr().err
+    assert re.search(
+        r"exchange\.bits=auto: (8|4|16) bits from epoch 2 on, for which the gradient has cosine (0\.99|1\.00)", message
+    )
+    assert result["bytes_sent"] < exact["bytes_sent"] / 2
+    assert result["exact_finish"]["gradients"][0] == [1, pytest.approx(1), pytest.approx(1)]
+    assert not torch.equal(found, expected)
+    run(tmp_path / "half", {**trainer, "max_epochs": 6}, **auto)
+    trainer["resume"] = str(tmp_path / "half/checkpoints/last.json")
+    assert torch.equal(run(tmp_path / "rest", trainer, **auto)[1], found)
+    monkeypatch.setattr(gradient_check, "CLOSE", 2)  # no exchange is that close
+    trainer.pop("resume")
+    assert torch.equal(run(tmp_path / "none", trainer, **auto)[1], expected)
+
+
+def test_a_preset_workload_takes_a_number_of_bits() -> None:
+    with pytest.raises(gnnkit.UserError, match=r"exchange\.bits=auto needs strategy=vertex_centric"):
+        PresetWorkload(exchange_every=2, exchange=Quantized("auto"))
