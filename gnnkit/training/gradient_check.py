@@ -56,6 +56,7 @@ class GradientCheck:
             return
         self._due = (epoch // every + 1) * every
         batch, comm = module.strategy.exact_batch(module.current_epoch), module.worker.comm
+        batch = None if batch is None else _filled(module, batch)
         exact = None if batch is None else self._gradient(module, batch)
         if batch is None or exact is None:
             self.unmeasured = "there is no exact step to compare with, or the model cannot be copied"
@@ -76,7 +77,7 @@ class GradientCheck:
         """Adopts the cheapest exchange that is close enough. Collective."""
         comm = module.worker.comm
         for name, batch in module.strategy.trials(module.current_epoch):
-            gradient = self._gradient(module, batch)
+            gradient = self._gradient(module, _filled(module, batch))
             cosine, ratio = (0.0, 0.0) if gradient is None else _compared(gradient, exact)
             if not comm.share(cosine >= CLOSE and abs(ratio - 1) <= 1 - CLOSE):
                 continue
@@ -105,11 +106,15 @@ class GradientCheck:
             return None
         if strategy.steps.drift or (sync is not None and (sync.drifts or not sync.lockstep)):
             average_parameters(model, comm, module.worker.weight)
-        batch = module.filled(batch) if module.embedding is None else replace(batch, x=module.batch.x)
         with strategy.tally.paused():
             loss = loss_of(model, module.task, batch, 0)
             local = torch.autograd.grad(loss, trainable(model), allow_unused=True, materialize_grads=True)
             return comm.all_reduce(to_vector(local)).double()
+
+
+def _filled(module: TrainingModule, batch: Batch) -> Batch:
+    """Returns a step with the learned rows or label inputs of the current one."""
+    return module.filled(batch) if module.embedding is None else replace(batch, x=module.batch.x)
 
 
 def _compared(gradient: Tensor, exact: Tensor) -> tuple[float, float]:

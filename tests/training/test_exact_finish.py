@@ -128,9 +128,8 @@ def test_the_last_epochs_of_supersteps_are_exact_and_start_from_the_mean(tmp_pat
         (SCHEMES["pipelined"], -1.0, [3, 6, 9]),
         (SCHEMES["supersteps"], -1.0, [5, 8]),
         exhaustive((SCHEMES["leader"], -1.0, [5, 8])),
-        exhaustive((SCHEMES["neighbour"], -1.0, [3, 6, 9])),
     ],
-    ids=["2 bits", "16 bits", "processes", "learned", "pipelined", "supersteps", "leader", "neighbour"],
+    ids=["2 bits", "16 bits", "processes", "learned", "pipelined", "supersteps", "leader"],
 )
 def test_a_run_measures_its_gradients_against_exact_ones_and_stays_the_same(
     keys: dict[str, Any], cosine: float, epochs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
