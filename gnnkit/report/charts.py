@@ -14,6 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52.0, 14.0, 26.0, 34.0
 HEIGHT = 250.0
 MOST_POINTS = 400  # longer curves are averaged
 MOST_BARS = 64  # also the maximum number of matrix rows
+MOST_LETTERS = 24  # of a bar's label, whose middle is left out
 MOST_CELLS = 16  # larger matrices show no numbers in their cells
 FEW_POINTS = 60  # shorter evaluation curves have a dot at each point
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -246,7 +247,8 @@ def bars(name: str, title: str, caption: str, labels: Sequence[str], parts: Sequ
         parts: The parts of all bars.
         unit: Unit of the values, for the axis.
     """
-    left = 12 + CHAR * max(len(clipped(label, 14)) for label in labels)
+    names = [label if len(label) <= MOST_LETTERS else f"{label[:10]}…{label[11 - MOST_LETTERS :]}" for label in labels]
+    left = 12 + CHAR * max(map(len, names))
     shapes, top = legend([(part.name, part.colour) for part in parts], left)
     totals = [sum(values) for values in zip(*(part.values for part in parts), strict=True)]
     step = max(min(26.0, 520 / len(labels)), 12.0)
@@ -257,7 +259,7 @@ def bars(name: str, title: str, caption: str, labels: Sequence[str], parts: Sequ
     shapes.append(text(WIDTH - RIGHT, low + 28, unit, "end"))
     for index, label in enumerate(labels):
         y, before = top + step * index, 0.0
-        shapes.append(text(left - 6, y + step / 2 + 4, clipped(label, 14), "end"))
+        shapes.append(text(left - 6, y + step / 2 + 4, names[index], "end"))
         for part in parts:
             value = part.values[index]
             begin, end = x.at(before), x.at(before + value)

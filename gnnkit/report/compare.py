@@ -22,6 +22,7 @@ from gnnkit.report.run_page import SETTINGS
 _NOT_COMPARED = {"confusion", "per_rank", "per_class", "why", "command", "versions", "layouts", "regions", "peers"}
 _SETTINGS = {*SETTINGS} - {"num_parameters"}
 _OF_A_RUN = {"seed", "output", "cache"}  # keys in which a group's runs may differ
+_OF_DATA = ("dataset.name", "dataset.root", "dataset.split", "dataset.seed", "task.name")
 _UNSET = {"", "none"}
 
 
@@ -84,7 +85,7 @@ def compare(
         curves=charts,
         pages=_pages(groups, folder, main),
         figures=_table(_figures(groups), groups),
-        notes=[f"{run.folder.name}: {note}" for run in runs for note in run.notes],
+        notes=[*_differing_data(groups), *(f"{run.folder.name}: {note}" for run in runs for note in run.notes)],
     )
 
 
@@ -102,6 +103,12 @@ def _groups(runs: Sequence[RunFiles], names: Sequence[str] | None) -> list[RunGr
         group = [runs[index] for index in indices]
         groups.append(RunGroup(clipped(name, 60), group, colour(position), values[indices[0]]))
     return groups
+
+
+def _differing_data(groups: Sequence[RunGroup]) -> list[str]:
+    """Returns a note if groups have different data or tasks."""
+    differing = [key for key in _OF_DATA if len({group.values.get(key) for group in groups}) > 1]
+    return [f"the runs differ in {', '.join(differing)}, so their figures cannot be compared"] if differing else []
 
 
 def _titles(groups: Sequence[Sequence[RunFiles]]) -> list[str]:

@@ -78,8 +78,8 @@ def _fidelity(measured: Mapping[str, Any]) -> PageTable:
 
 def _figures(node: ExplainedNode, number: int) -> list[Figure]:
     named = [(one.name, one.importance) for one in node.nodes]
-    figures = [_bars("neighbours", number, named), _neighbourhood(node, number)]
-    return [_bars("features", number, node.features), *figures] if node.features else figures
+    features = [_bars("features", number, node.features)] if node.features else []
+    return [_bars("neighbours", number, named), *features, _neighbourhood(node, number)]
 
 
 def _bars(kind: str, number: int, named: Sequence[tuple[str, float]]) -> Figure:

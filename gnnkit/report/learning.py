@@ -12,6 +12,7 @@ from gnnkit.report.drawing import SPLITS, Figure, Point, colour
 from gnnkit.report.run import RunFiles, matrix, number, section
 
 MOST_CLASSES = 40  # limit of the confusion matrix
+_ACRONYMS = {"roc", "auc", "f1", "mae", "rmse", "mrr", "ndcg"}  # in titles
 MOST_METRICS, MOST_CURVES = 8, 24
 _PLAIN = re.compile(r"[a-z0-9_]{1,40}")  # metric names that are safe in file names
 
@@ -97,7 +98,8 @@ def _curves(run: RunFiles, name: str, metric: str, names: list[str], best: BestE
     ]
     if not drawn:
         return []
-    title = metric.replace("_", " ").capitalize()
+    title = " ".join(word.upper() if word in _ACRONYMS else word for word in metric.split("_"))
+    title = title[:1].upper() + title[1:]
     measured = (
         "Mean over the training rows of each epoch, and of each evaluation."
         if metric == "loss"

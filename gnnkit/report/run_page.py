@@ -73,12 +73,12 @@ def progress(done: int, total: int, text: str) -> str:
 def _content(run: RunFiles) -> dict[str, Any]:
     """Returns the template's variables."""
     result = run.result
-    layout = f"{format_value(result.get('world_size'))} workers, partition {result.get('partition')}"
+    workers = "1 worker" if result.get("world_size") == 1 else f"{format_value(result.get('world_size'))} workers"
     return {
         "run": run,
         "title": f"{result.get('model', 'run')} on {result.get('dataset', '?')}",
         "heading": f"{result.get('model')} on {result.get('dataset')}",
-        "summary": f"{result.get('strategy')} on {layout}. {result.get('device') or ''}",
+        "summary": f"{result.get('strategy')} on {workers}, partition {result.get('partition')}. {result.get('device') or ''}",
         "cards": list(_cards(run)),
         "suggestions": [_KEY.split(sentence) for sentence in suggestions(run)],
         "sections": _sections(run),
@@ -101,6 +101,9 @@ def _sections(run: RunFiles) -> list[PageSection]:
 def _cards(run: RunFiles) -> Iterator[tuple[str, str]]:
     """Yields the most important figures, and their names."""
     metrics = [name for name in map(str, run.result) if re.fullmatch(r"(test|val)_\w+", name)]
+    main = (learning.main_figure(run) or "").partition("_")[2]
+    kinds = [main, *(name.partition("_")[2] for name in metrics)]
+    metrics.sort(key=lambda name: kinds.index(name.partition("_")[2]))  # both splits of the main metric first
     values = [(name, run.number(name)) for name in metrics if not name.endswith("_loss")]
     yield from [(f"{value:.4g}", name) for name, value in values if value is not None][:4]
     for name, unit in _HEADLINE.items():

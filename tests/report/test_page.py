@@ -21,7 +21,7 @@ from gnnkit import config, plugins
 from gnnkit.config import keys
 from gnnkit.errors import UserError
 from gnnkit.report import compare, progress, read_run, timeline, write
-from gnnkit.report.charts import MOST_POINTS, Axis, PointGroup, heat, scatter, thinned
+from gnnkit.report.charts import MOST_LETTERS, MOST_POINTS, Axis, Part, PointGroup, bars, heat, scatter, thinned
 from gnnkit.report.drawing import Figure, dot
 from gnnkit.report.drawing import text as drawing_text
 from gnnkit.report.learning import drawings as learning_drawings
@@ -399,6 +399,39 @@ def test_a_picture_without_classes_is_coloured_by_rank_alone(tmp_path: Path) -> 
     (folder / "partition.json").write_text(json.dumps(found))
     (drawn,) = [figure for figure in partition_drawings(read_run(folder)) if figure.layers]
     assert [layer.name for layer in drawn.layers] == ["rank"]
+
+
+def test_long_labels_of_bars_stay_different() -> None:
+    labels = [f"individual_sample strategy.batch_size={size}" for size in (64, 128)]
+    figure = bars("time", "", "", labels, [Part("compute", (1.0, 2.0), "c0")], "seconds")
+    drawn = [shape.text for shape in figure.shapes if shape.text.startswith("individual")]
+    assert len(set(drawn)) == 2
+    assert all(len(label) == MOST_LETTERS for label in drawn)
+
+
+def test_the_first_cards_are_the_main_metric_of_both_splits(tmp_path: Path) -> None:
+    figures = {
+        f"{split}_{name}": 0.5 for split in ("val", "test") for name in ("accuracy", "macro_f1", "average_precision")
+    }
+    main = {"name": "val_average_precision", "lower_is_better": False}
+    run = run_folder(tmp_path / "run", num_ranks=1, main_figure=main, **figures)
+    page = write(run).read_text(encoding="utf-8")
+    cards = re.sub("<wbr>", "", page.split('class="cards"')[1].split("</div></div>")[0])
+    assert re.findall(r"<span>(\w+)</span>", cards)[:4] == [
+        "val_average_precision", "test_average_precision", "val_accuracy", "test_accuracy"
+    ]  # fmt: skip
+    assert "vertex_centric on 1 worker, partition 2d" in page
+
+
+def test_runs_on_different_data_are_not_said_to_be_comparable(tmp_path: Path) -> None:
+    runs = []
+    for name in ("a", "b"):
+        folder = run_folder(tmp_path / name)
+        (folder / "config.yaml").write_text(f"dataset: {{name: edges, root: {name}}}\ntask: {{name: regression}}\n")
+        runs.append(read_run(folder))
+    note = "the runs differ in dataset.root, so their figures cannot be compared"
+    assert note in compare(runs, tmp_path).read_text(encoding="utf-8")
+    assert "cannot be compared" not in compare(runs[:1] * 2, tmp_path).read_text(encoding="utf-8")
 
 
 def test_a_table_of_many_columns_has_no_room_for_their_names() -> None:
