@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Keys that imply several workers.
 _OF_WORKERS = {"strategy", "experiment", "workers", "job", "partition", "comm", "launcher", "sync"}
+_AUTO_STRATEGY = "strategy=auto"
 _DEFAULT_MODEL, _TYPED_MODEL = "gcn", "rgat"  # as chosen by job=init
 _OF_MODEL = {"model", "experiment", "checkpoint"}  # keys that determine the model
 __all__ = ["Result", "UserError", "explain", "export", "load", "predict", "serve", "train"]
@@ -59,7 +60,9 @@ def train(
             and without strategy and workers, `workers="auto"` applies.
         model: Name of a model, or a module, a program, or a function of (in_features,
             num_classes) that returns a module. Default: gcn, or rgat for a graph with
-            several node or edge types, unless `types="ignore"`.
+            several node or edge types, unless `types="ignore"`. Users and items without
+            labels get lightgcn, and the other keys that `job=init` chooses for them,
+            unless `task` is another one.
         callbacks: Lightning callbacks, of which each rank gets a copy. A name, or a
             mapping with name and keys, selects an installed one.
         logger: Name of a logger, a mapping with name and keys, a Lightning logger, or a
@@ -100,7 +103,7 @@ def _with_defaults(spelt: list[str], *, has_graph: bool) -> list[str]:
 
     known = {config.key_of(text) for text in spelt}
     workers = [] if known & _OF_WORKERS or not has_graph else ["workers=auto"]
-    strategy = [] if known & {"strategy", config.EXPERIMENT} else ["strategy=auto"]
+    strategy = [] if known & {"strategy", config.EXPERIMENT} else [_AUTO_STRATEGY]
     return [*workers, *strategy, *spelt]
 
 
@@ -341,26 +344,46 @@ def _start(
         from gnnkit.graph import Graph
 
         graph = Graph.of(graph)
-    name = _choose_model(graph, overrides) if chooses_model else None
-    overrides = overrides if name is None else [f"model={name}", *overrides]
+    chosen = _choose_keys(graph, overrides) if chooses_model else []
+    if any(text.startswith("strategy=") for text in chosen):
+        overrides = [text for text in overrides if text != _AUTO_STRATEGY]
+    overrides = [*chosen, *overrides]
     order = jobs.Order(settle(overrides), graph, model, folder, overrides, "gnnkit from Python:", settle)
-    if name == _TYPED_MODEL and order.is_leader:
-        _report_typed_model(graph.schema)
+    if order.is_leader and chosen and chosen != [f"model={_DEFAULT_MODEL}"]:
+        _report_typed_model(graph.schema, chosen)
     return jobs.start(order)
 
 
-def _choose_model(graph: Graph | None, overrides: Sequence[str]) -> str:
-    """Returns the default model, which reads types if the graph has several."""
+def _choose_keys(graph: Graph | None, overrides: Sequence[str]) -> list[str]:
+    """Returns the default model, which reads types if the graph has several.
+
+    Users and items get the keys that recommend, as far as they are not set.
+    """
     from gnnkit import config
 
     values = {config.key_of(text): text.partition("=")[2].strip("'\"") for text in overrides}
-    is_typed = graph is not None and graph.schema.several and values.get("types") != "ignore"
-    return _TYPED_MODEL if is_typed else _DEFAULT_MODEL
+    if graph is None or not graph.schema.several or values.get("types") == "ignore":
+        return [f"model={_DEFAULT_MODEL}"]
+    keys: dict[str, Any] = {}
+    if values.get("task", "link_prediction") == "link_prediction":
+        from gnnkit.jobs.init import recommended
+
+        keys = recommended(graph)
+        if values.get("strategy") == "auto":
+            del values["strategy"]
+        elif values.get("strategy") != keys.get("strategy"):  # others may predict all edges
+            keys.pop("task.supervision_share", None)
+    return config.as_overrides({key: value for key, value in keys.items() if key not in values}) or [
+        f"model={_TYPED_MODEL}"
+    ]
 
 
-def _report_typed_model(types: Schema) -> None:
+def _report_typed_model(types: Schema, chosen: list[str]) -> None:
     from gnnkit.launch.phases import say
 
+    if len(chosen) > 1:
+        say(f"recommends, as job=init configures users and items: {' '.join(chosen)}; task=NAME chooses another task")
+        return
     say(
         f"model={_TYPED_MODEL}: the graph has {len(types.node_types):,} types of nodes and {len(types.edge_types):,} of "
         f"edges, which {_DEFAULT_MODEL}, the default for other graphs, does not read; model=NAME chooses another model"

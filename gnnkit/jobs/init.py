@@ -19,7 +19,7 @@ from gnnkit.config import keys
 from gnnkit.config.settings import FEW_EDGES, Settings, with_choice
 from gnnkit.dataset.base import ONE_WAY, both_ways, describe_share
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Ids, Split
+from gnnkit.graph import CSC, Graph, Ids, Relation, Split
 from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.jobs import trials
 from gnnkit.jobs.decide import SMALL_EDGES
@@ -96,10 +96,22 @@ def _with_node_types(settings: Settings, graph: Graph) -> tuple[Settings, Graph]
     return settings, with_names(settings)
 
 
-def _ranks_items(graph: Graph) -> bool:
-    """Returns whether the only relation joins two node types, without labels."""
-    relations = graph.relations or ()
-    return len(relations) == 1 and relations[0].source != relations[0].destination and not graph.labelled.any()
+def recommended(graph: Graph) -> dict[str, Any]:
+    """Returns the keys for recommending items to users. Empty for other graphs."""
+    if _ranked(graph) is None:
+        return {}
+    choices = [*_recommend(graph), *_strategy(graph), *_inputs(graph), *_trainer(graph, "link_prediction")]
+    return {choice.key: choice.value for choice in choices}
+
+
+def _ranked(graph: Graph) -> Relation | None:
+    """Returns the relation that joins two node types, in a graph without labels.
+
+    None if there are several, other than reverse relations as PyG names them.
+    """
+    relations = [relation for relation in graph.relations or () if not relation.name.startswith("rev_")]
+    is_ranked = len(relations) == 1 and relations[0].source != relations[0].destination and not graph.labelled.any()
+    return relations[0] if is_ranked else None
 
 
 def _check_new(folder: Path) -> None:
@@ -265,14 +277,8 @@ def _usual(settings: Settings) -> dict[str, Any]:
 def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     """Yields the task for this type of labels."""
     names = graph.class_names or ()
-    if _ranks_items(graph):
-        (relation,) = graph.relations or ()
-        ends = f"{relation.source} and {relation.destination}"
-        yield KeyChoice("task", "link_prediction", f"recommends: {ends} are two node types, and no node has a label")
-        yield KeyChoice("task.loss", "softmax", "ranks an item above its negatives, or bpr")
-        yield KeyChoice("task.negatives", 2, "sampled items per edge")
-        yield KeyChoice("task.eval_negatives", 10, "few, because evaluation ranks all items too")
-        yield KeyChoice("write", ["predictions", "vectors"], "topk.parquet, and the vectors of the score for an index")
+    if _ranked(graph) is not None:
+        yield from _recommend(graph)
         return
     if not graph.labelled.any():
         cure = ". dataset.label=COLUMN names a column of labels" if "label" in _usual(settings) else ""
@@ -287,6 +293,20 @@ def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
             "node_classification",
             f"labels are {graph.num_classes} classes{_uneven_classes(graph, graph.labelled)}",
         )
+
+
+def _recommend(graph: Graph) -> Iterator[KeyChoice]:
+    """Yields the task of recommending a relation's destinations."""
+    relation = _ranked(graph)
+    assert relation is not None
+    ends = f"{relation.source} and {relation.destination}"
+    yield KeyChoice("task", "link_prediction", f"recommends: {ends} are two node types, and no node has a label")
+    if graph.num_relations > 1:
+        yield KeyChoice("task.relation", relation.edge_type, "the others are its reverse")
+    yield KeyChoice("task.loss", "softmax", "ranks an item above its negatives, or bpr")
+    yield KeyChoice("task.negatives", 2, "sampled items per edge")
+    yield KeyChoice("task.eval_negatives", 10, "few, because evaluation ranks all items too")
+    yield KeyChoice("write", ["predictions", "vectors"], "topk.parquet, and the vectors of the score for an index")
 
 
 def _uneven_classes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> str:
@@ -319,8 +339,10 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
         yield KeyChoice("strategy", "vertex_centric", "the graph is small: every node in every step, exactly")
     else:
         yield KeyChoice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
-    if _ranks_items(graph):
+    if _ranked(graph) is not None:
         yield KeyChoice("model", "lightgcn", "linear layers without weights, for recommendations")
+        if graph.num_relations > 1:
+            yield KeyChoice("model.inverse", False, "the graph has the reverse of each edge")
         if small:
             yield KeyChoice("task.supervision_share", 0.5, "of the edges in each epoch. The others pass messages")
         return
@@ -373,8 +395,8 @@ def _trainer(graph: Graph, task: str) -> Iterator[KeyChoice]:
         graph: The graph, with a split if it has labels.
         task: The task's name.
     """
-    yield KeyChoice("trainer.max_epochs", RANKING_EPOCHS if _ranks_items(graph) else trials.MAX_EPOCHS, "at most")
-    if _ranks_items(graph):
+    yield KeyChoice("trainer.max_epochs", RANKING_EPOCHS if _ranked(graph) else trials.MAX_EPOCHS, "at most")
+    if _ranked(graph) is not None:
         yield KeyChoice("trainer.lr", 0.03, "learned rows train faster than weights")
         yield KeyChoice("trainer.patience", RANKING_PATIENCE, "evaluations without a better ranking end the training")
         return

@@ -43,7 +43,7 @@ class LightGCN(GraphModel):
         if in_features != num_classes:
             self.project = Parameter(nn.init.xavier_uniform_(torch.empty(in_features, num_classes)))
         self.reads_sparse = num_classes < in_features
-        # A parameter, because optimisers need one. Layers detach it, so it is constant.
+        # Optimisers need a parameter. The gradient of this one is 0.
         self.share = Parameter(torch.tensor(1 / (num_layers + 1)))
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
@@ -55,7 +55,7 @@ class LightGCN(GraphModel):
         rows = adjacency.aggregate_normalized(rows)
         total = total[: adjacency.num_dst] + rows
         if index + 1 == self.num_layers:
-            return total * self.share.detach().to(total.dtype)
+            return total * (self.share.detach() + 0 * self.share).to(total.dtype)
         return torch.cat([rows, total], 1)
 
     def decayed_parameters(self) -> Iterable[Parameter]:

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 import pytest
+import yaml
 
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Relation
+from gnnkit.graph.inverse_edges import with_inverse_edges
+from gnnkit.jobs.init import recommended
 from tests.runs import BARE
 
 USERS, ITEMS, K = 30, 24, 5
@@ -99,6 +102,30 @@ def test_a_run_recommends_unseen_items_by_the_vectors_it_writes(workers: int, tm
     np.testing.assert_allclose(top["score"], np.take_along_axis(scores, best, 1).ravel(), rtol=1e-5)
     assert result["test_recall_5"] > result["test_popularity_recall_5"]
     assert result["best_value"] == pytest.approx(result["val_ndcg_5"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_graph_alone_gets_the_keys_of_job_init(tmp_path: Path) -> None:
+    graph = users_and_items()
+    trained = gnnkit.train(graph, workers=1, trainer={"max_epochs": 2}, output=str(tmp_path / "run"), **BARE)
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    for key, value in recommended(graph).items():
+        section, _, name = key.rpartition(".")
+        found = config[section][name] if section else config[key]
+        expected = 2 if key == "trainer.max_epochs" else value
+        assert (found["name"] if isinstance(found, dict) else found) == expected, key
+    assert trained["model"] == "lightgcn"
+    assert trained["test_recall_20"] > 0
+
+
+@pytest.mark.slow
+def test_another_strategy_and_reverse_relations_are_configured_too(tmp_path: Path) -> None:
+    graph, keys = users_and_items(), {"workers": 1, "comm": "threads", "trainer": {"max_epochs": 1}}
+    sampled = gnnkit.train(graph, strategy="individual_sample", output=str(tmp_path / "sampled"), **keys, **BARE)
+    assert (sampled["model"], sampled["strategy"]) == ("lightgcn", "individual_sample")
+    both = gnnkit.train(with_inverse_edges(graph), output=str(tmp_path / "both"), **keys, **BARE)
+    once = gnnkit.train(graph, output=str(tmp_path / "once"), **keys, **BARE)
+    assert both["test_ndcg_20"] == pytest.approx(once["test_ndcg_20"], rel=1e-5)
 
 
 @pytest.mark.slow
