@@ -239,7 +239,15 @@ class Batch:
         Args:
             out: [num_dst, width] output of the model.
         """
-        return (out if self.reach is None else self.reach(out))[self.rows]
+        return self.reached(out)[self.rows]
+
+    def reached(self, out: Tensor) -> Tensor:  # [num_reached, width]
+        """Returns the rows that `rows` indexes. Collective.
+
+        Args:
+            out: [num_dst, width] output of the model.
+        """
+        return out if self.reach is None else self.reach(out)
 
     def precision(self) -> torch.autocast:
         """Returns the autocast context for this batch.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.graph import SPLITS, Graph
+from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
 from gnnkit.strategy import ExecutionStrategy, Worker
@@ -143,6 +144,17 @@ class Task(ABC):
             labels: [k, ...] labels in the form of `Graph.labels`. For pairs, 1 if there
                 is an edge, else 0.
         """
+
+    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor) -> Tensor:  # [k]
+        """Computes `losses` of some output rows, which a task may do without a copy.
+
+        Args:
+            reached: [num_reached, width] model outputs.
+            rows: [k] positions of rows, or [k, 2] for node pairs.
+            labels: [k, ...] as for `losses`.
+        """
+        outputs = reached[rows]
+        return self.losses(outputs.to(wide(outputs.dtype)), labels)
 
     def probabilities(self, outputs: Tensor) -> Tensor:  # [k, ...]
         """Converts outputs [k, width] to probabilities, if the task has them."""

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+
+_PIECE = 2**11  # pairs at a time
 
 
 def dot(outputs: Tensor) -> Tensor:  # [..., 2, width] -> [...]
     """Scores embedding pairs by their dot product."""
     sources, destinations = outputs.unbind(-2)  # one gradient of both, where two indices would make two
     return (sources * destinations).sum(-1)
+
+
+class PairDots(Function):
+    """Scores pairs [k, 2] of rows [n, width] by dot products, on a CPU.
+
+    Pairs are processed in pieces that stay in the cache. Copies of all pairs' rows
+    would take several times as long, most of it for memory.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, pairs: Tensor) -> Tensor:  # [k]
+        ctx.save_for_backward(x, pairs)
+        return torch.cat([
+            torch.linalg.vecdot(x.index_select(0, source), x.index_select(0, destination))
+            for source, destination in (piece.unbind(1) for piece in pairs.split(_PIECE))
+        ])  # fmt: skip
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        x, pairs = ctx.saved_tensors
+        total = torch.zeros_like(x)
+        for piece, factor in zip(pairs.split(_PIECE), grad[:, None].split(_PIECE), strict=True):
+            for one, other in (piece.unbind(1), piece.flip(1).unbind(1)):
+                total.index_add_(0, one, x.index_select(0, other) * factor)
+        return total, None
 
 
 def score_all(sources: Tensor, items: Tensor, head: nn.Module | None) -> Tensor:  # [b, num_items]

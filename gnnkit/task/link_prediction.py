@@ -15,6 +15,7 @@ from gnnkit.engine import derive
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.graph.attributes import warn_times
+from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import (
     LinkRelation,
@@ -25,7 +26,7 @@ from gnnkit.sampler.links import (
 )
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
-from gnnkit.task.decoder import ProductMLP, dot, score_all
+from gnnkit.task.decoder import PairDots, ProductMLP, dot, score_all
 from gnnkit.task.item_ranking import ItemRanking, TopItems, metric_names
 from gnnkit.task.link_losses import LOSSES, link_losses
 from gnnkit.task.link_relation import find_relation, read_relation, relation_number
@@ -208,6 +209,12 @@ class LinkPrediction(Task):
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return link_losses(self.loss, self.score(outputs), labels, self.negatives)
+
+    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
+        if self.head() is not None or reached.device.type != "cpu":
+            return super().losses_of(reached, rows, labels)
+        scores: Tensor = PairDots.apply(reached.to(wide(reached.dtype)), rows)
+        return link_losses(self.loss, scores, labels, self.negatives)
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         return self._measure(outputs, worker, self.splits)

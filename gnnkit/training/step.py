@@ -16,7 +16,6 @@ from gnnkit.config.settings import AUTO, OPTIMIZERS
 from gnnkit.engine.lent import lent
 from gnnkit.errors import UserError
 from gnnkit.kernels.products import fast_products
-from gnnkit.kernels.sums import wide
 from gnnkit.strategy import Batch
 from gnnkit.task import Task
 
@@ -61,8 +60,7 @@ def loss_part(task: Task, out: Tensor, batch: Batch) -> Tensor:
         out: [num_dst, width] model output.
         batch: The batch, which selects the rows.
     """
-    outputs = batch.outputs(out)
-    losses = task.losses(outputs.to(wide(outputs.dtype)), batch.labels)
+    losses = task.losses_of(batch.reached(out), batch.rows, batch.labels)
     if batch.row_weights is not None:
         losses = losses * batch.row_weights
     return losses.sum() / max(batch.total, 1)

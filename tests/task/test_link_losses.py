@@ -18,6 +18,7 @@ from gnnkit.strategy import ExecutionStrategy
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.task.decoder import PairDots, dot
 from gnnkit.task.link_losses import link_losses
 from gnnkit.task.link_prediction import LinkPrediction
 from tests.graphs import shop
@@ -131,3 +132,13 @@ def test_popular_nodes_are_saved_with_the_links(tmp_path: Path) -> None:
     assert loaded.popular is not None
     assert links.popular is not None
     np.testing.assert_array_equal(loaded.popular, links.popular)
+
+
+@pytest.mark.parametrize("num_pairs", [0, 1, 5000])
+def test_pairs_are_scored_and_differentiated_as_copies_of_their_rows_are(num_pairs: int) -> None:
+    x = torch.randn(50, 8, dtype=torch.float64, requires_grad=True)
+    pairs, grad = torch.randint(0, 50, (num_pairs, 2)), torch.randn(num_pairs, dtype=torch.float64)
+    scores, expected = PairDots.apply(x, pairs), dot(x[pairs])
+    torch.testing.assert_close(scores, expected)
+    gradients = [torch.autograd.grad(values, x, grad)[0] for values in (scores, expected)]
+    torch.testing.assert_close(*gradients)
