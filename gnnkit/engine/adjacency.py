@@ -244,11 +244,14 @@ class Adjacency(ABC):
         """Like `with_halo`, for rows that are not modified."""
         return self.with_halo(x)
 
-    def weighing(self, slope: float, p: float, *, training: bool) -> Weighing:
-        """Returns how the native `attend` computes weights from scores."""
+    def weighing(self, slope: float, p: float, *, training: bool, ids: Tensor | None = None) -> Weighing:
+        """Returns how scores become weights, with dropout in training.
+
+        `ids` are the edges' ids, by default `edge_ids`.
+        """
         if not training or p == 0:
             return Weighing(slope)
-        return Weighing(slope, p, derive(self.key, 1), self.edge_ids)
+        return Weighing(slope, p, derive(self.key, 1), self.edge_ids if ids is None else ids)
 
     def again(self) -> Adjacency:
         """Returns the same edges for a second forward pass in the same step.
@@ -466,9 +469,8 @@ class ShardAdjacency(Adjacency):
     def attend_relations(
         self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
     ) -> Tensor:
-        engine, weighing = self._enter_relations(), Weighing(1)
-        if training and p > 0:
-            weighing = Weighing(1, p, derive(self.key, 1), engine.typed_edges(attention.added).ids)
+        engine = self._enter_relations()
+        weighing = self.weighing(1, p, training=training, ids=engine.typed_edges(attention.added).ids)
         return engine.relation_attention(x, y, attention, self.layer, weighing)
 
     def _enter_relations(self) -> Engine:

@@ -27,11 +27,12 @@ from gnnkit.exchange.route import Route
 from gnnkit.graph import Block, Floats, Graph, Ids, RelationGroups
 from gnnkit.graph.schema import Schema
 from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.kernels.attention import Weighing, serves
+from gnnkit.kernels.attention import serves
 from gnnkit.kernels.dropout import derive, kept
 from gnnkit.kernels.sums import Factors
 from gnnkit.partition.degrees import Degrees
 from gnnkit.partition.loops import mean_in_edges
+from gnnkit.partition.shard import Shard
 
 # Time per edge and column of a sum, relative to a multiplication in a matrix product.
 # Sums are limited by memory bandwidth.
@@ -110,6 +111,16 @@ class LayerValues:
     num_relations: int = 1  # in the complete graph, including inverse ones if it `inverse_edges`
     inverse_edges: bool = False  # whether the graph has the reverse of each edge, with relations of its own
 
+    def __init__(
+        self, source: Graph | Shard, model: object, dtype: torch.dtype, device: torch.device, inverse_edges: bool
+    ) -> None:
+        """Reads the size and the edge values of a graph, or of a rank's part of it."""
+        self.num_nodes, self.num_edges, self.type_sizes = source.num_nodes, source.num_edges, source.type_sizes
+        self.num_relations, self.inverse_edges = source.num_relations, inverse_edges
+        self.weight, self.edge_features = source.csc.weight, source.edge_features
+        self.edge_types, self.dtype, self.device = source.edge_types, dtype, device
+        self.self_loops = bool(getattr(model, "self_loops", False))
+
     def in_relation(self, block: Block) -> InRelation:
         """Returns the relations of a block's edges, with degrees within these."""
         ids = block.edge_ids
@@ -160,12 +171,8 @@ class BlockLayers(LayerValues):
                 relations of its own.
             grouped: Returns the in-edges by relation. None: groups them on first use.
         """
-        self.num_relations, self.inverse_edges, self._grouped = graph.num_relations, inverse_edges, grouped
-        self.graph, self.dtype, self.device, self.pool = graph, dtype, device, pool or Pool()
-        self.num_nodes, self.num_edges, self.type_sizes = graph.num_nodes, graph.num_edges, graph.type_sizes
-        self.weight, self.edge_features = graph.csc.weight, graph.edge_features
-        self.edge_types = graph.edge_types
-        self.self_loops = bool(getattr(model, "self_loops", False))
+        super().__init__(graph, model, dtype, device, inverse_edges)
+        self.graph, self.pool, self._grouped = graph, pool or Pool(), grouped
         self._read_degrees()
 
     def _read_degrees(self) -> None:
@@ -334,9 +341,8 @@ class BlockAdjacency(Adjacency):
     def attend_relations(
         self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
     ) -> Tensor:
-        edges, rows, weighing = self._held.typed_edges(attention.added), self.with_halo(x), Weighing(1)
-        if training and p > 0:
-            weighing = Weighing(1, p, derive(self.key, 1), edges.ids)
+        edges, rows = self._held.typed_edges(attention.added), self.with_halo(x)
+        weighing = self.weighing(1, p, training=training, ids=edges.ids)
         return attend_locally(attention, rows, rows[: self.num_dst] if y is None else y, edges, weighing)
 
     def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:

@@ -49,14 +49,9 @@ class ShardLayers(LayerValues):
             inverse_edges: Whether the graph has the reverse of each edge, with
                 relations of its own.
         """
-        self.num_relations, self.inverse_edges = shard.num_relations, inverse_edges
-        self.shard, self.num_nodes, self.num_edges = shard, shard.num_nodes, shard.num_edges
-        self.dtype, self.device, self.type_sizes = dtype, device, shard.type_sizes
-        self.self_loops = bool(getattr(model, "self_loops", False))
-        self.num_owned, self.halo, self.halo_owner = len(shard.owned), shard.halo, shard.halo_cell
-        self.num_in_edges = shard.num_in_edges
-        self.weight, self.edge_features = shard.csc.weight, shard.edge_features
-        self.edge_types = shard.edge_types
+        super().__init__(shard, model, dtype, device, inverse_edges)
+        self.shard, self.num_owned, self.num_in_edges = shard, len(shard.owned), shard.num_in_edges
+        self.halo, self.halo_owner = shard.halo, shard.halo_cell
         self.relation_degree = None if shard.relation_degrees is None else shard.relation_degrees[:, 0]
         self.gets_loop, self.mean_edge_features = ~shard.looped, shard.mean_edge_features
         loops = self.gets_loop.astype(np.float64) if self.self_loops else np.zeros(self.num_owned)

@@ -97,6 +97,8 @@ class Loader:
 
     _planned: tuple[int, BatchSchedule, Epoch] | None = None  # cache, which iterators and strategies share
     _iterated: BatchSchedule | None = None  # the schedule of the last iterator
+    _next = _now = (0, 0)  # epoch and step at which the next iterator starts, and of the last iterator
+    _begun = 0.0  # when the last epoch started
 
     def __init__(
         self,
@@ -135,16 +137,12 @@ class Loader:
         # Not `sampler`: Lightning assumes a torch sampler in an attribute with that
         # name.
         self._sampler = sampler.with_features(self.tables.features)
-        groups = sampler.groups(self.csc, self.seeds)
-        if groups is not None:
-            groups = int64s(f"{type(sampler).__name__}.groups", groups, len(self.seeds))
+        groups = _read_groups(sampler, self.csc, self.seeds)
         schedule = BatchSchedule(self.seeds, batch_size, 1, batching, window, shuffle, drop_last, groups, repeat=repeat)
         self._sharding = Sharding(schedule, rank, world_size)
         self._allocate = frameworks.page_locked if pin_memory else _pageable
         self._priced = self.costs  # computed by the sampler on first use
-        self._next = (0, 0)  # epoch and step at which the next iterator starts
-        self._now = (0, 0)  # epoch and step of the last iterator
-        self._spans, self._begun = active(), 0.0  # the trace, and when the last epoch started
+        self._spans = active()  # the trace
 
     def __len__(self) -> int:
         """Returns the number of steps per epoch, the same on every rank."""
@@ -367,6 +365,12 @@ def _check_by_relation(sampler: Sampler, rows: RelationGroups) -> None:
     if not (sampler.by_relation and _is_native(sampler)):
         raise UserError(f"sampler={type(sampler).__name__} does not draw by relation: use NeighborSampler")
     sampler.fanouts.by_hop(rows.names)
+
+
+def _read_groups(sampler: Sampler, graph: CSC, seeds: Ids) -> Ids | None:  # [num_seeds]
+    """Returns the seeds' groups. Raises `UserError` unless each seed has an integer."""
+    groups = sampler.groups(graph, seeds)
+    return None if groups is None else int64s(f"{type(sampler).__name__}.groups", groups, len(seeds))
 
 
 def _is_native(sampler: Sampler) -> TypeGuard[NativeSampler]:

@@ -16,9 +16,9 @@ from gnnkit.engine.pool import Pool
 from gnnkit.engine.remote import padded
 from gnnkit.engine.remote.disk import DiskFeatures
 from gnnkit.engine.remote.features import TableRows
-from gnnkit.engine.remote.owners import ByOwner, Owners, Sent, as_bytes, swap
+from gnnkit.engine.remote.owners import ByOwner, Owners, Sent, as_bytes, record_fetch, swap
 from gnnkit.engine.remote.tier import KeptRows, RowTier
-from gnnkit.exchange.tally import Exchange, Tally
+from gnnkit.exchange.tally import Tally
 from gnnkit.graph import Ids, SparseFeatures, kept_rows
 from gnnkit.partition.shard import Shard
 from gnnkit.utils.checks import Array
@@ -190,14 +190,7 @@ class OwnedRows:
             me: This rank.
         """
         away = np.arange(len(fetched.received)) != me
-        tally.record(
-            Exchange("fetch", 0, self.width),
-            me,
-            range(len(away)),
-            (fetched.sent * away * self.width).tolist(),
-            (fetched.received * away * self.width).tolist(),
-            sent.num_bytes.tolist(),
-        )
+        record_fetch(tally, me, self.width, fetched.sent * away, fetched.received * away, sent.num_bytes)
 
 
 class FetchedLayers(LayerValues):
@@ -228,13 +221,10 @@ class FetchedLayers(LayerValues):
             inverse_edges: Whether the graph has the reverse of each edge, with
                 relations of its own.
         """
-        self.num_relations, self.inverse_edges = shard.num_relations, inverse_edges
-        self.type_sizes = shard.type_sizes
+        super().__init__(shard, model, dtype, device, inverse_edges)
         self.edge_types = _of_edges(edges, "relation", shard.edge_types)
         self.relation_degree = _of_edges(edges, "relation_degree", shard.relation_degrees)
         (ids, rows), self.pool = nodes, pool
-        self.num_nodes, self.num_edges, self.dtype, self.device = shard.num_nodes, shard.num_edges, dtype, device
-        self.self_loops = bool(getattr(model, "self_loops", False))
         loops = (~rows["looped"]).astype(np.float64) if self.self_loops else np.zeros(len(rows))
         self.gets_loop = ValuesById(ids, ~rows["looped"])
         self.graph_in_degree = ValuesById(ids, rows["in_degree"])

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.remote.features import FeatureStore
-from gnnkit.engine.remote.owners import Owners, as_bytes, swap
-from gnnkit.exchange.tally import Exchange, Tally
+from gnnkit.engine.remote.owners import Owners, as_bytes, record_fetch, swap
+from gnnkit.exchange.tally import Tally
 from gnnkit.graph import Ids
 from gnnkit.kernels.dropout import derive, uniform
 from gnnkit.partition.shard import Shard
@@ -102,17 +102,6 @@ class LearnedRows(FeatureStore):
     def record(self, asked: LearnedRequest, tally: Tally) -> None:
         """Records the exchanged rows and gradients, in words and bytes."""
         size = self.width * self.owned.element_size()
-        received, sent_counts = (np.array(counts, np.int64) for counts in (asked.received, asked.sent))
-        me, peers = self._comm.rank, range(self._comm.world_size)
-        for out, into, sent in (
-            (sent_counts, received, received * 8 + sent_counts * size),
-            (received, sent_counts, received * size),
-        ):
-            tally.record(
-                Exchange("fetch", 0, self.width),
-                me,
-                peers,
-                (out * self.width).tolist(),
-                (into * self.width).tolist(),
-                sent.tolist(),
-            )
+        received, sent = (np.array(counts, np.int64) for counts in (asked.received, asked.sent))
+        record_fetch(tally, self._comm.rank, self.width, sent, received, received * 8 + sent * size)
+        record_fetch(tally, self._comm.rank, self.width, received, sent, received * size)

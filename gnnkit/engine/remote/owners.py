@@ -49,8 +49,23 @@ class Sent:
             tally: The record.
             me: This rank.
         """
-        none = [0] * len(self.num_bytes)
-        tally.record(Exchange("fetch", 0, 0), me, range(len(none)), none, none, self.num_bytes.tolist())
+        none = np.zeros_like(self.num_bytes)
+        record_fetch(tally, me, 0, none, none, self.num_bytes)
+
+
+def record_fetch(tally: Tally, me: int, width: int, sent: Ids, received: Ids, num_bytes: Ids) -> None:
+    """Records the rows that ranks have fetched from each other.
+
+    Args:
+        tally: The record.
+        me: This rank.
+        width: Numbers per row.
+        sent: [world_size] rows sent to each rank.
+        received: [world_size] rows received from each rank.
+        num_bytes: [world_size] bytes sent to each rank.
+    """
+    words = (sent * width).tolist(), (received * width).tolist()
+    tally.record(Exchange("fetch", 0, width), me, range(len(sent)), *words, num_bytes.tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
