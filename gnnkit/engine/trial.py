@@ -52,6 +52,15 @@ class TypeCounts(NamedTuple):
         return cls(*(int(getattr(model, name, 1)) for name in ("num_relations", "num_node_types")))
 
 
+class TrialInputs(NamedTuple):
+    """The input rows of a trial."""
+
+    width: int  # columns of a node's features
+    edge_width: int = 0  # columns of an edge's features
+    dtype: torch.dtype | None = None  # as `Worker.input_dtype`. None: the type of other rows
+    keeps_sums: bool = False  # whether sums over constant input rows are cached
+
+
 _ONE_TYPE = TypeCounts()
 
 
@@ -62,29 +71,27 @@ class ModelTrial:
         self,
         traffic: Traffic,
         slice_: int,
-        edge_width: int,
+        inputs: TrialInputs,
         dtype: torch.dtype,
         sizes: Sizes | None = None,
         types: TypeCounts = _ONE_TYPE,
-        inputs: torch.dtype | None = None,
     ) -> None:
         """Creates the rows.
 
         Args:
             traffic: The exchanges between ranks.
             slice_: Slice of the rank.
-            edge_width: Number of edge features, possibly 0.
+            inputs: The input rows.
             dtype: Type of rows.
             sizes: Numbers of rows. None: one of each kind.
             types: Numbers of types that the model was built for.
-            inputs: Type of input rows, as `Worker.input_dtype`. None: `dtype`.
         """
         grid, sizes = traffic.grid, sizes or Sizes()
         if grid.slices == 1:
             sizes = replace(sizes, cell_nodes=sizes.owned)
-        self._tally, self._inputs = _RecordingTally(), inputs or dtype
+        self._tally, self._inputs, self._input_dtype = _RecordingTally(), inputs, inputs.dtype or dtype
         self.comm = Alone(slice_, grid.world_size)
-        shard = _shard(traffic, slice_, edge_width, sizes)
+        shard = _shard(traffic, slice_, inputs.edge_width, sizes)
         shard = replace(shard, type_sizes=(shard.num_nodes, *[0] * (types.of_nodes - 1)))
         self.engine = Engine(shard, self.comm, dtype, self._tally)
         set_row_counts(self.engine)
@@ -100,26 +107,22 @@ class ModelTrial:
         """Creates one adjacency per layer."""
         return ShardAdjacency.layers(self.engine, num_layers, 0)
 
-    def forward(
-        self, model: nn.Module, in_features: int, *, sparse: bool = False, keeps_sums: bool = False
-    ) -> tuple[Tensor, int]:
+    def forward(self, model: nn.Module, *, sparse: bool = False) -> tuple[Tensor, int]:
         """Runs a training step's forward pass, as in a step after the first.
 
         Returns the logits [owned, num_classes], and the bytes saved by autograd.
 
         Args:
             model: The model.
-            in_features: Columns of a node's features.
             sparse: Whether input rows are sparse. They contain no values here.
-            keeps_sums: Whether sums over constant input rows are cached. Default: no.
         """
-        shape = (len(self.engine.nodes), in_features)
+        shape = (len(self.engine.nodes), self._inputs.width)
         rows = SparseRows.zeros(shape, self.engine.dtype) if sparse else torch.zeros(shape, dtype=self.engine.dtype)
-        x = rows.to(self._inputs)
+        x = rows.to(self._input_dtype)
         known = [] if isinstance(x, SparseRows) else [x]
         model.train()
         num_layers: int = model.num_layers  # type: ignore[assignment]
-        if keeps_sums:
+        if self._inputs.keeps_sums:
             self.engine.fix(x)
             with self._precision():
                 model(x, self.adjacencies(num_layers))  # fills the cache
@@ -130,7 +133,7 @@ class ModelTrial:
         return logits, saved.num_bytes
 
     def _precision(self) -> torch.autocast:
-        return torch.autocast("cpu", torch.bfloat16, enabled=self._inputs == torch.bfloat16)
+        return torch.autocast("cpu", torch.bfloat16, enabled=self._input_dtype == torch.bfloat16)
 
     def take_exchanges(self) -> list[Exchange]:
         """Returns the exchanges since the last call, in order."""
@@ -147,44 +150,25 @@ def set_row_counts(engine: Engine) -> None:
         engine.slicing.row_counts = counts
 
 
-def exchanges(
-    model: nn.Module,
-    in_features: int,
-    edge_width: int,
-    traffic: Traffic,
-    slice_: int,
-    *,
-    keeps_sums: bool = False,
-    inputs: torch.dtype | None = None,
-) -> list[Exchange]:
+def exchanges(model: nn.Module, inputs: TrialInputs, traffic: Traffic, slice_: int) -> list[Exchange]:
     """Lists the exchanges of a training step on a rank of a slice.
 
     This includes the backward pass.
 
     Args:
         model: The model, whose gradients are reset.
-        in_features: Columns of a node's features.
-        edge_width: Number of edge features, possibly 0.
+        inputs: The input rows.
         traffic: Rows exchanged between the shards.
         slice_: Slice of the rank.
-        keeps_sums: Whether sums over constant input rows are cached. Default: no.
-        inputs: Type of input rows. None: the parameters' type.
     """
-    trial = ModelTrial(traffic, slice_, edge_width, _dtype(model), types=TypeCounts.of(model), inputs=inputs)
-    trial.forward(model, in_features, keeps_sums=keeps_sums)[0].sum().backward()  # type: ignore[no-untyped-call]
+    trial = ModelTrial(traffic, slice_, inputs, _dtype(model), types=TypeCounts.of(model))
+    trial.forward(model)[0].sum().backward()  # type: ignore[no-untyped-call]
     model.zero_grad()
     return trial.take_exchanges()
 
 
 def activations(
-    model: nn.Module,
-    in_features: int,
-    edge_width: int,
-    traffic: Traffic,
-    slice_: int,
-    *,
-    sparse: bool = False,
-    inputs: torch.dtype | None = None,
+    model: nn.Module, inputs: TrialInputs, traffic: Traffic, slice_: int, *, sparse: bool = False
 ) -> Ids:  # [number of Sizes + 1]
     """Counts the bytes that a forward pass saves for the backward pass.
 
@@ -193,12 +177,10 @@ def activations(
 
     Args:
         model: The model.
-        in_features: Columns of a node's features.
-        edge_width: Number of edge features, possibly 0.
+        inputs: The input rows.
         traffic: Rows exchanged between the shards.
         slice_: Slice of the rank.
         sparse: Whether input rows are sparse.
-        inputs: Type of input rows. None: the parameters' type.
 
     Returns:
         Bytes per row for each of the `Sizes`, in order, then the bytes that do not
@@ -206,8 +188,8 @@ def activations(
     """
 
     def kept(sizes: Sizes) -> int:
-        trial = ModelTrial(traffic, slice_, edge_width, _dtype(model), sizes, TypeCounts.of(model), inputs)
-        return trial.forward(model, in_features, sparse=sparse)[1]
+        trial = ModelTrial(traffic, slice_, inputs, _dtype(model), sizes, TypeCounts.of(model))
+        return trial.forward(model, sparse=sparse)[1]
 
     some = Sizes(owned=2, cell_nodes=4, partial=2, edges=2, halo=2, pairs=2)
     base = kept(some)

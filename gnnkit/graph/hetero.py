@@ -81,7 +81,8 @@ def _read_structure(data: Any) -> tuple[dict[str, int], list[Array]]:
     counts = {name: _count_nodes(data, name) for name in data.node_types}
     starts = _starts(counts)
     kinds = data.edge_types
-    return counts, [_read_ends(data, kind, counts) + _to_column(starts[kind[0]], starts[kind[2]]) for kind in kinds]
+    firsts = [np.array([[starts[source]], [starts[destination]]]) for source, _, destination in kinds]
+    return counts, [_read_ends(data, kind, counts) + first for kind, first in zip(kinds, firsts, strict=True)]
 
 
 def _starts(counts: Mapping[str, int]) -> dict[str, int]:
@@ -109,10 +110,6 @@ def _count_nodes(data: Any, name: str) -> int:
     rows = attributes.get("x", attributes.get("y"))
     count = attributes.get("num_nodes", data[name].num_nodes if rows is None else len(rows))
     return whole(f"data[{name!r}].num_nodes", count, 0)
-
-
-def _to_column(*numbers: int) -> Array:
-    return np.array(numbers)[:, None]
 
 
 def _present_attributes(store: Any) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gnnkit.engine.trial import ModelTrial, TypeCounts
+from gnnkit.engine.trial import ModelTrial, TrialInputs, TypeCounts
 from gnnkit.model.exactness import ONE_RANK, ROWS
 from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.two_ranks import run_alone
@@ -34,9 +34,10 @@ def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
         if isinstance(replica, HeteroModel):
             run_alone(replica, in_features, edge_width, lambda engine: _Listening(engine, names, problems))  # type: ignore[arg-type, return-value]
             return problems
-        trial = ModelTrial(ONE_RANK, 0, edge_width, next(replica.parameters()).dtype, ROWS, TypeCounts.of(replica))
+        inputs, dtype = TrialInputs(in_features, edge_width), next(replica.parameters()).dtype
+        trial = ModelTrial(ONE_RANK, 0, inputs, dtype, ROWS, TypeCounts.of(replica))
         trial.engine = _Listening(trial.engine, names, problems)  # type: ignore[assignment]
-        trial.forward(replica, in_features)
+        trial.forward(replica)
     return problems
 
 

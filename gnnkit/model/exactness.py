@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnkit.engine.trial import ModelTrial, Sizes, TypeCounts
+from gnnkit.engine.trial import ModelTrial, Sizes, TrialInputs, TypeCounts
 from gnnkit.model.functions import BATCH_NORMS
 from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.norms import NORMS
@@ -76,7 +76,8 @@ def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str
             if isinstance(model, HeteroModel):
                 run_alone(model, in_features, edge_width)
             else:
-                ModelTrial(ONE_RANK, 0, edge_width, dtype, ROWS, TypeCounts.of(model)).forward(model, in_features)
+                inputs = TrialInputs(in_features, edge_width)
+                ModelTrial(ONE_RANK, 0, inputs, dtype, ROWS, TypeCounts.of(model)).forward(model)
     except Exception:
         notes.add_dropouts(model)
     with contextlib.suppress(Exception):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gnnkit.engine.relations import num_pairs
-from gnnkit.engine.trial import ModelTrial, Sizes, activations, exchanges
+from gnnkit.engine.trial import ModelTrial, Sizes, TrialInputs, activations, exchanges
 from gnnkit.exchange.tally import Exchange
 from gnnkit.graph import Graph, Ids, SparseFeatures, Split
 from gnnkit.leader.plan.volume import Volume, volume
@@ -46,7 +46,14 @@ def step_volume(
         The exchanges of all ranks, and the sizes by rank.
     """
     sizes, traffic = _sizes(graph, model, quality), quality.traffic
-    by_slice = _map_slices(traffic.grid.slices, lambda s: _step_exchanges(model, graph, traffic, s, keeps_sums, inputs))
+    rows = TrialInputs(*graph_widths(graph), inputs, keeps_sums)
+
+    def of_slice(slice_: int) -> list[Exchange]:
+        if is_iterated(model):
+            return program_step(model, graph, traffic, slice_, inputs or torch.float64)[0]
+        return exchanges(model, rows, traffic, slice_)
+
+    by_slice = _map_slices(traffic.grid.slices, of_slice)
     return volume(traffic, [size.edges for size in sizes], by_slice), sizes
 
 
@@ -67,12 +74,9 @@ def step_activations(
     Returns:
         [world_size] bytes.
     """
-    width, edge_width = graph_widths(graph)
-    slices = traffic.grid.slices
+    rows, slices = TrialInputs(*graph_widths(graph), inputs), traffic.grid.slices
     sparse = reads_sparse_rows(graph, model)
-    by_slice = _map_slices(
-        slices, lambda s: activations(model, width, edge_width, traffic, s, sparse=sparse, inputs=inputs).tolist()
-    )
+    by_slice = _map_slices(slices, lambda s: activations(model, rows, traffic, s, sparse=sparse).tolist())
     return np.array([np.dot(by_slice[rank % slices], [*astuple(size), 1]) for rank, size in enumerate(sizes)], np.int64)
 
 
@@ -110,14 +114,14 @@ def program_step(
     Returns:
         The exchanges of a rank in this slice, in order, and the width of the values.
     """
-    width, edge_width = graph_widths(graph)
-    trial = ModelTrial(traffic, slice_, edge_width, dtype)
+    rows = TrialInputs(*graph_widths(graph))
+    trial = ModelTrial(traffic, slice_, rows, dtype)
     nodes = Nodes(
         trial.adjacencies(1)[0],
         trial.comm,
         graph.num_nodes,
         graph.num_classes,
-        features=torch.zeros(1, width, dtype=dtype),
+        features=torch.zeros(1, rows.width, dtype=dtype),
         labels=torch.zeros(1, dtype=torch.int64),
         split=torch.tensor([Split.TRAIN], dtype=torch.int8),
     )
@@ -125,19 +129,6 @@ def program_step(
     trial.take_exchanges()  # the exchanges of `start` are not counted in a run either
     values = program.step(x, nodes)
     return trial.take_exchanges(), values.shape[1]
-
-
-def _step_exchanges(
-    model: nn.Module | Program,
-    graph: Graph,
-    traffic: Traffic,
-    slice_: int,
-    keeps_sums: bool,
-    inputs: torch.dtype | None,
-) -> list[Exchange]:
-    if is_iterated(model):
-        return program_step(model, graph, traffic, slice_, inputs or torch.float64)[0]
-    return exchanges(model, *graph_widths(graph), traffic, slice_, keeps_sums=keeps_sums, inputs=inputs)
 
 
 def _sizes(graph: Graph, model: nn.Module | Program, quality: Quality) -> list[Sizes]:
