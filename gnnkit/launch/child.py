@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any, Literal
 
-from gnnkit.launch.entry import enter
+from gnnkit.launch.entry import Channels, Work, enter
 from gnnkit.launch.progress import Board
 from gnnkit.launch.rank_report import RankReport
 from gnnkit.launch.signals import HANDLED
@@ -63,7 +63,7 @@ class Child:
         self._context: Any = multiprocessing.get_context(start_method)
         self._board: Any = self._context.RawValue(Board)
         self._board.phase = _START.encode()
-        self._work = (environment, function, arguments)
+        self._work = Work(environment, function, arguments)
         self._process: Any = None
         self._reader: connection.Connection | None = None
         self._stacks: connection.Connection | None = None
@@ -73,8 +73,8 @@ class Child:
         self._reader, writer = self._context.Pipe(duplex=False)
         self._stacks, stacks_writer = self._context.Pipe(duplex=False)
         with writer, stacks_writer:  # from then on, only the child holds these ends
-            channels = (writer, stacks_writer, self._board)
-            process = self._context.Process(target=enter, args=(*channels, os.getpid(), *self._work))
+            channels = Channels(writer, stacks_writer, self._board)
+            process = self._context.Process(target=enter, args=(channels, os.getpid(), self._work))
             process.start()
             self._process = process
 

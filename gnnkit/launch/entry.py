@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from multiprocessing import connection
-from typing import Any
+from typing import Any, NamedTuple
 
 from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.exits import as_user_error
@@ -28,57 +28,56 @@ GRACE = 1.0  # seconds from SIGTERM to the end of a process that reports no furt
 _PR_SET_PDEATHSIG = 1
 
 
-def enter(
-    writer: connection.Connection,
-    stacks: connection.Connection,
-    board: Board,
-    parent: int,
-    environment: Mapping[str, str],
-    function: Callable[..., Any],
-    arguments: Sequence[Any],
-) -> None:
-    """Runs the function in the started process, and reports to the parent in JSON.
+class Channels(NamedTuple):
+    """A started process's connections to its parent."""
+
+    writer: connection.Connection  # pipe for the report
+    stacks: connection.Connection  # pipe for the stacks of all threads, written at each SIGUSR1
+    board: Board  # shared memory for the progress
+
+
+class Work(NamedTuple):
+    """What a started process runs."""
+
+    environment: Mapping[str, str]  # additional environment variables
+    function: Callable[..., Any]
+    arguments: Sequence[Any]
+
+
+def enter(channels: Channels, parent: int, work: Work) -> None:
+    """Runs the work in the started process, and reports to the parent in JSON.
 
     Args:
-        writer: Pipe for the report.
-        stacks: Pipe for the stacks of all threads, written at each SIGUSR1.
-        board: Shared memory for the progress.
+        channels: Connections to the parent.
         parent: Process id of the parent.
-        environment: Additional environment variables.
+        work: What to run.
     """
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes, and the parent handles it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with ending_process(GRACE):  # closes loggers and files in order
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-        _work(writer, stacks, board, environment, function, arguments)
+        _run(channels, work)
 
 
-def _work(
-    writer: connection.Connection,
-    stacks: connection.Connection,
-    board: Board,
-    environment: Mapping[str, str],
-    function: Callable[..., Any],
-    arguments: Sequence[Any],
-) -> None:
-    os.environ.update(environment)
+def _run(channels: Channels, work: Work) -> None:
+    os.environ.update(work.environment)
     _print_whole_lines()
-    report_on(board)
+    report_on(channels.board)
     gc.freeze()  # collecting imported modules would copy shared pages
     gc.enable()
     keep_freed_memory()
-    faulthandler.register(signal.SIGUSR1, file=stacks.fileno())
+    faulthandler.register(signal.SIGUSR1, file=channels.stacks.fileno())
     with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be missing
         faulthandler.enable(sys.__stderr__)  # type: ignore[arg-type]  # shows where native code crashed
     try:
-        failed, text = False, json.dumps({"result": function(*arguments)})
+        failed, text = False, json.dumps({"result": work.function(*work.arguments)})
     except SystemExit:
         raise
     except BaseException as error:  # includes panics of native code
         failed, text = True, json.dumps(asdict(_describe(error)))
-    writer.send_bytes(text.encode())
-    writer.close()
+    channels.writer.send_bytes(text.encode())
+    channels.writer.close()
     sys.exit(1 if failed else 0)
 
 

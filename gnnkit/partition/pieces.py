@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +68,7 @@ def write_shards(
     shared = {"looped": looped(graph.csc), **degrees}
     _release_pages(graph)
     sources = _source_degrees(graph, root / _SOURCES, edges)
+    cutter = _EdgeCutter(graph, partition.node_cell, sources, edges, threads)
     names = ("num_nodes", "num_edges", "num_classes", "num_relations", "type_sizes")
     scalars = {name: getattr(graph, name) for name in names}
 
@@ -77,7 +78,7 @@ def write_shards(
                 owned = by_rank[start[rank] : start[rank + 1]]
                 _write_nodes(graph, owned, shared, folder)
                 _write_features(graph, owned if rows else owned[:0], folder)
-                _write_edges(graph, partition, owned, edges, sources, folder, threads)
+                cutter.write(owned, folder)
 
     group.run(work)
     if sources is not None:
@@ -163,63 +164,54 @@ def _write_features(graph: Graph, nodes: Ids, folder: Path) -> None:
         rows.finish()
 
 
-def _write_edges(
-    graph: Graph,
-    partition: Partition,
-    owned: Ids,
-    edges: int,
-    sources: Floats | None,
-    folder: Path,
-    threads: int,
-) -> None:
-    csc, cell = graph.csc, partition.node_cell
-    seen = np.zeros(graph.num_nodes, bool)
-    for _, ids in _in_edge_pieces(csc.indptr, owned, edges):
-        seen[csc.indices[ids]] = True
-        forget_pages(csc.indices)
-    seen[owned] = False
-    halo = np.flatnonzero(seen)
-    halo = halo[np.argsort(cell[halo], kind="stable")]
-    del seen
-    row = np.empty(graph.num_nodes, np.int32)
-    row[owned] = np.arange(len(owned), dtype=np.int32)
-    row[halo] = np.arange(len(owned), len(owned) + len(halo), dtype=np.int32)
-    none = halo[:0]
-    ends = {"halo": halo, "halo_cell": cell[halo], "partial": none, "partial_cell": cell[none]}
-    for name, values in ends.items():
-        save_array(folder / f"{name}.npy", values)
-    _write_in_edges(graph, owned, row, edges, sources, folder, threads)
+@dataclass(frozen=True, slots=True, eq=False)
+class _EdgeCutter:
+    """Writes the in-edges of some nodes, as a shard of a part."""
 
+    graph: Graph
+    cell: Ids  # [num_nodes] cell that owns each node
+    sources: Floats | None  # [num_edges] from `_source_degrees`
+    edges: int  # edges held in memory
+    threads: int
 
-def _write_in_edges(
-    graph: Graph,
-    owned: Ids,
-    row: npt.NDArray[np.int32],
-    edges: int,
-    sources: Floats | None,
-    folder: Path,
-    threads: int,
-) -> None:
-    """Writes the in-edges of the ascending ids `owned`. `row` renumbers sources.
+    def write(self, owned: Ids, folder: Path) -> None:
+        """Writes the in-edges of the ascending ids `owned`, and the ends' owners."""
+        csc, cell, num_nodes = self.graph.csc, self.cell, self.graph.num_nodes
+        seen = np.zeros(num_nodes, bool)
+        for _, ids in _in_edge_pieces(csc.indptr, owned, self.edges):
+            seen[csc.indices[ids]] = True
+            forget_pages(csc.indices)
+        seen[owned] = False
+        halo = np.flatnonzero(seen)
+        halo = halo[np.argsort(cell[halo], kind="stable")]
+        del seen
+        row = np.empty(num_nodes, np.int32)
+        row[owned] = np.arange(len(owned), dtype=np.int32)
+        row[halo] = np.arange(len(owned), len(owned) + len(halo), dtype=np.int32)
+        none = halo[:0]
+        ends = {"halo": halo, "halo_cell": cell[halo], "partial": none, "partial_cell": cell[none]}
+        for name, values in ends.items():
+            save_array(folder / f"{name}.npy", values)
+        self._write_columns(owned, row, folder)
 
-    `sources` are from `_source_degrees`.
-    """
-    csc, columns = graph.csc, graph.edge_columns.cut_columns()
-    degree = csc.indptr[owned + 1] - csc.indptr[owned]
-    save_array(folder / "indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)]))
-    arrays = _open_writers(folder, columns)
-    with BackgroundTask() as writer:
-        for nodes, ids in _in_edge_pieces(csc.indptr, owned, edges):
-            piece: dict[str, Array] = {
-                "indices": _gather(row, csc.indices[ids], threads),
-                "edge_ids": np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids,
-            }
-            taken = columns.take(ids)
-            piece |= taken.arrays() | _derived_columns(taken, degree[nodes], None if sources is None else sources[ids])
-            writer.start(append_all, arrays, piece)
-            _release_pages(graph, sources)
-    for array_writer in arrays.values():
-        array_writer.finish()
+    def _write_columns(self, owned: Ids, row: npt.NDArray[np.int32], folder: Path) -> None:
+        """Writes the edges' arrays. `row` renumbers sources."""
+        csc, columns, sources = self.graph.csc, self.graph.edge_columns.cut_columns(), self.sources
+        degree = csc.indptr[owned + 1] - csc.indptr[owned]
+        save_array(folder / "indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)]))
+        arrays = _open_writers(folder, columns)
+        with BackgroundTask() as writer:
+            for nodes, ids in _in_edge_pieces(csc.indptr, owned, self.edges):
+                piece: dict[str, Array] = {
+                    "indices": _gather(row, csc.indices[ids], self.threads),
+                    "edge_ids": np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids,
+                }
+                taken, of_sources = columns.take(ids), None if sources is None else sources[ids]
+                piece |= taken.arrays() | _derived_columns(taken, degree[nodes], of_sources)
+                writer.start(append_all, arrays, piece)
+                _release_pages(self.graph, sources)
+        for array_writer in arrays.values():
+            array_writer.finish()
 
 
 def _open_writers(folder: Path, columns: EdgeColumns) -> dict[str, NpyWriter]:
