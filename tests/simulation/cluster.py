@@ -532,8 +532,9 @@ def _state_of(step: int, x: int) -> tuple[Any, Any]:
         settle=lambda: None,
         embedding=None,
         sync=None,
+        drifts=False,
         x=torch.tensor([x, step]),
         worker=SimpleNamespace(comm=SimpleNamespace(rank=0, device=torch.device("cpu"))),
-        strategy=SimpleNamespace(steps=SimpleNamespace(drift=False, keep_state=False)),
+        strategy=SimpleNamespace(steps=SimpleNamespace(keep_state=False)),
     )
     return SimpleNamespace(global_step=step), module

@@ -192,7 +192,9 @@ def parameter_not_synchronised(patch: Patch) -> None:
 def same_noise_in_all_layers(patch: Patch) -> None:
     def changed(original: Any, *arguments: Any) -> Any:
         layers = original(*arguments)
-        return tuple(replace(each, key=layers[0].key) for each in layers)
+        for layer in layers:
+            layer.key = layers[0].key
+        return layers
 
     wrap(patch, ShardAdjacency, "layers", changed)
 
