@@ -415,7 +415,7 @@ def test_the_first_cards_are_the_main_metric_of_both_splits(tmp_path: Path) -> N
     }
     main = {"name": "val_average_precision", "lower_is_better": False}
     run = run_folder(tmp_path / "run", num_ranks=1, main_figure=main, **figures)
-    page = write(run).read_text(encoding="utf-8")
+    page = write(read_run(run), tmp_path).read_text(encoding="utf-8")
     cards = re.sub("<wbr>", "", page.split('class="cards"')[1].split("</div></div>")[0])
     assert re.findall(r"<span>(\w+)</span>", cards)[:4] == [
         "val_average_precision", "test_average_precision", "val_accuracy", "test_accuracy"
