@@ -34,7 +34,7 @@ TOLERANCE = 1.0  # points of accuracy
 FULL = "strategy=vertex_centric"
 
 
-def exchange(name: str, **keys: float) -> list[str]:
+def exchange(name: str, **keys: float | str) -> list[str]:
     """Returns the overrides of an exchange of rows."""
     return [FULL, f"exchange={name}", *(f"exchange.{key}={value}" for key, value in keys.items())]
 
@@ -66,7 +66,7 @@ def preset(**keys: float | str) -> list[str]:
 #              128 for each of four workers.
 VARIANTS: dict[str, list[str]] = {
     REFERENCE: [FULL],
-    **{f"quantized, {bits} bits": exchange("quantized", bits=bits) for bits in (16, 8, 4, 2)},
+    **{f"quantized, {bits} bits": exchange("quantized", bits=bits) for bits in (16, 8, 4, 2, "auto")},
     "pipelined": exchange("pipelined", staleness=1),
     "pipelined, smoothed": exchange("pipelined", staleness=1, smoothing=0.95),
     "quantized+pipelined": exchange("quantized+pipelined", bits=8, staleness=1),

@@ -41,7 +41,7 @@ class GradientCheck:
         self._due: int | None = None  # the next epoch, from 1, to be measured
 
     def look(self, module: TrainingModule, gradients: Sequence[Tensor], *, summed: bool) -> None:
-        """Compares gradients, if it is time. Collective.
+        """Compares gradients, if it is time, without counting messages. Collective.
 
         Args:
             module: This rank's module, after a step's backward pass.
@@ -55,6 +55,11 @@ class GradientCheck:
         if self.unmeasured is not None or epoch < self._due or module.batch.update in ("own", "conclude", "correct"):
             return
         self._due = (epoch // every + 1) * every
+        with module.strategy.tally.paused():
+            self._compare(module, gradients, epoch, summed=summed)
+
+    def _compare(self, module: TrainingModule, gradients: Sequence[Tensor], epoch: int, *, summed: bool) -> None:
+        """Compares gradients with those of an exact step. Collective."""
         batch, comm = module.strategy.exact_batch(module.current_epoch), module.worker.comm
         batch = None if batch is None else _filled(module, batch)
         exact = None if batch is None else self._gradient(module, batch)
@@ -106,10 +111,9 @@ class GradientCheck:
             return None
         if strategy.steps.drift or (sync is not None and (sync.drifts or not sync.lockstep)):
             average_parameters(model, comm, module.worker.weight)
-        with strategy.tally.paused():
-            loss = loss_of(model, module.task, batch, 0)
-            local = torch.autograd.grad(loss, trainable(model), allow_unused=True, materialize_grads=True)
-            return comm.all_reduce(to_vector(local)).double()
+        loss = loss_of(model, module.task, batch, 0)
+        local = torch.autograd.grad(loss, trainable(model), allow_unused=True, materialize_grads=True)
+        return comm.all_reduce(to_vector(local)).double()
 
 
 def _filled(module: TrainingModule, batch: Batch) -> Batch:
