@@ -401,8 +401,9 @@ class ExecutionStrategy(ABC):
         """
         yield from ()
 
-    def adopt(self, name: str) -> None:  # noqa: B027 - a no-op without `trials`
-        """Uses the exchange of a trial from the next step on."""
+    def adopt(self, name: str, epoch: int) -> str | None:
+        """Uses the exchange of a trial after an epoch. Returns the previous one."""
+        return None
 
     def deal(self, shares: Sequence[float]) -> None:
         """Changes the shares of a step's seeds, from the next epoch on.

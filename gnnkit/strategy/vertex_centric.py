@@ -84,7 +84,7 @@ class VertexCentric(ExecutionStrategy):
         self.supersteps = Supersteps(local_iterations, max_drift, max_iterations)
         self._reads: DiskReads | None = None  # if rows stay on disk
         self._is_exact = False  # whether `make_exact` was called
-        self._adopted: str | None = None  # the exchange chosen in the run
+        self._adopted: list[tuple[int, str]] = []  # first epoch and name of each exchange chosen in the run
         self.exchange, drift = exchange or Exact(), self.supersteps.drifts
         if drift:
             self.exchange.check_pauses("strategy.local_iterations above 1")
@@ -145,18 +145,19 @@ class VertexCentric(ExecutionStrategy):
         self.supersteps.end(epoch)
 
     def figures(self) -> dict[str, Any]:
-        figures = {"supersteps": self.supersteps.lengths}
+        figures = {"supersteps": self.supersteps.lengths, "exchange_bits": self._adopted}
         return figures if self._reads is None else figures | {"features_read": self._reads.figures()}
 
     def state_dict(self) -> dict[str, Any]:
         schedule, supersteps = self.passes.state_dict(), self.supersteps.state_dict()
-        return {"schedule": schedule, "supersteps": supersteps, "exchange": self._adopted}
+        return {"schedule": schedule, "supersteps": supersteps, "adopted": [list(item) for item in self._adopted]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.supersteps.load_state_dict(state["supersteps"])
         self.passes.load_state_dict(state["schedule"], self.x.device)
-        if state["exchange"] in self.exchange.candidates():
-            self.adopt(state["exchange"])
+        if state["adopted"] and (candidates := self.exchange.candidates()):
+            self._adopted = [(epoch, name) for epoch, name in state["adopted"]]
+            self.passes.codec = candidates[self._adopted[-1][1]]
 
     def close(self) -> None:
         self.engine.close()
@@ -170,8 +171,12 @@ class VertexCentric(ExecutionStrategy):
             supervised, key = self.supervision.epoch(epoch), derive(self.seed, epoch)
             yield name, _over(self, supervised, key, self.passes.trial(codec, key))
 
-    def adopt(self, name: str) -> None:
-        self._adopted, self.passes.codec = name, self.exchange.candidates()[name]
+    def adopt(self, name: str, epoch: int) -> str | None:
+        before = self._adopted[-1][1] if self._adopted else None
+        if name != before:
+            self._adopted.append((epoch + 1, name))
+        self.passes.codec = self.exchange.candidates()[name]
+        return before
 
     def _batch(self, epoch: int) -> Batch:
         exchanges, supervised = self.supersteps.exchanges(epoch), self.supervision.epoch(epoch)

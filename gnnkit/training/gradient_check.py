@@ -37,7 +37,6 @@ class GradientCheck:
         """Takes the reason why nothing is measured, or None."""
         self.unmeasured = unmeasured
         self.measured: list[list[float]] = []  # epoch from 1, cosine, and norm over that of the exact gradient
-        self.adopted: str | None = None  # name of the exchange that the run chose
         self._due: int | None = None  # the next epoch, from 1, to be measured
 
     def look(self, module: TrainingModule, gradients: Sequence[Tensor], *, summed: bool) -> None:
@@ -86,16 +85,15 @@ class GradientCheck:
             cosine, ratio = (0.0, 0.0) if gradient is None else _compared(gradient, exact)
             if not comm.share(cosine >= CLOSE and abs(ratio - 1) <= 1 - CLOSE):
                 continue
-            module.strategy.adopt(name)
-            if name != self.adopted and comm.rank == 0:
-                before = "" if self.adopted is None else f" instead of {self.adopted}"
+            previous = module.strategy.adopt(name, module.current_epoch)
+            if name != previous and comm.rank == 0:
+                before = "" if previous is None else f" instead of {previous}"
                 print(
                     f"exchange.bits=auto: {name}{before} from epoch {module.current_epoch + 2} on, for which the gradient "
                     f"has cosine {cosine:.4f} and norm ratio {ratio:.4f} to the exact one",
                     file=sys.stderr,
                     flush=True,
                 )
-            self.adopted = name
             return
 
     @staticmethod

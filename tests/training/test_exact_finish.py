@@ -279,6 +279,7 @@ def test_auto_chooses_the_fewest_bits_that_it_measures_to_be_harmless(
         r"exchange\.bits=auto: (8|4|16) bits from epoch 2 on, for which the gradient has cosine (0\.99|1\.00)", message
     )
     assert result["bytes_sent"] < exact["bytes_sent"] / 2
+    assert result["exchange_bits"][0][0] == 1
     assert result["exact_finish"]["gradients"][0] == [1, pytest.approx(1), pytest.approx(1)]
     assert not torch.equal(found, expected)
     run(tmp_path / "half", {**trainer, "max_epochs": 6}, **auto)
