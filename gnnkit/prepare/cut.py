@@ -43,7 +43,7 @@ from gnnkit.prepare.run_partition import keep, rebalanced
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.sampler.links import Links
-from gnnkit.task import Task
+from gnnkit.task import NodeTask, Task
 from gnnkit.utils.documents import Json, parse_json
 from gnnkit.utils.storage import passing, save_arrays
 
@@ -135,6 +135,8 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
         relational: Whether the model reads edge types.
     """
     task: Task = settings.task.create()
+    if settings.job.needs_labels and isinstance(task, NodeTask) and not graph.labelled.any():
+        raise UserError(no_split(settings, labelled=False))
     prepared, links = task.prepare(graph)
     if relational:
         check_relation(graph.schema, links)

@@ -39,7 +39,7 @@ class ClassTask(NodeTask):
         """Stores the keys.
 
         Args:
-            threshold: Lowest probability at which the second of two classes, or each of
+            threshold: Lowest probability at which `positive` of two classes, or each of
                 several classes of a node, is predicted. "auto": the best F1 on the
                 validation nodes, for classes with under `RARE` of the training nodes.
                 None: 0.5.
@@ -88,15 +88,21 @@ class ClassTask(NodeTask):
         """Returns the classes that a threshold may decide."""
         return range(0 if self.exclusive and num_classes != 2 else num_classes)
 
+    def positive(self) -> int:
+        """Returns which of two classes is ranked, and predicted from a threshold on.
+
+        It is the second one, or the first one if that has a small share of the training
+        nodes.
+        """
+        shares = self._facts.shares or (1.0, 0.0)
+        return 0 if shares[0] < shares[1] else 1
+
     def levels(self, num_classes: int) -> tuple[float, ...] | None:
         """Returns each class's threshold, if there are any."""
         numbers = self.decided(num_classes)
         if isinstance(self.threshold, float) and numbers:
-            return _as_levels(
-                num_classes,
-                dict.fromkeys(numbers[-1:] if self.exclusive else numbers, self.threshold),
-                exclusive=self.exclusive,
-            )
+            classes = [self.positive()] if self.exclusive else numbers
+            return _as_levels(num_classes, dict.fromkeys(classes, self.threshold), exclusive=self.exclusive)
         return None if self.threshold is None else self._facts.thresholds
 
     def above(self, outputs: Tensor) -> Tensor | None:  # [k, num_classes] bool
@@ -111,8 +117,8 @@ class ClassTask(NodeTask):
         train, val, num_train, num_val = _count_members(self, outputs, worker)
         shares = tuple(count / max(num_train, 1) for count in train)
         rare = rare_classes(self, shares)
-        thresholds = self.levels(outputs.shape[1])
-        self._facts = replace(self._facts, shares=shares if rare else self._facts.shares, thresholds=thresholds)
+        self._facts = replace(self._facts, shares=shares if rare else self._facts.shares)
+        self._facts = replace(self._facts, thresholds=self.levels(outputs.shape[1]))
         chosen = [number for number in rare if val[number] > 0]
         fits = self.calibration == TEMPERATURE or (self.calibration == AUTO and bool(chosen))
         if num_val == 0:

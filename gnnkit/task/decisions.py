@@ -42,7 +42,10 @@ def decisions(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
         worker: This rank.
     """
     numbers, levels, table = task.decided(outputs.shape[1]), task.levels(outputs.shape[1]), None
-    rare = rare_classes(task, task.facts().shares or ()) or list(numbers[-1:] if task.exclusive else numbers)
+    rare = rare_classes(task, task.facts().shares or ())
+    if not task.exclusive and isinstance(task.threshold, float):
+        rare = list(numbers)
+    rare = rare or ([task.positive()] if task.exclusive and numbers else list(numbers))
     if task.exclusive and rare:
         splits = {split: _gathered(task, split, rare[0], outputs, worker) for split in ("val", "test")}
         filled = {split: rows for split, rows in splits.items() if rows is not None and len(rows)}

@@ -180,6 +180,19 @@ def test_thresholds_follow_the_keys() -> None:
     assert Multilabel(threshold=0.5).predict(torch.tensor([[0.1, -0.1]])).tolist() == [[1, 0]]
 
 
+def test_a_number_is_the_threshold_of_the_smaller_class() -> None:
+    graph = customers()
+    names = replace(graph, labels=np.where(graph.labels < 0, -1, 1 - graph.labels), class_names=None)
+    for data, number in ((graph, 1), (names, 0)):  # the rare class is the second one, or the first
+        ((facts, _, details),) = calibrated(NodeClassification(threshold=0.2), data, drawn_outputs(data))
+        assert facts.thresholds is not None
+        assert facts.thresholds[number] == details["threshold"][number] == 0.2
+        assert details["thresholds"]["class"] == number
+    sets = replace(graph, labels=np.eye(2, dtype=bool)[graph.labels.clip(0)], class_names=None)
+    ((_, _, details),) = calibrated(Multilabel(threshold=0.2), sets, drawn_outputs(sets))
+    assert details["threshold"] == {0: 0.2, 1: 0.2}
+
+
 def test_nothing_is_chosen_without_validation_nodes() -> None:
     graph = customers()
     graph = replace(graph, split=np.where(graph.split == Split.VAL, Split.TRAIN, graph.split))
