@@ -112,7 +112,7 @@ def boost(graph: Graph, task: NodeTask, figure: str, rows: Floats, seconds: floa
     for trees in range(_ROUND, _MOST_TREES + 1, _ROUND):
         with threadpool_limits(1 if rows.size < _SMALL_CELLS else None):
             outputs = torch.from_numpy(np.concatenate([model.outputs(rows, trees) for model in models], 1))
-        score, test = (_measure(graph, task, outputs, name) for name in (figure, figure.replace("val_", "test_")))
+        score, test = (measure(graph, task, outputs, name) for name in (figure, figure.replace("val_", "test_")))
         assert score is not None
         tried.append(Boosted(score, test, trees))
         best = max(tried, key=lambda one: sign * one.score)  # the first of equal ones
@@ -157,7 +157,7 @@ class _Forest:
         return outputs
 
 
-def _measure(graph: Graph, task: NodeTask, outputs: Tensor, name: str) -> float | None:
+def measure(graph: Graph, task: NodeTask, outputs: Tensor, name: str) -> float | None:
     """Computes a metric over its split, or None if the split is empty."""
     split, _, metric = name.partition("_")
     nodes = graph.labelled & (graph.split == SPLITS[split])

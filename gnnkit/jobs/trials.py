@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gnnkit.config import keys
 from gnnkit.config.settings import Choice, Settings, settle, with_choice
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import boosting, dispatch
+from gnnkit.jobs import boosting, dispatch, pruning
 from gnnkit.jobs.order import Order
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
@@ -43,6 +44,7 @@ BOOSTING: Keys = {"model": "gradient boosting"}
 _GCN: Keys = {"model": "gcn", "model.hidden": 64, "model.dropout": 0.5, "trainer.weight_decay": 5e-4}
 _SAGE: Keys = {**_GCN, "model": "sage"}
 _GAT: Keys = {"model": "gat", "model.hidden": 8, "model.dropout": 0.6, "trainer.weight_decay": 5e-4}
+_GINE: Keys = {**_GCN, "model": "gine"}  # reads edge features
 _SHY: Keys = {"model.dropout": 0.8, "trainer.weight_decay": 1e-3}
 _ROW: Keys = {"features.scale": "row"}
 _LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # for graphs whose structure is more informative than the columns
@@ -101,6 +103,7 @@ class Trial:
     seconds: float
     remark: str = ""
     baseline: str = ""  # what a baseline reads, which is never selected
+    curve: pruning.Curve = ()  # empty if it was not recorded
 
     @property
     def title(self) -> str:
@@ -125,7 +128,7 @@ class Trials:
         return self._best_of("")
 
     def _best_of(self, *baselines: str) -> Trial | None:
-        scored = (trial for trial in self._ordered if trial.score is not None)
+        scored = (one for one in self._ordered if one.score is not None and not one.remark.startswith(pruning.PRUNED))
         return next((trial for trial in scored if trial.baseline in baselines), None)
 
     def _is_better(self, one: Trial, other: Trial) -> bool:
@@ -205,6 +208,8 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
     if task != "node_classification" or len(graph.schema.node_types) > 1:
         unread.add("label_inputs")
     keys_to_try = tuple(one for one in keys_to_try if not unread & one.keys())
+    if graph.edge_features is not None:
+        keys_to_try = (keys_to_try[0], _GINE, *keys_to_try[1:])
     if graph.schema.several:
         relations = _RELATIONS if graph.num_relations > 1 else ()
         keys_to_try = (*relations, *({**candidate, "types": "ignore"} for candidate in keys_to_try))
@@ -221,7 +226,9 @@ def run(
 ) -> Trials:
     """Trains each configuration in its own process until the time is used up.
 
-    A trial takes at most a third of the time. It starts only if half of the last
+    If Optuna is installed, its `MedianPruner` stops trials that lag behind complete
+    ones. These are never selected, and baselines are never pruned. A trial takes at
+    most a third of the time. It starts only if half of the last
     trial's duration is left. If the time limit stops a trial, its best model counts. An
     interrupt ends the trials and keeps the completed ones.
 
@@ -266,7 +273,7 @@ def run(
             if both not in made_graphs:
                 made_graphs[both] = graphs[both]()
             seconds = max(min(left, allowed * _MOST), 1.0)
-            last = _try(settings, made_graphs[both], figure, fixed, candidate, seconds, reads)
+            last = _try(settings, made_graphs[both], figure, fixed, candidate, seconds, reads, tried)
             tried.append(last)
             score = last.remark if last.score is None else f"{figure} {last.score:.4f}"
             say(f"[{len(tried)} of {count}] {last.title}: {score} in {last.seconds:.1f} s")
@@ -291,31 +298,56 @@ def _test_of(figure: str) -> str:
     return figure.replace("val_", "test_", 1)
 
 
-def _try(settings: Settings, graph: Graph, figure: str, fixed: Keys, tried: Keys, seconds: float, reads: str) -> Trial:
+def _try(
+    settings: Settings,
+    graph: Graph,
+    figure: str,
+    fixed: Keys,
+    tried: Keys,
+    seconds: float,
+    reads: str,
+    earlier: Sequence[Trial],
+) -> Trial:
     """Trains one configuration within a time limit."""
-    begun = time.monotonic()
     if tried is BOOSTING:
-        task = _settings(settings, fixed, {}, seconds).task.create()
-        patience = Patience.of(settings.timeout)
-        figures = run_in_child(
-            _boost, graph, task, figure, reads, seconds, settings.seed, always=True, patience=patience
-        )
-        remark = "ended by the clock" if figures["late"] else ""
-        taken = time.monotonic() - begun
-        return Trial(tried, figures["score"], None, figures["test"], figures["trees"], taken, remark, reads)
+        return _try_boosting(settings, graph, figure, fixed, seconds, reads)
+    begun = time.monotonic()
     training_keys = {key: value for key, value in tried.items() if not key.startswith("dataset.")}
     with tempfile.TemporaryDirectory(prefix="gnnkit-trial-") as folder:
+        curve_file = Path(folder) / "curve.json"
         try:
-            order = Order(_settings(settings, fixed, training_keys, seconds), graph, folder=Path(folder) / "run")
+            trial_settings = _settings(settings, fixed, training_keys, seconds)
+            if not reads and pruning.is_installed():
+                trial_settings = _with_pruner(trial_settings, figure, earlier, curve_file)
+            order = Order(trial_settings, graph, folder=Path(folder) / "run")
             dispatch.preload(order)
             log, patience = Path(folder) / "log", Patience.of(settings.timeout)
             figures = run_in_child(_figures, order, figure, log, always=True, patience=patience)
         except UserError as error:
             return Trial(tried, None, None, None, 0, time.monotonic() - begun, f"refused: {error}", reads)
-    remark = "" if figures["stopped"] is None or "trainer.max_time" not in figures["stopped"] else "ended by the clock"
-    taken = time.monotonic() - begun
-    test = figures[_test_of(figure)]
-    return Trial(tried, figures[figure], figures.get(LOSS), test, figures["epochs"], taken, remark, reads)
+        curve = json.loads(curve_file.read_text(encoding="utf-8")) if curve_file.exists() else ()
+    stopped = figures["stopped"] or ""
+    remark = "ended by the clock" if "trainer.max_time" in stopped else ""
+    remark = stopped if stopped.startswith(pruning.PRUNED) else remark
+    scores, taken = (figures[figure], figures.get(LOSS), figures[_test_of(figure)]), time.monotonic() - begun
+    return Trial(tried, *scores, figures["epochs"], taken, remark, reads, curve)
+
+
+def _with_pruner(settings: Settings, figure: str, earlier: Sequence[Trial], file: Path) -> Settings:
+    """Adds the callback that prunes a trial by the curves of complete ones."""
+    direction = "minimize" if settings.task.create().is_lower_better(figure) else "maximize"
+    complete = [trial.curve for trial in earlier if trial.curve and not trial.remark]
+    pruner = pruning.MedianStop(figure, direction, complete, file)
+    return replace(settings, callback=(Choice("callback", "pruning", {}, pruner),))
+
+
+def _try_boosting(settings: Settings, graph: Graph, figure: str, fixed: Keys, seconds: float, reads: str) -> Trial:
+    """Trains gradient boosting within a time limit."""
+    begun, task = time.monotonic(), _settings(settings, fixed, {}, seconds).task.create()
+    options = (reads, seconds, settings.seed)
+    figures = run_in_child(_boost, graph, task, figure, *options, always=True, patience=Patience.of(settings.timeout))
+    remark, taken = "ended by the clock" if figures["late"] else "", time.monotonic() - begun
+    return Trial(BOOSTING, figures["score"], None, figures["test"], figures["trees"], taken, remark, reads)
 
 
 def _boost(

@@ -40,7 +40,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
         left = iter(scores)
 
         def tried(
-            settings: Settings, graph: Any, figure: str, fixed: Any, keys: Any, seconds: float, reads: str
+            settings: Settings, graph: Any, figure: str, fixed: Any, keys: Any, seconds: float, reads: str, earlier: Any
         ) -> Trial:
             score = next(left)
             if isinstance(score, BaseException):
