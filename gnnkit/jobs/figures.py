@@ -65,7 +65,11 @@ def plugins(job: RankJob, worker: Worker) -> Plugins:
         dataset=settings.dataset.name,
         model=job.source.name,
         task=settings.task.name,
-        edge_split=None if worker.links is None else "data set" if worker.links.given else "drawn",
+        edge_split=None
+        if worker.links is None or not job.settings.job.needs_labels
+        else "data set"
+        if worker.links.given
+        else "drawn",
     )
 
 

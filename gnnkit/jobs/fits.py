@@ -249,7 +249,10 @@ _WRITE = Topic(
         ),
         "job={s.job}: task={s.task.name} predicts held-out edges: write=[logits] gives the rows of all "
         "nodes, and job=test scores the edges": lambda s, p: (
-            not s.job.needs_labels and "predictions" in s.write and not isinstance(p.task, NodeTask)
+            not s.job.needs_labels
+            and "predictions" in s.write
+            and not isinstance(p.task, NodeTask)
+            and not getattr(p.task, "list_length", 0)
         ),
         "write={written}: vectors need task=link_prediction with task.decoder=dot, whose score is their dot product: "
         "remove them": lambda s, p: "vectors" in s.write and getattr(p.task, "decoder", None) != "dot",

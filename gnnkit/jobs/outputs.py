@@ -64,8 +64,9 @@ def write_outputs(
         if job.settings.checkpoint is None:
             _calibrate(task, logits, worker, job)
         if "predictions" in wanted:
-            rows, columns = task.predictions(logits, worker), functools.partial(task.columns, classes=names)
-            write_named(job, worker, "predictions", rows, columns)
+            if measures or worker.links is None:  # job=predict holds out no edges
+                rows, columns = task.predictions(logits, worker), functools.partial(task.columns, classes=names)
+                write_named(job, worker, "predictions", rows, columns)
             write_top(job, task, logits, worker)
         write_vectors(job, logits, worker)
         keep("logits", logits, worker)

@@ -15,10 +15,12 @@ from torch import nn
 from gnnkit.comm import Communicator
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
+from gnnkit.graph import Ids
 from gnnkit.jobs import figures, weights
 from gnnkit.jobs.models import Widths
 from gnnkit.jobs.outputs import EMBEDDING, write_names, write_outputs
 from gnnkit.jobs.rank_job import RankJob
+from gnnkit.jobs.row_files import IDS, node_ids
 from gnnkit.leader.channel import LEADER
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.figures import merge
@@ -108,12 +110,49 @@ def read_learned(job: RankJob, worker: Worker, folder: Path) -> Array | None:  #
         table = read_npy(folder / EMBEDDING)
     except UserError as error:
         raise UserError(f"checkpoint={folder}: {EMBEDDING} cannot be read: {error}") from error
+    if table.ndim == 2 and table.shape[1] == width and (places := _trained_places(job, folder, len(table))) is not None:
+        table = _with_new_nodes(table, places, worker)
     if table.shape != (worker.shard.num_nodes, width) or table.dtype.kind != "f":
         raise UserError(
             f"dataset has {worker.shard.num_nodes} nodes, {folder / EMBEDDING} has rows of shape "
             f"{list(table.shape)}: learned rows belong to the nodes that were trained"
         )
     return table
+
+
+def _trained_places(job: RankJob, folder: Path, num_trained: int) -> Ids | None:  # [num_nodes]
+    """Finds nodes in the training data by id, within their types. -1 for new nodes.
+
+    Returns None without ids of both graphs, or if no node was trained.
+    """
+    facts, schema = Inputs.load(folder), job.schema
+    if facts is None or facts.type_sizes is None or not (folder / IDS).exists() or not (job.folder / IDS).exists():
+        return None
+    names = [] if schema is None else [name for name, _ in schema.node_types]
+    ids, trained_ids = (node_ids(path, num_trained).astype(np.str_) for path in (job.folder, folder))
+    sizes = [len(ids)] if schema is None else [*schema.type_sizes]
+    if len(sizes) != len(facts.type_sizes) or len(trained_ids) != num_trained or names != (facts.node_types or names):
+        return None
+    parts, first = [], 0
+    for wanted, size in zip(np.split(ids, np.cumsum(sizes)[:-1]), facts.type_sizes, strict=True):
+        known, order = trained_ids[first : first + size], np.argsort(trained_ids[first : first + size])
+        found = np.append(order, -1)[np.searchsorted(known, wanted, sorter=order)]
+        parts.append(np.where(np.append(known, "")[found] == wanted, first + found, -1))
+        first += size
+    places = np.concatenate(parts)
+    return places if (places >= 0).any() else None
+
+
+def _with_new_nodes(table: Array, places: Ids, worker: Worker) -> Array:  # [num_nodes, width]
+    """Returns the rows of nodes at `places`, with zeros for new nodes."""
+    num_new = int((places < 0).sum())
+    if num_new and worker.comm.rank == LEADER:
+        print(
+            f"gnnkit: warning: {num_new:,} of {len(places):,} nodes are not in the training data: their learned rows are "
+            "zeros, so their outputs come from their neighbours alone",
+            file=sys.stderr,
+        )
+    return np.where(places[:, None] < 0, np.zeros((), table.dtype), table[places])
 
 
 def _check_node_types(job: RankJob) -> None:

@@ -204,6 +204,9 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | None, list[str]]:
     if needs.trains:
         graph, links = read(settings, graph, relational=needs.relational)
     elif needs.inputs:
+        if "predictions" in settings.write:
+            task: Task = settings.task.create()
+            graph, links = task.prepare_known(graph)
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse, settings.features.dtype)
     if needs.relational and settings.model.arguments.get("inverse"):

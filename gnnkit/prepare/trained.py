@@ -20,7 +20,7 @@ from gnnkit.prepare.run_partition import resumed_folder
 from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, warn_of_edges
 from gnnkit.result.folder import INPUTS
 from gnnkit.utils.documents import read_object
-from gnnkit.utils.ranges import shown, switch
+from gnnkit.utils.ranges import MAX_COUNT, shown, switch, whole
 from gnnkit.utils.storage import write_atomically
 
 _SAMPLE = 1000  # rows sampled from the features
@@ -43,6 +43,7 @@ class Inputs:
     edge_category_of: list[str] | None = None  # as `category_of`, for `edge_features`
     node_types: list[str] | None = None  # names in the order of ids. None: one type, or saved by an earlier version
     label_classes: list[str] | None = None  # [k] classes of the last k columns (`label_inputs`). None: no such columns
+    type_sizes: list[int] | None = None  # nodes of each type, in the order of ids. None: saved by an earlier version
     edge_weight: bool | None = None  # whether edges have weights. None: saved by an earlier version
 
     @classmethod
@@ -58,6 +59,7 @@ class Inputs:
             category_of=list(graph.category_of) if reads and graph.category_of else None,
             edge_category_of=list(graph.edge_category_of) if graph.edge_category_of else None,
             node_types=None if graph.node_types is None else [name for name, _ in graph.node_types],
+            type_sizes=list(graph.schema.type_sizes),
             edge_weight=graph.csc.weight is not None,
         )
 
@@ -76,6 +78,8 @@ class Inputs:
             raise UserError(f"{path} cannot be read: {error}") from error
         if facts is not None and not all(map(_are_names, facts.all_names)):
             raise UserError(f"{path} holds no names of columns")
+        for size in [] if facts is None else facts.type_sizes or []:
+            whole(f"{path}: type_sizes", size, 0, MAX_COUNT)
         if facts is not None and facts.edge_weight is not None:
             switch(f"{path}: edge_weight", facts.edge_weight)
         return facts

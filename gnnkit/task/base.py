@@ -86,6 +86,14 @@ class Task(ABC):
         unsuitable graph, with the remedy.
         """
 
+    def prepare_known(self, graph: Graph) -> tuple[Graph, Links | None]:
+        """Returns a graph for job=predict and, if the task recommends, its edges.
+
+        All edges are known, so none is held out. Raises `UserError` like `prepare`.
+        Default: the graph as it is.
+        """
+        return graph, None
+
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:  # noqa: B027 - most support all
         """Raises `UserError` for a strategy or a sampler the task does not support."""
 

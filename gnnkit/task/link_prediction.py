@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -162,7 +163,7 @@ class LinkPrediction(Task):
                 "and may read the edge to predict: use another sampler, such as sampler=neighbor"
             )
 
-    def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
+    def prepare(self, graph: Graph) -> tuple[Graph, Links]:
         pairs, n, number = pairs_of(graph.csc), graph.num_nodes, relation_number(graph, self.relation)
         predicted = np.ones(len(pairs), bool)
         if number is not None and graph.edge_types is not None:
@@ -202,6 +203,18 @@ class LinkPrediction(Task):
             repeat_by_popularity(pairs[predicted & ~held], n) if self.negative_sampling == "popularity" else None,
         )
         return with_edges(graph, np.flatnonzero(~(held & links.hides(graph.edge_types)))), links
+
+    def prepare_known(self, graph: Graph) -> tuple[Graph, Links | None]:
+        task = copy.copy(self)
+        if graph.val_edges is None and graph.test_edges is None:
+            task.val_share = task.test_share = 0.0
+        graph, links = task.prepare(graph)
+        if not _ranks(self, links):
+            raise UserError(
+                "job=predict: task=link_prediction recommends if task.relation joins two node types, and otherwise predicts "
+                "held-out edges: write=[logits] gives the rows of all nodes, and job=test scores the edges"
+            )
+        return graph, links
 
     def recommend(self, outputs: Tensor, worker: Worker) -> TopItems | None:
         ranking = _item_ranking(self, worker)
@@ -301,11 +314,17 @@ def _check_ranking(top_k: str | int | None, relation: LinkRelation | None, *, fi
         raise UserError(f"task.top_k={top_k} {reason}: {cure}")
 
 
+def _ranks(task: LinkPrediction, links: Links) -> bool:
+    """Returns whether the task ranks all destinations of the relation."""
+    ranked = task.top_k is not None and links.known is not None
+    return ranked and links.relation is not None and links.relation.joins_types
+
+
 def _item_ranking(task: LinkPrediction, worker: Worker) -> ItemRanking | None:
     """Returns the ranking of all destinations, or None if the relation has none."""
     links = worker.links
     assert links is not None
-    if task.top_k is None or links.known is None or links.relation is None or not links.relation.joins_types:
+    if not _ranks(task, links):
         return None
     if task.ranking is None or task.ranking.links is not links:
         task.ranking = ItemRanking(links, task.list_length, 1 if task.decoder == "dot" else 2 * task.width)

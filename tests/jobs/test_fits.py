@@ -54,7 +54,7 @@ REFUSED = [
     [FULL, "model=rgcn", "types=ignore"],
     [FULL, "types=ignore", "job=predict", TRAINED],
     [SAMPLED, LINKS, "job=explain", TRAINED, "nodes=3"],
-    [SAMPLED, LINKS, "job=predict", TRAINED],
+    [SAMPLED, LINKS, "task.top_k=null", "job=predict", TRAINED],
     [FULL, "write=[vectors]"],
     [SAMPLED, LINKS, "write=[probabilities]"],
     [FULL, "trainer.accumulate=2"],

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Relation
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.jobs.init import recommended
+from gnnkit.sampler.links import pairs_of
+from gnnkit.task.link_prediction import LinkPrediction
 from tests.runs import BARE
 
 USERS, ITEMS, K = 30, 24, 5
@@ -126,6 +129,47 @@ def test_another_strategy_and_reverse_relations_are_configured_too(tmp_path: Pat
     both = gnnkit.train(with_inverse_edges(graph), output=str(tmp_path / "both"), **keys, **BARE)
     once = gnnkit.train(graph, output=str(tmp_path / "once"), **keys, **BARE)
     assert both["test_ndcg_20"] == pytest.approx(once["test_ndcg_20"], rel=1e-5)
+
+
+def recommend(run: Path, graph: Graph, folder: Path) -> dict[tuple[str, str], float]:
+    """Returns the scores that job=predict writes, by user and item."""
+    gnnkit.predict(run, graph, output=str(folder), comm="threads", **BARE)
+    assert not list(folder.glob("predictions*"))
+    columns = pyarrow.parquet.read_table(folder / "topk.parquet").to_pydict()
+    return dict(zip(zip(columns["user"], columns["item"], strict=True), columns["score"], strict=True))
+
+
+@pytest.mark.slow
+def test_predict_recommends_items_without_an_edge_to_known_and_new_users(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph, places = users_and_items(), np.random.default_rng(1).permutation(USERS)
+    run(tmp_path / "run")
+    known = recommend(tmp_path / "run", graph, tmp_path / "known")
+    assert graph.node_ids is not None
+    edges = {tuple(pair) for pair in graph.node_ids[pairs_of(graph.csc)].tolist()}
+    assert len(known) == USERS * K
+    assert not edges & known.keys()
+    users = np.concatenate([places, np.arange(USERS, USERS + ITEMS)])
+    ids = np.empty_like(graph.node_ids)
+    ids[users] = graph.node_ids
+    src, dst = users[pairs_of(graph.csc)].T
+    fields = {"edge_type_names": graph.edge_type_names, "node_types": graph.node_types, "relations": graph.relations}
+    fields |= {"edge_types": np.zeros(len(src), np.int64)}
+    moved = replace(Graph.from_edges(src, dst, len(ids), **fields), node_ids=ids)
+    assert recommend(tmp_path / "run", moved, tmp_path / "moved") == pytest.approx(known, rel=1e-4)
+    assert "not in the training data" not in capsys.readouterr().err
+    renamed = replace(graph, node_ids=np.where(graph.node_ids == "u3", "new", graph.node_ids))
+    items = {item for user, item in recommend(tmp_path / "run", renamed, tmp_path / "new") if user == "new"}
+    assert f"1 of {USERS + ITEMS} nodes are not in the training data" in capsys.readouterr().err
+    assert len(items) == K
+    assert not {("u3", item) for item in items} & edges
+
+
+def test_pairs_of_one_type_are_not_recommended() -> None:
+    graph = Graph.from_edges([0, 1, 2], [1, 2, 0], 3)
+    with pytest.raises(UserError, match=r"recommends if task.relation joins two node types, .*write=\[logits\]"):
+        LinkPrediction().prepare_known(graph)
 
 
 @pytest.mark.slow
