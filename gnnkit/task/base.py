@@ -35,6 +35,15 @@ class LabelFacts:
     thresholds: tuple[float, ...] | None = None  # [num_classes] lowest probabilities at which classes are predicted
     shares: tuple[float, ...] | None = None  # [num_classes] of the training nodes
 
+    @property
+    def positive(self) -> int:
+        """The one of two classes that is ranked, and predicted from a threshold on.
+
+        It is the second one, or the first one if that has a small share of the training
+        nodes.
+        """
+        return int(self.shares is None or self.shares[0] >= self.shares[1])
+
     def in_unit(self, outputs: Tensor) -> Tensor:
         """Returns outputs [k, width] in the labels' unit, or calibrated logits."""
         if self.mean is None or self.deviation is None:

@@ -39,10 +39,10 @@ class ClassTask(NodeTask):
         """Stores the keys.
 
         Args:
-            threshold: Lowest probability at which `positive` of two classes, or each of
-                several classes of a node, is predicted. "auto": the best F1 on the
-                validation nodes, for classes with under `RARE` of the training nodes.
-                None: 0.5.
+            threshold: Lowest probability at which `LabelFacts.positive` of two classes,
+                or each of several classes of a node, is predicted. "auto": the best F1
+                on the validation nodes, for classes with under `RARE` of the training
+                nodes. None: 0.5.
             calibration: "temperature": probabilities are calibrated on the validation
                 nodes. "auto": if a threshold is chosen. None: they are not.
         """
@@ -88,20 +88,11 @@ class ClassTask(NodeTask):
         """Returns the classes that a threshold may decide."""
         return range(0 if self.exclusive and num_classes != 2 else num_classes)
 
-    def positive(self) -> int:
-        """Returns which of two classes is ranked, and predicted from a threshold on.
-
-        It is the second one, or the first one if that has a small share of the training
-        nodes.
-        """
-        shares = self._facts.shares or (1.0, 0.0)
-        return 0 if shares[0] < shares[1] else 1
-
     def levels(self, num_classes: int) -> tuple[float, ...] | None:
         """Returns each class's threshold, if there are any."""
         numbers = self.decided(num_classes)
         if isinstance(self.threshold, float) and numbers:
-            classes = [self.positive()] if self.exclusive else numbers
+            classes = [self._facts.positive] if self.exclusive else numbers
             return _as_levels(num_classes, dict.fromkeys(classes, self.threshold), exclusive=self.exclusive)
         return None if self.threshold is None else self._facts.thresholds
 

@@ -41,20 +41,25 @@ def decisions(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
         outputs: [num_owned, num_classes] outputs for this rank's nodes.
         worker: This rank.
     """
-    numbers, levels, table = task.decided(outputs.shape[1]), task.levels(outputs.shape[1]), None
-    rare = rare_classes(task, task.facts().shares or ())
-    if not task.exclusive and isinstance(task.threshold, float):
-        rare = list(numbers)
-    rare = rare or ([task.positive()] if task.exclusive and numbers else list(numbers))
-    if task.exclusive and rare:
-        splits = {split: _gathered(task, split, rare[0], outputs, worker) for split in ("val", "test")}
+    numbers, levels, table = _listed(task, outputs.shape[1]), task.levels(outputs.shape[1]), None
+    if task.exclusive and numbers:
+        splits = {split: _gathered(task, split, numbers[0], outputs, worker) for split in ("val", "test")}
         filled = {split: rows for split, rows in splits.items() if rows is not None and len(rows)}
-        table = worker.comm.share(threshold_table(filled, None if levels is None else levels[rare[0]]))
+        table = worker.comm.share(threshold_table(filled, None if levels is None else levels[numbers[0]]))
     return {
-        "threshold": None if levels is None else {number: levels[number] for number in rare},
-        "thresholds": {"class": rare[0], **table} if table else None,
+        "threshold": None if levels is None else {number: levels[number] for number in numbers},
+        "thresholds": {"class": numbers[0], **table} if table else None,
         "calibration": _calibration(task, outputs, worker),
     }
+
+
+def _listed(task: ClassTask, num_classes: int) -> list[int]:
+    """Lists the classes whose thresholds are reported."""
+    numbers = list(task.decided(num_classes))
+    if not task.exclusive and isinstance(task.threshold, float):
+        return numbers
+    rare = rare_classes(task, task.facts().shares or ())
+    return rare or ([task.facts().positive] if task.exclusive and numbers else numbers)
 
 
 def _gathered(task: ClassTask, split: str, number: int, outputs: Tensor, worker: Worker) -> Tensor | None:  # [n, 2]

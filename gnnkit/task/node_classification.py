@@ -52,8 +52,8 @@ class NodeClassification(ClassTask):
                 (num_classes * nodes of the class) over the n training nodes, so that
                 all classes have equal weight. "auto": their square roots if one of two
                 classes is rare, otherwise none. None: no factors.
-            threshold: Lowest probability at which `positive` of two classes is
-                predicted, as in `ClassTask`.
+            threshold: Lowest probability at which `LabelFacts.positive` of two
+                classes is predicted, as in `ClassTask`.
             calibration: How probabilities are calibrated, as in `ClassTask`. If a
                 threshold is chosen, the factors of the losses are removed from
                 probabilities.
@@ -160,7 +160,7 @@ class NodeClassification(ClassTask):
         metrics = super().measure(outputs, worker)
         for split in self.splits if outputs.shape[1] == 2 else ():
             logits, labels = rows_of(split, outputs, worker)
-            ranked = self.positive()
+            ranked = self._facts.positive
             scores = logits[:, [ranked]] - logits[:, [1 - ranked]]
             areas = areas_of_all(scores, (labels == ranked)[:, None], worker)
             metrics |= {f"{split}_{name}": value for name, value in areas.items()}
