@@ -121,14 +121,13 @@ class Engine:
                 so the result has no edge types.
         """
         other, shard = copy.copy(self), self.shard
-        weight, features = shard.csc.weight, shard.edge_features
         csc = CSC(
             np.searchsorted(positions, shard.csc.indptr),
             shard.csc.indices[positions],
-            None if weight is None else weight[positions],
+            take(shard.csc.weight, positions),
             shard.csc.num_sources,
         )
-        edge_features = None if features is None else features[positions]
+        edge_features = take(shard.edge_features, positions)
         other.shard = replace(
             shard,
             csc=csc,

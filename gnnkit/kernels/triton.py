@@ -284,9 +284,9 @@ class TritonKernels(DeviceKernels):
             parts, long = self._pieces.parts, self._pieces.long
             scratch = x.new_empty((len(parts.begin), x.shape[1]))
             places = torch.empty(scratch.shape, dtype=torch.int64, device=x.device)
-            self._launch_max(parts, scratch, places, x, self.src, self.order, None)
-            self._launch_max(long, best, arg, scratch, None, None, places)
-        self._launch_max(self._short, best, arg, x, self.src, self.order, None)
+            self._launch_max(parts, scratch, places, x)
+            self._launch_max(long, best, arg, scratch, places)
+        self._launch_max(self._short, best, arg, x)
         return best, arg
 
     def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:
@@ -335,17 +335,17 @@ class TritonKernels(DeviceKernels):
             _launch_sum(long, out, scratch, width, **last)
         _launch_sum(self._short, out, x, width, **edges, **last)
 
-    def _launch_max(
-        self,
-        rows: _Rows,
-        best: Tensor,
-        arg: Tensor,
-        x: Tensor,
-        src: Tensor | None,
-        order: Tensor | None,
-        places: Tensor | None,
-    ) -> None:
-        """Computes row maxima, and their places."""
+    def _launch_max(self, rows: _Rows, best: Tensor, arg: Tensor, x: Tensor, places: Tensor | None = None) -> None:
+        """Computes row maxima of `x`, and their places.
+
+        Args:
+            rows: The rows.
+            best: [num_dst, f] result, or pieces' results.
+            arg: The maxima's edges, of the same shape.
+            x: [num_src, f] contiguous, or pieces' maxima.
+            places: Edges of pieces' maxima. None: `x` are source rows.
+        """
+        src, order = (self.src, self.order) if places is None else (None, None)
         grid, blocks = _tiles(len(rows.begin), x.shape[1], self.num_edges)
         if all(grid):
             kind = _WIDE[wide(x.dtype)]

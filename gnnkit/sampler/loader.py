@@ -124,7 +124,6 @@ class Loader:
         transform: Callable[[LoadedBatch], Any] | None = None,
     ) -> None:
         """Checks the arguments. Raises `UserError` with an invalid argument's name."""
-        sampler = _read_sampler(sampler)
         source = _Source.of(graph, seeds, features, labels)
         self._rows, self.csc, self.tables, self.seeds = source.rows, source.csc, source.tables, source.seeds
         self.seed = whole("seed", seed)
@@ -132,8 +131,7 @@ class Loader:
         self.prefetch = 2 * self.threads if prefetch is None else whole("prefetch", prefetch, 1, _MAX_PREFETCH)
         self.transform = transform
         self.costs = None if costs is None else check_costs("costs", costs, len(self.seeds))
-        if self._rows is not None:
-            _check_by_relation(sampler, self._rows)
+        sampler = _read_sampler(sampler, self._rows)
         # Not `sampler`: Lightning assumes a torch sampler in an attribute with that
         # name.
         self._sampler = sampler.with_features(self.tables.features)
@@ -351,13 +349,18 @@ def _add_work(spans: Spans, native_loader: _core.Loader, begun: float, step: int
         spans.add(track, f"gather batch {step}", begun + drawn, begun + gathered)
 
 
-def _read_sampler(sampler: Any) -> Sampler:
-    """Returns a sampler, or the uniform sampler of some fanouts."""
-    if isinstance(sampler, Sampler):
-        return sampler
-    if not isinstance(sampler, list | tuple | Mapping | Fanouts):
+def _read_sampler(sampler: Any, rows: RelationGroups | None) -> Sampler:
+    """Returns a sampler, or the uniform sampler of some fanouts.
+
+    Raises `UserError` unless it can draw from each relation of `rows`.
+    """
+    if isinstance(sampler, list | tuple | Mapping | Fanouts):
+        sampler = NeighborSampler(sampler)
+    if not isinstance(sampler, Sampler):
         raise UserError(f"sampler={sampler} must be a Sampler or fanouts, got {type(sampler).__name__}")
-    return NeighborSampler(sampler)
+    if rows is not None:
+        _check_by_relation(sampler, rows)
+    return sampler
 
 
 def _check_by_relation(sampler: Sampler, rows: RelationGroups) -> None:
