@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.graph import CSC, Floats
+from gnnkit.graph.types import offsets_of
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.sums import Factors, wide
 from gnnkit.partition.shard import Shard
@@ -40,7 +41,7 @@ class Quarter:
         indptr = csc.indptr[rows.start : rows.stop + 1]
         sources = np.asarray(csc.indices[indptr[0] : indptr[-1]])
         inside = (sources >= columns.start) & (sources < columns.stop)
-        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside, dtype=np.int64)])
+        before = offsets_of(inside)
         part = CSC(
             before[indptr - indptr[0]], sources[inside] - columns.start, None, num_sources=columns.stop - columns.start
         )

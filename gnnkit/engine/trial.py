@@ -21,6 +21,7 @@ from gnnkit.engine.relations import Pairs, RowPairs
 from gnnkit.engine.typed_edges import AddedRelations, EdgeList, TypedEdges
 from gnnkit.exchange.tally import Exchange, Tally
 from gnnkit.graph import CSC, Ids
+from gnnkit.graph.types import offsets_of
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.products import fast_products
 from gnnkit.kernels.sparse_rows import SparseRows
@@ -250,7 +251,7 @@ def _typed_edges(shard: Shard, sizes: Sizes, num_relations: int, added: AddedRel
     edges, device = EdgeList.of_shard(shard, added), torch.device("cpu")
     num_rows = len(shard.cell_nodes) + len(shard.halo) + len(shard.partial)
     order = np.argsort(edges.dst, kind="stable")
-    indptr = np.append(0, np.cumsum(np.bincount(edges.dst, minlength=num_rows)))
+    indptr = offsets_of(np.bincount(edges.dst, minlength=num_rows))
     rows = HeldEdges(CSC(indptr, edges.src[order], num_sources=num_rows), device)
     count = max(sizes.pairs, 1) + added.loops * len(shard.cell_nodes)
     ends = RowPairs.of(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gnnkit.engine.relations import RowPairs
 from gnnkit.graph import CSC, Ids
+from gnnkit.graph.types import offsets_of
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.partition.relations import by_pair
 from gnnkit.partition.shard import Shard
@@ -134,7 +135,7 @@ class TypedEdges:
         """
         order = np.argsort(edges.dst, kind="stable")
         src, dst, types, ids = (column[order] for column in edges)
-        indptr = np.append(0, np.cumsum(np.bincount(dst, minlength=num_targets)))
+        indptr = offsets_of(np.bincount(dst, minlength=num_targets))
         rows = HeldEdges(CSC(indptr, src, num_sources=num_rows), device)
         sources = _pairs_of(src, types, num_rows, num_relations, device)
         targets = _pairs_of(dst, types, num_targets, num_relations, device)

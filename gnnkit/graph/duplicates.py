@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC
 from gnnkit.graph.edge_columns import EdgeColumns
-from gnnkit.graph.types import Ids
+from gnnkit.graph.types import Ids, offsets_of
 from gnnkit.utils.checks import Array
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def without_duplicates(graph: Graph, how: str, hint: str) -> Graph:
     keys, numbers = columns.merged_by("identity"), columns.merged_by("number")
     positions = columns.get("position", np.arange(graph.num_edges))
     firsts, merged = join(csc.indices, ends, keys, numbers, positions, how, hint)
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(ends[firsts], minlength=graph.num_nodes))])
+    indptr = offsets_of(np.bincount(ends[firsts], minlength=graph.num_nodes))
     columns = EdgeColumns({**columns.without(*numbers).take(firsts), **merged})
     return graph.with_edges(CSC(indptr, csc.indices[firsts], num_sources=csc.num_sources), columns)
 

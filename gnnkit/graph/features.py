@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC
 from gnnkit.graph.packed import PackedFeatures
-from gnnkit.graph.types import Floats, Ids, set_fields, take
+from gnnkit.graph.types import Floats, Ids, offsets_of, set_fields, take
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, whole
 
@@ -91,7 +91,7 @@ class SparseFeatures:
         """Selects rows by ids, a mask or a slice."""
         csr, chosen = self.csr, np.arange(len(self))[rows]
         degree = csr.indptr[chosen + 1] - csr.indptr[chosen]
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
+        indptr = offsets_of(degree)
         entries = np.repeat(csr.indptr[chosen] - indptr[:-1], degree) + np.arange(indptr[-1])
         return SparseFeatures(CSC(indptr, csr.indices[entries], self.values[entries], csr.num_sources))
 
@@ -103,7 +103,7 @@ class SparseFeatures:
         """Sets all columns outside `columns` to 0, without changing the shape."""
         csr = self.csr
         inside = (csr.indices >= columns.start) & (csr.indices < columns.stop)
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside)])[csr.indptr]
+        indptr = offsets_of(inside)[csr.indptr]
         return SparseFeatures(CSC(indptr, csr.indices[inside], self.values[inside], csr.num_sources))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:  # [n, width]

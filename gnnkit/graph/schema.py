@@ -13,7 +13,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC
 from gnnkit.graph.features import Features, SparseFeatures
 from gnnkit.graph.fields import names_of
-from gnnkit.graph.types import Floats, Ids
+from gnnkit.graph.types import Floats, Ids, offsets_of
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_of, whole
 
@@ -250,4 +250,4 @@ def _stack_columns(tables: Sequence[Floats], begins: npt.NDArray[np.int64]) -> S
     pairs = zip(tables, begins, begins[1:], strict=False)
     columns = [np.tile(np.arange(first, last), len(table)) for table, first, last in pairs]
     values = np.concatenate([table.ravel().astype(np.float32, copy=False) for table in tables])
-    return SparseFeatures(CSC(np.append(0, np.cumsum(counts)), np.concatenate(columns), values, int(begins[-1])))
+    return SparseFeatures(CSC(offsets_of(counts), np.concatenate(columns), values, int(begins[-1])))

@@ -17,6 +17,11 @@ def take(values: npt.NDArray[Any] | None, positions: Ids) -> npt.NDArray[Any] | 
     return None if values is None else values[positions]
 
 
+def offsets_of(counts: npt.ArrayLike) -> npt.NDArray[np.int64]:  # [n] -> [n + 1]
+    """Returns where each of consecutive ranges begins, and where the last one ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
 def set_fields(value: object, **fields: object) -> None:
     """Sets validated fields of a frozen dataclass, in its constructor."""
     for name, array in fields.items():

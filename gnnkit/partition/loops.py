@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.graph.types import offsets_of
 
 _EDGES_AT_A_TIME = 1 << 22
 
@@ -82,7 +83,7 @@ class AddedLoops:
         """
         degree = degree.copy()
         degree[rows] += 1
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree, dtype=np.int64)])
+        indptr = offsets_of(degree)
         last = indptr[rows + 1] - 1
         exists = np.ones(indptr[-1], bool)
         exists[last] = False

@@ -14,6 +14,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, feature_arrays
 from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.graph.features import SCALES
+from gnnkit.graph.types import offsets_of
 from gnnkit.partition.base import Partition
 from gnnkit.partition.loops import looped, mean_in_edges, stretches
 from gnnkit.partition.relations import shared_weights
@@ -64,8 +65,8 @@ def write_shards(
     if (grid.cols, grid.slices) != (1, 1) or partition.edge_cell is not None:
         raise UserError(f"partition.grid={grid}: a graph is cut piece by piece on grids of workers x 1 x 1 only")
     by_rank, start = grouped(partition.node_rank, grid.world_size)
-    degrees = {"in_degree": _in_degree(graph, edges), "out_degree": _out_degree(graph, edges)}
-    shared = {"looped": looped(graph.csc), **degrees}
+    in_degree, out_degree = _in_degree(graph, edges), _out_degree(graph, edges)
+    shared = {"looped": looped(graph.csc), "in_degree": in_degree, "out_degree": out_degree}
     _release_pages(graph)
     sources = _source_degrees(graph, root / _SOURCES, edges)
     cutter = _EdgeCutter(graph, partition.node_cell, sources, edges, threads)
@@ -81,8 +82,7 @@ def write_shards(
                 cutter.write(owned, folder)
 
     group.run(work)
-    if sources is not None:
-        (root / _SOURCES).unlink()
+    (root / _SOURCES).unlink(missing_ok=True)
     for rank in range(grid.world_size):
         yield Shard.trusted(root / str(rank))
 
@@ -198,7 +198,7 @@ class _EdgeCutter:
         """Writes the edges' arrays. `row` renumbers sources."""
         csc, columns, sources = self.graph.csc, self.graph.edge_columns.cut_columns(), self.sources
         degree = csc.indptr[owned + 1] - csc.indptr[owned]
-        save_array(folder / "indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)]))
+        save_array(folder / "indptr.npy", offsets_of(degree))
         arrays = _open_writers(folder, columns)
         with BackgroundTask() as writer:
             for nodes, ids in _in_edge_pieces(csc.indptr, owned, self.edges):
@@ -239,7 +239,7 @@ def _derived_columns(columns: EdgeColumns, degree: Ids, sources: Floats | None) 
     """
     derived: dict[str, Array] = {}
     if "features" in columns:
-        begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
+        begins = offsets_of(degree)
         mean = mean_in_edges(begins, columns["features"])
         assert mean is not None
         derived["mean_edge_features"] = mean
@@ -266,7 +266,7 @@ def _in_edge_pieces(indptr: Ids, owned: Ids, edges: int) -> Iterator[tuple[slice
     """
     begins = indptr[owned]
     degree = indptr[owned + 1] - begins
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
+    before = offsets_of(degree)
     for first, last in stretches(before, edges):
         if owned[last - 1] - owned[first] == last - 1 - first:  # consecutive nodes have consecutive edges
             yield slice(first, last), slice(int(begins[first]), int(begins[last - 1] + degree[last - 1]))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, EdgeColumns, Features, Floats, Graph, Ids, Labels, feature_arrays, labelled, read_features
-from gnnkit.graph.types import take
+from gnnkit.graph.types import offsets_of, take
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
@@ -301,7 +301,7 @@ class _SharedValues:
         if np.any(rows[1:] < rows[:-1]):
             order = np.argsort(rows, kind="stable")
             edges, rows = edges[order], rows[order]
-        indptr = _offsets(np.bincount(rows, minlength=len(cell_nodes) + len(partial)))
+        indptr = offsets_of(np.bincount(rows, minlength=len(cell_nodes) + len(partial)))
         halo, indices = self._renumber(self.graph.csc.indices[edges], cell_nodes)
         columns = self.graph.edge_columns.cut_columns().take(edges)
         return _HeldEdges(
@@ -364,8 +364,4 @@ def grouped(keys: Ids, num_keys: int) -> tuple[Ids, Ids]:
     """Returns positions sorted by key (stable), and each key's start [num_keys + 1]."""
     narrow = np.min_scalar_type(max(num_keys - 1, 0))  # NumPy's stable sort is a radix sort for 8 and 16 bits
     order = np.argsort(keys.astype(narrow), kind="stable")
-    return order, _offsets(np.bincount(keys, minlength=num_keys))
-
-
-def _offsets(counts: Ids) -> Ids:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    return order, offsets_of(np.bincount(keys, minlength=num_keys))

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from gnnkit.graph import CSC, Graph, Ids, Split
+from gnnkit.graph.types import offsets_of
 
 Balance = Literal["nodes", "edges", "train"]
 
@@ -28,7 +29,7 @@ def undirected(csc: CSC) -> tuple[CSC, Ids]:
     first[1:] = (np.diff(rows) != 0) | (np.diff(both.indices) != 0)
     starts = np.flatnonzero(first)
     weight: Ids = np.diff(starts, append=both.num_edges)
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[starts], minlength=both.num_nodes))])
+    indptr = offsets_of(np.bincount(rows[starts], minlength=both.num_nodes))
     return CSC(indptr, both.indices[starts]), weight
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids, RelationGroups
+from gnnkit.graph.types import offsets_of
 from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
 from gnnkit.utils.checks import MAX_THREADS, array, int64s, whole
 from gnnkit.utils.documents import Json
@@ -169,7 +170,7 @@ class _Units:
         if self.members is None:
             return Epoch(order, bounds)
         chosen = [self.members[unit] for unit in order]
-        begins = np.concatenate([[0], np.cumsum([len(seeds) for seeds in chosen])]).astype(np.int64)
+        begins = offsets_of([len(seeds) for seeds in chosen])
         return Epoch(np.concatenate([order[:0], *chosen]), begins[bounds])
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.graph.types import offsets_of
 from gnnkit.sampler.base import NativeSampler, Reading, wrap
 from gnnkit.sampler.fanouts import FanoutsLike
 from gnnkit.utils.checks import FLOAT32_MAX, finite, floats, int64s, numbers, whole
@@ -217,5 +218,5 @@ def _without_parallel_edges(graph: CSC) -> CSC:
     first[graph.indptr] = True
     if first.all():
         return graph
-    before = np.concatenate([[0], np.cumsum(first[:-1])])
+    before = offsets_of(first[:-1])
     return CSC(before[graph.indptr], graph.indices[first[:-1]])

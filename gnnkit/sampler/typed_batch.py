@@ -12,6 +12,7 @@ import numpy as np
 
 from gnnkit import _core
 from gnnkit.graph import Block, Floats, Ids, Relation
+from gnnkit.graph.types import offsets_of
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.gather import gather_rows
 from gnnkit.sampler.loaded import LoadedBatch, NamedArrays, shapes
@@ -43,7 +44,7 @@ class RelationBlock:
     @property
     def indptr(self) -> Ids:  # [num_dst + 1]
         counts = np.bincount(self.col, minlength=self.num_dst)
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        return offsets_of(counts)
 
     def arrays(self) -> dict[str, Array]:
         """Returns the edges as a CSC, without the columns that are absent."""

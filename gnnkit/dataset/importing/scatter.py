@@ -19,6 +19,7 @@ from gnnkit.dataset.importing.edge_cache import EdgeCache
 from gnnkit.dataset.importing.passes import ImportRun, changed_file, read_ahead
 from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.pieces import EdgePiece, Room, Stretch
+from gnnkit.graph.types import offsets_of
 from gnnkit.utils.checks import Array
 from gnnkit.utils.npy_writer import BackgroundTask, BinaryFile
 
@@ -114,7 +115,7 @@ class RecordFiles:
             sizes: rows by bucket.
             start: each bucket's first written record.
         """
-        bounds = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+        bounds = offsets_of(sizes).tolist()
         for name, file in self._files.items():
             for bucket in np.flatnonzero(sizes).tolist():
                 values = rows[name][bounds[bucket] : bounds[bucket + 1]]

@@ -16,6 +16,7 @@ from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.importing.scatter import Buckets, RecordFiles, columns_of
 from gnnkit.errors import UserError
 from gnnkit.graph.duplicates import JOIN, KEEP, join
+from gnnkit.graph.types import offsets_of
 from gnnkit.utils.checks import Array
 from gnnkit.utils.npy_writer import BackgroundTask, NpyWriter, append_all
 from gnnkit.utils.storage import save_array
@@ -164,5 +165,5 @@ def _drop_reverse(indptr: Array, sources: Array, order: Array, reverse: Array) -
     added = reverse[order]
     joined = np.minimum.reduceat(added, begins) == 0  # whether a pair has an edge in the data
     remains = (added == 0) | np.repeat(~joined, np.diff(np.append(begins, len(sources))))
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(remains)])
+    before = offsets_of(remains)
     return before[indptr], sources[remains], order[remains]

@@ -16,6 +16,7 @@ from gnnkit.engine.remote.owners import Bytes, Owners, Sent, as_bytes, swap
 from gnnkit.engine.remote.source_sums import SourceSums
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids, MiniBatch, RelationGroups
+from gnnkit.graph.types import offsets_of
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Hop, NativeSampler, Sampler
 from gnnkit.sampler.base import Reading, ReadRelations, grow
@@ -52,7 +53,7 @@ class Draws:
     def take(self, nodes: Ids) -> Draws:
         """Selects the draws of nodes at positions [k], in that order."""
         counts = self.num_draws[nodes]
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        indptr = offsets_of(counts)
         edges = np.repeat(self.indptr[nodes] - indptr[:-1], counts) + np.arange(indptr[-1])
         return Draws(indptr, self.edges[edges])
 
@@ -60,7 +61,7 @@ class Draws:
     def join(cls, draws: Sequence[Draws]) -> Draws:
         """Concatenates the draws of one or more node lists."""
         counts = np.concatenate([part.num_draws for part in draws])
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        indptr = offsets_of(counts)
         return cls(indptr, np.concatenate([part.edges for part in draws]))
 
 
@@ -213,7 +214,7 @@ class Frontier:
 
     def _unpacked(self, received: Bytes, num_nodes: int) -> Draws:
         counts = received[: num_nodes * _COUNT.itemsize].view(_COUNT)
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        indptr = offsets_of(counts)
         return Draws(indptr, received[num_nodes * _COUNT.itemsize :].view(self.edge))
 
 

@@ -10,6 +10,7 @@ import torch
 
 from gnnkit.comm import Communicator
 from gnnkit.graph import CSC, Features, SparseFeatures
+from gnnkit.graph.types import offsets_of
 
 COLUMNS, VALUES = "columns", "values"
 _NONE = -1  # column index of padding
@@ -48,5 +49,5 @@ def read(rows: npt.NDArray[Any], width: int) -> SparseFeatures:  # [n] records -
     """Reads the rows of records."""
     columns = rows[COLUMNS]
     inside = columns != _NONE
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside.sum(axis=1))])
+    indptr = offsets_of(inside.sum(axis=1))
     return SparseFeatures(CSC(indptr, columns[inside], rows[VALUES][inside], width))

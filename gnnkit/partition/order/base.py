@@ -10,7 +10,7 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Ids
-from gnnkit.graph.types import take
+from gnnkit.graph.types import offsets_of, take
 from gnnkit.partition.loops import stretches
 from gnnkit.partition.shard import Shard
 from gnnkit.utils.checks import array
@@ -88,7 +88,7 @@ def _reorder_edges(csc: CSC, first: Ids) -> tuple[Ids, Ids, Ids]:
     place[first] = np.arange(num_nodes, dtype=place.dtype)
     rows = np.concatenate([first, np.arange(num_nodes, csc.num_nodes)])
     degree = np.diff(csc.indptr)[rows]
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree, dtype=np.int64)])
+    indptr = offsets_of(degree)
     indices, edges = np.empty_like(csc.indices), np.empty(csc.num_edges, np.int64)
     for begin, end in stretches(indptr):  # bounds temporary memory
         some = slice(int(indptr[begin]), int(indptr[end]))

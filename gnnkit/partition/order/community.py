@@ -6,6 +6,7 @@ import numpy as np
 
 from gnnkit import _core
 from gnnkit.graph import CSC, Ids
+from gnnkit.graph.types import offsets_of
 from gnnkit.partition.order.base import NodeOrder
 from gnnkit.utils.ranges import whole
 
@@ -29,7 +30,7 @@ class Community(NodeOrder):
 
     def order(self, csc: CSC, nodes: Ids) -> Ids:
         is_owned = csc.indices < len(nodes)
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_owned)])[csc.indptr]
+        indptr = offsets_of(is_owned)[csc.indptr]
         groups = max(len(nodes) // self.size, 1)
         new_order = _core.buffer_nodes(indptr, csc.indices[is_owned], groups, _BUFFER, _BOUND, 1)
         return np.argsort(new_order, kind="stable")

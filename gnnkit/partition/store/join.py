@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gnnkit.graph import CSC, EdgeColumns, Features, Graph, PackedFeatures, SparseFeatures, kept_rows
+from gnnkit.graph.types import offsets_of
 from gnnkit.partition.shard import Shard
 from gnnkit.partition.store.manifest import PARTS, Manifest
 from gnnkit.partition.store.parts import GRAPH
@@ -52,7 +53,7 @@ def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, schema: M
         return _placed(ids, arrays)
 
     ends = of_edges([np.repeat(shard.targets, np.diff(shard.csc.indptr)) for shard in cells])
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(ends, minlength=first.num_nodes))])
+    indptr = offsets_of(np.bincount(ends, minlength=first.num_nodes))
     columns = EdgeColumns.concat([shard.edge_columns for shard in cells]).take(np.argsort(ids))
     sources = of_edges([shard.sources[shard.csc.indices] for shard in cells])
     return Graph(
@@ -90,7 +91,7 @@ def _features(owned: Array, parts: Sequence[Features]) -> Features:  # [num_node
         return joined
     sparse = [part.csr for part in parts if isinstance(part, SparseFeatures)]
     degrees = np.concatenate([np.diff(csr.indptr) for csr in sparse])
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degrees)])
+    indptr = offsets_of(degrees)
     columns = np.concatenate([csr.indices for csr in sparse])
     values = np.concatenate([part.values for part in parts if isinstance(part, SparseFeatures)])
     return SparseFeatures(CSC(indptr, columns, values, sparse[0].num_sources))[np.argsort(owned)]
