@@ -32,7 +32,7 @@ class RelationAttention(Protocol):
 
     @property
     def added(self) -> AddedRelations:
-        """Relations beside the graph's."""
+        """Relations in addition to the graph's."""
 
     def scores(self, rows: Tensor, targets: Tensor, edges: TypedEdges) -> Tensor:
         """Computes the edges' scores before the softmax, [num_edges, H].

@@ -34,7 +34,7 @@ class RowPool:
         return RowPool, ()
 
     def select(self, table: Tensor, ids: Tensor, threads: int) -> Tensor:  # [num_ids, ...]
-        """Copies rows of a contiguous CPU table to memory that nobody else reads."""
+        """Copies rows of a contiguous CPU table to memory that no other table uses."""
         source = table.view(torch.uint8).numpy().reshape(len(table), -1)
         if not len(ids):
             return table.new_empty(0, *table.shape[1:])
@@ -66,8 +66,8 @@ class RowPool:
 class PooledTable(Tensor):
     """A table whose selected or stacked rows are plain tensors in a pool's memory.
 
-    PyG's functions select attributes of a batch by `torch.index_select`, and thereby
-    fill recycled memory. All other functions are torch's.
+    PyG's functions select attributes of a batch by `torch.index_select`, which then
+    fills recycled memory. All other functions are torch's.
     """
 
     pool: RowPool

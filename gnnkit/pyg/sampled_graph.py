@@ -221,7 +221,7 @@ def _check_sorted_by_time(edge_attrs: list[Any]) -> None:
 def _stored_times(
     features: FeatureStore, attrs: list[Any], name: str | None, typed: bool
 ) -> tuple[dict[str, Tensor], dict[EdgeType, Tensor]]:
-    """Reads whole time columns from a feature store."""
+    """Reads complete time columns from a feature store."""
     if name is None:
         return {}, {}
     columns = {}

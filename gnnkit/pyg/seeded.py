@@ -88,7 +88,7 @@ class SeededLoader(DataLoader[Any]):
 
 @contextlib.contextmanager
 def seeded_state(state: Tensor) -> Iterator[None]:
-    """Gives torch's default generator another state meanwhile."""
+    """Gives torch's default generator another state within the block."""
     outer = torch.get_rng_state()
     torch.set_rng_state(state)
     try:
