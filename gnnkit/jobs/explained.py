@@ -39,7 +39,8 @@ class ExplainedNames:
         assert graph is not None
         schema = job.schema or graph.schema
         outputs = trained.class_names or job.prepared.class_names
-        return cls(graph, schema, node_ids(job.folder, graph.num_nodes), _columns(job, trained, schema), outputs)
+        columns = [*_columns(job, trained, schema), *_edge_columns(job, trained)]
+        return cls(graph, schema, node_ids(job.folder, graph.num_nodes), columns, outputs)
 
     def numbers(self, nodes: Sequence[int | str]) -> list[int]:
         """Converts ids to numbers. Raises `UserError` for an unknown id."""
@@ -127,6 +128,13 @@ def _columns(job: RankJob, trained: TrainedRun, schema: Schema) -> Sequence[str]
         for (node_type, _), table in zip(schema.node_types, tables, strict=True):
             names[table.columns] = [f"{node_type} {column}" for column in range(table.width)]
     return names
+
+
+def _edge_columns(job: RankJob, trained: TrainedRun) -> list[str]:
+    """Returns the names of edge columns, or their numbers."""
+    facts = Inputs.load(trained.folder)
+    names = None if facts is None else facts.edge_features
+    return [f"edge {name}" for name in names or range(job.widths(trained.worker).edge_width)]
 
 
 def write_tables(job: RankJob, explanations: Sequence[Explanation], names: ExplainedNames) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Adjacency
+from gnnkit.engine import Adjacency, BlockAdjacency
 from gnnkit.graph import Floats, Ids
 from gnnkit.model.plain import on_plain
 from gnnkit.model.unchanged import EdgeIndexModel
@@ -32,9 +32,9 @@ class Explanation:
     baseline: float  # the same if all input rows were 0
     is_class: bool  # whether the score is a probability
     gap: float  # as `Attribution.gap`
-    features: Floats  # [width] contribution by column
+    features: Floats  # [width] contribution by column, those of edges after those of nodes
     nodes: Ids  # [k] nodes with a contribution, the largest first. May contain `node`
-    importance: Floats  # [k] their contributions, whose sum is that of `features`
+    importance: Floats  # [k] contributions of their rows and out-edges, whose sum is that of `features`
     hops: Ids  # [k] distances to `node`
     of_features: Fidelity | None  # None: there are fewer than two
     of_neighbours: Fidelity | None
@@ -44,12 +44,29 @@ class Explanation:
 class _Neighbourhood:
     """The inputs that determine a node's output."""
 
-    x: Tensor  # [num_rows, width]
+    rows: Tensor  # [num_rows, width]
     adjacencies: Sequence[Adjacency]
     nodes: Ids  # [num_rows] node by row
     hops: Ids  # [num_rows] distances to the node
     row: int  # the node's row in the output
-    place: int  # the node's row in `x`
+    place: int  # the node's row in `rows`
+    edges: Tensor | None = None  # [num_edges, edge_width] edge features, layer by layer
+    sources: Tensor | None = None  # [num_edges] row of each edge's source
+
+    def inputs(self) -> Tensor:  # [num_rows + num_edges, width + edge_width]
+        """Joins rows and edges in one matrix, each with columns of its own."""
+        return self.rows if self.edges is None else torch.block_diag(self.rows, self.edges)  # type: ignore[no-untyped-call]
+
+    def run(self, model: nn.Module, inputs: Tensor) -> Tensor:  # [1, num_outputs]
+        """Computes the node's outputs from a matrix such as `inputs`."""
+        num_rows, width = self.rows.shape
+        if self.edges is not None:
+            counts = [adjacency.num_edges for adjacency in self.adjacencies]
+            parts = torch.split(inputs[num_rows:, width:], counts)
+            for adjacency, part in zip(self.adjacencies, parts, strict=True):
+                adjacency.edge_features = part
+        out: Tensor = model(inputs[:num_rows, :width], self.adjacencies)
+        return out[self.row : self.row + 1]
 
 
 class Explainer:
@@ -81,15 +98,19 @@ class Explainer:
             key: Determines the fidelities' random rankings.
         """
         read = self._neighbourhood(node)
+        inputs = read.inputs()
         with torch.no_grad():
-            output = self._output(self._outputs(read, read.x))
+            output = self._output(read.run(self._model, inputs))
 
-        def score(x: Tensor) -> Tensor:
-            return self._scores(self._outputs(read, x))[output]
+        def score(inputs: Tensor) -> Tensor:
+            return self._scores(read.run(self._model, inputs))[output]
 
-        attribution = integrated_gradients(score, read.x)
+        attribution = integrated_gradients(score, inputs)
         columns, rows = attribution.values.sum(0), attribution.values.sum(1)
-        others = rows.clone()
+        others, rows = torch.zeros_like(rows), rows[: len(read.rows)]
+        if read.sources is not None:
+            rows = rows.index_add(0, read.sources, attribution.values[len(rows) :].sum(1))
+        others[: len(rows)] = rows
         others[read.place] = 0
         ranked = torch.argsort(rows, descending=True, stable=True)
         order = ranked[rows[ranked] != 0].cpu().numpy()
@@ -104,8 +125,8 @@ class Explainer:
             read.nodes[order],
             rows.cpu().numpy()[order],
             read.hops[order],
-            fidelity(score, read.x, columns, 1, key),
-            fidelity(score, read.x, others, 0, key),
+            fidelity(score, inputs, columns, 1, key),
+            fidelity(score, inputs, others, 0, key),
         )
 
     def _neighbourhood(self, node: int) -> _Neighbourhood:
@@ -116,7 +137,8 @@ class Explainer:
         nodes = np.asarray(batch.input_nodes, np.int64)
         distances = np.sum([np.arange(len(nodes)) >= block.num_dst for block in batch.blocks], axis=0)
         if not self._reads_all:
-            return _Neighbourhood(self._rows(nodes), self._layers.layers(batch.blocks, key=0), nodes, distances, 0, 0)
+            layers = self._layers.layers(batch.blocks, key=0)
+            return _Neighbourhood(self._rows(nodes), layers, nodes, distances, 0, 0, *_edges(layers))
         everything = np.arange(graph.num_nodes)
         if self._all is None:
             self._all = on_plain(model, self._rows(everything), graph)
@@ -129,10 +151,6 @@ class Explainer:
         if self._learned is None:
             return worker.features.rows(nodes)
         return torch.from_numpy(np.asarray(self._learned[nodes])).to(worker.device, worker.dtype)
-
-    def _outputs(self, read: _Neighbourhood, x: Tensor) -> Tensor:  # [1, width]
-        out: Tensor = self._model(x, read.adjacencies)
-        return out[read.row : read.row + 1]
 
     @property
     def has_classes(self) -> bool:
@@ -148,3 +166,15 @@ class Explainer:
             return 0
         predicted = self._task.predict(outputs)[0]
         return int(predicted if predicted.dim() == 0 else self._scores(outputs).argmax())
+
+
+def _edges(layers: Sequence[BlockAdjacency]) -> tuple[Tensor | None, Tensor | None]:
+    """Returns all layers' edge features, and the rows of the edges' sources.
+
+    Rows are numbered alike in all layers, since nodes are numbered in order of
+    discovery.
+    """
+    features = [layer.edge_features for layer in layers if layer.edge_features is not None]
+    if not features:
+        return None, None
+    return torch.cat(features), torch.cat([layer.edges.source_of_edge for layer in layers])

@@ -182,6 +182,34 @@ def planted(num_nodes: int = 300) -> Graph:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["gine", "gat"])
+def test_edge_features_are_explained(tmp_path: Path, name: str) -> None:
+    """A node's class is the sign of the first feature of its in-edges."""
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 120, 360), np.repeat(np.arange(120), 3)
+    labels = rng.integers(0, 2, 120)
+    edge_features = np.stack([2.0 * labels[dst] - 1, rng.normal(size=360)], 1).astype(np.float32)
+    features, split = np.ones((120, 3), np.float32), 1 + np.arange(120) % 3
+    graph = Graph.from_edges(src, dst, 120, features=features, labels=labels, split=split, edge_features=edge_features)
+    trained = train_on_threads(
+        graph, {"name": name, "num_layers": 1}, tmp_path / "run", 40, workers=1, trainer={"max_epochs": 40, "lr": 0.05}
+    )
+    assert name == "gat" or trained["test_accuracy"] > 0.9
+    _, tables = explained(tmp_path / "run", tmp_path / "explained", graph, list(range(0, 60, 4)))
+    check_complete({name: tables[name] for name in ("nodes", "features")})
+    sums = [tables[name].groupby("id").importance.sum() for name in ("features", "neighbours")]
+    pd.testing.assert_series_equal(*sums, atol=1e-9)
+    features = tables["features"].assign(size=lambda table: table.importance.abs()).groupby("feature")["size"].sum()
+    assert set(features.index) >= {"0", "edge 0", "edge 1"}
+    assert features["edge 0"] > 2 * features["edge 1"] or name == "gat"
+    predicted = gnnkit.predict(
+        tmp_path / "run", graph, folder=tmp_path / "p", comm="threads", write=["probabilities"], **BARE
+    )
+    scores = np.load(predicted.folder / "probabilities.npy")[tables["nodes"].id].max(1)
+    np.testing.assert_allclose(tables["nodes"].score, scores, rtol=1e-5)
+
+
+@pytest.mark.slow
 def test_planted_features_and_neighbours_are_found_and_beat_random_ones(tmp_path: Path) -> None:
     trained = train_on_threads(
         planted(), {"name": "sage", "hidden": 16, "num_layers": 1}, tmp_path / "run", 80, workers=1, trainer={"max_epochs": 80, "lr": 0.03}
