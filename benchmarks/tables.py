@@ -141,8 +141,9 @@ def row(flaw: str, minutes: float, seed: int) -> list[float]:
         write(folder, flaw, seed)
         commanded, verdict = by_commands(folder, [f"dataset.{key}={keys[key]}" for key in keys], figure, minutes)
         graph = EdgeFolder(name, **keys).load().symmetrize()
-    print(f"{flaw}, seed {seed}: {verdict}", file=sys.stderr, flush=True)
-    return [commanded, *by_boosting(graph, figure, seed), by_pyg(graph, figure, seed)]
+    figures = [commanded, *by_boosting(graph, figure, seed), by_pyg(graph, figure, seed)]
+    print(f"{flaw}, seed {seed}: {[round(one, 4) for one in figures]} {verdict}", file=sys.stderr, flush=True)
+    return figures
 
 
 def main() -> None:

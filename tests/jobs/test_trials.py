@@ -217,6 +217,28 @@ def test_learned_rows_are_tried_beside_columns_and_leave_these_unread() -> None:
     assert "New nodes need a new run" in written["inputs"].why
 
 
+def test_labels_and_edge_features_are_tried_where_a_model_can_read_them() -> None:
+    plain = replace(random_graph(), edge_features=None, edge_feature_names=None)
+
+    def tries(key: str, value: Any, graph: Graph, inputs: str = "features", task: str = "node_classification") -> bool:
+        return any(each.get(key) == value for each in trials.candidates(graph, inputs, task))
+
+    assert tries("label_inputs", 0.5, plain)
+    assert not tries("label_inputs", 0.5, plain, "learned")
+    assert not tries("label_inputs", 0.5, plain, task="regression")
+    for width in (64, 100):
+        assert tries("label_inputs", 0.5, replace(plain, features=np.ones((40, width), np.float32)))
+    assert not tries("model", "gine", plain)
+    valued = replace(plain, edge_features=np.ones((plain.num_edges, 2), np.float32))
+    assert tries("model", "gine", valued)
+    (choice,) = (
+        each
+        for each in init._replace_model([], {"model": "sage", "label_inputs": 0.5}, "best of 3 trials")
+        if each.key == "label_inputs"
+    )
+    assert "predictions need the labels of training nodes" in choice.why
+
+
 def test_what_is_not_tried_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     def why(graph: Graph, *overrides: str) -> str:
         _, found = init.by_evidence(asked(*overrides), graph)
