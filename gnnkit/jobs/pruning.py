@@ -6,12 +6,13 @@ import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
 Curve = Sequence[tuple[int, float]]  # epoch and validation score
+Direction = Literal["maximize", "minimize"]
 PRUNED = "pruned"
 STARTUP_TRIALS, WARMUP_EPOCHS = 2, 40  # complete trials, and epochs, before a trial is pruned
 
@@ -23,7 +24,7 @@ def is_installed() -> bool:
 class MedianStop(Callback):
     """Stops a trial whose best score is below the median of complete ones so far."""
 
-    def __init__(self, figure: str, direction: str, complete: Sequence[Curve], file: Path) -> None:
+    def __init__(self, figure: str, direction: Direction, complete: Sequence[Curve], file: Path) -> None:
         """Stores the arguments.
 
         Args:

@@ -55,9 +55,9 @@ _RELATIONS: tuple[Keys, ...] = tuple(
 )
 _TABLE: tuple[Keys, ...] = (
     _SAGE,
+    _LABELS,
     _GCN,
     _LEARNED,
-    _LABELS,
     {**_SAGE, "model.dropout": 0.2},
     {**_SAGE, "model.num_layers": 3},
     {**_SAGE, "model.norm": "batch"},
@@ -335,7 +335,7 @@ def _try(
 
 def _with_pruner(settings: Settings, figure: str, earlier: Sequence[Trial], file: Path) -> Settings:
     """Adds the callback that prunes a trial by the curves of complete ones."""
-    direction = "minimize" if settings.task.create().is_lower_better(figure) else "maximize"
+    direction: pruning.Direction = "minimize" if settings.task.create().is_lower_better(figure) else "maximize"
     complete = [trial.curve for trial in earlier if trial.curve and not trial.remark]
     pruner = pruning.MedianStop(figure, direction, complete, file)
     return replace(settings, callback=(Choice("callback", "pruning", {}, pruner),))
