@@ -2,8 +2,10 @@
 
     uv run python benchmarks/recommend.py
     uv run python benchmarks/recommend.py EDGES.csv --seeds 5
+    uv run python benchmarks/recommend.py ACM.npz
 
-EDGES.csv has the columns `user` and `item`. Without it, users and items are drawn:
+EDGES.csv has the columns `user` and `item`, and ACM.npz the array `paper_author`, whose
+authors are recommended to papers. Without them, users and items are drawn:
 items have a popularity, and users and items have latent factors. Of the interactions,
 10 % are test edges and 5 % validation edges, drawn by seed. gnnkit trains with the keys
 that `job=init` writes. PyG trains all edges in each step, as in its documentation, for
@@ -138,7 +140,7 @@ def timed(train: Callable[[], tuple[Rows, Rows]]) -> tuple[tuple[Rows, Rows], fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("edges", nargs="?", type=Path, help="table with the columns user and item")
+    parser.add_argument("edges", nargs="?", type=Path, help="table with the columns user and item, or ACM.npz")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=200, help="of PyG")
     parser.add_argument("--lr", type=float, default=0.01, help="of PyG")
@@ -149,6 +151,8 @@ def main() -> None:
         path = Path(folder)
         if options.edges is None:
             write(draw(), path)
+        elif options.edges.suffix == ".npz":
+            write(np.load(options.edges)["paper_author"].T.astype(np.int64), path)
         else:
             (path / "edges.csv").write_bytes(options.edges.read_bytes())
         whole, keys = EdgeFolder(str(path)).load(), chosen_keys(path)
