@@ -29,14 +29,14 @@ class PairDots(Function):
         ctx.save_for_backward(x, pairs)
         return torch.cat([
             torch.linalg.vecdot(x.index_select(0, source), x.index_select(0, destination))
-            for source, destination in (piece.unbind(1) for piece in pairs.split(_PIECE))
+            for source, destination in (piece.unbind(1) for piece in torch.split(pairs, _PIECE))
         ])  # fmt: skip
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         x, pairs = ctx.saved_tensors
         total = torch.zeros_like(x)
-        for piece, factor in zip(pairs.split(_PIECE), grad[:, None].split(_PIECE), strict=True):
+        for piece, factor in zip(torch.split(pairs, _PIECE), torch.split(grad[:, None], _PIECE), strict=True):
             for one, other in (piece.unbind(1), piece.flip(1).unbind(1)):
                 total.index_add_(0, one, x.index_select(0, other) * factor)
         return total, None
