@@ -129,7 +129,7 @@ def test_trained_models_read_labels_wherever_they_predict(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="export: the model reads labels"):
         gnnkit.export(run, tmp_path / "net.pt2")
     with pytest.raises(UserError, match="label_inputs: a request has no labels"):
-        _Base.of(graph, read_settings(run, ["dataset"]))
+        _Base(graph, read_settings(run, ["dataset"]), passed=True)
 
 
 def test_columns_are_those_of_training_labels() -> None:
