@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.inputs import filled
 from gnnkit.prepare.transform import is_table
 from gnnkit.task import NodeTask, Task
+from gnnkit.utils.documents import read_json
 from gnnkit.utils.storage import write_atomically
 
 FILE = "trials.csv"
@@ -325,7 +325,7 @@ def _try(
             figures = run_in_child(_figures, order, figure, log, always=True, patience=patience)
         except UserError as error:
             return Trial(tried, None, None, None, 0, time.monotonic() - begun, f"refused: {error}", reads)
-        curve = json.loads(curve_file.read_text(encoding="utf-8")) if curve_file.exists() else ()
+        curve = read_json(curve_file) if curve_file.exists() else ()
     stopped = figures["stopped"] or ""
     remark = "ended by the clock" if "trainer.max_time" in stopped else ""
     remark = stopped if stopped.startswith(pruning.PRUNED) else remark

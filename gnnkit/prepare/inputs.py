@@ -139,13 +139,15 @@ def describe_repeated(graph: Graph) -> list[str]:
 def _reverse_relations(graph: Graph) -> list[tuple[str, str]]:
     """Finds pairs of relations with the same edges in reverse, by sums of hashes."""
     csc, types, names = graph.csc, graph.edge_types, graph.edge_type_names or ()
-    counts = np.zeros(0) if types is None else np.bincount(types, minlength=len(names))
-    if len(np.unique(counts[counts > 0])) == np.count_nonzero(counts):
+    if types is None:
+        return []
+    counts = np.bincount(types, minlength=len(names))
+    if len(np.unique(counts[counts > 0])) == np.count_nonzero(counts):  # all sizes differ
         return []
     ends = np.asarray(csc.indices, np.uint64), np.repeat(np.arange(csc.num_nodes, dtype=np.uint64), np.diff(csc.indptr))
     hashes = [mix(a * np.uint64(csc.num_nodes) + b) >> np.uint64(40) for a, b in (ends, ends[::-1])]  # sums are exact
     given, reverse = (np.bincount(types, hashed, len(names)) for hashed in hashes)
-    pairs = itertools.combinations(np.flatnonzero(counts), 2)
+    pairs = itertools.combinations(np.flatnonzero(counts).tolist(), 2)
     return [(names[i], names[j]) for i, j in pairs if (given[i], given[j]) == (reverse[j], reverse[i])]
 
 
