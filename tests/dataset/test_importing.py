@@ -458,6 +458,7 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
             "column 'weight', row 40: 9.9.*e.301 is too large for float32",
         ),
         ({"edges": {"src": ["a"], "dst": ["b"]}}, {}, "edges.parquet, column 'src' holds text, for which job=import"),
+        ({"edges": {"user": [0], "item": [1]}}, {}, "the columns user and item are two node types, which job=import"),
         ({"edges": {**ENDS, "type": AT_40 * 1000}}, {}, r"edge_types\[40\] = 99000 is out of range 0..32767"),
         (
             {"edges": {**ENDS, "type": np.where(AT_40, "", "is")}},
