@@ -293,3 +293,10 @@ def test_auto_chooses_the_fewest_bits_that_it_measures_to_be_harmless(
 def test_a_preset_workload_takes_a_number_of_bits() -> None:
     with pytest.raises(gnnkit.UserError, match=r"exchange\.bits=auto needs strategy=vertex_centric"):
         PresetWorkload(exchange_every=2, exchange=Quantized("auto"))
+
+
+@pytest.mark.slow
+def test_predicted_edges_of_a_preset_workload_fit_one_exact_step(tmp_path: Path) -> None:
+    keys = {"strategy": "preset_workload", "task": "link_prediction", "workers": 2, "threads": 1, "comm": "threads"}
+    result = gnnkit.train(small_graph(), folder=tmp_path, trainer={"max_epochs": 12}, **BARE, **keys)
+    assert result["exact_finish"]["epoch"] == 11
