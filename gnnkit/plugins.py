@@ -53,8 +53,6 @@ PACKAGES = {
     "leader": {"rebalance": "gnnkit-rebalancing"},
     "upload": {"fsspec": "gnnkit-upload"},
 }  # plugins of this project that are installed separately: the package by kind and name
-# Names that older metadata of an editable installation may lack.
-_RECENT = {"gnnkit.model": {"lightgcn": "gnnkit.model.lightgcn:LightGCN"}}
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner
 _NAMED_BY = {"partition": "partition.nodes", "aggregation": "sync.average"}  # other keys that name a plugin
@@ -248,9 +246,7 @@ def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
 
     Each read opens a file of every installed distribution.
     """
-    points = entry_points(group=group)
-    recent = (EntryPoint(name, value, group) for name, value in _RECENT.get(group, {}).items())
-    return EntryPoints((*points, *(point for point in recent if point.name not in points.names)))
+    return entry_points(group=group)
 
 
 def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from gnnkit.jobs import figures, weights
 from gnnkit.jobs.models import Widths
 from gnnkit.jobs.outputs import EMBEDDING, write_names, write_outputs
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.row_files import IDS, node_ids
+from gnnkit.jobs.row_files import node_ids
 from gnnkit.leader.channel import LEADER
+from gnnkit.prepare.inputs import IDS
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.figures import merge
 from gnnkit.strategy import Worker
