@@ -346,7 +346,7 @@ def _start(
         graph = Graph.of(graph)
     chosen = _choose_keys(graph, overrides) if chooses_model else []
     if any(text.startswith("strategy=") for text in chosen):
-        overrides = [text for text in overrides if text != _AUTO_STRATEGY]
+        overrides = [text for text in overrides if config.key_of(text) != "strategy"]
     overrides = [*chosen, *overrides]
     order = jobs.Order(settle(overrides), graph, model, folder, overrides, "gnnkit from Python:", settle)
     if order.is_leader and chosen and chosen != [f"model={_DEFAULT_MODEL}"]:
@@ -369,6 +369,8 @@ def _choose_keys(graph: Graph | None, overrides: Sequence[str]) -> list[str]:
         from gnnkit.jobs.init import recommended
 
         keys = recommended(graph)
+        if values.get("task.decoder", "dot") != "dot" and "write" in keys:  # only dot products have vectors
+            keys["write"] = [name for name in keys["write"] if name != "vectors"]
         if values.get("strategy") == "auto":
             del values["strategy"]
         elif values.get("strategy") != keys.get("strategy"):  # others may predict all edges

@@ -18,6 +18,7 @@ from gnnkit.task.ranking import mean_areas
 
 MISSING = "gradient boosting is not tried: it needs scikit-learn: pip install 'gnnkit[init]'"
 _MOST_CELLS = 20_000_000  # of a table, above which a trial would take minutes
+_MOST_EDGE_CELLS = 500_000_000  # summed for the neighbours' means
 _SMALL_CELLS = 1_000_000  # below this, threads wait longer for each other than they work
 _ROUND, _MOST_TREES, _PATIENCE = 10, 300, 5  # trees a round, trees, rounds without a better score
 _LEAST = 1e-12  # probability
@@ -30,7 +31,8 @@ def is_installed() -> bool:
 
 def fits(graph: Graph) -> bool:
     """Returns whether the columns and neighbours' means are few enough."""
-    return bool(graph.num_nodes * (2 * graph.features.shape[1] + graph.num_classes) <= _MOST_CELLS)
+    width = graph.features.shape[1] + graph.num_classes
+    return bool(2 * graph.num_nodes * width <= _MOST_CELLS and graph.num_edges * width <= _MOST_EDGE_CELLS)
 
 
 def columns(graph: Graph) -> Floats:  # [num_nodes, width]
@@ -50,14 +52,14 @@ def columns_and_means(graph: Graph) -> Floats:  # [num_nodes, width]
     rows, csc = columns(graph), graph.csc
     sources, targets = csc.indices, np.repeat(np.arange(graph.num_nodes), np.diff(csc.indptr))
     apart = sources != targets
-    parts: list[Floats] = [rows[sources]]
-    if graph.edge_features is not None:
-        parts.append(np.asarray(graph.edge_features, np.float32))
+    sources, targets = sources[apart], targets[apart]
     labels = _label_columns(graph)
     labels[graph.split != Split.TRAIN] = np.nan
-    parts.append(labels[sources])
-    means = [_means(part[apart], targets[apart], graph.num_nodes) for part in parts]
-    return np.concatenate([rows, *means], 1)
+    means = [_mean(column[sources], targets, graph.num_nodes) for column in (*rows.T, *labels.T)]
+    if graph.edge_features is not None:
+        edge_rows = np.asarray(graph.edge_features, np.float32)
+        means += [_mean(column[apart], targets, graph.num_nodes) for column in edge_rows.T]
+    return np.column_stack([rows, *means])
 
 
 def _label_columns(graph: Graph) -> Floats:  # [num_nodes, width]
@@ -71,15 +73,13 @@ def _label_columns(graph: Graph) -> Floats:  # [num_nodes, width]
     return encoded
 
 
-def _means(values: Floats, targets: npt.NDArray[np.int64], num_nodes: int) -> Floats:  # [num_nodes, width]
+def _mean(values: Floats, targets: npt.NDArray[np.int64], num_nodes: int) -> Floats:  # [num_nodes]
     """Averages edges' values by target, without NaN."""
-    means = np.full((num_nodes, values.shape[1]), np.nan, np.float32)
-    for column, cells in enumerate(values.T):
-        known = ~np.isnan(cells)
-        counts = np.bincount(targets[known], minlength=num_nodes)
-        sums = np.bincount(targets[known], cells[known], num_nodes)
-        np.divide(sums, counts, out=means[:, column], where=counts > 0, casting="same_kind")
-    return means
+    known = ~np.isnan(values)
+    counts = np.bincount(targets[known], minlength=num_nodes)
+    sums = np.bincount(targets[known], values[known], num_nodes)
+    means = np.full(num_nodes, np.nan, np.float32)
+    return np.divide(sums, counts, out=means, where=counts > 0, casting="same_kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,8 @@ class _Forest:
 
     def outputs(self, rows: Floats, trees: int) -> Numbers:  # [num_nodes, num_outputs]
         """Trains up to a number of trees, and returns numbers or log-probabilities."""
+        if not len(self.train_rows):
+            return np.zeros((len(rows), self.num_outputs))
         known = self.labels[self.train_rows]
         if self.labels.dtype.kind != "f" and (known == known[0]).all():  # the model needs two classes
             constant = np.arange(self.num_outputs) == known[0] if self.num_outputs > 1 else np.array([known[0] - 0.5])

@@ -349,6 +349,8 @@ _LABEL_INPUTS = Topic(
         "sync={s.sync.name} with these options: use sync=all_reduce": lambda s, p: (
             not p.sync.lockstep or p.sync.on_lost == "continue"
         ),
+        "label_inputs={s.label_inputs}: trainer.accumulate={s.trainer.accumulate} counts rows before labels are hidden: "
+        "use trainer.accumulate=1": lambda s, p: s.trainer.accumulate > 1,
     },
 )
 _LOST_WORKERS = Topic(

@@ -27,13 +27,13 @@ from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.sampler import Sampler
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers, SparseRows
 from gnnkit.task import Task
+from gnnkit.task.base import HEAD
 from gnnkit.utils.ranges import shown
 
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
 Given = nn.Module | ModelFactory | Program | None  # from Python, replacing the configured model
 
 PRESET_HOPS = 2  # of unsampled batches: the edges within a share, and those into its seeds
-HEAD = "task_head"  # name of the task's module within the model
 
 _WRAPPERS = {
     "OptimizedModule": "torch.compile",

@@ -83,24 +83,35 @@ class NewColumns:
     def _by_position(self, node: NodeId, cells: Mapping[str, FeatureCell]) -> list[FeatureCell]:  # [width]
         """Orders a node's values. Text becomes 1 in its value's column, else 0."""
         columns = [text or name for text, name in zip(self.texts, self.names, strict=False)]
-        if cells.keys() != set(columns):
+        if not self.names or cells.keys() != set(columns):
             raise UserError(
                 f"nodes: {node} has the columns {', '.join(cells) or 'none'}, expected "
                 f"{', '.join(dict.fromkeys(columns)) or 'a list, because the data have no names'}"
             )
+        for column, text in zip(columns, self.texts, strict=True):
+            if not text and isinstance(cells[column], str):
+                raise UserError(
+                    f"nodes: {node}: column {column!r} has the text {cells[column]!r}, but training read numbers there: "
+                    "pass the number that training read"
+                )
         for text in set(self.texts) - {""}:
-            if cells[text] is not None and f"{text}={cells[text]}" not in self.names:
-                line = f"nodes: {node}: {text}={cells[text]} does not occur in the training data"
+            if cells[text] is not None and f"{text}={_spelt(cells[text])}" not in self.names:
+                line = f"nodes: {node}: {text}={_spelt(cells[text])} does not occur in the training data"
                 if self.only_known:
                     raise UserError(f"{line}, which features.text=known requires")
                 print(f"gnnkit: warning: {line}: all columns of {text} are 0", file=sys.stderr)
         return [
-            cells[column] if not text or cells[column] is None else float(name == f"{text}={cells[text]}")
+            cells[column] if not text or cells[column] is None else float(name == f"{text}={_spelt(cells[text])}")
             for column, text, name in zip(columns, self.texts, self.names, strict=True)
         ]
 
     def _title(self, column: int) -> str:
         return repr(self.names[column]) if self.names else str(column)
+
+
+def _spelt(cell: FeatureCell) -> str:
+    """Returns a category as a table spells it, 7 without a fraction."""
+    return format(cell, ".15g") if isinstance(cell, float) else str(cell)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -124,12 +124,23 @@ def read_learned(job: RankJob, worker: Worker, folder: Path) -> Array | None:  #
 def _trained_places(job: RankJob, folder: Path, num_trained: int) -> Ids | None:  # [num_nodes]
     """Finds nodes in the training data by id, within their types. -1 for new nodes.
 
-    Returns None without ids of both graphs, or if no node was trained.
+    Returns None without ids of both graphs, or if no node was trained. Raises
+    `UserError` for other node types, and, without ids, for other numbers of nodes.
     """
     facts, schema = Inputs.load(folder), job.schema
-    if facts is None or facts.type_sizes is None or not (folder / IDS).exists() or not (job.folder / IDS).exists():
+    if facts is None or facts.type_sizes is None:
         return None
     names = [] if schema is None else [name for name, _ in schema.node_types]
+    if names and facts.node_types:
+        facts.check_node_types(names, folder)
+    if not (folder / IDS).exists() or not (job.folder / IDS).exists():
+        if schema is not None and [*schema.type_sizes] != [*facts.type_sizes]:
+            raise UserError(
+                f"checkpoint={folder}: the node types have {', '.join(map(str, schema.type_sizes))} nodes, and "
+                f"{', '.join(map(str, facts.type_sizes))} in the training data: learned rows belong to nodes, so both "
+                "graphs need node ids"
+            )
+        return None
     ids, trained_ids = (node_ids(path, num_trained).astype(np.str_) for path in (job.folder, folder))
     sizes = [len(ids)] if schema is None else [*schema.type_sizes]
     if len(sizes) != len(facts.type_sizes) or len(trained_ids) != num_trained or names != (facts.node_types or names):

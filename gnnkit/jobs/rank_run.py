@@ -287,45 +287,57 @@ def _exact_finish(job: RankJob, strategy: ExecutionStrategy, worker: Worker, mod
     by_strategy = (
         bool(strategy.costs()) and strategy.finishes in kinds and not (alone and strategy.finishes == "always")
     )
-    reason = _lacks_exact_steps(settings, strategy, worker, model) if by_strategy else None
+    unmeasured = _unmeasured(job, strategy, worker, model)
+    reason = _lacks_exact_steps(strategy, worker, model)
+    memory = None if reason else _lacks_memory(settings, strategy, worker, model)
+    if settings.exact_finish != AUTO:
+        unmeasured, memory = unmeasured or memory, None
+    reason = (reason or memory) if by_strategy else None
     if reason is not None and worker.comm.rank == LEADER:
         say(f"trainer.exact_finish={settings.exact_finish}: no exact finish, because {reason}")
     if reason is not None or not (by_sync or by_strategy):
         return None
-    unmeasured = _unmeasured(job, strategy, model)
     if unmeasured is not None and next(strategy.trials(0), None) is not None and worker.comm.rank == LEADER:
         say(f"exchange.bits=auto: numbers keep all bits, because {unmeasured}")
-    return ExactFinish(settings.max_epochs, settings.exact_finish, unmeasured)
+    num_validated = count_labelled(worker, Split.VAL) if worker.links is None else len(worker.links.val)
+    return ExactFinish(settings.max_epochs, settings.exact_finish, unmeasured, num_validated)
 
 
-def _unmeasured(job: RankJob, strategy: ExecutionStrategy, model: nn.Module) -> str | None:
+def _unmeasured(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> str | None:
     """Returns why gradients are not compared with exact ones, or None."""
     sync = job.sync()
     if own_method(model, "training_step") is not None:
         return f"model={type(model).__name__} defines training_step, which may not be called twice"
     if sync.lockstep and not sync.exact and not sync.finishes:
         return f"sync={job.settings.sync.name} combines gradients otherwise than by their sum"
-    return (
-        f"strategy={job.settings.strategy.name} reads other rows in each step" if strategy.finishes == "asked" else None
-    )
+    if not strategy.has_whole_steps:
+        return f"strategy={job.settings.strategy.name} reads other rows in each step"
+    return _lacks_exact_steps(strategy, worker, model)
 
 
-def _lacks_exact_steps(
-    settings: TrainerSettings, strategy: ExecutionStrategy, worker: Worker, model: nn.Module
-) -> str | None:
+def _lacks_exact_steps(strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> str | None:
     """Returns why subgraphs or batches have no exact steps, or None."""
     if strategy.reads.all_edges:
         return None
+    if worker.links is not None:
+        return "a step that predicts all edges leaves none to pass messages"
     if isinstance(model, EdgeIndexModel):
         return f"model={type(model).__name__} does not declare how many layers it has"
-    if worker.disk is not None:
-        return "all features would be read from disk in each step"
+    return "all features would be read from disk in each step" if worker.disk is not None else None
+
+
+def _lacks_memory(
+    settings: TrainerSettings, strategy: ExecutionStrategy, worker: Worker, model: nn.Module
+) -> str | None:
+    """Returns why exact steps of subgraphs or batches may need too much memory."""
+    if strategy.reads.all_edges:
+        return None
     weights = [parameter.shape for parameter in model.parameters() if parameter.dim() > 1]
     hidden = max((min(shape) for shape in weights), default=1)
     layers: int = model.num_layers  # type: ignore[assignment]
     rows = (worker.shard.features.shape[1] + COPIES * layers * hidden) * worker.dtype.itemsize
     needed = (worker.shard.num_nodes * rows + worker.shard.num_edges * layers * BYTES_PER_EDGE) / MIB
-    if settings.exact_finish != AUTO or needed <= settings.evaluation_memory:
+    if needed <= settings.evaluation_memory:
         return None
     return f"a step with all neighbours may take {needed:,.0f} MiB (trainer.evaluation_memory)"
 

@@ -20,6 +20,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import boosting, dispatch, pruning
 from gnnkit.jobs.order import Order
+from gnnkit.launch.group import RankError
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
@@ -344,8 +345,12 @@ def _with_pruner(settings: Settings, figure: str, earlier: Sequence[Trial], file
 def _try_boosting(settings: Settings, graph: Graph, figure: str, fixed: Keys, seconds: float, reads: str) -> Trial:
     """Trains gradient boosting within a time limit."""
     begun, task = time.monotonic(), _settings(settings, fixed, {}, seconds).task.create()
-    options = (reads, seconds, settings.seed)
-    figures = run_in_child(_boost, graph, task, figure, *options, always=True, patience=Patience.of(settings.timeout))
+    options, patience = (reads, seconds, settings.seed), Patience.of(settings.timeout)
+    try:
+        figures = run_in_child(_boost, graph, task, figure, *options, always=True, patience=patience)
+    except (UserError, RankError) as error:
+        remark = f"failed: {str(error).splitlines()[0]}"
+        return Trial(BOOSTING, None, None, None, 0, time.monotonic() - begun, remark, reads)
     remark, taken = "ended by the clock" if figures["late"] else "", time.monotonic() - begun
     return Trial(BOOSTING, figures["score"], None, figures["test"], figures["trees"], taken, remark, reads)
 
@@ -354,9 +359,9 @@ def _boost(
     graph: Graph, task: NodeTask, figure: str, reads: str, seconds: float, seed: int
 ) -> dict[str, float | int | None]:
     """Trains gradient boosting in a child process."""
-    graph = task.read(graph)
+    begun, graph = time.monotonic(), task.read(graph)
     rows = boosting.columns(graph) if reads == COLUMNS else boosting.columns_and_means(graph)
-    best, late = boosting.boost(graph, task, figure, rows, seconds, seed)
+    best, late = boosting.boost(graph, task, figure, rows, seconds - (time.monotonic() - begun), seed)
     return {"score": best.score, "test": best.test, "trees": best.trees, "late": late}
 
 

@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from gnnkit.config import of_run
 from gnnkit.config.settings import Choice
 from gnnkit.errors import UserError
-from gnnkit.jobs.models import DERIVED, HEAD, WIDTHS, ModelFactory, ModelSource, Widths, check_given, check_module
+from gnnkit.jobs.models import DERIVED, WIDTHS, ModelFactory, ModelSource, Widths, check_given, check_module
 from gnnkit.model.adapt import reads_edges
 from gnnkit.model.plain import as_trained, in_unit, takes_edges
 from gnnkit.model.program import is_iterated
@@ -29,6 +29,7 @@ from gnnkit.plugins import load as load_plugin
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.folder import CLASSES, INPUTS, LABELS
 from gnnkit.task import LabelFacts
+from gnnkit.task.base import HEAD
 from gnnkit.utils.documents import parse_json, read_json, read_object
 from gnnkit.utils.ranges import MAX_COUNT, real, whole
 from gnnkit.utils.storage import write_atomically

@@ -135,9 +135,12 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
         relational: Whether the model reads edge types.
     """
     task: Task = settings.task.create()
-    if settings.job.needs_labels and isinstance(task, NodeTask) and not graph.labelled.any():
-        raise UserError(no_split(settings, labelled=False))
-    prepared, links = task.prepare(graph)
+    try:
+        prepared, links = task.prepare(graph)
+    except UserError:
+        if settings.job.needs_labels and isinstance(task, NodeTask) and not graph.labelled.any():
+            raise UserError(no_split(settings, labelled=False)) from None
+        raise
     if relational:
         check_relation(graph.schema, links)
     needed = [SPLITS[name] for name in settings.job.splits]

@@ -22,7 +22,10 @@ from gnnkit.report.run_page import SETTINGS
 _NOT_COMPARED = {"confusion", "per_rank", "per_class", "why", "command", "versions", "layouts", "regions", "peers"}
 _SETTINGS = {*SETTINGS} - {"num_parameters"}
 _OF_A_RUN = {"seed", "output", "cache"}  # keys in which a group's runs may differ
-_OF_DATA = ("dataset.name", "dataset.root", "dataset.split", "dataset.seed", "task.name")
+_OF_DATA = (
+    *("dataset.name", "dataset.root", "dataset.split", "dataset.seed"),
+    *("task.name", "task.seed", "task.val_share", "task.test_share"),
+)
 _UNSET = {"", "none"}
 
 
@@ -108,7 +111,7 @@ def _groups(runs: Sequence[RunFiles], names: Sequence[str] | None) -> list[RunGr
 def _differing_data(groups: Sequence[RunGroup]) -> list[str]:
     """Returns a note if groups have different data or tasks."""
     differing = [key for key in _OF_DATA if len({group.values.get(key) for group in groups}) > 1]
-    return [f"the runs differ in {', '.join(differing)}, so their figures cannot be compared"] if differing else []
+    return [f"the runs differ in {', '.join(differing)}, so their figures may not be comparable"] if differing else []
 
 
 def _titles(groups: Sequence[Sequence[RunFiles]]) -> list[str]:

@@ -311,6 +311,7 @@ class ExecutionStrategy(ABC):
     # Whether `make_exact` makes approximate steps exact. asked: only at the user's
     # request, because an exact epoch has fewer steps.
     finishes: Literal["no", "asked", "always"] = "no"
+    has_whole_steps: bool = True  # whether each step has all training rows
     shares: Sequence[float] | None = None  # [world_size] shares of a step's seeds. None: equal
 
     def ability(self, kind: type[A]) -> A | None:

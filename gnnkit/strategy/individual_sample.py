@@ -68,6 +68,7 @@ class IndividualSample(ExecutionStrategy):
     """
 
     finishes = "asked"
+    has_whole_steps = False
 
     def __init__(
         self,

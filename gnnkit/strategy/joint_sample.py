@@ -60,6 +60,7 @@ class JointSample(ExecutionStrategy):
 
     steps = Steps(exchange=True)
     finishes = "asked"
+    has_whole_steps = False
 
     def __init__(
         self,

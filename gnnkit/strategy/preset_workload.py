@@ -138,6 +138,7 @@ class PresetWorkload(ExecutionStrategy):
         )
         self.exchange = _exchange(exchange, exchange_every)
         self.cutter = keys.cutter()
+        self.has_whole_steps = keys.num_steps == 1
         self.builds_own_workload = type(self).workload is not PresetWorkload.workload
         if self.builds_own_workload:
             covers = correction if correction == "coverage" else None

@@ -49,9 +49,7 @@ def whole_steps(worker: Worker, model: nn.Module) -> tuple[Worker, int]:
     The step has all training rows, and its sampler takes all neighbours.
     """
     sampler = FullSampler(model.num_layers, threads=worker.threads)  # type: ignore[arg-type]
-    graph = worker.graph or worker.shard  # a shard of a preset workload counts its own edges only
-    num_seeds = graph.num_nodes if worker.links is None else graph.num_edges
-    return replace(worker, sampler=sampler), max(num_seeds, 1)
+    return replace(worker, sampler=sampler), max(worker.shard.num_nodes, 1)
 
 
 class SampledBatches:

@@ -119,6 +119,8 @@ class VertexCentric(ExecutionStrategy):
         self.comm, self.engine = worker.comm, worker.engine(model)
         self.supersteps.begin(worker.remote_edges, tells=self.comm.rank == LEADER)
         self.passes = ForwardPasses(self.exchange, self.engine, pauses=self.steps.drift)
+        if self._adopted:  # before the graph was cut again
+            self.passes.codec = self.exchange.candidates()[self._adopted[-1][1]]
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight

@@ -21,6 +21,8 @@ from gnnkit.task.item_ranking import TopItems
 from gnnkit.utils.checks import Array
 from gnnkit.utils.documents import Json
 
+HEAD = "task_head"  # name of `Task.head()` within the model
+
 
 @dataclass(frozen=True, slots=True)
 class LabelFacts:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gnnkit.comm import Communicator
 from gnnkit.comm.average import from_vector, to_vector, weighted_mean
 from gnnkit.training.gradient_check import GradientCheck
 from gnnkit.utils.documents import Json
@@ -25,6 +24,7 @@ STANDS = 0.95  # ratio to the loss a tenth of the epochs earlier above which the
 LEARNED = 0.1  # share of the loss before training below which it need not fall
 POOR = 0.9  # share of the loss before training above which training starts again
 FELL = 0.95  # ratio to the best validation metric below which it has fallen
+NOISE = 2.0  # standard errors by which a validation metric has fallen
 LONG, SIMILAR = 0.3, 0.9  # share of the epochs, with auto, if the gradients' mean cosine is below `SIMILAR`
 
 
@@ -43,7 +43,9 @@ class ExactFinish:
     has to repair more, and the optimiser's moments include the gradients' noise.
     """
 
-    def __init__(self, epochs: int, share: float | Literal["auto"], unmeasured: str | None = None) -> None:
+    def __init__(
+        self, epochs: int, share: float | Literal["auto"], unmeasured: str | None = None, num_validated: int = 0
+    ) -> None:
         """Chooses the first exact epoch.
 
         Args:
@@ -51,8 +53,9 @@ class ExactFinish:
             share: Share of the epochs that are exact, at the end. auto: a tenth, and
                 more if approximate steps do harm.
             unmeasured: Why gradients are not compared with exact ones. None: they are.
+            num_validated: Number of validation nodes or edges.
         """
-        self.epochs, self.share = epochs, share
+        self.epochs, self.share, self.num_validated = epochs, share, num_validated
         self.first = epochs - int((SHARE if share == "auto" else share) * epochs)
         self.begun = False
         self.check = GradientCheck(unmeasured)
@@ -84,11 +87,12 @@ class ExactFinish:
         module.join()
         optimizer = module.trainer.optimizers[0]
         if module.drifts:
-            _average_moments(optimizer, module.worker.comm)
+            _average_moments(optimizer, module)
         if (updates := getattr(module.trainer.strategy, "updates", None)) is not None:  # DDP has none
             updates.forget()
             updates.lacking = []
-        module.strategy.make_exact(module.current_epoch)
+        if module.strategy.finishes == "always" or self.share != "auto":
+            module.strategy.make_exact(module.current_epoch)
         if module.sync is not None:
             module.sync.make_exact(module, optimizer, restarts=self.restarts)
         if self.restarts:
@@ -147,13 +151,14 @@ class ExactFinish:
             latest: The joint model's metric, equal on all ranks.
         """
         task, following = module.task, module.current_epoch + 1
-        if self.begun or self.problem is not None or following >= self.first:
+        if self.begun or self.problem is not None or following >= self.first or not math.isfinite(latest):
             return
         name, sign = task.progress, -1 if task.is_lower_better(task.progress) else 1
         if not self.best or sign * latest >= sign * self.best[1]:
             self.best = [following, latest]
         epoch, best = self.best
-        if abs(best - latest) > (1 - FELL) * max(abs(best), abs(latest)):
+        noise = NOISE * math.sqrt(max(best * (1 - best), 0) / max(self.num_validated, 1))  # of a mean within [0, 1]
+        if abs(best - latest) > max((1 - FELL) * max(abs(best), abs(latest)), noise):
             self._report(module, f"{name} of {latest:.4g}, after {best:.4g} in epoch {epoch:.0f}")
 
     def _report(self, module: TrainingModule, problem: str) -> None:
@@ -182,19 +187,29 @@ class ExactFinish:
 
     def state_dict(self) -> Json:
         """Returns the state for a checkpoint."""
-        names = ("first", "epochs", "problem", "restarts", "losses", "best")
+        names = ("first", "begun", "epochs", "problem", "restarts", "losses", "best")
         return {name: getattr(self, name) for name in names} | {"gradients": self.check.measured}
 
     def load_state_dict(self, state: Json) -> None:
         """Restores the state. The number of epochs may differ."""
-        self.losses, self.problem, self.restarts = list(state["losses"]), state["problem"], state["restarts"]
+        self.losses, self.problem = list(state["losses"]), state["problem"]
+        self.restarts = state["restarts"] and not state["begun"]
         self.check.measured, self.best = list(state["gradients"]), list(state["best"])
         if self.acts and (state["epochs"] == self.epochs or self.problem is not None):
             self.first = state["first"]
 
 
-def _average_moments(optimizer: Optimizer, comm: Communicator) -> None:
-    """Replaces the optimiser's moments by the ranks' mean. Collective."""
+def _average_moments(optimizer: Optimizer, module: TrainingModule) -> None:
+    """Replaces the optimiser's moments by the ranks' mean. Collective.
+
+    If some ranks have never stepped, and so have no moments, all ranks drop theirs,
+    unless only the leader steps.
+    """
+    comm = module.worker.comm
     named = [item for state in optimizer.state.values() for item in state.items()]
-    if moments := [value for name, value in named if isinstance(value, Tensor) and name != "step"]:
+    moments = [value for name, value in named if isinstance(value, Tensor) and name != "step"]
+    num_ranks = int(comm.all_reduce(torch.tensor([len(moments) > 0], dtype=torch.int64, device=comm.device)))
+    if num_ranks == comm.world_size:
         from_vector(weighted_mean(to_vector(moments), comm, 1.0), moments)
+    elif module.sync is not None and module.sync.drifts:
+        optimizer.state.clear()

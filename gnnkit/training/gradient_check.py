@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 import sys
@@ -15,6 +16,7 @@ from torch import Tensor
 from gnnkit.comm.average import average_parameters, to_vector
 from gnnkit.strategy import Batch
 from gnnkit.sync.base import trainable
+from gnnkit.task.base import HEAD
 from gnnkit.training.step import loss_of
 
 if TYPE_CHECKING:
@@ -109,7 +111,10 @@ class GradientCheck:
             return None
         if strategy.steps.drift or (sync is not None and (sync.drifts or not sync.lockstep)):
             average_parameters(model, comm, module.worker.weight)
-        loss = loss_of(model, module.task, batch, 0)
+        task = copy.copy(module.task)
+        if (head := getattr(model, HEAD, None)) is not None:
+            vars(task)["head"] = lambda: head  # of the copied model
+        loss = loss_of(model, task, batch, 0)
         local = torch.autograd.grad(loss, trainable(model), allow_unused=True, materialize_grads=True)
         return comm.all_reduce(to_vector(local)).double()
 

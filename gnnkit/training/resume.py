@@ -239,6 +239,8 @@ class Resume(Callback):
         self._check_alike(module.worker)
         self.own = own_state(self.saved, module)
         self._check_parameters(module)
+        if module.exact_finish is not None and (finish := self.own["exact_finish"]):
+            module.exact_finish.load_state_dict(finish)  # before the first epoch begins
         module.resumed = (epoch, step)
         module.load_state_dict(self.own["state_dict"])
         if rule is not None:
@@ -305,8 +307,6 @@ def restore_optimisation(saved: RankState, trainer: L.Trainer, module: TrainingM
         module.strategy.load_state_dict(saved["strategy"])
     if module.sync is not None:
         module.sync.load_state_dict(saved["sync"])
-    if module.exact_finish is not None and (finish := saved["exact_finish"]):
-        module.exact_finish.load_state_dict(finish)
     restore_updates(saved, trainer)
     restore_embedding(saved, trainer, module)
 

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.graph import Graph, Split
 from gnnkit.jobs import boosting, trials
 from gnnkit.jobs.trials import BOOSTING, COLUMNS, MEANS, NO_EDGES, Trial, Trials
+from gnnkit.launch.group import RankError
 from gnnkit.task import NodeTask
 from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
@@ -113,3 +116,23 @@ def test_what_keeps_boosting_from_a_trial_is_said(
     monkeypatch.setattr(boosting, "_MOST_CELLS", 10)
     assert trials._baselines(graph, first) == [(first, NO_EDGES)]
     assert "the table has too many cells" in capsys.readouterr().out
+
+
+def test_labels_that_no_training_node_has_are_left_out() -> None:
+    pytest.importorskip("sklearn")
+    graph = random_graph()
+    labels = np.random.default_rng(0).random((40, 2))
+    labels[graph.split == Split.TRAIN, 1] = np.nan
+    graph = replace(graph, labels=labels)
+    best, _ = boosting.boost(graph, Regression(), "val_rmse", boosting.columns(graph), 10.0, 0)
+    assert np.isfinite(best.score)
+
+
+def test_a_baseline_that_fails_is_a_row_without_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RankError("boosting was ended by SIGKILL")
+
+    monkeypatch.setattr(trials, "run_in_child", fail)
+    settings = settle(compose(["job=init", "strategy=vertex_centric"]))
+    trial = trials._try_boosting(settings, random_graph(), "val_accuracy", {}, 1.0, COLUMNS)
+    assert (trial.score, trial.remark) == (None, "failed: boosting was ended by SIGKILL")

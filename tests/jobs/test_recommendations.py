@@ -124,6 +124,10 @@ def test_a_graph_alone_gets_the_keys_of_job_init(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_another_strategy_and_reverse_relations_are_configured_too(tmp_path: Path) -> None:
     graph, keys = users_and_items(), {"workers": 1, "comm": "threads", "trainer": {"max_epochs": 1}}
+    automatic = gnnkit.train(graph, strategy="auto", output=str(tmp_path / "auto"), **keys, **BARE)
+    assert (automatic["model"], automatic["strategy"]) == ("lightgcn", recommended(graph)["strategy"])
+    scored = {"name": "link_prediction", "decoder": "mlp"}
+    gnnkit.train(graph, task=scored, output=str(tmp_path / "mlp"), **keys, **BARE)
     sampled = gnnkit.train(graph, strategy="individual_sample", output=str(tmp_path / "sampled"), **keys, **BARE)
     assert (sampled["model"], sampled["strategy"]) == ("lightgcn", "individual_sample")
     both = gnnkit.train(with_inverse_edges(graph), output=str(tmp_path / "both"), **keys, **BARE)
@@ -164,6 +168,25 @@ def test_predict_recommends_items_without_an_edge_to_known_and_new_users(
     assert f"1 of {USERS + ITEMS} nodes are not in the training data" in capsys.readouterr().err
     assert len(items) == K
     assert not {("u3", item) for item in items} & edges
+
+
+@pytest.mark.slow
+def test_learned_rows_without_ids_belong_to_the_numbers_and_types_of_training(tmp_path: Path) -> None:
+    graph, keys = replace(users_and_items(), node_ids=None), {"workers": 1, "comm": "threads"}
+    trained = gnnkit.train(graph, trainer={"max_epochs": 1}, output=str(tmp_path / "run"), **keys, **BARE)
+    moved = replace(graph, node_types=(("user", USERS + 1), ("item", ITEMS - 1)))
+    with pytest.raises(
+        (UserError, RuntimeError), match=r"have 31, 23 nodes, and 30, 24 in the training data: .* need node ids"
+    ):
+        gnnkit.predict(trained.folder, moved, output=str(tmp_path / "moved"), comm="threads", **BARE)
+    src, dst = pairs_of(graph.csc).T
+    fields = {"edge_type_names": graph.edge_type_names, "relations": graph.relations, "edge_types": graph.edge_types}
+    types = (("item", ITEMS), ("user", USERS))
+    swapped = Graph.from_edges(src + ITEMS, dst - USERS, USERS + ITEMS, node_types=types, **fields)
+    with pytest.raises(
+        (UserError, RuntimeError), match="node types are item, user here, and user, item in the training"
+    ):
+        gnnkit.predict(trained.folder, swapped, output=str(tmp_path / "swapped"), comm="threads", **BARE)
 
 
 def test_pairs_of_one_type_are_not_recommended() -> None:

@@ -137,7 +137,13 @@ def test_new_rows_of_a_table_are_given_by_column(
 
     refused({"size": 1}, "new has the columns size, expected size, city, age")
     refused(rows[0] | {"b": 1}, "new has the columns size, city, age, b, expected size, city, age")
-    refused(rows[0] | {"age": "old"}, "column 'age' has the text 'old', expected a number")
+    refused(rows[0] | {"age": "old"}, "column 'age' has the text 'old', but training read numbers there")
+    capsys.readouterr()
+    assert (
+        served.post("/predict_new", json={"nodes": [{"id": "new", "features": rows[0] | {"city": 7}}]}).status_code
+        == 200
+    )
+    assert "city=7 does not occur in the training data" in capsys.readouterr().err
     refused([0.5, 1, 0, 1e60], "column 'age' exceeds the range of float32")
     refused([0.5, "Ulm", 0, 0], "text is passed by column")
 
@@ -203,6 +209,7 @@ def test_requests_are_checked_and_bounded(finished_run: Farm, monkeypatch: pytes
     refused("/predict", {"ids": [1.5]}, 422)
     refused("/predict", {"ids": [1], "more": 1}, 422, "Extra inputs")
     refused("/predict_new", {"nodes": [node | {"features": [1]}]}, 422, "new has 1 features, expected 8")
+    refused("/predict_new", {"nodes": [node | {"features": {}}]}, 422, "a list, because the data have no names")
     refused("/predict_new", {"nodes": [node, node]}, 422, "an id occurs twice")
     refused("/predict_new", {"nodes": [node | {"id": 3}]}, 422, "that of a node of the graph")
     refused("/predict_new", {"nodes": [node], "edges": [[99, "new"]]}, 422, "99 is no id")

@@ -16,14 +16,15 @@ from torch import Tensor
 
 import gnnkit
 from gnnkit.exchange.quantized import Quantized
-from gnnkit.graph import CSC, Graph
+from gnnkit.graph import CSC, Graph, Split
 from gnnkit.model.gcn import GCN
+from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.training import checkpoint, exact_finish, gradient_check
 from gnnkit.training.exact_finish import ExactFinish
 from gnnkit.training.gradient_check import GradientCheck
 from gnnkit.training.module import TrainingModule
-from tests.cases import exhaustive
+from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 
@@ -238,16 +239,20 @@ def test_a_longer_run_finishes_later_unless_steps_were_taken_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "lower", "problem"),
+    ("values", "lower", "num_validated", "problem"),
     [
-        ([0.7, 0.8, 0.77], False, None),
-        ([0.7, 0.8, 0.75], False, "val_x of 0.75, after 0.8 in epoch 2"),
-        ([2.0, 1.0, 1.04], True, None),
-        ([2.0, 1.0, 1.06], True, "val_x of 1.06, after 1 in epoch 2"),
+        ([0.7, 0.8, 0.77], False, 10_000, None),
+        ([0.7, 0.8, 0.75], False, 10_000, "val_x of 0.75, after 0.8 in epoch 2"),
+        ([0.7, 0.8, 0.75], False, 200, None),  # within two standard errors
+        ([math.nan, 0.8, 0.75], False, 10_000, "val_x of 0.75, after 0.8 in epoch 2"),
+        ([2.0, 1.0, 1.04], True, 10, None),
+        ([2.0, 1.0, 1.06], True, 10, "val_x of 1.06, after 1 in epoch 2"),
     ],
 )
-def test_a_metric_that_falls_is_a_problem(values: list[float], lower: bool, problem: str | None) -> None:
-    finish = ExactFinish(100, 0.1)
+def test_a_metric_that_falls_is_a_problem(
+    values: list[float], lower: bool, num_validated: int, problem: str | None
+) -> None:
+    finish = ExactFinish(100, 0.1, num_validated=num_validated)
     task = SimpleNamespace(progress="val_x", is_lower_better=lambda name: lower)
     worker = SimpleNamespace(comm=SimpleNamespace(rank=1))
     for epoch, value in enumerate(values):
@@ -296,7 +301,90 @@ def test_a_preset_workload_takes_a_number_of_bits() -> None:
 
 
 @pytest.mark.slow
-def test_predicted_edges_of_a_preset_workload_fit_one_exact_step(tmp_path: Path) -> None:
+def test_a_step_that_predicts_all_edges_is_no_exact_step(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     keys = {"strategy": "preset_workload", "task": "link_prediction", "workers": 2, "threads": 1, "comm": "threads"}
     result = gnnkit.train(small_graph(), folder=tmp_path, trainer={"max_epochs": 12}, **BARE, **keys)
-    assert result["exact_finish"]["epoch"] <= 12
+    assert result["exact_finish"] is None
+    assert "a step that predicts all edges leaves none to pass messages" in "".join(capfd.readouterr())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("poor", [-1, math.inf], ids=["from the start", "on"])
+@few("name", ["pipelined", "supersteps"], default=["pipelined"])
+def test_a_run_that_has_taken_steps_back_resumes_exactly(
+    name: str, poor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ExactFinish, "_problem", lambda *_: "which a test dislikes")
+    monkeypatch.setattr(exact_finish, "POOR", poor)
+    trainer = {"max_epochs": 20, "check_val_every_n_epoch": 4}
+    _, expected = run(tmp_path / "run", trainer, **SCHEMES[name])
+    run(tmp_path / "half", {**trainer, "max_epochs": 12}, **SCHEMES[name])
+    resume = str(tmp_path / "half/checkpoints/last.json")
+    _, resumed = run(tmp_path / "rest", {**trainer, "resume": resume}, **SCHEMES[name])
+    assert torch.equal(resumed, expected)
+
+
+@pytest.mark.slow
+def test_auto_leaves_mini_batches_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the synchronisation becomes exact."""
+    monkeypatch.setattr(ExactFinish, "_problem", lambda *_: "which a test dislikes")
+    whole: list[int] = []
+    monkeypatch.setattr(IndividualSample, "make_exact", lambda _, epoch: whole.append(epoch))
+    keys = {**SAMPLED["individual"], **SCHEMES["async"], "sampler": {"name": "neighbor", "fanouts": [2, 2]}}
+    result, _ = run(tmp_path / "run", {"max_epochs": 10, "check_val_every_n_epoch": 4}, **keys)
+    assert result["exact_finish"]["taken_back"]
+    assert result["exact_finish"]["unmeasured"].endswith("reads other rows in each step")
+    assert whole == []
+
+
+def path_graph(num_nodes: int) -> Graph:
+    """Only the first nodes train."""
+    rng, ends = np.random.default_rng(0), np.arange(num_nodes - 1)
+    split = np.where(np.arange(num_nodes) < 10, Split.TRAIN, Split.VAL).astype(np.int8)
+    features = rng.normal(size=(num_nodes, 5)).astype(np.float32)
+    csc = CSC.from_edges(np.r_[ends, ends + 1], np.r_[ends + 1, ends], num_nodes)
+    return Graph(csc, features, rng.integers(0, 3, num_nodes), split)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"sync": {"name": "neighbour", "exchange": "gradients"}, "workers": 6},
+        {
+            "sync": {"name": "leader", "average": "median"},
+            "strategy": {"name": "vertex_centric", "local_iterations": "auto", "max_iterations": 1},
+        },
+    ],
+    ids=["neighbour", "leader"],
+)
+def test_ranks_that_have_never_stepped_finish_with_the_others(keys: dict[str, Any], tmp_path: Path) -> None:
+    result, _ = run(tmp_path / "run", {"max_epochs": 10, "exact_finish": 0.3}, data=path_graph(60), **keys)
+    assert result["exact_finish"]["epoch"] == 8
+
+
+@pytest.mark.slow
+@few("decoder", ["dot", "mlp"], default=["mlp"])
+def test_gradients_of_a_decoder_are_compared_too(decoder: str, tmp_path: Path) -> None:
+    """Steps of a rate of almost 0 are exact."""
+    task = {"name": "link_prediction", "decoder": decoder}
+    trainer = {"max_epochs": 10, "check_val_every_n_epoch": 3, "exact_finish": 0.1, "lr": 1e-15}
+    result, _ = run(tmp_path / "run", trainer, task=task, **SCHEMES["async"])
+    assert result["exact_finish"]["gradients"]
+    for _, cosine, ratio in result["exact_finish"]["gradients"]:
+        assert (cosine, ratio) == (pytest.approx(1, abs=1e-6), pytest.approx(1, abs=1e-6))
+
+
+@pytest.mark.slow
+def test_gradients_of_one_cluster_are_not_compared_with_the_graph(tmp_path: Path) -> None:
+    result, _ = run(tmp_path / "run", {"max_epochs": 10}, **SCHEMES["clusters"])
+    assert result["exact_finish"]["unmeasured"] == "strategy=preset_workload reads other rows in each step"
+    assert result["exact_finish"]["gradients"] == []
+
+
+@pytest.mark.slow
+def test_a_fixed_share_compares_no_gradients_that_may_not_fit(tmp_path: Path) -> None:
+    trainer = {"max_epochs": 10, "exact_finish": 0, "evaluation_memory": 1e-6}
+    result, _ = run(tmp_path / "run", trainer, **SCHEMES["preset"])
+    assert "trainer.evaluation_memory" in result["exact_finish"]["unmeasured"]
+    assert result["exact_finish"]["gradients"] == []
