@@ -88,12 +88,7 @@ class NewColumns:
                 f"nodes: {node} has the columns {', '.join(cells) or 'none'}, expected "
                 f"{', '.join(dict.fromkeys(columns)) or 'a list, because the data have no names'}"
             )
-        for column, text in zip(columns, self.texts, strict=True):
-            if not text and isinstance(cells[column], str):
-                raise UserError(
-                    f"nodes: {node}: column {column!r} has the text {cells[column]!r}, but training read numbers there: "
-                    "pass the number that training read"
-                )
+        self._check_numbers(node, cells)
         for text in set(self.texts) - {""}:
             if cells[text] is not None and f"{text}={_spelt(cells[text])}" not in self.names:
                 line = f"nodes: {node}: {text}={_spelt(cells[text])} does not occur in the training data"
@@ -104,6 +99,15 @@ class NewColumns:
             cells[column] if not text or cells[column] is None else float(name == f"{text}={_spelt(cells[text])}")
             for column, text, name in zip(columns, self.texts, self.names, strict=True)
         ]
+
+    def _check_numbers(self, node: NodeId, cells: Mapping[str, FeatureCell]) -> None:
+        """Raises `UserError` for text in a column of numbers."""
+        for column, text in zip(self.names, self.texts, strict=True):
+            if not text and isinstance(cells[column], str):
+                raise UserError(
+                    f"nodes: {node}: column {column!r} has the text {cells[column]!r}, but training read numbers there: "
+                    "pass the number that training read"
+                )
 
     def _title(self, column: int) -> str:
         return repr(self.names[column]) if self.names else str(column)

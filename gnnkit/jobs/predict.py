@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,12 +135,7 @@ def _trained_places(job: RankJob, folder: Path, num_trained: int) -> Ids | None:
     if names and facts.node_types:
         facts.check_node_types(names, folder)
     if not (folder / IDS).exists() or not (job.folder / IDS).exists():
-        if schema is not None and [*schema.type_sizes] != [*facts.type_sizes]:
-            raise UserError(
-                f"checkpoint={folder}: the node types have {', '.join(map(str, schema.type_sizes))} nodes, and "
-                f"{', '.join(map(str, facts.type_sizes))} in the training data: learned rows belong to nodes, so both "
-                "graphs need node ids"
-            )
+        _check_sizes(() if schema is None else schema.type_sizes, facts.type_sizes, folder)
         return None
     ids, trained_ids = (node_ids(path, num_trained).astype(np.str_) for path in (job.folder, folder))
     sizes = [len(ids)] if schema is None else [*schema.type_sizes]
@@ -153,6 +149,15 @@ def _trained_places(job: RankJob, folder: Path, num_trained: int) -> Ids | None:
         first += size
     places = np.concatenate(parts)
     return places if (places >= 0).any() else None
+
+
+def _check_sizes(sizes: Sequence[int], trained: Sequence[int], folder: Path) -> None:
+    """Raises `UserError` unless types, if any, have as many nodes as in training."""
+    if sizes and list(sizes) != list(trained):
+        raise UserError(
+            f"checkpoint={folder}: the node types have {', '.join(map(str, sizes))} nodes, and "
+            f"{', '.join(map(str, trained))} in the training data: learned rows belong to nodes, so both graphs need node ids"
+        )
 
 
 def _with_new_nodes(table: Array, places: Ids, worker: Worker) -> Array:  # [num_nodes, width]

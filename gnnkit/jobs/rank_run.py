@@ -281,26 +281,30 @@ def _exact_finish(job: RankJob, strategy: ExecutionStrategy, worker: Worker, mod
 
     A line gives the reason if steps cannot become exact.
     """
-    settings, sync, alone = job.settings.trainer, job.sync(), worker.comm.world_size == 1
-    kinds = ("asked", "always") if settings.exact_finish != AUTO else ("always",)
-    by_sync = bool(sync.costs()) and sync.finishes and not alone
-    by_strategy = (
-        bool(strategy.costs()) and strategy.finishes in kinds and not (alone and strategy.finishes == "always")
-    )
-    unmeasured = _unmeasured(job, strategy, worker, model)
-    reason = _lacks_exact_steps(strategy, worker, model)
+    settings = job.settings.trainer
+    by_sync, by_strategy = _approximate(job, strategy, alone=worker.comm.world_size == 1)
+    unmeasured, reason = _unmeasured(job, strategy, worker, model), _lacks_exact_steps(strategy, worker, model)
     memory = None if reason else _lacks_memory(settings, strategy, worker, model)
-    if settings.exact_finish != AUTO:
-        unmeasured, memory = unmeasured or memory, None
-    reason = (reason or memory) if by_strategy else None
-    if reason is not None and worker.comm.rank == LEADER:
-        say(f"trainer.exact_finish={settings.exact_finish}: no exact finish, because {reason}")
-    if reason is not None or not (by_sync or by_strategy):
+    if settings.exact_finish == AUTO:
+        reason = reason or memory
+    unmeasured = unmeasured or memory
+    if by_strategy and reason is not None:
+        if worker.comm.rank == LEADER:
+            say(f"trainer.exact_finish={settings.exact_finish}: no exact finish, because {reason}")
+        return None
+    if not (by_sync or by_strategy):
         return None
     if unmeasured is not None and next(strategy.trials(0), None) is not None and worker.comm.rank == LEADER:
         say(f"exchange.bits=auto: numbers keep all bits, because {unmeasured}")
     num_validated = count_labelled(worker, Split.VAL) if worker.links is None else len(worker.links.val)
     return ExactFinish(settings.max_epochs, settings.exact_finish, unmeasured, num_validated)
+
+
+def _approximate(job: RankJob, strategy: ExecutionStrategy, *, alone: bool) -> tuple[bool, bool]:
+    """Returns whether the sync and the strategy have approximate steps to end."""
+    sync, on_request = job.sync(), job.settings.trainer.exact_finish != AUTO
+    by_strategy = (strategy.finishes == "asked" and on_request) or (strategy.finishes == "always" and not alone)
+    return bool(sync.costs()) and sync.finishes and not alone, bool(strategy.costs()) and by_strategy
 
 
 def _unmeasured(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> str | None:
