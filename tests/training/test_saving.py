@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -34,7 +35,7 @@ class Alone:
     def __init__(self) -> None:
         self.x, self.global_step, self.embedding, self.sync = torch.zeros(4), 0, None, None
         self.worker = SimpleNamespace(comm=SimpleNamespace(rank=0, device=torch.device("cpu")))
-        self.strategy = SimpleNamespace(steps=SimpleNamespace(drift=False, keep_state=False))
+        self.strategy, self.drifts = SimpleNamespace(steps=SimpleNamespace(keep_state=False)), False
 
     def settle(self) -> None:
         """Does nothing."""
@@ -301,8 +302,13 @@ def test_a_run_that_is_killed_while_it_writes_leaves_the_checkpoint_before_or_th
         folder.mkdir()
         pid = os.fork()
         if not pid:
-            save_for_ever(folder, alone)
+            try:
+                save_for_ever(folder, alone)
+            finally:  # of an error, after which the fork must not go on with the tests
+                traceback.print_exc()
+                os._exit(1)
         while not (folder / "whole").exists() or (folder / "whole").read_text() in ("", "0"):
+            assert os.waitpid(pid, os.WNOHANG) == (0, 0), "the fork has ended"
             time.sleep(0.005)
         time.sleep(random.uniform(0, 0.2))
         os.kill(pid, signal.SIGKILL)
