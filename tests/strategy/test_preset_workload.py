@@ -603,7 +603,7 @@ def test_a_run_with_a_slow_rank_comes_to_even_seconds(tmp_path: Path) -> None:
         workers=2,
         threads=1,
         comm="gloo",
-        trainer={"max_epochs": 10, "checkpoint": False, "check_val_every_n_epoch": 10},
+        trainer={"max_epochs": 10, "checkpoint": False, "check_val_every_n_epoch": 10, "exact_finish": 0},
         report=False,
         logger="none",
         folder=tmp_path / "run",
@@ -611,8 +611,8 @@ def test_a_run_with_a_slow_rank_comes_to_even_seconds(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "run/workers.jsonl").read_text().splitlines()]
     edges = np.array([[line["edges"] for line in lines if line["rank"] == rank] for rank in range(2)])
     assert edges[:, 0].max() / edges[:, 0].min() < 1.2, "the partition gives equal work"
-    ratios = edges[1, -3:] / edges[0, -3:]
-    assert ((ratios > 1.5) & (ratios < 2.6)).all(), "the slow rank comes to about half the edges of the other"
+    ratio = float(np.median(edges[1, -3:] / edges[0, -3:]))  # other programs may slow single epochs
+    assert 1.5 < ratio < 2.6, "the slow rank comes to about half the edges of the other"
 
 
 @pytest.fixture(scope="module")

@@ -167,7 +167,7 @@ class Leader:
 def led(alone: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The leader of ranks whose states differ, and travel in pieces of 16 bytes."""
     monkeypatch.setattr(saving, "PIECE", 16)
-    alone.worker.comm, alone.strategy.steps.drift = Leader(), True
+    alone.worker.comm, alone.drifts = Leader(), True
     return alone
 
 
