@@ -147,7 +147,9 @@ class VertexCentric(ExecutionStrategy):
         self.supersteps.end(epoch)
 
     def figures(self) -> dict[str, Any]:
-        figures = {"supersteps": self.supersteps.lengths, "exchange_bits": self._adopted}
+        figures: dict[str, Any] = {"supersteps": self.supersteps.lengths}
+        if self._adopted:
+            figures["exchange_bits"] = self._adopted
         return figures if self._reads is None else figures | {"features_read": self._reads.figures()}
 
     def state_dict(self) -> dict[str, Any]:

@@ -54,7 +54,8 @@ def test_a_task_asks_the_ability() -> None:
 def test_authors_find_all_abilities_in_the_public_names() -> None:
     kinds = set(_below(Ability))
     assert kinds == {each for each in kinds if getattr(strategy, each.__name__, None) is each}
-    assert set(get_type_hints(ExecutionStrategy)) == {"reads", "steps", "supports", "tally", "finishes", "shares"}
+    names = {"reads", "steps", "supports", "tally", "finishes", "has_whole_steps", "shares"}
+    assert set(get_type_hints(ExecutionStrategy)) == names
 
 
 def _below(kind: type[Ability]) -> list[type[Ability]]:
