@@ -80,7 +80,7 @@ class ExactFinish:
         """Makes the steps of strategy and synchronisation exact, once. Collective."""
         if module.current_epoch == 1:
             self._add_first_loss(module)
-        if self.begun or not self._is_time(module):
+        if self.begun or module.current_epoch >= self.epochs or not self._is_time(module):
             return
         self.begun = True
         module.settle()
