@@ -15,12 +15,17 @@ import torch
 import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
+from gnnkit.config import compose
+from gnnkit.config.settings import Choice, settle
 from gnnkit.engine import Engine
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.leader.plan import choose as planning
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.prepare import cut
+from gnnkit.task.regression import Regression
 from tests.cases import few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
@@ -122,3 +127,20 @@ def test_training_nodes_of_few_workers_are_named(
     split = np.where(np.arange(300) < 60, 1, 2).astype(np.int8)
     train(tmp_path / "run", replace(graph, split=split), partition=name, workers=2)
     assert ("; partition=hash divides training nodes evenly" in capfd.readouterr().out) == told
+
+
+class Degrees(Regression):
+    """A task that makes its labels and its split."""
+
+    def read(self, graph: Graph) -> Graph:
+        degrees = np.diff(graph.csc.indptr).astype(np.float32)
+        return replace(graph, labels=degrees, split=(np.arange(graph.num_nodes) % 3 + 1).astype(np.int8))
+
+
+def test_a_task_may_make_labels_of_a_graph_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settle(compose(["strategy=vertex_centric", "workers=1", "task=regression"]))
+    graph = replace(small_graph(), labels=np.full(60, -1), split=np.zeros(60, np.int8))
+    with pytest.raises(UserError, match="no node is in the training split: no node has a label"):
+        cut.read(settings, graph, relational=False)
+    monkeypatch.setattr(Choice, "create", lambda _: Degrees())
+    assert cut.read(settings, graph, relational=False)[0].labelled.all()

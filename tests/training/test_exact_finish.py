@@ -20,6 +20,7 @@ from gnnkit.graph import CSC, Graph, Split
 from gnnkit.model.gcn import GCN
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.preset_workload import PresetWorkload
+from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.training import checkpoint, exact_finish, gradient_check
 from gnnkit.training.exact_finish import ExactFinish
 from gnnkit.training.gradient_check import GradientCheck
@@ -388,3 +389,26 @@ def test_a_fixed_share_compares_no_gradients_that_may_not_fit(tmp_path: Path) ->
     result, _ = run(tmp_path / "run", trainer, **SCHEMES["preset"])
     assert "trainer.evaluation_memory" in result["exact_finish"]["unmeasured"]
     assert result["exact_finish"]["gradients"] == []
+
+
+@pytest.mark.slow
+def test_adopted_bits_stay_when_the_graph_is_cut_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codecs: list[object] = []
+    setup, end_epoch = VertexCentric.setup, VertexCentric.end_epoch
+
+    def set_up(self: Any, worker: Any, model: Any) -> None:
+        self.given = worker
+        setup(self, worker, model)
+
+    def set_up_again(self: Any, epoch: int, measured: Any, model: Any) -> None:
+        end_epoch(self, epoch, measured, model)
+        if epoch == 2:
+            before = type(self.passes.codec)
+            self.setup(self.given, model)
+            codecs.append(before is type(self.passes.codec) is not type(None))
+
+    monkeypatch.setattr(VertexCentric, "setup", set_up)
+    monkeypatch.setattr(VertexCentric, "end_epoch", set_up_again)
+    auto = {"exchange": {"name": "quantized", "bits": "auto"}}
+    run(tmp_path / "run", {"max_epochs": 6, "check_val_every_n_epoch": 4, "exact_finish": 0}, **auto)
+    assert codecs == [True] * 3
