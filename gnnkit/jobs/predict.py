@@ -152,8 +152,8 @@ def _trained_places(job: RankJob, folder: Path, num_trained: int) -> Ids | None:
 
 
 def _check_sizes(sizes: Sequence[int], trained: Sequence[int], folder: Path) -> None:
-    """Raises `UserError` unless types, if any, have as many nodes as in training."""
-    if sizes and list(sizes) != list(trained):
+    """Raises `UserError` unless several types have as many nodes as in training."""
+    if len(sizes) > 1 and list(sizes) != list(trained):
         raise UserError(
             f"checkpoint={folder}: the node types have {', '.join(map(str, sizes))} nodes, and "
             f"{', '.join(map(str, trained))} in the training data: learned rows belong to nodes, so both graphs need node ids"

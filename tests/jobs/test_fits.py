@@ -81,6 +81,7 @@ REFUSED = [
     [FULL, "task=regression", LABELS],
     [PRESET, LABELS],
     [SAMPLED, SERVERS, ASYNC, LABELS],
+    [SAMPLED, "trainer.accumulate=4", LABELS],
     [SAMPLED, LOST, LEADER, "strategy.features=partitioned"],
     [FULL, LOST, LEADER],
     [SAMPLED, LOST, LEADER, OF_EDGES],

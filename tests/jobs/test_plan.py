@@ -318,8 +318,8 @@ def test_few_of_many_slices_are_tried(name: str, monkeypatch: pytest.MonkeyPatch
         return volume.received.tolist(), step_activations(graph, model, quality.traffic, sizes).tolist()
 
     few = planned()
-    original = plan_step._step_exchanges
-    monkeypatch.setattr(plan_step, "_step_exchanges", lambda *args: tried.append(args[3]) or original(*args))
+    original = plan_step.exchanges
+    monkeypatch.setattr(plan_step, "exchanges", lambda *args: tried.append(args[3]) or original(*args))
     assert planned() == few
     assert len(tried) < grid.slices
     monkeypatch.setattr(plan_step, "_map_slices", lambda slices, evaluate: [evaluate(s) for s in range(slices)])
