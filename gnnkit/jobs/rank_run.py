@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from gnnkit.callback import LeaderHook
     from gnnkit.training.run_site import RunSite
 
+WIDE = 4  # input features per training node above which weights decay by default
+
 
 @dataclass(eq=False)
 class RankRun(LeaderRun):
@@ -257,14 +259,14 @@ def make_module(
 def _weight_decay(job: RankJob, worker: Worker, task: Task, model: nn.Module) -> float:
     """Returns `trainer.weight_decay`, or the model's default. Collective.
 
-    The default applies if input features outnumber training nodes, as in a graph of
-    documents with few labels, where a model without a penalty overfits.
+    The default applies if there are `WIDE` input features per training node, as in a
+    graph of documents with few labels, where a model without a penalty overfits.
     """
     default: float = getattr(model, "default_weight_decay", 0.0)
     if job.settings.trainer.weight_decay is not None or not default or not isinstance(task, NodeTask):
         return job.settings.trainer.weight_decay or 0.0
     width, num_nodes = job.widths(worker).in_features, count_labelled(worker, Split.TRAIN)
-    if width <= num_nodes:
+    if width < WIDE * num_nodes:
         return 0.0
     if worker.comm.rank == LEADER:
         say(f"trainer.weight_decay={default:g}, because there are {width:,} features and {num_nodes:,} training nodes")

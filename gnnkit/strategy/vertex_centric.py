@@ -26,7 +26,6 @@ from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.supersteps import LEADER, Supersteps
 from gnnkit.strategy.supervised import Supervised, Supervision
-from gnnkit.utils.documents import Json
 
 _ALONE = (  # for learned rows
     "with strategy.local_iterations other than 1 lets workers step alone, while a learned row has one owner, who "
@@ -148,9 +147,7 @@ class VertexCentric(ExecutionStrategy):
         self.supersteps.end(epoch)
 
     def figures(self) -> dict[str, Any]:
-        figures: Json = {"supersteps": self.supersteps.lengths}
-        if self._adopted:
-            figures["exchange_bits"] = self._adopted
+        figures = {"supersteps": self.supersteps.lengths, "exchange_bits": self._adopted}
         return figures if self._reads is None else figures | {"features_read": self._reads.figures()}
 
     def state_dict(self) -> dict[str, Any]:

@@ -419,3 +419,16 @@ def test_links_lead_somewhere(name: str) -> None:
     links = [link.strip().partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", prose(name))]
     folder = (ROOT / name).parent
     assert [link for link in links if "://" not in link and not (folder / link).exists()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.long("trains for 100 epochs")
+def test_the_first_run_is_as_accurate_as_the_readme_says(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"^ +test_accuracy +([\d.]+)$", text, re.MULTILINE)
+    assert shown is not None
+    output = f"output={tmp_path / 'run'}"
+    assert main(["+strategy=vertex_centric", "partition=2d", "comm=threads", "report=false", output]) == 0
+    result = json.loads((tmp_path / "run/result.json").read_text(encoding="utf-8"))
+    assert result["test_accuracy"] == pytest.approx(float(shown[1]), abs=0.03)  # Python's library differs by version

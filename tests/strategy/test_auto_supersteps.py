@@ -200,4 +200,4 @@ def test_what_depends_on_time_is_not_verified(tmp_path: Path) -> None:
 
 
 def test_a_fixed_length_is_a_figure_of_the_run() -> None:
-    assert VertexCentric(3).figures() == {"supersteps": [[0, 3]]}
+    assert VertexCentric(3).figures() == {"supersteps": [[0, 3]], "exchange_bits": []}
