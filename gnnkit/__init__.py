@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 # Keys that imply several workers.
 _OF_WORKERS = {"strategy", "experiment", "workers", "job", "partition", "comm", "launcher", "sync"}
-_AUTO_STRATEGY = "strategy=auto"
 _DEFAULT_MODEL, _TYPED_MODEL = "gcn", "rgat"  # as chosen by job=init
 _OF_MODEL = {"model", "experiment", "checkpoint"}  # keys that determine the model
 __all__ = ["Result", "UserError", "explain", "export", "load", "predict", "serve", "train"]
@@ -103,7 +102,7 @@ def _with_defaults(spelt: list[str], *, has_graph: bool) -> list[str]:
 
     known = {config.key_of(text) for text in spelt}
     workers = [] if known & _OF_WORKERS or not has_graph else ["workers=auto"]
-    strategy = [] if known & {"strategy", config.EXPERIMENT} else [_AUTO_STRATEGY]
+    strategy = [] if known & {"strategy", config.EXPERIMENT} else ["strategy=auto"]
     return [*workers, *strategy, *spelt]
 
 

@@ -19,14 +19,8 @@ from gnnkit.utils.redaction import HIDDEN
 
 RECORD = ".hydra"  # the run folder's subfolder where Hydra records configuration and overrides
 _MODEL_SECTIONS = ("model", "task")  # sections that belong to a trained model
-_MODEL_KEYS = (
-    *_MODEL_SECTIONS,
-    "inputs",
-    "features",
-    "embedding",
-    "label_inputs",
-    "learned",
-)  # keys that belong to a trained model
+# Keys that belong to a trained model
+_MODEL_KEYS = (*_MODEL_SECTIONS, "inputs", "features", "embedding", "label_inputs", "learned")
 _STORAGE_KEYS = tuple(f"features.{key}" for key in ("place", "cache", "policy", "direct", "reads"))
 _FREE_KEYS = (*_STORAGE_KEYS, "task.threshold")  # exceptions to `_MODEL_KEYS`
 _RUN_KEYS = (*_MODEL_KEYS, "dataset", "partition", "strategy", "sampler", "workers", "seed")

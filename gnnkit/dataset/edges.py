@@ -402,12 +402,21 @@ class EdgeFolder(Dataset):
             relation: read_table(path, self.ends, self.missing, narrow=narrow)
             for relation, path in self.edge_tables().items()
         }
-        names = set(next(iter(tables.values())).names)
-        ends = next((pair for pair in COLUMNS if names.issuperset(pair)), None)
-        if self.ends != _ENDS or ends is None or not names.isdisjoint(_ENDS):
+        ends = self.user_and_item(next(iter(tables.values())).names)
+        if ends is None:
             return tables
         self.ends = ends
         return self._edges(narrow=narrow)  # reads ids as text first
+
+    def user_and_item(self, names: Sequence[str]) -> tuple[str, str] | None:
+        """Returns the id columns of users and items, if they are read without a key.
+
+        Args:
+            names: The table's columns.
+        """
+        if self.ends != _ENDS or not set(names).isdisjoint(_ENDS):
+            return None
+        return next((pair for pair in COLUMNS if set(names).issuperset(pair)), None)
 
     def edge_tables(self) -> dict[str, Path]:
         """Returns edge tables by relation, or a single table under the name `ONE`."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from gnnkit.graph import SPLITS, Floats, Graph, Split
-from gnnkit.task import NodeTask
-from gnnkit.task.node_classification import UNEVEN
+from gnnkit.task import LabelFacts, NodeTask
+from gnnkit.task.node_classification import uneven_shares
 from gnnkit.task.ranking import mean_areas
 
 MISSING = "gradient boosting is not tried: it needs scikit-learn: pip install 'gnnkit[init]'"
@@ -170,6 +170,6 @@ def measure(graph: Graph, task: NodeTask, outputs: Tensor, name: str) -> float |
         return task.figures(task.counts(predicted, labels))[metric]
     if labels.ndim == 1:
         train = np.bincount(graph.labels[graph.labelled & (graph.split == Split.TRAIN)], minlength=2)
-        ranked = int(train[0] >= UNEVEN * train.sum())  # as node classification ranks
+        ranked = LabelFacts(shares=uneven_shares(train.tolist())).positive
         predicted, labels = predicted[:, [ranked]] - predicted[:, [1 - ranked]], (labels == ranked)[:, None]
     return mean_areas(predicted, labels).get(metric)

@@ -54,6 +54,7 @@ MAX_RANKS = 256  # of the traffic matrix
 def plugins(job: RankJob, worker: Worker) -> Plugins:
     """Returns the names of the data set, the model and the other plugins."""
     settings = job.settings
+    links = worker.links if settings.job.needs_labels else None  # job=predict holds out no edges
     return Plugins(
         strategy=settings.strategy.name,
         sampler=None if settings.sampler is None else settings.sampler.name,
@@ -65,11 +66,7 @@ def plugins(job: RankJob, worker: Worker) -> Plugins:
         dataset=settings.dataset.name,
         model=job.source.name,
         task=settings.task.name,
-        edge_split=None
-        if worker.links is None or not job.settings.job.needs_labels
-        else "data set"
-        if worker.links.given
-        else "drawn",
+        edge_split=None if links is None else "data set" if links.given else "drawn",
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import nn
 
@@ -17,6 +18,7 @@ from gnnkit.comm import Communicator
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
+from gnnkit.graph.ids import find_ids
 from gnnkit.jobs import figures, weights
 from gnnkit.jobs.models import Widths
 from gnnkit.jobs.outputs import EMBEDDING, write_names, write_outputs
@@ -143,9 +145,8 @@ def _trained_places(job: RankJob, folder: Path, num_trained: int) -> Ids | None:
         return None
     parts, first = [], 0
     for wanted, size in zip(np.split(ids, np.cumsum(sizes)[:-1]), facts.type_sizes, strict=True):
-        known, order = trained_ids[first : first + size], np.argsort(trained_ids[first : first + size])
-        found = np.append(order, -1)[np.searchsorted(known, wanted, sorter=order)]
-        parts.append(np.where(np.append(known, "")[found] == wanted, first + found, -1))
+        found = find_ids(pa.array(trained_ids[first : first + size]), pa.array(wanted))
+        parts.append(np.where(found < 0, -1, first + found))
         first += size
     places = np.concatenate(parts)
     return places if (places >= 0).any() else None

@@ -119,8 +119,7 @@ class VertexCentric(ExecutionStrategy):
         self.comm, self.engine = worker.comm, worker.engine(model)
         self.supersteps.begin(worker.remote_edges, tells=self.comm.rank == LEADER)
         self.passes = ForwardPasses(self.exchange, self.engine, pauses=self.steps.drift)
-        if self._adopted:  # before the graph was cut again
-            self.passes.codec = self.exchange.candidates()[self._adopted[-1][1]]
+        self._use_adopted()  # before the graph was cut again
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight
@@ -157,9 +156,9 @@ class VertexCentric(ExecutionStrategy):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.supersteps.load_state_dict(state["supersteps"])
         self.passes.load_state_dict(state["schedule"], self.x.device)
-        if state["adopted"] and (candidates := self.exchange.candidates()):
+        if self.exchange.candidates():
             self._adopted = [(epoch, name) for epoch, name in state["adopted"]]
-            self.passes.codec = candidates[self._adopted[-1][1]]
+            self._use_adopted()
 
     def close(self) -> None:
         self.engine.close()
@@ -177,8 +176,13 @@ class VertexCentric(ExecutionStrategy):
         before = self._adopted[-1][1] if self._adopted else None
         if name != before:
             self._adopted.append((epoch + 1, name))
-        self.passes.codec = self.exchange.candidates()[name]
+            self._use_adopted()
         return before
+
+    def _use_adopted(self) -> None:
+        """Uses the exchange that was chosen last, if any."""
+        if self._adopted:
+            self.passes.codec = self.exchange.candidates()[self._adopted[-1][1]]
 
     def _batch(self, epoch: int) -> Batch:
         exchanges, supervised = self.supersteps.exchanges(epoch), self.supervision.epoch(epoch)

@@ -99,8 +99,8 @@ class NodeClassification(ClassTask):
         counts, val_counts = _class_counts(worker, Split.TRAIN, Split.VAL)
         self._ranking = ranking_metric(counts.tolist(), val_counts.tolist())
         self._is_rare = self._ranking == AVERAGE_PRECISION
-        if not self._recalled and len(counts) == 2 and counts.min() < UNEVEN * counts.sum():
-            self._facts = replace(self._facts, shares=tuple((counts / counts.sum()).tolist()))
+        if not self._recalled and (shares := uneven_shares(counts.tolist())) is not None:
+            self._facts = replace(self._facts, shares=shares)
         if self._factors is None and not self._recalled:
             self._factors = self._make_factors(counts)
         if self._factors is not None:
@@ -227,6 +227,13 @@ def _class_counts(worker: Worker, *splits: Split) -> Tensor:  # [num_splits, num
     return worker.comm.all_reduce(counts.to(worker.device, torch.float64))
 
 
+def uneven_shares(counts: Sequence[float]) -> tuple[float, ...] | None:
+    """Returns the shares of two classes [num_classes] if the smaller one is ranked."""
+    if len(counts) != 2 or min(counts) >= UNEVEN * sum(counts):
+        return None
+    return tuple(count / sum(counts) for count in counts)
+
+
 def ranking_metric(train: Sequence[float], val: Sequence[float]) -> str | None:
     """Returns the metric for two uneven classes, if validation can measure it.
 
@@ -236,7 +243,7 @@ def ranking_metric(train: Sequence[float], val: Sequence[float]) -> str | None:
         train: [num_classes] number of training nodes per class.
         val: [num_classes] number of validation nodes per class.
     """
-    if len(train) != 2 or not all(val) or min(train) >= UNEVEN * sum(train):
+    if uneven_shares(train) is None or not all(val):
         return None
     return AVERAGE_PRECISION if min(train) < RARE * sum(train) else "roc_auc"
 

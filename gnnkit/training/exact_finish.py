@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import defaultdict
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -89,8 +88,7 @@ class ExactFinish:
         if module.drifts:
             _average_moments(optimizer, module)
         if (updates := getattr(module.trainer.strategy, "updates", None)) is not None:  # DDP has none
-            updates.forget()
-            updates.lacking = []
+            updates.restart(corrects=not self.restarts)
         if module.strategy.finishes == "always" or self.share != "auto":
             module.strategy.make_exact(module.current_epoch)
         if module.sync is not None:
@@ -98,8 +96,6 @@ class ExactFinish:
         if self.restarts:
             module.put_back(self.initial)
             optimizer.state.clear()
-            if updates is not None:
-                updates.corrections = defaultdict(dict)
         self.initial = {}
 
     def _is_time(self, module: TrainingModule) -> bool:

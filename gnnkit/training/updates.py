@@ -54,6 +54,17 @@ class Updates:
         """Clears the accumulated gradients, because the step is skipped."""
         self.kept, self.kept_share = [], 0.0
 
+    def restart(self, *, corrects: bool) -> None:
+        """Clears what local steps have stored, before all steps are exact.
+
+        Args:
+            corrects: Whether the state of correction steps stays.
+        """
+        self.forget()
+        self.lacking = []
+        if not corrects:
+            self.corrections = defaultdict(dict)
+
     @contextmanager
     def correcting(self, optimizer: Optimizer) -> Iterator[None]:
         """Gives the optimiser the state of correction steps, within the context."""

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.dataset.bipartite import COLUMNS
 from gnnkit.dataset.edges import ARRAYS, NODES, ONE, RENAME_HINT, EdgeFolder, check_relations
 from gnnkit.dataset.importing.csv_source import CsvSource
 from gnnkit.dataset.importing.source import Source
@@ -439,8 +438,8 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
 def _check_ends(folder: EdgeFolder, edges: Mapping[str, Source], nodes: Source | None) -> None:
     """Raises `UserError` for missing id columns, and for text ids without nodes."""
     for source in edges.values():
-        pair = next((pair for pair in COLUMNS if {*source.names}.issuperset(pair)), None)
-        if pair and nodes is None and folder.bipartite is None and not {*source.names} & {*folder.ends}:
+        pair = folder.user_and_item(source.names)
+        if pair is not None and nodes is None and folder.bipartite is None:
             raise UserError(
                 f"{source.title}: the columns {' and '.join(pair)} are two node types, which job=import does not support; "
                 f"use job=partition, or dataset.bipartite=false dataset.src={pair[0]} dataset.dst={pair[1]} if they share ids"
