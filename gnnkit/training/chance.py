@@ -22,8 +22,7 @@ def learned_nothing(
         steps: Number of optimiser steps.
     """
     judged = {name: value for name, value in chance.items() if name in measured}
-    skills = [_skill(measured[name], value, task.is_lower_better(name)) for name, value in judged.items()]
-    if steps < MIN_STEPS or not skills or any(skill > task.least_skill for skill in skills):
+    if steps < MIN_STEPS or skill(task, measured, chance) > task.least_skill:
         return None
     words = " and ".join(
         f"{name}={measured[name]:.4g} where {task.without_learning} gives {value:.4g}" for name, value in judged.items()
@@ -34,11 +33,22 @@ def learned_nothing(
     )
 
 
-def _skill(value: float, chance: float, lower_is_better: bool) -> float:
-    """Returns 0 at chance level and 1 for a perfect value.
+def skill(task: Task, measured: Mapping[str, float], chance: Mapping[str, float]) -> float:
+    """Returns the largest skill of any metric, or 1 if none has a baseline.
 
-    Also returns 1 if chance is already perfect.
+    The skill is 0 at chance level and 1 for a perfect value.
+
+    Args:
+        task: The task.
+        measured: The model's metrics.
+        chance: From `Task.chance`.
     """
+    judged = [name for name in chance if name in measured]
+    return max((_skill(measured[name], chance[name], task.is_lower_better(name)) for name in judged), default=1.0)
+
+
+def _skill(value: float, chance: float, lower_is_better: bool) -> float:
+    """Returns a metric's skill, 1 if chance is already perfect."""
     left = chance if lower_is_better else 1 - chance
     if left <= 0:
         return 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gnnkit.comm.average import from_vector, to_vector, weighted_mean
+from gnnkit.task.base import Task, rows_of
+from gnnkit.training import chance
 from gnnkit.training.gradient_check import GradientCheck
 from gnnkit.utils.documents import Json
 
@@ -21,7 +24,9 @@ SHARE = 0.1  # of the epochs, with auto
 PATIENCE = 1 / 3  # share of the epochs after which a loss that does not fall is acted upon
 STANDS = 0.95  # ratio to the loss a tenth of the epochs earlier above which the loss does not fall
 LEARNED = 0.1  # share of the loss before training below which it need not fall
+UNSKILLED, MIN_EPOCHS = 0.2, 20  # share and number of epochs after which a model no better than chance is acted upon
 POOR = 0.9  # share of the loss before training above which training starts again
+LITTLE = 0.25  # skill up to which training starts again in the first half of the epochs
 FELL = 0.95  # ratio to the best validation metric below which it has fallen
 NOISE = 2.0  # standard errors by which a validation metric has fallen
 LONG, SIMILAR = 0.3, 0.9  # share of the epochs, with auto, if the gradients' mean cosine is below `SIMILAR`
@@ -33,10 +38,10 @@ class ExactFinish:
     Stale rows and gradients, and local steps, cost most at the end, where gradients are
     small. The joint model has a problem if its loss on the training rows, which
     evaluations measure exactly, exceeds that before training, or does not fall after a
-    third of the epochs, or if its validation metric falls below earlier ones. With
-    `auto`, exact steps then start at once. If nothing was learned until then, they
-    start from the initial parameters, with a new optimiser state. With a fixed share,
-    the problem is only reported.
+    third of the epochs, if it is no better than chance after a fifth, or if its
+    validation metric falls below earlier ones. With `auto`, exact steps then start at
+    once. If little was learned until then, they start from the initial parameters, with
+    a new optimiser state. With a fixed share, the problem is only reported.
 
     With `auto`, gradients that differ from the exact ones make the finish longer. It
     has to repair more, and the optimiser's moments include the gradients' noise.
@@ -118,44 +123,58 @@ class ExactFinish:
         if not self.losses and rows:
             self.losses.append([0, total / rows])
 
-    def look(self, module: TrainingModule, losses: Tensor) -> None:
-        """Starts the exact steps if the loss does not fall. Collective.
+    def look(self, module: TrainingModule, outputs: Tensor, measured: Mapping[str, float]) -> None:
+        """Starts the exact steps if the joint model has a problem. Collective.
+
+        Args:
+            module: This rank's module, after a step.
+            outputs: [num_owned, width] the joint model's outputs for this rank's nodes.
+            measured: Its metrics, equal on all ranks.
+        """
+        if self.begun or self.problem is not None:
+            return
+        task, worker = module.task, module.worker
+        following, skill, problem = module.current_epoch + 1, 1.0, None
+        if worker.links is None:
+            problem = self._look_at_loss(module, task.losses(*rows_of("train", outputs, worker)))
+        if following >= self.first:
+            return
+        if math.isfinite(latest := measured.get(task.progress, math.nan)):
+            skill = chance.skill(task, measured, task.chance(outputs, worker))
+            problem = problem or self._metric_problem(task, following, latest, skill)
+        if problem is not None:
+            is_new = len(self.losses) > 1 and not self.losses[-1][1] <= POOR * self.losses[0][1]
+            self.restarts = self.acts and (is_new or (skill <= LITTLE and 2 * following <= self.epochs))
+            self._report(module, problem)
+
+    def _look_at_loss(self, module: TrainingModule, losses: Tensor) -> str | None:
+        """Adds the loss, and returns a problem. Collective.
 
         Args:
             module: This rank's module, after a step.
             losses: [k] losses of this rank's training rows by the joint model.
         """
-        if self.begun or self.problem is not None:
-            return
         comm, following = module.worker.comm, module.current_epoch + 1
         if module.current_epoch == 0:
             self._add_first_loss(module)
         sums = torch.tensor([float(losses.sum()), len(losses)], dtype=torch.float64)
         total, rows = comm.all_reduce(sums.to(comm.device)).tolist()
         latest = total / max(rows, 1)
-        problem = self._problem(following, latest) if self.losses and following < self.first else None
+        problem = self._problem(following, latest) if self.losses else None
         self.losses.append([following, latest])
-        if problem is not None:
-            self.restarts = self.acts and not latest <= POOR * self.losses[0][1]
-            self._report(module, f"training loss of {latest:.3g}, {problem}")
+        return None if problem is None else f"training loss of {latest:.3g}, {problem}"
 
-    def look_at_metric(self, module: TrainingModule, latest: float) -> None:
-        """Starts the exact steps if the validation metric has fallen.
-
-        Args:
-            module: This rank's module, after a step.
-            latest: The joint model's metric, equal on all ranks.
-        """
-        task, following = module.task, module.current_epoch + 1
-        if self.begun or self.problem is not None or following >= self.first or not math.isfinite(latest):
-            return
+    def _metric_problem(self, task: Task, epoch: int, latest: float, skill: float) -> str | None:
+        """Returns why the validation metric is a problem, or None."""
         name, sign = task.progress, -1 if task.is_lower_better(task.progress) else 1
+        if epoch >= max(UNSKILLED * self.epochs, MIN_EPOCHS) and skill <= task.least_skill:
+            return f"{name} of {latest:.4g}, hardly better than {task.without_learning}"
         if not self.best or sign * latest >= sign * self.best[1]:
-            self.best = [following, latest]
-        epoch, best = self.best
+            self.best = [epoch, latest]
+        at, best = self.best
         noise = NOISE * math.sqrt(max(best * (1 - best), 0) / max(self.num_validated, 1))  # of a mean within [0, 1]
-        if abs(best - latest) > max((1 - FELL) * max(abs(best), abs(latest)), noise):
-            self._report(module, f"{name} of {latest:.4g}, after {best:.4g} in epoch {epoch:.0f}")
+        has_fallen = abs(best - latest) > max((1 - FELL) * max(abs(best), abs(latest)), noise)
+        return f"{name} of {latest:.4g}, after {best:.4g} in epoch {at:.0f}" if has_fallen else None
 
     def _report(self, module: TrainingModule, problem: str) -> None:
         """Stores a problem, starts the exact steps if they may, and prints a line."""

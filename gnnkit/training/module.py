@@ -395,13 +395,13 @@ class TrainingModule(hooks.OwnHooks):
         def read(outputs: Tensor, worker: Worker) -> dict[str, float]:
             if user_step is not None:
                 self._take_own_step(user_step, *rows_of(split, outputs, worker))
-            if split == "val" and self.worker.links is None:
-                self._look_at_loss(outputs)
+            if split == "val" and self.drifts and worker.links is None:
+                self.joint_loss.look(self, self.task.losses(*rows_of("train", outputs, worker)))
             if split != "val":
                 return {}
             measured = self.task.measure_progress(outputs, worker)
-            if self.exact_finish is not None and self.task.progress in measured:
-                self.exact_finish.look_at_metric(self, measured[self.task.progress])
+            if self.exact_finish is not None:
+                self.exact_finish.look(self, outputs, measured)
             self._judge(measured, outputs)
             return measured
 
@@ -422,20 +422,6 @@ class TrainingModule(hooks.OwnHooks):
         warning = chance.learned_nothing(self.task, measured, baseline, epochs, steps)
         if warning is not None and self.worker.comm.rank == 0:
             print(f"gnnkit: warning: {warning}", file=sys.stderr, flush=True)
-
-    def _look_at_loss(self, outputs: Tensor) -> None:
-        """Checks the joint model's loss on the training rows. Collective.
-
-        Args:
-            outputs: [num_owned, width] outputs for this rank's nodes.
-        """
-        if not self.drifts and self.exact_finish is None:
-            return
-        losses = self.task.losses(*rows_of("train", outputs, self.worker))
-        if self.drifts:
-            self.joint_loss.look(self, losses)
-        if self.exact_finish is not None:
-            self.exact_finish.look(self, losses)
 
     def _take_own_step(self, user_step: Callable[..., Any], logits: Tensor, labels: Tensor) -> None:
         """Calls the model's own evaluation step. Collective.

@@ -254,11 +254,53 @@ def test_a_metric_that_falls_is_a_problem(
     values: list[float], lower: bool, num_validated: int, problem: str | None
 ) -> None:
     finish = ExactFinish(100, 0.1, num_validated=num_validated)
-    task = SimpleNamespace(progress="val_x", is_lower_better=lambda name: lower)
-    worker = SimpleNamespace(comm=SimpleNamespace(rank=1))
     for epoch, value in enumerate(values):
-        finish.look_at_metric(SimpleNamespace(task=task, worker=worker, current_epoch=epoch), value)  # type: ignore[arg-type]
+        look(finish, epoch, value, lower=lower)
     assert finish.problem == problem
+
+
+def look(finish: ExactFinish, epoch: int, value: float, *, lower: bool = False, train: float = 1.0) -> None:
+    """Shows metrics to a rule, as after an epoch of a task about edges."""
+    task = SimpleNamespace(
+        progress="val_x",
+        is_lower_better=lambda name: lower,
+        chance=lambda outputs, worker: {"train_x": 0.2},
+        least_skill=0.1,
+        without_learning="the mean",
+    )
+    worker = SimpleNamespace(comm=SimpleNamespace(rank=1), links=())
+    module = SimpleNamespace(task=task, worker=worker, current_epoch=epoch)
+    finish.look(module, torch.empty(0), {"val_x": value, "train_x": train})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "epoch", "train", "problem", "restarts"),
+    [
+        (100, 19, 0.27, False, False),
+        (100, 20, 0.27, True, True),
+        (100, 20, 0.29, False, False),  # 0.2 is chance, so this is a skill of 0.11
+        (100, 60, 0.27, True, False),  # too late to start again
+        (200, 39, 0.27, False, False),
+        (50, 20, 0.27, True, True),
+        (20, 17, 0.27, False, False),
+    ],
+)
+def test_a_model_no_better_than_chance_is_a_problem(
+    epochs: int, epoch: int, train: float, problem: bool, restarts: bool
+) -> None:
+    finish = ExactFinish(epochs, "auto")
+    look(finish, epoch - 1, 0.3, train=train)
+    assert (finish.problem == "val_x of 0.3, hardly better than the mean") == problem == finish.taken_back
+    assert finish.restarts == restarts
+
+
+@pytest.mark.parametrize(("train", "restarts"), [(0.39, True), (0.41, False)], ids=["little", "more"])
+def test_a_run_that_has_learned_little_starts_again(train: float, restarts: bool) -> None:
+    finish = ExactFinish(100, "auto")
+    look(finish, 9, 0.9)
+    look(finish, 19, 0.1, train=train)
+    assert finish.problem == "val_x of 0.1, after 0.9 in epoch 10"
+    assert finish.restarts == restarts
 
 
 @pytest.mark.slow
