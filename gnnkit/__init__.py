@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.errors import UserError
-from gnnkit.utils import moved
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -23,7 +22,6 @@ _DEFAULT_MODEL, _TYPED_MODEL = "gcn", "rgat"  # as chosen by job=init
 _OF_MODEL = {"model", "experiment", "checkpoint"}  # keys that determine the model
 __all__ = ["Result", "UserError", "explain", "export", "load", "predict", "serve", "train"]
 
-moved.install()
 
 if not TYPE_CHECKING:
 

@@ -4,8 +4,6 @@ Only the files in run folders are read. A `Figure` is a list of SVG shapes. The 
 templates in `templates/` render figures and tables and escape all text.
 """
 
-import warnings
-
 from gnnkit.report.compare import compare as compare
 from gnnkit.report.run import RunFiles as RunFiles
 from gnnkit.report.run import read_folder as read_folder
@@ -16,11 +14,3 @@ from gnnkit.report.run_page import write as write
 from gnnkit.report.sweep import Sweep as Sweep
 from gnnkit.report.sweep import SweptRun as SweptRun
 from gnnkit.report.sweep import write_sweep as write_sweep
-
-
-def __getattr__(name: str) -> object:
-    """Returns renamed classes under their former names, with a warning."""
-    if name != "Run":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn("gnnkit.report.Run is now gnnkit.report.RunFiles", DeprecationWarning, stacklevel=2)
-    return RunFiles

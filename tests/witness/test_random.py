@@ -5,18 +5,17 @@ For as long as you like: `python -m gnnkit_witness --seconds 600`.
 
 from __future__ import annotations
 
-import runpy
 from random import Random
 from typing import Any
 
 import pytest
-from gnnkit_witness import Plan, check_plan
+from gnnkit_witness import check_plan
 from gnnkit_witness.__main__ import main
 from gnnkit_witness.cases import draw
 
 from gnnkit.errors import UserError
 from gnnkit.model.gcn import GCN
-from gnnkit.testing import check_model, check_witness, witness
+from gnnkit.testing import check_model, check_witness
 from gnnkit.testing.ranks import GRIDS
 from tests.cases import few
 
@@ -55,9 +54,7 @@ MISSING = "the package gnnkit-witness is not installed: pip install gnnkit-witne
 
 
 @pytest.mark.usefixtures("not_installed")
-def test_without_the_package_the_command_and_the_check_say_how_to_install_it() -> None:
-    with pytest.raises(SystemExit, match=rf"^error: gnnkit\.testing\.witness: {MISSING}$"):
-        runpy.run_module("gnnkit.testing.witness", run_name="__main__")
+def test_without_the_package_the_check_says_how_to_install_it() -> None:
     with pytest.raises(UserError, match=MISSING):
         check_witness(GCN)
 
@@ -67,11 +64,3 @@ def test_without_the_package_the_command_and_the_check_say_how_to_install_it() -
 def test_without_the_package_a_model_is_checked_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="check_model does not compare with plain torch: pip install gnnkit-witness"):
         check_model(GCN, GRIDS[:1])
-
-
-def test_the_earlier_names_lead_to_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["witness", "--cases", "0"])
-    with pytest.raises(SystemExit, match=r"^0$"):
-        runpy.run_module("gnnkit.testing.witness", run_name="__main__")
-    with pytest.warns(DeprecationWarning, match=r"gnnkit\.testing\.witness\.Plan is now gnnkit_witness\.Plan"):
-        assert witness.Plan is Plan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,18 +43,10 @@ def is_installed() -> bool:
     return importlib.util.find_spec(_MODULE) is not None
 
 
-def witness(module: str = _MODULE) -> Any:
-    """Imports the package or a module of it. Raises `UserError` if it is missing."""
+def witness() -> Any:
+    """Imports the package. Raises `UserError` if it is missing."""
     if not is_installed():
         raise UserError(
             "gnnkit.testing.witness: the package gnnkit-witness is not installed: pip install gnnkit-witness"
         )
-    return importlib.import_module(module)
-
-
-def __getattr__(name: str) -> Any:
-    """Returns names of earlier versions, in which this was the package itself."""
-    if name.startswith("_"):
-        raise AttributeError(name)
-    warnings.warn(f"gnnkit.testing.witness.{name} is now {_MODULE}.{name}", DeprecationWarning, stacklevel=2)
-    return getattr(witness(), name)
+    return importlib.import_module(_MODULE)
