@@ -9,11 +9,11 @@ from typing import Annotated
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, FiniteFloat, StrictInt, StrictStr, Tag
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gnnkit.errors import UserError
-from gnnkit.jobs.new_nodes import NewNode
+from gnnkit.jobs.new_nodes import NewEdge, NewNode
 from gnnkit.jobs.served import ServedRun
 from gnnkit.utils.documents import Json
 
@@ -21,9 +21,10 @@ MAX_IDS, MAX_NEW, MAX_EDGES = 10_000, 1_000, 100_000  # of a request
 MAX_BYTES = 16 * 2**20  # of a request's body
 MAX_LINES = 3  # listed errors of an invalid request
 
-FeatureCell = FiniteFloat | StrictStr | None
-NodeId = StrictInt | Annotated[StrictStr, Field(min_length=1, max_length=1000)]
-_TYPES = ("int", "float", "str", "constrained-str")  # in the places of pydantic's errors
+Features = list[FiniteFloat | StrictStr | None] | dict[str, FiniteFloat | StrictStr | None]
+Name = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+NodeId = StrictInt | Name
+_STEPS = ("int", "float", "str", "constrained-str", "pair", "values")  # types in the places of pydantic's errors
 
 
 class _Body(BaseModel):
@@ -40,14 +41,29 @@ class Node(_Body):
     """A new node."""
 
     id: NodeId
-    features: list[FeatureCell] | dict[str, FeatureCell] = []
+    features: Features = []
+    type: Name | None = None
+
+
+class Edge(_Body):
+    """An edge with values."""
+
+    source: NodeId
+    destination: NodeId
+    weight: FiniteFloat | None = None
+    features: Features = []
+    relation: Name | None = None
+
+
+_EdgeForms = Annotated[tuple[NodeId, NodeId], Tag("pair")] | Annotated[Edge, Tag("values")]
+AnyEdge = Annotated[_EdgeForms, Discriminator(lambda value: "values" if isinstance(value, dict) else "pair")]
 
 
 class NewNodes(_Body):
-    """New nodes and their edges, each a source and a destination."""
+    """New nodes and their edges."""
 
     nodes: Annotated[list[Node], Field(min_length=1, max_length=MAX_NEW)]
-    edges: Annotated[list[tuple[NodeId, NodeId]], Field(max_length=MAX_EDGES)] = []
+    edges: Annotated[list[AnyEdge], Field(max_length=MAX_EDGES)] = []
 
 
 def application(run: ServedRun) -> FastAPI:
@@ -80,9 +96,10 @@ def application(run: ServedRun) -> FastAPI:
 
     @app.post("/predict_new")
     def predict_new(request: NewNodes) -> Json:
-        nodes = [NewNode(node.id, node.features) for node in request.nodes]
+        nodes = [NewNode(**dict(node)) for node in request.nodes]
+        edges = [NewEdge(**dict(edge)) if isinstance(edge, Edge) else NewEdge(*edge) for edge in request.edges]
         try:
-            return {"predictions": run.predict_new(nodes, request.edges)}
+            return {"predictions": run.predict_new(nodes, edges)}
         except UserError as error:
             raise HTTPException(422, str(error)) from error
 
@@ -91,7 +108,7 @@ def application(run: ServedRun) -> FastAPI:
 
 def _place(steps: Sequence[int | str]) -> str:
     """Returns where a value stands in a body, without the types that were tried."""
-    return ".".join(str(step) for step in steps[1:] if "[" not in str(step) and step not in _TYPES) or "body"
+    return ".".join(str(step) for step in steps[1:] if "[" not in str(step) and step not in _STEPS) or "body"
 
 
 class _BoundedBody:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -17,17 +17,18 @@ from gnnkit import config
 from gnnkit.config.settings import Settings, settle
 from gnnkit.engine import BlockLayers
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Ids
+from gnnkit.graph import Graph
 from gnnkit.jobs import weights
+from gnnkit.jobs.extensible import ExtensibleGraph
+from gnnkit.jobs.extension import ReadPart
 from gnnkit.jobs.models import ModelFactory
-from gnnkit.jobs.new_nodes import NewColumns, NewNode, NodeId, ReadPart
+from gnnkit.jobs.new_nodes import NewEdge, NewNode, NodeId
 from gnnkit.model.adapt import adapted
+from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.parameters import dtype_of
 from gnnkit.model.plain import on_plain
 from gnnkit.model.unchanged import EdgeIndexModel
-from gnnkit.partition.degrees import Degrees
-from gnnkit.prepare.inputs import degree_rows, with_names
-from gnnkit.prepare.trained import Inputs
+from gnnkit.prepare.inputs import with_names
 from gnnkit.sampler import FullSampler
 from gnnkit.task import NodeTask, Task, numbered
 from gnnkit.utils.documents import Json
@@ -68,6 +69,8 @@ class ServedRun:
         for name in written_by(settings):
             columns |= pyarrow.parquet.read_table(tables / f"{name}.parquet").to_pydict()
         self._columns, self._place = columns, {node: place for place, node in enumerate(columns["id"])}
+        if len(self._place) < len(columns["id"]):
+            raise UserError("serve: an id occurs twice in the predictions: give nodes of all types distinct ids")
 
     @property
     def num_nodes(self) -> int:
@@ -78,18 +81,17 @@ class ServedRun:
         places = [self._place[node] for node in ids]
         return [{name: values[place] for name, values in self._columns.items()} for place in places]
 
-    def predict_new(self, nodes: Sequence[NewNode], edges: Sequence[tuple[NodeId, NodeId]]) -> list[Json]:
+    def predict_new(self, nodes: Sequence[NewNode], edges: Sequence[NewEdge]) -> list[Json]:
         """Returns a row per new node, as `job=predict` on the extended graph would.
 
         Raises `UserError` for nodes or edges that do not fit the graph.
 
         Args:
             nodes: The new nodes.
-            edges: Source and destination ids of their edges, in each direction that the
-                graph has. At least one end is new.
+            edges: Their edges, in each direction that the graph has.
         """
         with self._lock, torch.no_grad(), _one_thread():
-            rows = self._outputs(nodes, self._base.ends(nodes, edges, self._place))
+            rows = self._outputs(nodes, edges)
             ids = np.array([node.id for node in nodes], object)
             columns = dict(self._task.columns(self._task.predict(rows).numpy(), ids, self._names))
             if PROBABILITIES in written_by(self._settings):
@@ -100,20 +102,23 @@ class ServedRun:
         }
         return [{name: values[place] for name, values in plain.items()} for place in range(len(nodes))]
 
-    def _outputs(self, nodes: Sequence[NewNode], ends: Ids) -> Tensor:  # [num_new, width]
+    def _outputs(self, nodes: Sequence[NewNode], edges: Sequence[NewEdge]) -> Tensor:  # [num_new, width]
         """Computes the model for the nodes that the new nodes' outputs depend on.
 
         How far a module of (x, edge_index) reads is unknown, so it reads the graph.
         """
-        model, base, seeds = self._trained, self._base, np.arange(len(nodes))
+        model, base = self._trained, self._base
         hops = None if isinstance(model, EdgeIndexModel) else int(model.num_layers)  # type: ignore[arg-type]
-        part = ReadPart.of(base.graph.csc, len(nodes), ends, hops)
-        x = base.rows(nodes, part, dtype_of(model))
+        extension = base.extend(nodes, edges, self._place)
+        part = ReadPart.of(base.graph, extension, hops)
+        x = base.rows(nodes, extension, part, dtype_of(model))
         if hops is None:
-            return model(*on_plain(model, x, part.graph))[: len(nodes)]  # type: ignore[no-any-return]
-        batch = FullSampler(num_hops=hops, threads=1).sample(part.graph.csc, seeds, key=0)
-        layers = BlockLayers(part.graph, model, x.dtype, x.device).layers(batch.blocks, key=0)
-        return model(x[torch.from_numpy(batch.input_nodes.astype(np.int64))], layers)  # type: ignore[no-any-return]
+            model = model.with_sizes(part.graph.schema.node_types) if isinstance(model, HeteroModel) else model
+            return model(*on_plain(model, x, part.graph))[part.seeds]  # type: ignore[no-any-return]
+        batch = FullSampler(num_hops=hops, threads=1).sample(part.graph.csc, part.seeds, key=0)
+        values = BlockLayers(part.graph, model, x.dtype, x.device, inverse_edges=base.inverse_edges)
+        rows = x[torch.from_numpy(batch.input_nodes.astype(np.int64))]
+        return model(rows, values.layers(batch.blocks, key=0))  # type: ignore[no-any-return]
 
     @cached_property
     def _trained(self) -> nn.Module:
@@ -127,8 +132,13 @@ class ServedRun:
         return task
 
     @cached_property
-    def _base(self) -> _Base:
-        return _Base(with_names(self._settings, self._graph), self._settings, passed=self._graph is not None)
+    def _base(self) -> ExtensibleGraph:
+        graph, passed = with_names(self._settings, self._graph), self._graph is not None
+        base = ExtensibleGraph(graph, self._settings, self._trained, passed=passed)
+        if isinstance(self._trained, HeteroModel):
+            _, widths = weights.read(self._folder)
+            self._trained.fit_types(base.graph.schema, widths.in_features, widths.edge_width)
+        return base
 
 
 @contextmanager
@@ -140,68 +150,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(usual)
-
-
-class _Base:
-    """A graph to which requests add nodes, and its rows as the model reads them."""
-
-    def __init__(self, graph: Graph, settings: Settings, *, passed: bool) -> None:
-        """Raises `UserError` for a graph or a model without a place for new nodes.
-
-        Args:
-            graph: The graph, with raw features.
-            settings: From `read_settings`.
-            passed: Whether the graph comes from Python, not from the data set.
-        """
-        if settings.inputs == "learned":
-            raise UserError("inputs=learned: rows were learned for the nodes of training: train with features")
-        if settings.label_inputs is not None:
-            raise UserError("label_inputs: a request has no labels: use job=predict on the graph with the new nodes")
-        if graph.schema.several or graph.csc.weight is not None or graph.edge_features is not None:
-            raise UserError(
-                "the graph has types, weights or features of edges, which a request has not: use job=predict on the graph "
-                "with the new nodes"
-            )
-        assert settings.checkpoint is not None
-        self.graph, self._folder = graph, Path(settings.checkpoint)
-        self._facts = Inputs.load(self._folder)
-        self._unit_rows = not passed and bool(settings.dataset.arguments.get("row_normalize"))
-        self._rows = None if settings.inputs == "degree" else self._read(graph)
-
-    def _read(self, graph: Graph) -> Tensor:  # [num_nodes, width]
-        graph = graph if self._facts is None else self._facts.read(graph, self._folder)
-        return torch.from_numpy(np.asarray(graph.whole_features))
-
-    def ends(
-        self, nodes: Sequence[NewNode], edges: Sequence[tuple[NodeId, NodeId]], place: Mapping[NodeId, int]
-    ) -> Ids:  # [num_edges, 2]
-        """Numbers the edges' ends. New nodes follow the others."""
-        new = {node.id: number for number, node in enumerate(nodes, len(place))}
-        if len(new) < len(nodes) or new.keys() & place.keys():
-            raise UserError("nodes: an id occurs twice, or is that of a node of the graph: choose distinct new ids")
-        ends = np.array([[_number(node, place, new) for node in edge] for edge in edges], np.int64).reshape(-1, 2)
-        if (ends < len(place)).all(1).any():
-            raise UserError("edges: an edge connects two nodes of the graph: each must have a new node as an end")
-        return ends
-
-    def rows(self, nodes: Sequence[NewNode], part: ReadPart, dtype: torch.dtype) -> Tensor:  # [num_rows, width]
-        """Returns the rows of a part as the model reads them."""
-        if self._rows is None:
-            for node in (node for node in nodes if node.features):
-                raise UserError(f"nodes: {node.id} has features, and the model reads degrees only: leave them out")
-            degree = Degrees.of(part.graph.csc).in_degree(np.arange(part.graph.num_nodes))
-            return torch.from_numpy(degree_rows(degree)).to(dtype)
-        new = NewColumns.of(self.graph, self._facts).read(nodes)
-        new_rows = self._read(new.row_normalize() if self._unit_rows else new)
-        old = torch.from_numpy(part.nodes[len(nodes) :])
-        return torch.cat([new_rows, self._rows[old]]).to(dtype)
-
-
-def _number(node: NodeId, place: Mapping[NodeId, int], new: Mapping[NodeId, int]) -> int:
-    number = new.get(node, place.get(node))
-    if number is None:
-        raise UserError(f"edges: {node} is no id of a new node or of the graph")
-    return number
 
 
 def read_settings(folder: Path, passed: Sequence[str]) -> Settings:

@@ -16,7 +16,7 @@ from gnnkit.engine import Adjacency, BlockAdjacency, Pool, Rows, SparseRows
 from gnnkit.engine.typed_graph import TypedGraph
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
-from gnnkit.graph.schema import Schema
+from gnnkit.graph.schema import NodeTypes, Schema
 from gnnkit.model.edge_index import Reads, RelationPass
 from gnnkit.model.functions import ExactFunctions
 from gnnkit.model.hetero_forward import HeteroArguments, HeteroTrial, Tensors
@@ -84,9 +84,8 @@ class HeteroModel(EdgeIndexModel):
             in_features: Columns of a node's input row.
             edge_width: Number of edge features. 0: no edge features.
         """
-        model, rng = copy.copy(self), np.random.default_rng(0)
-        counts = tuple((name, _FEW) for name, _ in self.schema.node_types)
-        model._schema = replace(self.schema, node_types=counts)
+        counts, rng = tuple((name, _FEW) for name, _ in self.schema.node_types), np.random.default_rng(0)
+        model = self.with_sizes(counts)
         starts = [
             (model.schema.nodes(source).start, model.schema.nodes(destination).start)
             for source, _, destination in model.schema.relations or ()
@@ -103,6 +102,12 @@ class HeteroModel(EdgeIndexModel):
             edge_type_names=list(model.schema.edge_types),
         )
         return model, graph
+
+    def with_sizes(self, node_types: NodeTypes) -> HeteroModel:
+        """Returns a model with the same parameters for other numbers of nodes."""
+        model = copy.copy(self)
+        model._schema = replace(self.schema, node_types=node_types)
+        return model
 
     @property
     def schema(self) -> Schema:

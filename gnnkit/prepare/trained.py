@@ -84,6 +84,11 @@ class Inputs:
             switch(f"{path}: edge_weight", facts.edge_weight)
         return facts
 
+    @classmethod
+    def unknown(cls) -> Inputs:
+        """Returns facts that change no graph, for runs of earlier versions."""
+        return cls(None, None, 0.0, False)
+
     @property
     def all_names(self) -> tuple[list[str] | None, ...]:
         columns = self.features, self.edge_features, self.category_of, self.edge_category_of, self.label_classes
@@ -107,12 +112,16 @@ class Inputs:
         if node_types:
             self.check_node_types([name for name, _ in graph.schema.node_types], folder)
         graph = self.ordered(graph, folder)
-        table = NumericTable.of_nodes(graph)
+        return _with_labels(
+            with_columns(graph, self.read_rows(NumericTable.of_nodes(graph), folder)), self.label_classes
+        )
+
+    def read_rows(self, table: NumericTable, folder: Path) -> NumericTable:
+        """Fills and scales a table that has the model's columns in its order."""
         filled = FilledTable.create(table, self.fill, folder)
-        rows = self.scale.apply_to(filled)
         for line in self.scale.describe_clipped(filled):
             print(f"gnnkit: warning: {line}", file=sys.stderr)
-        return _with_labels(with_columns(graph, rows), self.label_classes)
+        return self.scale.apply_to(filled)
 
     def check_node_types(self, names: Sequence[str], folder: Path) -> None:
         """Raises `UserError` unless node types are those of training, in its order.
@@ -129,12 +138,10 @@ class Inputs:
 
     def ordered(self, graph: Graph, folder: Path) -> Graph:
         """Returns a graph with columns and relations in the model's order."""
-        nodes, edges = NumericTable.of_nodes(graph), NumericTable.of_edges(graph)
-        if self.features is not None:
-            columns = TrainedColumns(self.features, self.category_of, self.text, "node", folder)
-            graph = with_columns(graph, columns.select(nodes))
-        if self.edge_features is not None and edges is not None:
-            columns = TrainedColumns(self.edge_features, self.edge_category_of, self.text, "edge", folder)
+        edges = NumericTable.of_edges(graph)
+        if (columns := self.node_columns(folder)) is not None:
+            graph = with_columns(graph, columns.select(NumericTable.of_nodes(graph)))
+        if (columns := self.edge_columns(folder)) is not None and edges is not None:
             edges = columns.select(edges)
             graph = replace(
                 graph,
@@ -143,6 +150,16 @@ class Inputs:
                 edge_category_of=edges.category_of,
             )
         return _renumber_relations(graph, self.edge_types)
+
+    def node_columns(self, folder: Path) -> TrainedColumns | None:
+        """Returns the node features that the model reads, None without names."""
+        names = self.features
+        return None if names is None else TrainedColumns(names, self.category_of, self.text, "node", folder)
+
+    def edge_columns(self, folder: Path) -> TrainedColumns | None:
+        """Returns the edge features that the model reads, None without names."""
+        names = self.edge_features
+        return None if names is None else TrainedColumns(names, self.edge_category_of, self.text, "edge", folder)
 
     @classmethod
     def _from_dict(cls, plain: Mapping[str, Any]) -> Inputs:

@@ -23,9 +23,9 @@ from torch_geometric.nn import GCNConv, GraphNorm
 
 import gnnkit
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
+from gnnkit.graph import EdgeColumns, Graph
 from gnnkit.jobs import serve
-from gnnkit.jobs.new_nodes import ReadPart
+from gnnkit.jobs.extension import Extension, ReadPart
 from gnnkit.partition.degrees import Degrees
 from tests.cases import few
 from tests.farm import Farm
@@ -48,10 +48,11 @@ def answered(client: TestClient, route: str, **body: Any) -> pd.DataFrame:
     return pd.DataFrame(response.json()["predictions"])
 
 
-def tables(run: Path, graph: Graph, folder: Path) -> pd.DataFrame:
+def tables(run: Path, graph: Graph, folder: Path, **model: Any) -> pd.DataFrame:
     """Returns the tables of job=predict side by side."""
     write = ["predictions"] if graph.labels.dtype.kind == "f" else ["predictions", "probabilities"]
-    gnnkit.predict(run, graph, folder=folder, comm="threads", write_format="parquet", write=write, **BARE)
+    keys = {"comm": "threads", "write_format": "parquet", **BARE, **model}
+    gnnkit.predict(run, graph, folder=folder, write=write, **keys)
     parts = [pd.read_parquet(folder / f"{name}.parquet") for name in write]
     return pd.concat([parts[0], *(part.drop(columns="id") for part in parts[1:])], axis=1)
 
@@ -93,7 +94,7 @@ def table_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFr
     nodes.loc[::7, "age"] = None
     ends = rng.integers(0, 60, (2, 200))
     edges = pd.DataFrame({"src": nodes.id.to_numpy()[ends[0]], "dst": nodes.id.to_numpy()[ends[1]]})
-    _write_tables(folder / "data", nodes, edges)
+    write_tables(folder / "data", nodes, edges)
     keys = {"root": str(folder / "data"), "split": [0.6, 0.2, 0.2], "symmetrize": False, "row_normalize": True}
     features = {"fill": "mean", "scale": "standard"}
     with within_process():
@@ -102,7 +103,7 @@ def table_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFr
     return folder, nodes, edges
 
 
-def _write_tables(folder: Path, nodes: pd.DataFrame, edges: pd.DataFrame) -> None:
+def write_tables(folder: Path, nodes: pd.DataFrame, edges: pd.DataFrame) -> None:
     folder.mkdir()
     nodes.to_csv(folder / "nodes.csv", index=False)
     edges.to_csv(folder / "edges.csv", index=False)
@@ -124,7 +125,7 @@ def test_new_rows_of_a_table_are_given_by_column(
     assert "city=Bonn does not occur in the training data" in capsys.readouterr().err
     added = pd.DataFrame([{"id": node["id"], "label": "a", **row} for node, row in zip(new, rows, strict=True)])
     more = pd.DataFrame(ends, columns=["src", "dst"])
-    _write_tables(tmp_path / "data", pd.concat([nodes, added]), pd.concat([edges, more]))
+    write_tables(tmp_path / "data", pd.concat([nodes, added]), pd.concat([edges, more]))
     gnnkit.predict(folder / "run", dataset={"name": "edges", "root": str(tmp_path / "data")}, folder=tmp_path / "predicted",
                    comm="threads", write=["probabilities"], write_format="parquet", **BARE)  # fmt: skip
     expected = pd.read_parquet(tmp_path / "predicted" / "probabilities.parquet").set_index("id").loc[found.index]
@@ -176,7 +177,7 @@ def test_a_module_of_edge_index_serves_new_nodes(tmp_path: Path) -> None:
 def test_a_new_node_reads_the_rows_within_its_hops_only() -> None:
     path = Graph.from_edges(range(99), range(1, 100), 100)
     ends = np.array([[50, 100], [100, 51], [51, 101]])
-    part = ReadPart.of(path.csc, 2, ends, 2)
+    part = ReadPart.of(path, Extension(np.zeros(2, np.int64), *ends.T, EdgeColumns()), 2)
     assert sorted(part.nodes) == [49, 50, 51, 100, 101]
     assert part.graph.num_edges == 5
     degrees = Degrees.of(part.graph.csc)
