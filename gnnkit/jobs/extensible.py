@@ -38,10 +38,7 @@ class ExtensibleGraph:
             model: The trained model.
             passed: Whether the graph comes from Python, not from the data set.
         """
-        if settings.inputs == "learned":
-            raise UserError("inputs=learned: rows were learned for the nodes of training: train with features")
-        if settings.label_inputs is not None:
-            raise UserError("label_inputs: a request has no labels: use job=predict on the graph with the new nodes")
+        _check_inputs(settings)
         assert settings.checkpoint is not None
         folder, arguments = Path(settings.checkpoint), {} if passed else settings.dataset.arguments
         facts, reads_relations = Inputs.load(folder) or Inputs.unknown(), bool(getattr(model, "reads_relations", False))
@@ -52,12 +49,13 @@ class ExtensibleGraph:
             graph = replace(graph, features=empty, feature_names=None, category_of=None, missing=None)
         unit_rows = bool(arguments.get("row_normalize"))
         self._new_rows = None if settings.inputs == "degree" else _NewRows(graph, facts, folder, unit_rows=unit_rows)
-        self._read = facts.read(graph, folder, node_types=getattr(model, "num_node_types", 1) > 1)
-        self._features, self._num_in_edges = self._read.whole_features, np.diff(graph.csc.indptr)
-        self._new_edges = _NewEdgeColumns(self._read, facts.edge_columns(folder))
+        if passed or not _is_stored(settings, facts):  # a store's rows are filled and scaled
+            graph = facts.read(graph, folder, node_types=getattr(model, "num_node_types", 1) > 1)
+        self._read, self._features, self._num_in_edges = graph, graph.whole_features, np.diff(graph.csc.indptr)
+        self._new_edges = _NewEdgeColumns(graph, facts.edge_columns(folder))
         self._merges = arguments.get("duplicates", KEEP) != KEEP
         self.inverse_edges = reads_relations and bool(getattr(model, "inverse", False))
-        self.graph = with_inverse_edges(self._read) if self.inverse_edges else self._read
+        self.graph = with_inverse_edges(graph) if self.inverse_edges else graph
 
     def extend(self, nodes: Sequence[NewNode], edges: Sequence[NewEdge], place: Mapping[NodeId, int]) -> Extension:
         """Numbers new nodes and reads the columns of their edges.
@@ -115,6 +113,27 @@ class ExtensibleGraph:
         return torch.from_numpy(rows).to(dtype)
 
 
+def _check_inputs(settings: Settings) -> None:
+    if settings.inputs == "learned":
+        raise UserError("inputs=learned: rows were learned for the nodes of training: train with features")
+    if settings.label_inputs is not None:
+        raise UserError("label_inputs: a request has no labels: use job=predict on the graph with the new nodes")
+
+
+def _is_stored(settings: Settings, facts: Inputs) -> bool:
+    """Returns whether a run's data set is a store.
+
+    Raises `UserError` for a store whose features cannot be reproduced for new nodes.
+    """
+    stored = settings.dataset.create().store_folder is not None
+    if stored and (facts.unit_rows or (facts.features is None and facts.fill.dropped)):
+        raise UserError(
+            "dataset=store: its rows were divided by their sums, or lack unnamed columns: pass the original graph, as in "
+            "gnnkit.serve(run, graph)"
+        )
+    return stored
+
+
 def _number(node: NodeId, place: Mapping[NodeId, int], new: Mapping[NodeId, int]) -> int:
     number = new.get(node, place.get(node))
     if number is None:
@@ -147,7 +166,7 @@ class _NewRows:
         self._facts, self._folder, self._unit_rows = facts, folder, unit_rows
         trained, table, schema = facts.node_columns(folder), NumericTable.of_nodes(graph), graph.schema
         self._all, self._names = NewColumns.of(trained, table), [name for name, _ in schema.node_types]
-        tables = schema.feature_tables or (FeatureTable("dense", table.width),) * len(self._names)
+        tables = schema.feature_tables or (FeatureTable("dense", len(self._all.texts)),) * len(self._names)
         self._by_type = [(NewColumns.of(trained, table, part.columns), part.kind != "none") for part in tables]
 
     def read(self, nodes: Sequence[NewNode], types: Ids) -> Floats:  # [num_new, width]

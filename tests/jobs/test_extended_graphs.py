@@ -87,15 +87,14 @@ def typed(model: Any, *, data: HeteroData | None = None, weighted: bool = False,
     rng, graph = np.random.default_rng(4), Graph.of(hetero(40, 15) if data is None else data)
     if weighted:
         graph = graph.with_edges(graph.csc, EdgeColumns({**graph.edge_columns, "weight": rng.random(graph.num_edges)}))
-    degree = keys.get("inputs") == "degree"
-    widths = {} if degree else {table[0]: columns.width for table, columns in
-                                zip(graph.node_types, graph.feature_tables, strict=True)}  # fmt: skip
-    rows = {name: rng.normal(size=width).tolist() for name, width in widths.items()} | {"subject": []}
+    tables = zip(graph.node_types, graph.feature_tables, strict=True)
+    widths = {name: 0 if table.kind == "none" or "inputs" in keys else table.width for (name, _), table in tables}
+    rows = {name: rng.normal(size=width).tolist() for name, width in widths.items()}
     nodes = [
-        {"id": "s", "type": "subject"},
-        {"id": "p", "features": rows.get("paper", [])},  # of the type of the labelled nodes
-        {"id": "w", "type": "author", "features": rows.get("author", [])},
-        {"id": "q", "type": "paper", "features": rows.get("paper", [])},
+        {"id": "s", "type": "subject", "features": rows["subject"]},
+        {"id": "p", "features": rows["paper"]},  # of the type of the labelled nodes
+        {"id": "w", "type": "author", "features": rows["author"]},
+        {"id": "q", "type": "paper", "features": rows["paper"]},
     ]
     ends = [("w", "p"), (41, "p"), ("w", 3), (50, "q"), ("p", "s"), (7, "s"), ("q", 56), ("w", "q")]
     kinds = ["author-writes-paper"] * 4 + ["paper-about-subject"] * 3 + ["author-writes-paper"]
@@ -104,6 +103,12 @@ def typed(model: Any, *, data: HeteroData | None = None, weighted: bool = False,
         for (source, destination), relation, more in zip(ends, kinds, drawn(8, weighted=weighted), strict=True)
     ]
     return Case(model, graph, nodes, edges, keys)
+
+
+def equal_widths() -> HeteroData:
+    data = hetero(40, 15)
+    data["author"].x, data["subject"].x = data["paper"].x[:15] + 1, data["paper"].x[:4] - 1
+    return data
 
 
 def cases() -> dict[str, Any]:
@@ -117,6 +122,7 @@ def cases() -> dict[str, Any]:
         "rgcn one way": lambda: typed({"name": "rgcn", "inverse": False}),
         "rgat": lambda: typed("rgat"),
         "hgt": lambda: typed("hgt"),
+        "equal widths": lambda: typed("hgt", data=equal_widths()),
         "simple_hgn": lambda: typed("simple_hgn"),
         "degree": lambda: typed("rgcn", inputs="degree"),
         "ignored": lambda: typed("sage", types="ignore"),
@@ -253,20 +259,26 @@ def test_a_graph_without_types_takes_none(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(answered(client, "/predict_new", nodes=case.nodes, edges=pairs), objects)
 
 
-def test_edges_of_a_table_are_given_by_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@few("stored", [False, True], default=(False,))
+def test_edges_of_a_table_are_given_by_column(tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: bool) -> None:
     rng = np.random.default_rng(3)
     nodes = pd.DataFrame({"id": [f"k{node}" for node in range(60)], "label": ["a", "b", "c"] * 20})
-    nodes = nodes.assign(size=rng.random(60), city=rng.choice(["Ulm", "Köln"], 60))
+    nodes = nodes.assign(size=rng.normal(9, 5, 60), city=rng.choice(["Ulm", "Köln"], 60))
     ends = pd.DataFrame(nodes.id.to_numpy()[rng.integers(0, 60, (200, 2))], columns=["src", "dst"]).drop_duplicates()
     edges = ends.assign(weight=rng.random(len(ends)), kind=rng.choice(["web", "shop"], len(ends)))
     edges = edges.assign(since=rng.normal(size=len(ends)))
-    keys = {"split": [0.6, 0.2, 0.2], "symmetrize": False, "duplicates": "sum"}
+    keys: Body = {"split": [0.6, 0.2, 0.2], "symmetrize": False, "duplicates": "sum"}
     model: Body = {"name": "gat", "hidden": 4}
     write_tables(tmp_path / "data", nodes, edges)
     with within_process():
         data = {"name": "edges", "root": str(tmp_path / "data"), **keys}
-        gnnkit.train(strategy="vertex_centric", workers=1, comm="threads", dataset=data, model=model,
-                     trainer={"max_epochs": 3, "precision": 64}, folder=tmp_path / "run", **BARE)  # fmt: skip
+        features = {"fill": "mean", "scale": "standard"}
+        options: Body = {"strategy": "vertex_centric", "workers": 1, "comm": "threads", "model": model, **BARE}
+        if stored:  # the rows in a store are filled and scaled
+            gnnkit.train(job="partition", dataset=data, features=features, folder=tmp_path / "store", **options)
+            data, features = {"name": "store", "root": str(tmp_path / "store")}, {}
+        gnnkit.train(dataset=data, features=features, trainer={"max_epochs": 3, "precision": 64},
+                     folder=tmp_path / "run", **options)  # fmt: skip
         client = TestClient(gnnkit.serve(tmp_path / "run"))
     added = pd.DataFrame(
         [("k3", "new", 0.5, "web", 1.0), ("new", "k9", 2.0, "shop", 0.0), ("k9", "new", 1.5, "shop", -1.0)],
@@ -281,7 +293,7 @@ def test_edges_of_a_table_are_given_by_column(tmp_path: Path, capsys: pytest.Cap
     row = pd.DataFrame([{"id": "new", "label": "a", "size": 0.5, "city": "Ulm"}])
     write_tables(tmp_path / "more", pd.concat([nodes, row]), pd.concat([edges, added]))
     with within_process():
-        gnnkit.predict(tmp_path / "run", dataset={"name": "edges", "root": str(tmp_path / "more")}, comm="threads",
+        gnnkit.predict(tmp_path / "run", dataset={"name": "edges", "root": str(tmp_path / "more"), **keys}, comm="threads",
                        folder=tmp_path / "predicted", write=["probabilities"], write_format="parquet", **BARE)  # fmt: skip
     expected = pd.read_parquet(tmp_path / "predicted/probabilities.parquet").set_index("id").loc[["new"]]
     pd.testing.assert_frame_equal(found.drop(columns="class"), expected, rtol=0, atol=1e-10, check_dtype=False)
@@ -291,7 +303,8 @@ def test_edges_of_a_table_are_given_by_column(tmp_path: Path, capsys: pytest.Cap
         assert (response.status_code, message in response.json()["detail"]) == (422, True), response.text
 
     first = links[0]["features"]
-    refused([links[0], links[0]], "an edge occurs twice, and dataset.duplicates merges or refuses it: send it once")
+    if not stored:  # a store does not record `duplicates`
+        refused([links[0], links[0]], "an edge occurs twice, and dataset.duplicates merges or refuses it: send it once")
     refused(
         [links[0] | {"features": first | {"kind": None}}], "column 'kind=shop' is empty, and edge features are never"
     )
