@@ -207,7 +207,7 @@ class _NewEdgeColumns:
         table, weight = NumericTable.of_edges(graph), graph.csc.weight
         self._features = None if table is None else NewColumns.of(trained, table)
         self._weight = None if weight is None else NewColumns(("weight",), ("",), weight.dtype, False, slice(None))
-        self._relations, self._names = graph.relations, [name for name, _ in graph.schema.node_types]
+        self._names, self._joined = [name for name, _ in graph.schema.node_types], _joined_types(graph)
         self._numbers = {name: number for number, name in enumerate(graph.edge_type_names or ())}
         self._has_types = graph.edge_types is not None
 
@@ -230,17 +230,33 @@ class _NewEdgeColumns:
         columns = {"weight": None if weight is None else weight[:, 0], "features": features}
         return EdgeColumns({**columns, "relation": relation if self._has_types else None})
 
-    def _check_ends(self, edges: Sequence[NewEdge], relation: Ids, ends: Ids) -> None:
-        """Raises `UserError` for an end whose type is not that of the relation."""
-        if self._relations is None:
-            return
-        expected = [[self._names.index(end) for end in (one.source, one.destination)] for one in self._relations]
-        for row, end in np.argwhere(np.array(expected, np.int64)[relation] != ends).tolist():
-            joined, name = self._relations[relation[row]], self._names[ends[row, end]]
-            raise UserError(
-                f"{edges[row]}: the {('source', 'destination')[end]} has type {name}, and relation {joined.edge_type} joins "
-                f"{joined.source} and {joined.destination}"
-            )
+    def _check_ends(self, edges: Sequence[NewEdge], relations: Ids, ends: Ids) -> None:
+        """Raises `UserError` for an edge between types that are not its relation's."""
+        for edge, (number, *types) in zip(edges, np.column_stack([relations, ends]).tolist(), strict=True):
+            source, destination = (self._names[end] for end in types)
+            if self._joined and (number, source, destination) not in self._joined:
+                pairs = [f"from {a} to {b}" for relation, a, b in sorted(self._joined) if relation == number]
+                relation = "the graph's edges" if edge.relation is None else f"edges of {edge.relation}"
+                raise UserError(
+                    f"{edge} leads from {source} to {destination}, but {relation} {' or '.join(pairs) or 'nowhere'}"
+                )
+
+
+def _joined_types(graph: Graph) -> set[tuple[int, str, str]]:
+    """Returns the node types that relations join, with the relation's number.
+
+    If the graph has no `relations`, its edges decide. Empty: there is one node type.
+    """
+    if len(names := [name for name, _ in graph.schema.node_types]) < 2:
+        return set()
+    if graph.relations is not None:
+        return {(number, one.source, one.destination) for number, one in enumerate(graph.relations)}
+    nodes = graph.csc.indices, np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    src, dst = (types_of_nodes(end, graph.schema.type_sizes) for end in nodes)
+    relations = np.zeros_like(src) if graph.edge_types is None else graph.edge_types.astype(np.int64)
+    codes = np.unique((relations * len(names) + src) * len(names) + dst).tolist()
+    triples = ((code // len(names), code % len(names)) for code in codes)
+    return {(pair // len(names), names[pair % len(names)], names[end]) for pair, end in triples}
 
 
 def _read_values(

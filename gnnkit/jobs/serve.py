@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, FiniteFloat, StrictInt, StrictStr, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictInt, StrictStr, Tag
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gnnkit.errors import UserError
@@ -21,7 +21,8 @@ MAX_IDS, MAX_NEW, MAX_EDGES = 10_000, 1_000, 100_000  # of a request
 MAX_BYTES = 16 * 2**20  # of a request's body
 MAX_LINES = 3  # listed errors of an invalid request
 
-Features = list[FiniteFloat | StrictStr | None] | dict[str, FiniteFloat | StrictStr | None]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Features = list[Number | StrictStr | None] | dict[str, Number | StrictStr | None]
 Name = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
 NodeId = StrictInt | Name
 _STEPS = ("int", "float", "str", "constrained-str", "pair", "values")  # types in the places of pydantic's errors
@@ -50,20 +51,24 @@ class Edge(_Body):
 
     source: NodeId
     destination: NodeId
-    weight: FiniteFloat | None = None
+    weight: Number | None = None
     features: Features = []
     relation: Name | None = None
 
 
 _EdgeForms = Annotated[tuple[NodeId, NodeId], Tag("pair")] | Annotated[Edge, Tag("values")]
-AnyEdge = Annotated[_EdgeForms, Discriminator(lambda value: "values" if isinstance(value, dict) else "pair")]
+_WHICH = Discriminator(
+    lambda value: "values" if isinstance(value, dict) else "pair" if isinstance(value, list) else None,
+    custom_error_type="edge",
+    custom_error_message="Input should be a pair of ids, or an object with source and destination",
+)
 
 
 class NewNodes(_Body):
     """New nodes and their edges."""
 
     nodes: Annotated[list[Node], Field(min_length=1, max_length=MAX_NEW)]
-    edges: Annotated[list[AnyEdge], Field(max_length=MAX_EDGES)] = []
+    edges: Annotated[list[Annotated[_EdgeForms, _WHICH]], Field(max_length=MAX_EDGES)] = []
 
 
 def application(run: ServedRun) -> FastAPI:

@@ -215,16 +215,18 @@ def test_types_and_relations_that_do_not_fit_are_refused(tmp_path: Path) -> None
         (changed(case, edge={"relation": "writes"}), "relation 'writes' is unknown: expected author-writes-paper"),
         (
             changed(case, edge={"relation": "paper-about-subject"}),
-            "edges: w -> p: the source has type author, and relation paper-about-subject joins paper and subject",
+            "edges: w -> p leads from author to paper, but edges of paper-about-subject from paper to subject",
         ),
-        (changed(case, edge={"source": 57}), "edges: 57 -> p: the source has type subject, and relation author-"),
+        (changed(case, edge={"source": 57}), "edges: 57 -> p leads from subject to paper, but edges of author-"),
         (changed(case, edge={"weight": None}), "has no weight"),
+        (changed(case, edge={"weight": True}), "edges.0.weight: Input should be a valid number"),
         (changed(case, edge={"more": 1}), "edges.0.more: Extra inputs are not permitted"),
         (changed(case, node={"features": [1.0]}), "nodes: s has features, and nodes of type subject have none"),
         (changed(case, node={"type": "book"}), "nodes: s: type 'book' is unknown: expected paper, author, subject"),
         ({"nodes": [{"id": "x", "type": "author"}]}, "nodes: x has 0 features, expected 2"),
         ({"nodes": case.nodes, "edges": [["w", "p"]]}, "edges: w -> p has no weight"),
         ({"nodes": case.nodes, "edges": [["w"]]}, "edges.0.1: Field required"),
+        ({"nodes": case.nodes, "edges": ["w"]}, "edges.0: Input should be a pair of ids, or an object with source and"),
     ):
         response = client.post("/predict_new", json=body)
         assert (response.status_code, message in response.json()["detail"]) == (422, True), response.text
@@ -242,6 +244,16 @@ def test_a_type_is_needed_where_none_is_labelled(tmp_path: Path) -> None:
         client = TestClient(gnnkit.serve(tmp_path / "run", unlabelled))
     response = client.post("/predict_new", json={"nodes": [case.nodes[1]]})
     assert response.json()["detail"] == "nodes: p has no type: choose one of paper, author, subject"
+
+
+def test_edges_show_which_types_a_relation_joins(tmp_path: Path) -> None:
+    case = typed("rgcn")
+    case = replace(case, graph=replace(case.graph, relations=None))
+    client = served(case, tmp_path / "run")
+    assert client.post("/predict_new", json={"nodes": case.nodes, "edges": case.edges}).status_code == 200
+    response = client.post("/predict_new", json=changed(case, edge={"destination": "s"}))
+    message = "edges: w -> s leads from author to subject, but edges of author-writes-paper from author to paper"
+    assert (response.status_code, response.json()["detail"]) == (422, message)
 
 
 def test_a_graph_without_types_takes_none(tmp_path: Path) -> None:
