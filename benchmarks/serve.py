@@ -78,6 +78,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="folder of a run that has trained classes on a data set")
     parser.add_argument("--requests", type=int, default=200, help="of each kind")
     parser.add_argument("--width", type=int, help="columns of features, to measure new nodes too")
+    parser.add_argument("--new", type=Path, help="JSON file with a body of /predict_new, to measure it too")
     options = parser.parse_args()
     draw = np.random.default_rng(0)
     with TemporaryDirectory() as folder:
@@ -98,6 +99,10 @@ def main() -> None:
                     for near in ends
                 ]
                 lines.append(row("1 new node", 1, timed(client, "/predict_new", bodies)[1]))
+            if options.new is not None:
+                body = json.loads(options.new.read_text(encoding="utf-8"))
+                _, seconds = timed(client, "/predict_new", [body] * options.requests)
+                lines.append(row(options.new.stem, len(body["nodes"]), seconds))
     print("\n".join(lines))
     print(f"{differing} answers differ from job=predict")
     sys.exit(differing > 0)

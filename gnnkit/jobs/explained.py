@@ -9,6 +9,7 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Schema
+from gnnkit.graph.schema import types_of_nodes
 from gnnkit.jobs.predict import TrainedRun
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import node_ids, write_table
@@ -39,8 +40,7 @@ class ExplainedNames:
         assert graph is not None
         schema = job.schema or graph.schema
         outputs = trained.class_names or job.prepared.class_names
-        columns = [*_columns(job, trained, schema), *_edge_columns(job, trained)]
-        return cls(graph, schema, node_ids(job.folder, graph.num_nodes), columns, outputs)
+        return cls(graph, schema, node_ids(job.folder, graph.num_nodes), _columns(job, trained, schema), outputs)
 
     def numbers(self, nodes: Sequence[int | str]) -> list[int]:
         """Converts ids to numbers. Raises `UserError` for an unknown id."""
@@ -63,8 +63,7 @@ class ExplainedNames:
 
     def types(self, nodes: Ids) -> list[str]:  # [k] -> [k]
         """Returns the nodes' types."""
-        ends = np.cumsum(self.schema.type_sizes)
-        return [self.schema.node_types[place][0] for place in np.searchsorted(ends, nodes, side="right")]
+        return [self.schema.node_types[place][0] for place in types_of_nodes(nodes, self.schema.type_sizes)]
 
     def relations(self, node: int, nodes: Ids) -> list[str]:  # [k]
         """Returns the relations of the edges from `nodes` to `node`, joined by `;`."""
@@ -115,26 +114,17 @@ def _largest(values: Array, count: int) -> Ids:
     return order[: np.count_nonzero(values)]
 
 
-def _columns(job: RankJob, trained: TrainedRun, schema: Schema) -> Sequence[str]:
-    """Returns the columns' names, or their numbers, by type if types have their own."""
-    facts, inputs = Inputs.load(trained.folder), job.settings.inputs
-    if inputs == "degree":
-        return _OF_DEGREE
-    if facts is not None and facts.features is not None:
-        return [*facts.features, *(f"label {name}" for name in facts.label_classes or ())]
-    width = job.settings.embedding or trained.worker.features.width
-    names, tables = list(map(str, range(width))), schema.feature_tables or ()
+def _columns(job: RankJob, trained: TrainedRun, schema: Schema) -> list[str]:
+    """Returns names or numbers of node and edge columns, by type if types differ."""
+    facts, tables = Inputs.load(trained.folder) or Inputs.unknown(), schema.feature_tables or ()
+    names = list(map(str, range(job.settings.embedding or trained.worker.features.width)))
     if len({table.first for table in tables}) > 1:
         for (node_type, _), table in zip(schema.node_types, tables, strict=True):
             names[table.columns] = [f"{node_type} {column}" for column in range(table.width)]
-    return names
-
-
-def _edge_columns(job: RankJob, trained: TrainedRun) -> list[str]:
-    """Returns the names of edge columns, or their numbers."""
-    facts = Inputs.load(trained.folder)
-    names = None if facts is None else facts.edge_features
-    return [f"edge {name}" for name in names or range(job.widths(trained.worker).edge_width)]
+    if facts.features is not None:
+        names = [*facts.features, *(f"label {name}" for name in facts.label_classes or ())]
+    edge_names = facts.edge_features or range(job.widths(trained.worker).edge_width)
+    return [*(_OF_DEGREE if job.settings.inputs == "degree" else names), *(f"edge {name}" for name in edge_names)]
 
 
 def write_tables(job: RankJob, explanations: Sequence[Explanation], names: ExplainedNames) -> None:

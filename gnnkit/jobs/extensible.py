@@ -54,7 +54,7 @@ class ExtensibleGraph:
         self._read, self._features, self._num_in_edges = graph, graph.whole_features, np.diff(graph.csc.indptr)
         self._new_edges = _NewEdgeColumns(graph, facts.edge_columns(folder))
         self._merges = arguments.get("duplicates", KEEP) != KEEP
-        self.inverse_edges = reads_relations and bool(getattr(model, "inverse", False))
+        self.inverse_edges = reads_relations and getattr(model, "inverse", False) is True
         self.graph = with_inverse_edges(graph) if self.inverse_edges else graph
 
     def extend(self, nodes: Sequence[NewNode], edges: Sequence[NewEdge], place: Mapping[NodeId, int]) -> Extension:

@@ -173,15 +173,6 @@ def _with_new_nodes(table: Array, places: Ids, worker: Worker) -> Array:  # [num
     return np.where(places[:, None] < 0, np.zeros((), table.dtype), table[places])
 
 
-def _check_node_types(job: RankJob) -> None:
-    """Raises `UserError` unless node types are those of training, in its order."""
-    assert job.settings.checkpoint is not None, "a trained model was read"
-    folder, schema = Path(job.settings.checkpoint), job.schema
-    facts = Inputs.load(folder)
-    if facts is not None and schema is not None:
-        facts.check_node_types([name for name, _ in schema.node_types], folder)
-
-
 def _check_data(job: RankJob, worker: Worker, widths: Widths, names: list[str] | None) -> None:
     """Raises `UserError` for a graph that does not fit the trained model.
 
@@ -191,7 +182,9 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths, names: list[str] |
         widths: The model's sizes.
         names: The model's class names, or None.
     """
-    data_widths, data_classes = job.widths(worker), job.prepared.class_names
+    data_widths, data_classes, schema = job.widths(worker), job.prepared.class_names, job.schema
+    assert job.settings.checkpoint is not None, "a trained model was read"
+    folder = Path(job.settings.checkpoint)
     for what, value, wanted in (
         ("columns of features", data_widths.in_features, widths.in_features),
         ("columns of edge features", data_widths.edge_width, widths.edge_width),
@@ -199,8 +192,8 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths, names: list[str] |
     ):
         if value != wanted:
             raise UserError(f"dataset has {value} {what}, the model of {job.settings.checkpoint} reads {wanted}")
-    if widths.num_node_types > 1:
-        _check_node_types(job)
+    if widths.num_node_types > 1 and schema is not None and (facts := Inputs.load(folder)) is not None:
+        facts.check_node_types([name for name, _ in schema.node_types], folder)
     if job.settings.job.needs_labels and data_widths.num_classes > widths.num_classes:
         raise UserError(
             f"dataset has labels for {data_widths.num_classes} outputs, the model of {job.settings.checkpoint} has "

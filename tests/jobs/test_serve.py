@@ -24,6 +24,7 @@ from torch_geometric.nn import GCNConv, GraphNorm
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Graph
+from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.jobs import serve
 from gnnkit.jobs.extension import Extension, ReadPart
 from gnnkit.partition.degrees import Degrees
@@ -183,6 +184,11 @@ def test_a_new_node_reads_the_rows_within_its_hops_only() -> None:
     degrees = Degrees.of(part.graph.csc)
     assert degrees.out_degree(np.argsort(part.nodes)).tolist() == [1, 2, 2, 1, 0]
     assert degrees.in_degree(np.argsort(part.nodes)).tolist() == [1, 1, 2, 1, 1]
+    extension = Extension(np.zeros(2, np.int64), *ends.T, EdgeColumns()).with_inverse_edges(1)
+    part = ReadPart.of(with_inverse_edges(path), extension, 1)
+    assert sorted(part.nodes) == [50, 51, 100, 101]
+    assert part.graph.edge_type_names == ("", "rev_")
+    assert sorted(part.graph.edge_types.tolist()) == [0, 0, 1]
 
 
 def test_new_nodes_join_the_data_set_of_the_run(finished_run: Farm) -> None:
