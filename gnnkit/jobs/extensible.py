@@ -30,7 +30,7 @@ class ExtensibleGraph:
     """A graph to which requests add nodes and edges, as a trained model reads it."""
 
     def __init__(self, graph: Graph, settings: Settings, model: nn.Module, *, passed: bool) -> None:
-        """Raises `UserError` for a graph or a model without a place for new nodes.
+        """Raises `UserError` for a graph that does not fit the model.
 
         Args:
             graph: The graph, with raw features.
@@ -38,7 +38,6 @@ class ExtensibleGraph:
             model: The trained model.
             passed: Whether the graph comes from Python, not from the data set.
         """
-        _check_inputs(settings)
         assert settings.checkpoint is not None
         folder, arguments = Path(settings.checkpoint), {} if passed else settings.dataset.arguments
         facts, reads_relations = Inputs.load(folder) or Inputs.unknown(), bool(getattr(model, "reads_relations", False))
@@ -113,7 +112,8 @@ class ExtensibleGraph:
         return torch.from_numpy(rows).to(dtype)
 
 
-def _check_inputs(settings: Settings) -> None:
+def check_inputs(settings: Settings) -> None:
+    """Raises `UserError` for a model without a place for new nodes."""
     if settings.inputs == "learned":
         raise UserError("inputs=learned: rows were learned for the nodes of training: train with features")
     if settings.label_inputs is not None:

@@ -19,7 +19,7 @@ from gnnkit.engine import BlockLayers
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import weights
-from gnnkit.jobs.extensible import ExtensibleGraph
+from gnnkit.jobs.extensible import ExtensibleGraph, check_inputs
 from gnnkit.jobs.extension import ReadPart
 from gnnkit.jobs.models import ModelFactory
 from gnnkit.jobs.new_nodes import NewEdge, NewNode, NodeId
@@ -133,6 +133,7 @@ class ServedRun:
 
     @cached_property
     def _base(self) -> ExtensibleGraph:
+        check_inputs(self._settings)  # before the graph is loaded
         graph, passed = with_names(self._settings, self._graph), self._graph is not None
         base = ExtensibleGraph(graph, self._settings, self._trained, passed=passed)
         if isinstance(self._trained, HeteroModel):

@@ -16,7 +16,9 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import GraphConv, HeteroConv, RGCNConv, SAGEConv
 
 import gnnkit
+from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Graph
+from gnnkit.jobs.new_nodes import NewColumns, NewEdge
 from tests.cases import few
 from tests.jobs.test_export import hetero
 from tests.jobs.test_serve import answered, tables, write_tables
@@ -256,6 +258,15 @@ def test_edges_show_which_types_a_relation_joins(tmp_path: Path) -> None:
     assert (response.status_code, response.json()["detail"]) == (422, message)
 
 
+def test_known_text_is_required_of_edges_too() -> None:
+    columns = NewColumns(["kind=web", "7=7"], ["kind", "7"], np.float32, True, slice(None))
+    edge = NewEdge(1, "new")
+    rows, missing = columns.read([edge, edge], [{"kind": "web", "7": 7.0}, {"kind": " ", "7": None}])
+    assert (rows.tolist(), missing.tolist()) == ([[1, 1], [0, 0]], [[1, 0], [1, 1]])
+    with pytest.raises(UserError, match="edges: 1 -> new: kind=shop does not occur in the training data, which feat"):
+        columns.read([edge], [{"kind": "shop", "7": 7}])
+
+
 def test_a_graph_without_types_takes_none(tmp_path: Path) -> None:
     case = plain("gcn")
     client = served(case, tmp_path / "run")
@@ -310,6 +321,12 @@ def test_edges_of_a_table_are_given_by_column(tmp_path: Path, capsys: pytest.Cap
     expected = pd.read_parquet(tmp_path / "predicted/probabilities.parquet").set_index("id").loc[["new"]]
     pd.testing.assert_frame_equal(found.drop(columns="class"), expected, rtol=0, atol=1e-10, check_dtype=False)
 
+    empty = [
+        answered(client, "/predict_new", nodes=[new | {"features": {"size": 1, "city": city}}])
+        for city in (None, "n/a")
+    ]
+    pd.testing.assert_frame_equal(*empty)  # words for missing values, as in the tables
+
     def refused(edges: list[Body], message: str) -> None:
         response = client.post("/predict_new", json={"nodes": [new], "edges": edges})
         assert (response.status_code, message in response.json()["detail"]) == (422, True), response.text
@@ -327,3 +344,25 @@ def test_edges_of_a_table_are_given_by_column(tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     answered(client, "/predict_new", nodes=[new], edges=[links[0] | {"features": first | {"kind": "fair"}}])
     assert "edges: k3 -> new: kind=fair does not occur in the training data" in capsys.readouterr().err
+
+
+@pytest.mark.exhaustive
+def test_a_store_of_divided_rows_needs_the_graph(tmp_path: Path) -> None:
+    graph = replace(small_graph(), features=np.abs(small_graph().features)).row_normalize()
+    options: Body = {"strategy": "vertex_centric", "workers": 1, "comm": "threads", "model": "gcn", **BARE}
+    data, trainer = {"name": "store", "root": str(tmp_path / "store")}, {"max_epochs": 1}
+    with within_process():
+        gnnkit.train(graph, job="partition", folder=tmp_path / "store", **options)
+        gnnkit.train(dataset=data, trainer=trainer, folder=tmp_path / "run", **options)
+        clients = [TestClient(gnnkit.serve(tmp_path / "run", source)) for source in (None, graph)]
+    body = {"nodes": [{"id": "new", "features": [0.125] * 8}]}
+    refused, response = (client.post("/predict_new", json=body) for client in clients)
+    assert (response.status_code, refused.status_code) == (200, 422)
+    assert "pass the original graph, as in gnnkit.serve(run, graph)" in refused.json()["detail"]
+
+
+@pytest.mark.exhaustive
+def test_labels_as_inputs_are_refused(tmp_path: Path) -> None:
+    case = plain("gcn", label_inputs=0.5)
+    response = served(case, tmp_path / "run").post("/predict_new", json={"nodes": case.nodes})
+    assert (response.status_code, "label_inputs: a request has no labels" in response.text) == (422, True)
