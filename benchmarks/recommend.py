@@ -43,7 +43,7 @@ from gnnkit.sampler.links import pairs_of
 K = 20
 Rows = npt.NDArray[np.float32]
 Pairs = npt.NDArray[np.int64]  # [k, 2] user and item
-SECTIONS = ("task", "model", "trainer")
+SECTIONS = ("task", "model", "trainer", "learned")
 
 
 def draw(num_users: int = 2000, num_items: int = 1000, num_edges: int = 60_000, width: int = 16) -> Pairs:

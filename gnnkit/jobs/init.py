@@ -42,7 +42,7 @@ SPLIT = [0.6, 0.2, 0.2]
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
 _UNEVEN_CLASSES = 5  # ratio of class sizes
 _FEW_OF_CLASS = 5  # validation nodes of a class below which its score is noise
-RANKING_EPOCHS, RANKING_PATIENCE = 150, 3  # at most, and evaluations, of which a run has one every 10 epochs
+RANKING_EPOCHS, RANKING_PATIENCE = 100, 3  # at most, and evaluations, of which a run has one every 10 epochs
 _LEARNED = "by trials: the graph is more informative than the columns. New nodes need a new run"
 _LABELS = "by trials: predictions need the labels of training nodes, too"
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file per option
@@ -303,6 +303,7 @@ def _recommend(graph: Graph) -> Iterator[KeyChoice]:
     yield KeyChoice("task", "link_prediction", f"recommends: {ends} are two node types, and no node has a label")
     if graph.num_relations > 1:
         yield KeyChoice("task.relation", relation.edge_type, "the others are its reverse")
+    yield KeyChoice("task.width", 128, "size of the vectors and of the learned rows")
     yield KeyChoice("task.loss", "softmax", "ranks an item above its negatives, or bpr")
     yield KeyChoice("task.negatives", 2, "sampled items per edge")
     yield KeyChoice("task.eval_negatives", 10, "few, because evaluation ranks all items too")
@@ -341,6 +342,7 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
         yield KeyChoice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
     if _ranked(graph) is not None:
         yield KeyChoice("model", "lightgcn", "linear layers without weights, for recommendations")
+        yield KeyChoice("model.num_layers", 2, "more rank worse for nodes with few edges")
         if graph.num_relations > 1:
             yield KeyChoice("model.inverse", False, "the graph has the reverse of each edge")
         if small:
@@ -368,6 +370,10 @@ def _inputs(graph: Graph) -> Iterator[KeyChoice]:
         yield KeyChoice(
             "inputs", "learned", "nodes have no features: each gets a trained row. degree: also supports new nodes"
         )
+        if _ranked(graph) is not None:
+            yield KeyChoice(
+                "learned.scale", 0.01, "small, because nodes with few edges hardly change their initial rows"
+            )
         return
     for why in check_texts(graph, "one_hot"):
         yield KeyChoice("features.text", "one_hot", f"{why.partition(': ')[2]}. dataset.ignore leaves columns out")
@@ -397,7 +403,7 @@ def _trainer(graph: Graph, task: str) -> Iterator[KeyChoice]:
     """
     yield KeyChoice("trainer.max_epochs", RANKING_EPOCHS if _ranked(graph) else trials.MAX_EPOCHS, "at most")
     if _ranked(graph) is not None:
-        yield KeyChoice("trainer.lr", 0.03, "learned rows train faster than weights")
+        yield KeyChoice("trainer.lr", 0.02, "learned rows train faster than weights")
         yield KeyChoice("trainer.patience", RANKING_PATIENCE, "evaluations without a better ranking end the training")
         return
     if (graph.split == Split.VAL).any() and graph.labelled.any():

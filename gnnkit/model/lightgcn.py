@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -43,20 +43,30 @@ class LightGCN(GraphModel):
         if in_features != num_classes:
             self.project = Parameter(nn.init.xavier_uniform_(torch.empty(in_features, num_classes)))
         self.reads_sparse = num_classes < in_features
-        # Optimisers need a parameter. The gradient of this one is 0.
-        self.share = Parameter(torch.tensor(1 / (num_layers + 1)))
+        self.share = Parameter(torch.tensor(1 / (num_layers + 1)))  # constant, because optimisers need a parameter
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        """Computes all layers, without the copies that `layer` makes."""
+        rows = total = self._first_rows(x)
+        for adjacency in adjacencies:
+            rows = adjacency.aggregate_normalized(rows)
+            total = total[: adjacency.num_dst] + rows
+        return total / (self.num_layers + 1)
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
         """Computes layer `index`, from rows [previous layer's row | sum so far]."""
         if index:
             rows, total = x.chunk(2, 1)
         else:
-            rows = total = x if self.project is None else x @ self.project
+            rows = total = self._first_rows(x)
         rows = adjacency.aggregate_normalized(rows)
         total = total[: adjacency.num_dst] + rows
         if index + 1 == self.num_layers:
-            return total * (self.share.detach() + 0 * self.share).to(total.dtype)
+            return total / (self.num_layers + 1)
         return torch.cat([rows, total], 1)
+
+    def _first_rows(self, x: Tensor) -> Tensor:  # [num_src, in_features] -> [num_src, num_classes]
+        return x if self.project is None else x @ self.project
 
     def decayed_parameters(self) -> Iterable[Parameter]:
         return () if self.project is None else (self.project,)

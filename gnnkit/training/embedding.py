@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -86,9 +87,10 @@ class Embedding:
     @torch.no_grad()
     def _decay(self, like: Optimizer) -> None:
         """Applies weight decay to rows with a gradient."""
-        owned = self.rows.owned
-        assert owned.grad is not None
-        read, values = owned.grad.indices()[0], owned.grad.values()
+        owned, grad = self.rows.owned, self.rows.owned.grad
+        assert grad is not None
+        read: Tensor | slice = grad.indices()[0] if grad.is_sparse else slice(None)
+        values = grad.values() if grad.is_sparse else grad
         if isinstance(like, AdamW):
             owned[read] *= 1 - like.param_groups[0]["lr"] * self._weight_decay
         else:
@@ -101,6 +103,26 @@ class Embedding:
         return self._optimizer
 
 
+class RowAdam(SparseAdam):
+    """`SparseAdam`, which also accepts a dense gradient of one parameter."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        group = self.param_groups[0]
+        (rows,) = group["params"]
+        if rows.grad.is_sparse:
+            super().step(closure)  # type: ignore[no-untyped-call]
+            return
+        state, (beta1, beta2) = self.state[rows], group["betas"]
+        if not state:
+            state |= {"step": 0, "exp_avg": torch.zeros_like(rows), "exp_avg_sq": torch.zeros_like(rows)}
+        state["step"] += 1
+        state["exp_avg"].lerp_(rows.grad, 1 - beta1)
+        state["exp_avg_sq"].mul_(beta2).addcmul_(rows.grad, rows.grad, value=1 - beta2)
+        size = group["lr"] * math.sqrt(1 - beta2 ** state["step"]) / (1 - beta1 ** state["step"])
+        rows.addcdiv_(state["exp_avg"], state["exp_avg_sq"].sqrt().add_(group["eps"]), value=-size)
+
+
 def _sparse(like: Optimizer, parameter: Tensor) -> Optimizer:
     """Creates an optimiser of single rows by another optimiser's rule.
 
@@ -108,7 +130,7 @@ def _sparse(like: Optimizer, parameter: Tensor) -> Optimizer:
     """
     group = like.param_groups[0]
     if isinstance(like, Adam | AdamW) and not group["amsgrad"]:
-        return SparseAdam([parameter], lr=group["lr"], betas=group["betas"], eps=group["eps"])
+        return RowAdam([parameter], lr=group["lr"], betas=group["betas"], eps=group["eps"])
     if isinstance(like, SGD) and not group["momentum"]:
         return SGD([parameter], lr=group["lr"])
     raise UserError(

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
-from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop, SparseAdam
 
 import gnnkit
 from gnnkit.config import compose
@@ -38,7 +38,7 @@ from gnnkit.task.evaluation import Evaluation
 from gnnkit.testing.graphs import CLASSES, check_graph
 from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.training import checkpoint
-from gnnkit.training.embedding import Embedding
+from gnnkit.training.embedding import Embedding, RowAdam
 from gnnkit.training.module import TrainingModule
 from tests.cases import exhaustive, few
 from tests.runs import BARE
@@ -404,3 +404,24 @@ def test_values_that_learned_rows_cannot_have_are_refused(override: str, message
 def test_a_width_that_nothing_reads_is_refused() -> None:
     with pytest.raises(UserError, match=r"^embedding=8 is read by inputs=learned only: leave the key out"):
         settle(compose(["strategy=vertex_centric", "embedding=8"]))
+
+
+def test_dense_gradients_move_rows_like_sparse_ones() -> None:
+    start = torch.rand(4, 3, dtype=torch.float64)
+    rows, reference = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    optimizer, expected = RowAdam([rows], lr=0.1), SparseAdam([reference], lr=0.1)
+    for read in ([0, 1, 2, 3], [0, 1, 2, 3], [1], [0, 1, 2, 3]):
+        gradient = torch.zeros_like(start)
+        gradient[read] = torch.rand(len(read), 3, dtype=torch.float64)
+        sparse = torch.sparse_coo_tensor(torch.tensor([read]), gradient[read], start.shape, check_invariants=True)
+        rows.grad, reference.grad = gradient if len(read) == len(start) else sparse, sparse
+        optimizer.step()
+        expected.step()
+    torch.testing.assert_close(rows, reference, rtol=1e-12, atol=1e-12)
+    assert (rows - start).abs().min() > 0.1
+
+
+@pytest.mark.parametrize(("keys", "width"), [([], 16), (["embedding=8"], 8)], ids=["task", "embedding"])
+def test_learned_rows_are_as_wide_as_the_vectors_of_link_prediction(keys: list[str], width: int) -> None:
+    chosen = ["strategy=vertex_centric", "inputs=learned", "task=link_prediction", "task.width=16"]
+    assert settle(compose([*chosen, *keys])).embedding == width

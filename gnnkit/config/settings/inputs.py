@@ -18,7 +18,7 @@ DTYPES = ("as_is", "bf16", "int8")  # number formats of dense feature rows, in f
 PLACES = ("memory", "mapped", "disk")  # where feature rows are stored
 READS = ("threads", "io_uring")  # how rows are read from disk
 POLICIES = ("exact", "static", "lru")  # cache policies for rows on disk
-DEFAULT_EMBEDDING = 64  # width of a learned row
+DEFAULT_EMBEDDING = 64  # width of a learned row, for tasks without task.width
 MAX_SCALE = 1e6  # largest standard deviation of initial learned rows
 
 LabelShare = Annotated[float, functools.partial(real, above=0, below=1)]  # of the training nodes

@@ -53,7 +53,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     values |= {kind: several_of(kind, config) for kind in plugins.SEVERAL}
     values["workers"] = num_ranks(config)
     if values["embedding"] is None and values["inputs"] == "learned":
-        values["embedding"] = DEFAULT_EMBEDDING
+        values["embedding"] = values["task"].arguments.get("width", DEFAULT_EMBEDDING)
     settings = Settings(
         processes=None if config["parts"] is None else config["workers"],
         auto_workers=auto_workers,

@@ -27,6 +27,7 @@ class LearnedRequest:
     received: list[int]  # [world_size] rows received from each owner
     places: Tensor  # [num_sent] int64 owned rows to send, sorted by requesting rank
     sent: list[int]  # [world_size] rows sent to each rank
+    is_own: bool  # whether all owned rows are requested once, by this rank and in order
 
 
 class LearnedRows(FeatureStore):
@@ -74,23 +75,30 @@ class LearnedRows(FeatureStore):
         split = self._owners.split(ids.astype(np.int64), self._comm.world_size)
         wanted = [part.view(np.int64) for part in swap(self._comm, [as_bytes(part) for part in split.parts()])]
         places, device = np.searchsorted(self._owned, np.concatenate(wanted)), self.owned.device
+        is_own = len(places) == len(ids) and np.array_equal(ids, self._owned)
         order, out = torch.from_numpy(split.order).to(device), torch.from_numpy(places).to(device)
-        return LearnedRequest(order, split.counts.tolist(), out, [len(part) for part in wanted])
+        return LearnedRequest(order, split.counts.tolist(), out, [len(part) for part in wanted], is_own)
 
     def send(self, asked: LearnedRequest) -> Tensor:  # [num_rows, width]
         """Returns the current requested rows, in the requested order. Collective."""
+        if asked.is_own:
+            return self._comm.all_to_all(self.owned.detach(), asked.sent, asked.received)
         came = self._comm.all_to_all(self.owned.detach()[asked.places], asked.sent, asked.received)
         rows = torch.empty_like(came)
         rows[asked.order] = came
         return rows
 
-    def collect(self, asked: LearnedRequest, gradient: Tensor) -> Tensor:  # sparse [num_owned, width]
+    def collect(self, asked: LearnedRequest, gradient: Tensor) -> Tensor:  # [num_owned, width]
         """Sums the gradients of owned rows, in order of rank. Collective.
+
+        Returns a dense tensor if all owned rows were read, by this rank only.
 
         Args:
             asked: The rows that this rank has read.
             gradient: [num_rows, width] their gradient.
         """
+        if asked.is_own:
+            return self._comm.all_to_all(gradient, asked.received, asked.sent)
         came = self._comm.all_to_all(gradient[asked.order], asked.received, asked.sent)
         read, position = torch.unique(asked.places, return_inverse=True)
         total = came.new_zeros(len(read), self.width)
