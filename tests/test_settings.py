@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import math
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -782,14 +781,6 @@ def test_an_annotation_holds_rule_type_and_condition() -> None:
     assert rules["clip_norm"].read("trainer.clip_norm", None) is None
     with pytest.raises(UserError, match=r"^trainer.clip_norm=0 must be a number above 0$"):
         rules["clip_norm"].read("trainer.clip_norm", 0)
-
-
-def test_the_earlier_import_of_settings_works_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("gnnkit.settings", raising=False)  # another test may have imported the module
-    monkeypatch.delitem(sys.modules, "gnnkit.settings", raising=False)
-    with pytest.deprecated_call():
-        from gnnkit import settings  # type: ignore[attr-defined]
-    assert settings.settle is settle
 
 
 def test_a_leader_plugin_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
