@@ -173,3 +173,23 @@ def measure(graph: Graph, task: NodeTask, outputs: Tensor, name: str) -> float |
         ranked = LabelFacts(shares=uneven_shares(train.tolist())).positive
         predicted, labels = predicted[:, [ranked]] - predicted[:, [1 - ranked]], (labels == ranked)[:, None]
     return mean_areas(predicted, labels).get(metric)
+
+
+def measure_constant(graph: Graph, task: NodeTask, name: str) -> float | None:
+    """Measures the best constant prediction of the training labels, if there are any.
+
+    Args:
+        graph: Labels in the task's form, and a split.
+        task: Measures predictions.
+        name: The metric, such as `val_accuracy`.
+    """
+    known = graph.labels[graph.labelled & (graph.split == Split.TRAIN)]
+    if not len(known):
+        return None
+    if known.dtype.kind == "f":
+        constant = np.nanmean(known.reshape(len(known), -1), 0)
+    elif known.ndim == 1:
+        constant = np.bincount(known, minlength=graph.num_classes).astype(np.float64)
+    else:
+        constant = known.mean(0) - 0.5
+    return measure(graph, task, torch.from_numpy(np.tile(constant, (graph.num_nodes, 1))), name)

@@ -21,13 +21,14 @@ from gnnkit.dataset.base import ONE_WAY, both_ways, describe_share
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Relation, Split
 from gnnkit.graph.edge_columns import EdgeColumns
-from gnnkit.jobs import trials
+from gnnkit.jobs import boosting, trials
 from gnnkit.jobs.decide import SMALL_EDGES
+from gnnkit.jobs.feature_checks import describe_leaks
 from gnnkit.jobs.order import Order, absolute
 from gnnkit.jobs.trials import Trial, Trials
 from gnnkit.launch.phases import say
 from gnnkit.plugins import CONF
-from gnnkit.prepare.columns import check_texts
+from gnnkit.prepare.columns import NumericTable, check_texts
 from gnnkit.prepare.inputs import with_names
 from gnnkit.prepare.transform import why_uneven
 from gnnkit.result.result import Result
@@ -145,6 +146,8 @@ def _write(folder: Path, choices: list[KeyChoice], tested: Trials | None, comman
 def by_evidence(settings: Settings, graph: Graph) -> tuple[list[KeyChoice], Trials | None]:
     """Returns the choices for the graph, and the trials that selected the model."""
     choices = list(choose(settings, graph))
+    if leaks := describe_leaks(_with_split(settings, graph)):
+        say(leaks)
     if why := _why_no_trials(settings, graph, choices):
         say(f"no trials: {why}")
         return choices, None
@@ -184,8 +187,9 @@ def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
     graphs: dict[bool | None, Callable[[], Graph]] = {False: lambda: graph}
     if one_way:
         graphs[True] = graph.symmetrize
-    if known.get("inputs", "features") == "features" and not graph.schema.several:
-        unnamed = replace(graph, edge_feature_names=None, edge_category_of=None)
+    if known.get("inputs", "features") == "features":
+        untyped: Any = dict.fromkeys(("edge_types", "edge_type_names", "relations"))
+        unnamed = replace(graph, edge_feature_names=None, edge_category_of=None, **untyped)
         graphs[None] = lambda: unnamed.with_edges(CSC.from_edges([], [], graph.num_nodes), EdgeColumns())
     fixed: dict[str, Any] = {
         key: known[key] for key in ("task", "inputs", "features.scale", "features.fill", "threads") if key in known
@@ -194,7 +198,10 @@ def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
     figure = _figure(graph, known["task"])
     if figure is not None:
         planned = (*planned[:2], {**planned[0], "task.class_weights": "balanced"}, *planned[2:])
-    return trials.run(settings, graphs, fixed, planned, one_way, figure)
+    tested = trials.run(settings, graphs, fixed, planned, one_way, figure)
+    validated = int(np.count_nonzero(graph.labelled & (graph.split == Split.VAL)))
+    constant = boosting.measure_constant(tested.task.read(graph), tested.task, tested.figure)
+    return replace(tested, constant=constant, num_validated=validated)
 
 
 def _with_split(settings: Settings, graph: Graph) -> Graph:
@@ -386,7 +393,8 @@ def _inputs(graph: Graph) -> Iterator[KeyChoice]:
 def _fill(graph: Graph, missing: Ids) -> tuple[str, str]:
     """Returns how empty cells are filled, and why."""
     columns, counts = np.unique(missing[:, 1], return_counts=True)
-    what = f"{len(missing):,} cells of {len(columns):,} columns are empty"
+    sources = NumericTable.of_nodes(graph).are_sources()[columns]  # a text column counts once
+    what = f"{counts[sources].sum():,} cells of {np.count_nonzero(sources):,} columns are empty"
     if (counts < graph.num_nodes / 2).all():
         return "mean", f"{what}: the mean of the nodes that train. zero, drop: leave the columns out"
     if len(columns) < graph.features.shape[1]:

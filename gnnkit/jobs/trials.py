@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from gnnkit.config.settings import Choice, Settings, settle, with_choice
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import boosting, dispatch, pruning
+from gnnkit.jobs.feature_checks import has_few_rows
 from gnnkit.jobs.order import Order
 from gnnkit.launch.group import RankError
 from gnnkit.launch.phases import say
@@ -27,6 +29,7 @@ from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.inputs import filled
 from gnnkit.prepare.transform import is_table
 from gnnkit.task import NodeTask, Task
+from gnnkit.training.chance import skill
 from gnnkit.utils.documents import read_json
 from gnnkit.utils.storage import write_atomically
 
@@ -49,6 +52,7 @@ _GINE: Keys = {**_GCN, "model": "gine"}  # reads edge features
 _SHY: Keys = {"model.dropout": 0.8, "trainer.weight_decay": 1e-3}
 _ROW: Keys = {"features.scale": "row"}
 _LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # for graphs whose structure is more informative than the columns
+_LEARNED_BY_TYPE: Keys = {"model": "rgcn", "types": "read", "inputs": "learned", "trainer.weight_decay": 0}
 _LABELS: Keys = {**_SAGE, "label_inputs": 0.5}
 _RELATIONS: tuple[Keys, ...] = tuple(
     {"model": model, "types": "read", "trainer.weight_decay": decay}
@@ -122,6 +126,8 @@ class Trials:
     tried: tuple[Trial, ...]
     num_planned: int
     why_ended: str = ""
+    constant: float | None = None  # the best constant prediction's score
+    num_validated: int = 0  # nodes. 0: unknown
 
     @property
     def best(self) -> Trial | None:
@@ -132,27 +138,53 @@ class Trials:
         scored = (one for one in self._ordered if one.score is not None and not one.remark.startswith(pruning.PRUNED))
         return next((trial for trial in scored if trial.baseline in baselines), None)
 
-    def _is_better(self, one: Trial, other: Trial) -> bool:
-        """Returns whether `one` has a better score by more than `MIN_GAIN`."""
+    def _gain(self, one: Trial, other: Trial) -> float:
+        """Returns how much better the score of `one` is."""
         assert one.score is not None
         assert other.score is not None
-        gain = (one.score - other.score) * (-1 if self.task.is_lower_better(self.figure) else 1)
-        return gain > MIN_GAIN * abs(other.score)
+        return (one.score - other.score) * (-1 if self.task.is_lower_better(self.figure) else 1)
+
+    def _noise(self, trial: Trial) -> float:
+        """Returns the standard error of a score within [0, 1], 0 for errors."""
+        assert trial.score is not None
+        if self.task.is_lower_better(self.figure) or not self.num_validated:
+            return 0.0
+        return math.sqrt(max(trial.score * (1 - trial.score), 0) / self.num_validated)
+
+    def _is_better(self, one: Trial, other: Trial) -> bool:
+        """Returns whether the gain exceeds `MIN_GAIN` and the noise."""
+        assert other.score is not None
+        return self._gain(one, other) > max(MIN_GAIN * abs(other.score), self._noise(other))
+
+    @property
+    def learned_nothing(self) -> str:
+        """Compares the best model with a constant prediction if it is hardly better."""
+        if (best := self.best) is None or best.score is None or self.constant is None:
+            return ""
+        if skill(self.task, {self.figure: best.score}, {self.figure: self.constant}) > self.task.least_skill:
+            return ""
+        scores = f"{self.figure} {best.score:.4g}, and {self.constant:.4g} with {self.task.without_learning}"
+        return f"no graph model is clearly better than a constant prediction: {scores}; try a larger init.minutes"
 
     @property
     def verdict(self) -> str:
         """Compares the best model with the baselines, or is empty if none was tried."""
         alone, means, best = self._best_of(NO_EDGES, COLUMNS), self._best_of(MEANS), self.best
         if alone is None or best is None:
-            return ""
+            return self.learned_nothing
         how = "" if alone.baseline == NO_EDGES else " by gradient boosting"
         scores = f"{self.figure} {best.score:.4g} with edges, {alone.score:.4g} without{how}"
-        by_means = "" if means is None else f", {means.score:.4g} by gradient boosting {MEANS}"
+        scores += "" if means is None else f", {means.score:.4g} by gradient boosting {MEANS}"
+        if why := self.learned_nothing:
+            return f"{why}. {scores}"
         if means is not None and self._is_better(means, alone) and self._is_better(means, best):
-            return f"the graph helps, but gradient boosting more than a graph model: {scores}{by_means}"
+            return f"the graph helps, but gradient boosting more than a graph model: {scores}"
         if self._is_better(best, alone):
-            return f"the graph helps: {scores}{by_means}"
-        return f"the graph does not help: {scores}{by_means}, so try a model of the columns"
+            return f"the graph helps: {scores}"
+        if abs(self._gain(best, alone)) < self._noise(alone):
+            noise = f"the difference is within the noise of {self.num_validated:,} validation nodes"
+            return f"it is not clear whether the graph helps: {scores}: {noise}"
+        return f"the graph does not help: {scores}, so try a model of the columns"
 
     @property
     def _ordered(self) -> list[Trial]:
@@ -211,10 +243,18 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
     keys_to_try = tuple(one for one in keys_to_try if not unread & one.keys())
     if graph.edge_features is not None:
         keys_to_try = (keys_to_try[0], _GINE, *keys_to_try[1:])
+    if task == "regression":
+        keys_to_try = (*({**candidate, "model.dropout": 0} for candidate in keys_to_try[:2]), *keys_to_try)
+    by_type = (_LEARNED_BY_TYPE,) if graph.num_relations > 1 and from_columns else ()
+    first: tuple[Keys, ...] = ()
+    if from_columns and has_few_rows(graph.features):
+        first, by_type = (*by_type, _LEARNED), ()
+        keys_to_try = tuple(one for one in keys_to_try if one is not _LEARNED)
     if graph.schema.several:
         relations = _RELATIONS if graph.num_relations > 1 else ()
-        keys_to_try = (*relations, *({**candidate, "types": "ignore"} for candidate in keys_to_try))
-    return keys_to_try
+        typed = (*first, *relations, *by_type, *keys_to_try)
+        return tuple(one if "types" in one else {**one, "types": "ignore"} for one in typed)
+    return (*first, *keys_to_try)
 
 
 def run(
@@ -236,8 +276,8 @@ def run(
     Args:
         settings: The configuration of job=init.
         graphs: Make the training graph with (True) and without reverse edges, and
-            without any edges (None). The first configuration is also tried without
-            edges, for comparison.
+            without any edges (None). The first configuration that reads the columns,
+            and no types, is also tried without edges, for comparison.
         fixed: Keys of all trials.
         planned: The configurations, in order.
         usual: Whether trials use reverse edges. If both graphs are available, the best
@@ -251,7 +291,7 @@ def run(
     figure = figure or task.progress
     fixed = {**fixed, "trainer.monitor": figure}
     made_graphs: dict[bool | None, Graph] = {usual: graphs[usual]()}
-    baselines = _baselines(made_graphs[usual], planned[0]) if None in graphs else []
+    baselines = _baselines(made_graphs[usual], planned) if None in graphs else []
     count, ended = len(planned) + len(baselines) + ((not usual) in graphs), ""
 
     def found() -> Trials:
@@ -284,8 +324,9 @@ def run(
     return found()
 
 
-def _baselines(graph: Graph, first: Keys) -> list[tuple[Keys, str]]:
+def _baselines(graph: Graph, planned: tuple[Keys, ...]) -> list[tuple[Keys, str]]:
     """Lists the configurations to compare with, and what they read."""
+    first = next(one for one in planned if not learns(one) and one.get("types") != "read")
     if not boosting.is_installed():
         say(boosting.MISSING)
     elif not boosting.fits(graph):

@@ -109,12 +109,12 @@ def test_what_keeps_boosting_from_a_trial_is_said(
 ) -> None:
     graph, first = random_graph(), {"model": "gcn"}
     monkeypatch.setattr(boosting, "is_installed", lambda: False)
-    assert trials._baselines(graph, first) == [(first, NO_EDGES)]
+    assert trials._baselines(graph, (first,)) == [(first, NO_EDGES)]
     assert capsys.readouterr().out == f"{boosting.MISSING}\n"
     monkeypatch.setattr(boosting, "is_installed", lambda: True)
-    assert [reads for _, reads in trials._baselines(graph, first)] == [NO_EDGES, COLUMNS, MEANS]
+    assert [reads for _, reads in trials._baselines(graph, (first,))] == [NO_EDGES, COLUMNS, MEANS]
     monkeypatch.setattr(boosting, "_MOST_CELLS", 10)
-    assert trials._baselines(graph, first) == [(first, NO_EDGES)]
+    assert trials._baselines(graph, (first,)) == [(first, NO_EDGES)]
     assert "the table has too many cells" in capsys.readouterr().out
 
 

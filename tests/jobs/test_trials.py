@@ -162,8 +162,8 @@ def test_balanced_weights_are_tried_and_a_trial_cut_short_is_told(fake: Callable
     ("alone", "line"),
     [
         (0.4, "the graph helps: val_accuracy 0.7 with edges, 0.4 without"),
-        (0.695, "the graph does not help: val_accuracy 0.7 with edges, 0.695 without"),
-        (0.9, "the graph does not help"),
+        (0.695, "it is not clear whether the graph helps: val_accuracy 0.7 with edges, 0.695 without"),
+        (0.95, "the graph does not help"),
         (None, ""),
     ],
 )

@@ -1,0 +1,108 @@
+"""Checks of feature columns before the trials of job=init."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.graph import Features, Graph, Ids, SparseFeatures, Split
+from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import shown
+
+FEW_ROWS = 0.01  # distinct feature rows per node below which they hardly distinguish nodes
+MOST_VALUES, LEAST_NODES = (
+    20,
+    10,
+)  # of a column that may determine the label; training nodes per value, and in 2 classes
+_SCREENED, _BLOCK = 50, 256  # training nodes per class that exclude most columns; columns compared at once
+_NUMBERS = 1 << 22  # dense numbers at once
+
+
+def has_few_rows(features: Features) -> bool:
+    """Returns whether the distinct rows are fewer than `FEW_ROWS` of the nodes."""
+    seen: set[bytes] = set()
+    step = max(_NUMBERS // max(features.shape[1], 1), 1)
+    for start in range(0, len(features), step):
+        seen.update(row.tobytes() for row in np.asarray(features[start : start + step]))
+        if len(seen) > max(FEW_ROWS * len(features), 1):
+            return False
+    return True
+
+
+def describe_leaks(graph: Graph) -> str:
+    """Describes the columns that alone determine the class, or returns "".
+
+    Such a column has at most `MOST_VALUES` values, each of which occurs in one class
+    only. The training nodes must be `LEAST_NODES` for each value, and as many in each
+    of two classes, so that this is no coincidence.
+
+    Args:
+        graph: The graph, with a split.
+    """
+    if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f" or not graph.features.shape[1]:
+        return ""
+    rows = np.flatnonzero(graph.labelled & (graph.split == Split.TRAIN))
+    classes = graph.labels[rows]
+    sizes = np.sort(np.bincount(classes, minlength=2))
+    if sizes[-2] < LEAST_NODES or np.count_nonzero(sizes) > MOST_VALUES:
+        return ""
+    found = list(dict.fromkeys(_names(graph, rows, classes)))
+    if not found:
+        return ""
+    many = len(found) > 1
+    subject = f"each of the columns {shown(', '.join(found))}" if many else f"column {found[0]}"
+    known, it = ("they are", "them") if many else ("it is", "it")
+    cure = f"leave {it} out" if graph.feature_names is None else f"use dataset.ignore=[{','.join(found)}]"
+    return f"{subject} alone determines the label: unless {known} known when you predict, {cure}"
+
+
+def _names(graph: Graph, rows: Ids, classes: Ids) -> Iterator[str]:
+    """Yields the determining columns' names, or numbers."""
+    width = graph.features.shape[1]
+    texts = np.array(graph.category_of or ("",) * width)
+    names = graph.feature_names or tuple(map(str, range(width)))
+    for text in dict.fromkeys(filter(None, texts.tolist())):
+        encoded = _dense(graph.features, rows, np.flatnonzero(texts == text))
+        value = np.where(encoded.any(1), 1 + encoded.argmax(1), 0)
+        if _determine(value[:, None], classes).any():
+            yield text
+    order = np.argsort(classes, kind="stable")
+    place = np.arange(len(rows)) - np.searchsorted(classes[order], classes[order])  # within the class
+    screened = order[place < _SCREENED]
+    for start in range(0, width, _BLOCK):
+        block = np.arange(start, min(start + _BLOCK, width))
+        block = block[texts[block] == ""]
+        block = block[_agree(_dense(graph.features, rows[screened], block), classes[screened])]
+        block = block[_determine(_dense(graph.features, rows, block), classes)]
+        yield from (names[column] for column in block)
+
+
+def _dense(features: Features, rows: Ids, columns: Ids) -> Array:  # [len(rows), len(columns)]
+    """Returns some rows and columns, without making others dense."""
+    if not isinstance(features, SparseFeatures):
+        return np.asarray(features[:, columns])[rows]
+    some, number = features[rows], np.full(features.shape[1], -1)
+    number[columns] = np.arange(len(columns))
+    row, column = np.repeat(np.arange(len(rows)), np.diff(some.csr.indptr)), number[some.csr.indices]
+    kept = column >= 0
+    dense = np.zeros((len(rows), len(columns)), features.dtype)
+    dense[row[kept], column[kept]] = some.values[kept]
+    return dense
+
+
+def _agree(values: Array, classes: Ids) -> npt.NDArray[np.bool_]:  # [width]
+    """Marks the columns of [n, width] in which equal values have equal classes."""
+    order = np.argsort(values, axis=0)
+    ordered, same = np.take_along_axis(values, order, 0), classes[order]
+    agreed: npt.NDArray[np.bool_] = ~((ordered[1:] == ordered[:-1]) & (same[1:] != same[:-1])).any(0)
+    return agreed
+
+
+def _determine(values: Array, classes: Ids) -> npt.NDArray[np.bool_]:  # [width]
+    """Marks the columns that agree with the classes, and have few values."""
+    counts = 1 + np.count_nonzero(np.diff(np.sort(values, axis=0), axis=0), axis=0)
+    few = counts <= min(MOST_VALUES, len(values) // LEAST_NODES)
+    few[few] = _agree(values[:, few], classes)
+    return few
