@@ -48,13 +48,13 @@ def describe_leaks(graph: Graph) -> str:
     sizes = np.sort(np.bincount(classes, minlength=2))
     if sizes[-2] < LEAST_NODES or np.count_nonzero(sizes) > MOST_VALUES:
         return ""
-    found = list(dict.fromkeys(_names(graph, rows, classes)))
-    if not found:
+    leaks = list(dict.fromkeys(_names(graph, rows, classes)))
+    if not leaks:
         return ""
-    many = len(found) > 1
-    subject = f"each of the columns {shown(', '.join(found))}" if many else f"column {found[0]}"
+    many = len(leaks) > 1
+    subject = f"each of the columns {shown(', '.join(leaks))}" if many else f"column {leaks[0]}"
     known, it = ("they are", "them") if many else ("it is", "it")
-    cure = f"leave {it} out" if graph.feature_names is None else f"use dataset.ignore=[{','.join(found)}]"
+    cure = f"leave {it} out" if graph.feature_names is None else f"use dataset.ignore=[{','.join(leaks)}]"
     return f"{subject} alone determines the label: unless {known} known when you predict, {cure}"
 
 
@@ -86,9 +86,9 @@ def _dense(features: Features, rows: Ids, columns: Ids) -> Array:  # [len(rows),
     some, number = features[rows], np.full(features.shape[1], -1)
     number[columns] = np.arange(len(columns))
     row, column = np.repeat(np.arange(len(rows)), np.diff(some.csr.indptr)), number[some.csr.indices]
-    kept = column >= 0
+    chosen = column >= 0
     dense = np.zeros((len(rows), len(columns)), features.dtype)
-    dense[row[kept], column[kept]] = some.values[kept]
+    dense[row[chosen], column[chosen]] = some.values[chosen]
     return dense
 
 

@@ -245,16 +245,22 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
         keys_to_try = (keys_to_try[0], _GINE, *keys_to_try[1:])
     if task == "regression":
         keys_to_try = (*({**candidate, "model.dropout": 0} for candidate in keys_to_try[:2]), *keys_to_try)
-    by_type = (_LEARNED_BY_TYPE,) if graph.num_relations > 1 and from_columns else ()
-    first: tuple[Keys, ...] = ()
-    if from_columns and has_few_rows(graph.features):
+    return _with_types(graph, from_columns, keys_to_try)
+
+
+def _with_types(graph: Graph, from_columns: bool, keys_to_try: tuple[Keys, ...]) -> tuple[Keys, ...]:
+    """Adds models of types, and puts learned rows first if few rows are distinct."""
+    relations: tuple[Keys, ...] = _RELATIONS if graph.num_relations > 1 else ()
+    by_type, first = (_LEARNED_BY_TYPE,) * bool(relations), tuple[Keys, ...]()
+    if not from_columns:
+        by_type = ()
+    elif has_few_rows(graph.features):
         first, by_type = (*by_type, _LEARNED), ()
         keys_to_try = tuple(one for one in keys_to_try if one is not _LEARNED)
-    if graph.schema.several:
-        relations = _RELATIONS if graph.num_relations > 1 else ()
-        typed = (*first, *relations, *by_type, *keys_to_try)
-        return tuple(one if "types" in one else {**one, "types": "ignore"} for one in typed)
-    return (*first, *keys_to_try)
+    planned = (*first, *relations, *by_type, *keys_to_try)
+    if not graph.schema.several:
+        return planned
+    return tuple(one if "types" in one else {**one, "types": "ignore"} for one in planned)
 
 
 def run(
