@@ -89,7 +89,10 @@ def test_a_constant_prediction_is_measured(task: NodeTask, labels: Any, figure: 
 
 
 def verdict(best: float, alone: float, **options: Any) -> str:
-    tried = (Trial({"model": "sage"}, best, 1.0, None, 1, 1.0), Trial({"model": "sage"}, alone, 1.0, None, 1, 1.0, baseline=NO_EDGES))
+    tried = (
+        Trial({"model": "sage"}, best, 1.0, None, 1, 1.0),
+        Trial({"model": "sage"}, alone, 1.0, None, 1, 1.0, baseline=NO_EDGES),
+    )
     return Trials(NodeClassification(), "val_accuracy", tried, 2, **options).lines()[-1]
 
 
