@@ -103,6 +103,6 @@ def _agree(values: Array, classes: Ids) -> npt.NDArray[np.bool_]:  # [width]
 def _determine(values: Array, classes: Ids) -> npt.NDArray[np.bool_]:  # [width]
     """Marks the columns that agree with the classes, and have few values."""
     counts = 1 + np.count_nonzero(np.diff(np.sort(values, axis=0), axis=0), axis=0)
-    few = counts <= min(MOST_VALUES, len(values) // LEAST_NODES)
+    few: npt.NDArray[np.bool_] = counts <= min(MOST_VALUES, len(values) // LEAST_NODES)
     few[few] = _agree(values[:, few], classes)
     return few

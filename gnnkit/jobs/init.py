@@ -32,6 +32,7 @@ from gnnkit.prepare.columns import NumericTable, check_texts
 from gnnkit.prepare.inputs import with_names
 from gnnkit.prepare.transform import why_uneven
 from gnnkit.result.result import Result
+from gnnkit.task import NodeTask
 from gnnkit.task.decisions import RARE
 from gnnkit.task.node_classification import ranking_metric
 from gnnkit.utils.documents import parse_yaml, read_yaml
@@ -200,6 +201,7 @@ def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
         planned = (*planned[:2], {**planned[0], "task.class_weights": "balanced"}, *planned[2:])
     tested = trials.run(settings, graphs, fixed, planned, one_way, figure)
     validated = int(np.count_nonzero(graph.labelled & (graph.split == Split.VAL)))
+    assert isinstance(tested.task, NodeTask)
     constant = boosting.measure_constant(tested.task.read(graph), tested.task, tested.figure)
     return replace(tested, constant=constant, num_validated=validated)
 
