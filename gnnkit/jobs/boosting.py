@@ -107,6 +107,8 @@ def boost(graph: Graph, task: NodeTask, figure: str, rows: Floats, seconds: floa
     from threadpoolctl import threadpool_limits
 
     begun, sign = time.monotonic(), -1 if task.is_lower_better(figure) else 1
+    training = rows[graph.labelled & (graph.split == Split.TRAIN)]
+    rows = rows[:, ~np.isnan(training).all(0)]  # scikit-learn refuses columns of training without a value
     tried: list[Boosted] = []
     models = [_Forest(graph, column, figure, seed) for column in range(graph.labels.ndim == 1 or graph.num_classes)]
     for trees in range(_ROUND, _MOST_TREES + 1, _ROUND):
