@@ -21,7 +21,18 @@ from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.leader import LeaderSync
 from gnnkit.utils import ranges
-from gnnkit.utils.ranges import local_path, one_of, parse_scalar, real, share, switch, unknown, unknown_key, whole
+from gnnkit.utils.ranges import (
+    local_path,
+    one_of,
+    parse_scalar,
+    real,
+    share,
+    shown_names,
+    switch,
+    unknown,
+    unknown_key,
+    whole,
+)
 
 
 def refused(call: Callable[[], Any]) -> str:
@@ -199,3 +210,11 @@ def test_a_url_is_no_path(url: str) -> None:
 @pytest.mark.parametrize("path", ["run", "./a:b", "C:/runs", "~/run", "2026-01-01/12:00", "a/s3://b"])
 def test_a_path_is_taken_as_it_is(path: str) -> None:
     assert local_path("output", path) == Path(path)
+
+
+def test_a_list_of_names_is_cut_between_names() -> None:
+    assert shown_names(["a", "b"]) == "a, b"
+    assert shown_names(["1 in column 'games'"] * 3) == "1 in column 'games', 1 in column 'games', ..."
+    assert shown_names(["x" * 70, "b"]) == "x" * 57 + "..."
+    assert shown_names(range(10_000)).endswith(", ...")
+    assert shown_names([]) == ""

@@ -130,9 +130,9 @@ class EdgeFolder(Dataset):
         label: Name of the column `label`.
         ignore: Columns of either table that are not features.
         missing: Words that mark missing values in text, ignoring case and surrounding
-            blanks. They replace the default: `#N/A`, `-`, `<NA>`, `?`, `missing`,
-            `n/a`, `NA`, `nan`, `nil`, `none`, `null` and `unknown`. Empty cells are
-            always missing.
+            blanks. They replace the default: `#N/A`, `-`, `<NA>`, `?`, `\\N`,
+            `missing`, `n/a`, `NA`, `nan`, `nil`, `none`, `null` and `unknown`. Empty
+            cells are always missing.
         duplicates: How to handle edges with the same ends and type. `keep` keeps them
             as parallel edges. `refuse` raises an error. `first` keeps the first row,
             for nodes with the same id too. `sum` and `mean` combine weights and
@@ -249,7 +249,7 @@ class EdgeFolder(Dataset):
             if self.sort_ids:
                 raise UserError("dataset.sort_ids=true needs nodes.csv or nodes.parquet")
             return None
-        nodes = read_table(path, [self.id], self.missing, narrow=True)
+        nodes = read_table(path, [self.id], self.missing, narrow=True, label=self.label)
         if self.num_nodes is not None:
             raise UserError(
                 f"dataset.num_nodes={self.num_nodes}: {path.name} already defines the nodes; remove the key"

@@ -39,7 +39,9 @@ def is_unsupported(path: Path, forms: Sequence[str]) -> bool:
     return form_of(path) not in forms and _UNSUPPORTED.fullmatch(path.name) is not None
 
 
-def read_table(path: Path, ids: Sequence[str], missing: Sequence[str], *, narrow: bool) -> Table:
+def read_table(
+    path: Path, ids: Sequence[str], missing: Sequence[str], *, narrow: bool, label: str | None = None
+) -> Table:
     """Reads a file, or a folder of parts.
 
     Args:
@@ -47,6 +49,7 @@ def read_table(path: Path, ids: Sequence[str], missing: Sequence[str], *, narrow
         ids: Id columns, which are read as text from a CSV.
         missing: Words for missing values.
         narrow: Convert an id column to integers if all its values are numbers.
+        label: Column of labels, whose booleans in a CSV are read as text.
     """
     try:
         if parts_of(path):
@@ -58,7 +61,10 @@ def read_table(path: Path, ids: Sequence[str], missing: Sequence[str], *, narrow
             return Table(
                 path.name, _read_parquet(path) if form == "parquet" else _read_array(path), 0, IGNORE_HINT, missing
             )
-        table = _read_csv(path, dict.fromkeys(ids, pa.string()))
+        types = dict.fromkeys(ids, pa.string())
+        table = _read_csv(path, types)
+        if label in table.column_names and pa.types.is_boolean(table.schema.field(label).type):
+            table = _read_csv(path, types | {label: pa.string()})
         for name in ids if narrow else ():
             if table.column_names.count(name) == 1:
                 table = table.set_column(table.column_names.index(name), name, narrow_text(table.column(name)))

@@ -13,7 +13,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of
 from gnnkit.graph.ids import first_row, is_consecutive
 from gnnkit.graph.index_columns import index_columns
-from gnnkit.graph.missing import MISSING
+from gnnkit.graph.missing import MISSING, quote
 from gnnkit.graph.types import Ids
 from gnnkit.graph.values import ColumnReading, is_text
 from gnnkit.utils.checks import Array
@@ -101,7 +101,7 @@ class ColumnTable:
         """Raises `UserError` for the first bad row, with its value and the reason."""
         rows = np.flatnonzero(bad)
         if len(rows):
-            value = "" if column is None else f"{_as_object(column[int(rows[0])])!r} "
+            value = "" if column is None else f"{quote(_as_object(column[int(rows[0])]))} "
             raise UserError(f"{self._column_place(name)}, row {self._row_number(int(rows[0]))}: {value}{why}")
 
     def _column_place(self, name: str) -> str:

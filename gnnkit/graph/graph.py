@@ -420,8 +420,8 @@ class Graph:
             edge_features: Columns of `edges` like `features`, without missing cells.
                 Default: all other columns.
             missing: Words for missing values in text. Case and surrounding blanks are
-                ignored. Default: `#N/A`, `-`, `<NA>`, `?`, `missing`, `n/a`, `NA`,
-                `nan`, `nil`, `none`, `null`, `unknown`. An empty cell is always
+                ignored. Default: `#N/A`, `-`, `<NA>`, `?`, `\\N`, `missing`, `n/a`,
+                `NA`, `nan`, `nil`, `none`, `null`, `unknown`. An empty cell is always
                 missing.
             duplicates: Treatment of edges with the same ends and type. `keep` keeps
                 them as parallel edges. `refuse` raises `UserError`. `first` keeps the

@@ -14,7 +14,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.id_columns import IdColumns
 from gnnkit.graph.labels import check_signs
-from gnnkit.graph.missing import missing_cells
+from gnnkit.graph.missing import missing_cells, quote
 from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Ids, Labels
 from gnnkit.graph.values import ColumnReading, Survey, is_text
@@ -135,7 +135,7 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
         num_missing, word = num_missing + len(words), word or next(iter(words), None)
     if word is not None:
         warnings.warn(
-            f"column {name!r}: {num_missing:,} nodes have no label, because {word!r} and the like stand for a missing "
+            f"column {name!r}: {num_missing:,} nodes have no label, because {quote(word)} and the like stand for a missing "
             "value, unless missing=[WORD, ...] (dataset.missing) lists other words",
             stacklevel=4,
         )

@@ -13,13 +13,18 @@ import pyarrow.compute as pc
 from gnnkit.errors import UserError
 from gnnkit.utils.ranges import shown
 
-# Compared in lower case, without surrounding blanks.
-MISSING = ("", "#n/a", "-", "<na>", "?", "missing", "n/a", "na", "nan", "nil", "none", "null", "unknown")
+# Compared in lower case, without surrounding blanks. SQL dumps write \N for NULL.
+MISSING = ("", "#n/a", "-", "<na>", "?", "\\n", "missing", "n/a", "na", "nan", "nil", "none", "null", "unknown")
 
 
 def normalize(text: pa.Array) -> pa.Array:
     """Strips surrounding blanks, and converts to lower case."""
     return pc.utf8_lower(pc.utf8_trim_whitespace(text))
+
+
+def quote(cell: object) -> str:
+    """Quotes a cell for a message, with backslashes as in the file."""
+    return repr(cell).replace("\\\\", "\\")
 
 
 def read_missing(key: str, value: object) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.ids import first_row
-from gnnkit.graph.missing import MISSING, missing_cells
+from gnnkit.graph.missing import MISSING, missing_cells, quote
 from gnnkit.graph.types import Ids
 
 MAX_CATEGORIES = 256  # limit of one-hot columns per text column
@@ -280,8 +280,8 @@ class Survey:
         fits = numbers if form == "number" else _are_dates(text)
         if word is not None and fits.any() and 2 * fits.sum() >= len(text):
             raise UserError(
-                f"{self.place} holds {form}s, but {word!r} is neither a {form} nor a word for a missing value: leave a cell "
-                f"without a {form} empty, or add the word to missing{self._hint}"
+                f"{self.place} holds {form}s, but {quote(word)} is neither a {form} nor a word for a missing value: leave a "
+                f"cell without a {form} empty, or list it in missing=[WORD, ...] (dataset.missing){self._hint}"
             )
 
     def _too_many_error(self, names: Sequence[str]) -> UserError:

@@ -23,7 +23,7 @@ from gnnkit.jobs.new_nodes import FeatureCells, NewColumns, NewEdge, NewNode, No
 from gnnkit.prepare.columns import NumericTable, TrainedColumns
 from gnnkit.prepare.inputs import degree_rows
 from gnnkit.prepare.trained import Inputs
-from gnnkit.utils.ranges import shown
+from gnnkit.utils.ranges import shown, shown_names
 
 
 class ExtensibleGraph:
@@ -147,7 +147,7 @@ def _number_of(item: object, what: str, name: str | None, numbers: Mapping[str, 
         expected = shown(", ".join(numbers)) or f"none, because the model reads no {what}s"
         raise UserError(f"{item}: {what} {shown(name)!r} is unknown: expected {expected}")
     if name is None and default is None:
-        raise UserError(f"{item} has no {what}: choose one of {shown(', '.join(numbers))}")
+        raise UserError(f"{item} has no {what}: choose one of {shown_names(numbers)}")
     return default if name is None else numbers[name]  # type: ignore[return-value]
 
 

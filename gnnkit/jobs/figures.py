@@ -194,6 +194,8 @@ def add_figures(run: RankRun, scores: Scores) -> None:
 def _resources(run: RankRun, states: Sequence[WorkerState]) -> Resources:
     """Returns what the run has used, and what was predicted."""
     trained = [parameter.numel() for parameter in run.module.model.parameters() if parameter.requires_grad]
+    if run.module.learned is not None:
+        trained.append(run.worker.shard.num_nodes * run.module.learned.width)
     phases = {**run.job.prepared.seconds, **run.site.seconds}
     predicted, measured = _predicted(run.job.settings.predicted, states, run.site.epoch_seconds[1:])
     return Resources(sum(trained), device_name(run.worker.device), phases, predicted, measured)

@@ -67,7 +67,8 @@ class BestModel:
         """
         self.name, self.patience, self.min_delta, self.section = name, patience, min_delta or 0.0, section
         self.sign, self.latest = -1 if lower_is_better else 1, latest
-        self.best, self.best_epoch, self.waited = -math.inf, 0, 0  # value times the sign; epoch from 1; values since
+        self.best, self.waited = -math.inf, 0  # value times the sign; values since it was first reached
+        self.first_epoch = self.best_epoch = 0  # first and stored epoch with this value, from 1
         self.parameters: dict[str, Tensor] | None = None  # parameters of the best model
         self.stopped: str | None = None  # the reason for early stopping
         self._on_better = on_better
@@ -83,15 +84,17 @@ class BestModel:
         is_better = value > self.best + self.min_delta
         if is_better or (self.latest and value == self.best):
             self.best, self.best_epoch = value, epoch
+            self.first_epoch = epoch if is_better else self.first_epoch
             with module.joint():
                 self.parameters = module.snapshot()
                 if self._on_better is not None:
                     self._on_better(module.model)
         self.waited = 0 if is_better else self.waited + 1
         if self.patience is not None and self.waited >= self.patience:
+            saved = "" if self.best_epoch == self.first_epoch else f"; the saved model is of epoch {self.best_epoch}"
             self.stopped = (
                 f"{self.section}monitor={self.name}: ended after epoch {epoch}, no later value was better than "
-                f"{self.sign * self.best:.4g} of epoch {self.best_epoch} ({self.section}patience={self.patience})"
+                f"{self.sign * self.best:.4g} of epoch {self.first_epoch} ({self.section}patience={self.patience}){saved}"
             )
             if trainer.is_global_zero:
                 print(self.stopped, file=sys.stderr, flush=True)

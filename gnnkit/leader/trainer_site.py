@@ -159,6 +159,7 @@ class TrainerSite(LeaderSite):
             "monitor": rule.name,
             "best": rule.best,
             "best_epoch": rule.best_epoch,
+            "first_epoch": rule.first_epoch,
             "waited": rule.waited,
             "parameters": rule.parameters,
         }
@@ -167,7 +168,7 @@ class TrainerSite(LeaderSite):
         rule = self.rule
         if rule is not None and state.get("monitor") == rule.name:
             rule.best, rule.best_epoch, rule.waited = state["best"], state["best_epoch"], state["waited"]
-            rule.parameters = state["parameters"]
+            rule.first_epoch, rule.parameters = state.get("first_epoch", rule.best_epoch), state["parameters"]
 
 
 def _open_watch(trainer: L.Trainer, folder: Path | None) -> Watch:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, Ids, SparseFeatures
 from gnnkit.utils.checks import Array
-from gnnkit.utils.ranges import shown
+from gnnkit.utils.ranges import shown_names
 
 _MIN_CATEGORIES = 10  # number of values that a text column may have in a graph of any size
 
@@ -86,7 +86,7 @@ def check_texts(graph: Graph, kind: str) -> list[str]:
     texts = [*counts, *edge_counts]
     if texts and kind == "refuse":
         raise UserError(
-            f"features.text=refuse: the columns {shown(', '.join(texts))} hold text: dataset.ignore=[{','.join(texts)}] "
+            f"features.text=refuse: the columns {shown_names(texts)} hold text: dataset.ignore=[{','.join(texts)}] "
             "leaves these out"
         )
     if many:
@@ -162,7 +162,7 @@ class TrainedColumns:
             return
         count = int(np.count_nonzero(rows[:, columns].any(1)))
         subject = f"1 {self.item} has" if count == 1 else f"{count:,} {self.item}s have"
-        line = f"{subject} values of text that the model of {self.folder} has not seen: {shown(', '.join(names))}"
+        line = f"{subject} values of text that the model of {self.folder} has not seen: {shown_names(names)}"
         if self.text == "known":
             raise UserError(
                 f"dataset: {line}: features.text=known refuses these: leave out the {self.item}s, or train again"
@@ -174,11 +174,11 @@ class TrainedColumns:
         missing = [name for name in self.names if name not in names]
         additional = [name for name in names if name not in self.names]
         pairs = [("lacks", missing), ("also has", additional)]
-        if parts := [f"{verb} {shown(', '.join(some))}" for verb, some in pairs if some]:
+        if parts := [f"{verb} {shown_names(some)}" for verb, some in pairs if some]:
             what = "features" if self.item == "node" else "edge features"
             raise UserError(
                 f"dataset {' and '.join(parts)}: the model of {self.folder} reads the columns "
-                f"{shown(', '.join(self.names))} as {what}"
+                f"{shown_names(self.names)} as {what}"
             )
 
     def _cells(self, table: NumericTable, order: Ids) -> Ids | None:  # [k, 2]

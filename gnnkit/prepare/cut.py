@@ -311,7 +311,11 @@ def described(settings: Settings, graph: Graph, quality: Quality, decision: Deci
     texts = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
     if balance["train_nodes"] >= MAX_TRAIN_BALANCE:
         texts += "; partition=hash divides training nodes evenly"
-    lines = [*describe(graph, settings, quality.partition), decision.why, f"max/mean: {texts}"]
+    lines = [
+        *describe(graph, settings, quality.partition),
+        decision.why,
+        *([f"max/mean: {texts}"] if settings.workers > 1 else []),
+    ]
     prepared = _create_facts(graph, quality.partition.grid, quality.neighbours, balance, decision.why, lines)
     return replace(prepared, edge_cut=quality.edge_cut)
 

@@ -25,7 +25,7 @@ from gnnkit.partition.store.manifest import NODE_IDS
 from gnnkit.prepare.rounding import round_features
 from gnnkit.sampler.links import Links
 from gnnkit.utils.checks import Array
-from gnnkit.utils.ranges import shown
+from gnnkit.utils.ranges import shown_names
 from gnnkit.utils.storage import save_array
 
 # Sparse products were measured to be faster up to this density and from this width.
@@ -102,7 +102,7 @@ def check_types(model: str | None, types: Schema) -> None:
         return
     nodes, edges = [name for name, _ in types.node_types], types.edge_types
     parts = [
-        f"{len(names):,} types of {what} ({shown(', '.join(names))})"
+        f"{len(names):,} types of {what} ({shown_names(names)})"
         for what, names in (("nodes", nodes), ("edges", edges))
         if len(names) > 1
     ]

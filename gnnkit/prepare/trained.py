@@ -20,7 +20,7 @@ from gnnkit.prepare.run_partition import resumed_folder
 from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, warn_of_edges
 from gnnkit.result.folder import INPUTS
 from gnnkit.utils.documents import read_object
-from gnnkit.utils.ranges import MAX_COUNT, shown, switch, whole
+from gnnkit.utils.ranges import MAX_COUNT, shown_names, switch, whole
 from gnnkit.utils.storage import write_atomically
 
 _SAMPLE = 1000  # rows sampled from the features
@@ -200,8 +200,8 @@ def _with_labels(graph: Graph, classes: list[str] | None) -> Graph:
     known = graph.labelled & (graph.split == Split.TRAIN)
     if not known.any() or _classes_of(graph) != classes:
         raise UserError(
-            f"label_inputs: the model reads the labels of training nodes, in the classes {shown(', '.join(classes))}, and "
-            f"the graph has {known.sum():,} of these nodes, in the classes {shown(', '.join(_classes_of(graph)))}: give it "
+            f"label_inputs: the model reads the labels of training nodes, in the classes {shown_names(classes)}, and "
+            f"the graph has {known.sum():,} of these nodes, in the classes {shown_names(_classes_of(graph))}: give it "
             "these labels with the split train"
         )
     encoded = (graph.labels[:, None] == np.arange(len(classes))) & known[:, None]
@@ -327,7 +327,7 @@ def _list_unnamed(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
         ("edge features", trained.edge_features, facts.edge_features),
     )
     return [
-        f"columns of {what} have no names here, and are taken in the order of {folder}: {shown(', '.join(names))}"
+        f"columns of {what} have no names here, and are taken in the order of {folder}: {shown_names(names)}"
         for what, names, here in pairs
         if names is not None and here is None
     ]

@@ -15,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, PackedFeatures, SparseFeatures, Split
 from gnnkit.graph.features import normalized
 from gnnkit.prepare.columns import NumericTable, are_numbers
-from gnnkit.utils.ranges import one_of, shown
+from gnnkit.utils.ranges import one_of, shown, shown_names
 from gnnkit.utils.storage import forget_pages, mapped_file
 
 _LARGE = 4.0  # standard deviation of a column, or mean of a constant column, that impairs training
@@ -216,7 +216,7 @@ class Scale:
             f"{counts[column]:,} in column {column if names is None else repr(names[column])}"
             for column in np.flatnonzero(counts)
         ]
-        line = f"values far outside the range of the nodes that train are clipped: {shown(', '.join(columns))}"
+        line = f"values far outside the range of the nodes that train are clipped: {shown_names(columns)}"
         return [f"features: {line}"] if columns else []
 
     def apply_to(self, filled: FilledTable) -> NumericTable:
@@ -481,6 +481,6 @@ def warn_of_edges(graph: Graph) -> list[str]:
     if not (why := scale.why_uneven(rows, are_numbers(table.category_of, table.width))):
         return []
     sizes = np.maximum(np.abs(scale.mean or ()), scale.deviation or ())
-    large = ", ".join(table.column(int(number)) for number in np.flatnonzero(sizes > _LARGE))
-    note = f" (large: {shown(large)})" if large else ""
+    large = [table.column(int(number)) for number in np.flatnonzero(sizes > _LARGE)]
+    note = f" (large: {shown_names(large)})" if large else ""
     return [f"warning: edge features: {why}{note}. Models read them as they are: standardise them in the data"]

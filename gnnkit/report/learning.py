@@ -103,12 +103,17 @@ def _curves(run: RunFiles, name: str, metric: str, names: list[str], best: BestE
     measured = (
         "Mean over the training rows of each epoch, and of each evaluation."
         if metric == "loss"
-        else "Measured at each evaluation, on all nodes of a split."
+        else f"Measured at each evaluation, on all {_rows_of(run)} of a split."
     )
     if best is None:
         return [curves(name, title, measured, drawn)]
     caption = f"{measured} Best {best.name} {best.value:.4g} in epoch {best.epoch:g}{_saved_model(run, best)}."
     return [curves(name, title, caption, drawn, mark=(best.epoch, f"best epoch {best.epoch:g}"))]
+
+
+def _rows_of(run: RunFiles) -> str:
+    """Names what the run's task predicts."""
+    return "edges" if run.result.get("task") == "link_prediction" else "nodes"
 
 
 def _saved_model(run: RunFiles, best: BestEpoch) -> str:

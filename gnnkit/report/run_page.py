@@ -13,6 +13,7 @@ from gnnkit.report.drawing import Figure
 from gnnkit.report.page import PageSection, PageTable, Panel, format_value, render, save
 from gnnkit.report.run import RunFiles, number, numbers
 from gnnkit.report.suggestions import suggestions
+from gnnkit.result.result import without_traffic
 
 MOST_ROWS = 100  # per table
 _KEY = re.compile(r"((?<![\w.])[a-z_]+(?:\.[a-z_]+)*=[\w.\[\],-]*\w\]?|(?<!\w)job=verify)")
@@ -167,7 +168,7 @@ def _layouts(run: RunFiles) -> Iterator[Panel]:
     columns = {title: path for title, path in _LAYOUT.items() if any(_at(layout, path) for layout in layouts.values())}
     rows = [(name, *(_layout_cell(layout, path) for path in columns.values())) for name, layout in layouts.items()]
     reason = str(run.result["why"]) if run.result.get("why") else ""
-    if rows and columns:
+    if len(rows) > 1 and columns:
         table = PageTable(("layout", *columns), rows, sortable=True)
         yield Panel("Layouts that the leader compared", table, reason, wide=True)
     elif reason:
@@ -280,4 +281,4 @@ def _facts(run: RunFiles) -> list[tuple[str, str]]:
 
 def _other_figures(run: RunFiles) -> list[tuple[str, str]]:
     shown = {*SETTINGS, "versions", "command", "why", "confusion", "per_class", "thresholds", "phases"}
-    return [(name, format_value(value)) for name, value in run.result.items() if name not in shown]
+    return [(name, format_value(value)) for name, value in without_traffic(run.result).items() if name not in shown]

@@ -91,7 +91,7 @@ class Load(FigureTopic):
 class Resources(FigureTopic):
     """What the run has used."""
 
-    num_parameters: int  # trained ones, without learned input rows
+    num_parameters: int  # trained ones, learned input rows included
     device: str
     phases: Mapping[str, float]  # seconds
     predicted: Mapping[str, Any] | None  # None: nothing was planned

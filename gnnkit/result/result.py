@@ -132,11 +132,18 @@ class Result(Mapping[str, Any]):
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         """Yields the name and text of each displayed figure."""
-        for name, value in self.figures.items():
+        for name, value in without_traffic(self.figures).items():
             parts = value.items() if isinstance(value, Mapping) else [("", value)]
             shown = [f"{key} {spelt(part)}".strip() for key, part in parts if part not in (None, [])]
             if shown and name not in _NOT_SHOWN:
                 yield name, "  ".join(shown)
+
+
+def without_traffic(figures: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Leaves out the traffic between ranks if there is one rank."""
+    if figures.get("world_size") != 1:
+        return figures
+    return {name: value for name, value in figures.items() if not name.startswith(("words_", "bytes_sent"))}
 
 
 def versions() -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from gnnkit.errors import UserError
-from gnnkit.utils.ranges import shown, whole
+from gnnkit.utils.ranges import shown, shown_names, whole
 
 MAX_FANOUT = 2**31 - 1
 MAX_HOPS = 1000
@@ -95,7 +95,7 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
         for name in self.by_relation:
             if name not in relations:
                 raise UserError(
-                    f"{KEY}.{name} is not a relation of the graph: expected {DEFAULT} or one of {shown(', '.join(relations))}"
+                    f"{KEY}.{name} is not a relation of the graph: expected {DEFAULT} or one of {shown_names(relations)}"
                 )
         lists = [self.of(name) for name in relations]
         return [[fanouts[hop] for fanouts in lists] for hop in range(self.num_hops)]

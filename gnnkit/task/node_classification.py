@@ -18,7 +18,7 @@ from gnnkit.task.base import LabelFacts, PredictionColumns, f1, macro, rows_of
 from gnnkit.task.classes import AUTO, ClassTask, areas_of_all
 from gnnkit.task.decisions import RARE
 from gnnkit.utils.checks import Array
-from gnnkit.utils.ranges import real, shown
+from gnnkit.utils.ranges import real, shown, shown_names
 
 BALANCED = "balanced"
 AVERAGE_PRECISION = "average_precision"
@@ -135,7 +135,7 @@ class NodeClassification(ClassTask):
             return []
         return [
             (
-                f"labels: no training node has the class {shown(', '.join(absent))} ({len(absent)} of {len(counts)} classes): the "
+                f"labels: no training node has the class {shown_names(absent)} ({len(absent)} of {len(counts)} classes): the "
                 "model cannot learn to predict it"
             )
         ]
@@ -150,7 +150,7 @@ class NodeClassification(ClassTask):
 
     def _wrong_length(self, num_classes: int, names: Sequence[str] = ()) -> str:
         assert isinstance(self.class_weights, tuple)
-        class_list = f" ({shown(', '.join(names))})" if names else ""
+        class_list = f" ({shown_names(names)})" if names else ""
         return (
             f"task.class_weights={shown(list(self.class_weights))} has {len(self.class_weights)} numbers, expected one "
             f"for each of {num_classes} classes{class_list}"

@@ -96,6 +96,7 @@ class Monitor(BestModel):
             "name": self.name,
             "best": best,
             "best_epoch": self.best_epoch,
+            "first_epoch": self.first_epoch,
             "waited": self.waited,
             "rows": comm.all_reduce(rows),
             "parameters": self.parameters,
@@ -112,6 +113,7 @@ class Monitor(BestModel):
             return
         self.best = -math.inf if state["best"] is None else state["best"]
         self.best_epoch, self.waited, self.parameters = state["best_epoch"], state["waited"], state["parameters"]
+        self.first_epoch = state.get("first_epoch", self.best_epoch)  # earlier checkpoints have none
         rows: Tensor = state["rows"]
         if rank < len(rows):  # within an epoch, the number of workers is unchanged
             self.rows = rows[rank].clone()

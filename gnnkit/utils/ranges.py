@@ -89,6 +89,13 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def shown_names(names: Iterable[object]) -> str:
+    """Lists names in at most 60 characters, without those that do not fit."""
+    words = [*map(str, names)]
+    lists = (words[:count] + ["..."] * (count < len(words)) for count in range(min(len(words), 30), 0, -1))
+    return next((text for some in lists if len(text := one_line(", ".join(some))) <= 60), shown(", ".join(words)))
+
+
 def whole(
     name: str, value: object, low: int | None = None, high: int | None = None, *, what: str = "a whole number"
 ) -> int:

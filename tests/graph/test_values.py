@@ -218,7 +218,6 @@ def test_text_of_two_meanings_is_refused(reader: str, cells: list[str], message:
         (["0.5", "1.5", "?", "2"], [0.5, 1.5, np.nan, 2], None),
         (["1", "0", "x", "1"], [1, 0, 2, 1], ("0", "1", "x")),
         (["u ", "u", "v", " v"], [0, 0, 1, 1], ("u", "v")),
-        ([True, False, True, True], [1, 0, 1, 1], ("false", "true")),
         ([None, None, None, None], [-1, -1, -1, -1], None),
     ],
 )
@@ -228,6 +227,30 @@ def test_labels_are_classes_names_or_numbers(
     graph = read(reader, tmp_path, {"label": labels})
     np.testing.assert_array_equal(graph.labels, numbers)
     assert graph.class_names == names
+
+
+@pytest.mark.parametrize("reader", ["csv", "import of csv"])
+@pytest.mark.parametrize("names", [("False", "True"), ("FALSE", "TRUE"), ("false", "true")])
+def test_boolean_labels_of_text_files_keep_their_case(reader: str, names: tuple[str, str], tmp_path: Path) -> None:
+    graph = read(reader, tmp_path, {"label": [names[1], names[0], "", names[1]]})
+    assert graph.labels.tolist() == [1, 0, -1, 1]
+    assert graph.class_names == names
+
+
+@pytest.mark.parametrize("reader", ["pandas", "parquet", "import of parquet"])
+def test_booleans_become_classes_in_lower_case(reader: str, tmp_path: Path) -> None:
+    graph = read(reader, tmp_path, {"label": [True, False, True, True]})
+    assert graph.labels.tolist() == [1, 0, 1, 1]
+    assert graph.class_names == ("false", "true")
+
+
+@pytest.mark.parametrize("reader", ["csv", "import of csv"])
+def test_messages_print_cells_as_in_the_file(reader: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"column 'a', row 1: '\\N' stands for a missing value"):
+        read(reader, tmp_path, {}, {"a": ["1", r"\N", "3", "4"]})
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match=r"but '\\X' is neither a number .*missing=\[WORD, ...\] \(dataset.missing\)"):
+        read(reader, tmp_path / "other", {"a": ["1", r"\X", "3", "4"]})
 
 
 @every_reader

@@ -29,6 +29,7 @@ from gnnkit.report.page import PageTable, asset, svg_file
 from gnnkit.report.partition import drawings as partition_drawings
 from gnnkit.report.run import RunFiles
 from gnnkit.report.suggestions import suggestions
+from gnnkit.result.result import Result
 from tests.report.folders import HOSTILE, run_folder
 
 
@@ -278,6 +279,28 @@ def test_suggestions_follow_from_the_figures(tmp_path: Path) -> None:
     short = said("short", phases={"training": 0.6})
     assert "overfits" in short
     assert not any(text in short for text in ("Exchange", "mean work", "computed slower")), "speed pays on long runs"
+
+
+def test_a_best_epoch_at_the_end_suggests_more_epochs(tmp_path: Path) -> None:
+    def advice(name: str, **result: Any) -> str:
+        folder = run_folder(tmp_path / name, best_figure="val_mrr", best_value=0.5, **result)
+        (folder / "config.yaml").write_text("trainer: {max_epochs: 150}")
+        return "\n".join(suggestions(read_run(folder)))
+
+    assert "val_mrr was best in epoch 140 of 150: more epochs may help, trainer.max_epochs=300." in advice(
+        "late", best_epoch=140
+    )
+    assert "max_epochs" not in advice("early", best_epoch=130)
+    assert "max_epochs" not in advice("ended", best_epoch=140, stopped="trainer.monitor=val_mrr: ended")
+
+
+def test_one_worker_has_no_traffic_and_no_other_layouts(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "one", world_size=1, words_gathered=0, bytes_sent=0, task="link_prediction")
+    text = write(read_run(folder), folder).read_text(encoding="utf-8")
+    assert "words_gathered" not in text
+    assert "on all edges of a split" in text
+    assert "words_gathered" not in Result("train", {"world_size": 1, "words_gathered": 0}).table()
+    assert "words_gathered" in Result("train", {"world_size": 2, "words_gathered": 0}).table()
 
 
 def test_what_was_tried_already_is_not_suggested(tmp_path: Path) -> None:

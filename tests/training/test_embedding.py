@@ -289,7 +289,9 @@ def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(tmp_path: Path, str
     keys: dict[str, Any] = {"strategy": strategy, "workers": 2, "inputs": "learned", "embedding": 3}
     job(tmp_path / "whole", **keys)
 
-    job(tmp_path / "half", trainer={"max_epochs": 1}, **keys)
+    half = job(tmp_path / "half", trainer={"max_epochs": 1}, **keys)
+    parameters = gnnkit.load(tmp_path / "half").parameters()
+    assert half["num_parameters"] == sum(p.numel() for p in parameters) + 3 * GRAPH.num_nodes
     job(tmp_path / "rest", trainer={"resume": str(tmp_path / "half")}, **keys)
     whole, rest = (np.load(tmp_path / name / "embedding.npy") for name in ("whole", "rest"))
     assert whole.shape == (GRAPH.num_nodes, 3)

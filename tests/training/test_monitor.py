@@ -53,6 +53,10 @@ def test_the_latest_of_equal_values_is_kept_without_more_patience() -> None:
     rule = Monitor("val_accuracy", 2, latest=True)
     assert looks(rule, [0.5, 0.7, 0.7, 0.7]) == 4
     assert (rule.best, rule.best_epoch) == (0.7, 4)
+    assert rule.stopped == (
+        "trainer.monitor=val_accuracy: ended after epoch 4, no later value was better than 0.7 of epoch 2 "
+        "(trainer.patience=2); the saved model is of epoch 4"
+    )
     first = Monitor("val_accuracy", 2)
     assert looks(first, [0.5, 0.7, 0.7, 0.7]) == 4
     assert first.best_epoch == 2
@@ -334,6 +338,7 @@ def test_a_worker_that_is_new_counts_from_0_and_keeps_the_best_model() -> None:
         "name": "train_loss",
         "best": -0.5,
         "best_epoch": 3,
+        "first_epoch": 2,
         "waited": 1,
         "rows": torch.ones(2, 2),
         "parameters": None,
@@ -342,7 +347,7 @@ def test_a_worker_that_is_new_counts_from_0_and_keeps_the_best_model() -> None:
     for rank in (1, 2):
         monitor = Monitor("train_loss", 2, 0.0)
         monitor.restore(saved, rank)
-        assert (monitor.best, monitor.best_epoch, monitor.waited) == (-0.5, 3, 1)
+        assert (monitor.best, monitor.best_epoch, monitor.first_epoch, monitor.waited) == (-0.5, 3, 2, 1)
         monitor.take_best(None)  # no model is kept: nothing is changed
         rows.append(monitor.rows.tolist())
     assert rows == [[1, 1], [0, 0]]

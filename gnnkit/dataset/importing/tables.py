@@ -380,6 +380,8 @@ class TablePieces(GraphPieces):
 def labels_of(source: Source, name: str) -> tuple[Labels, list[str] | None]:
     """Reads a label column, and class names, like `read_labels`."""
     kind = _plain_type(source, name)
+    if isinstance(source, CsvSource) and pa.types.is_boolean(kind):
+        kind = pa.string()  # class names are the cells' text
     return read_labels(lambda: source.pieces(_PIECE, [name], {name: kind}), name)
 
 

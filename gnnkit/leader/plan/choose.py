@@ -128,6 +128,8 @@ class Decision:
         if settings.decided is not None:
             return cls(chosen.nodes.name, settings.decided["why"], settings.decided["layouts"])
         layouts: dict[str, LayoutSummary] = {"chosen": _figures(quality)}
+        if settings.workers == 1:
+            return cls(chosen.nodes.name, "workers=1: the graph is not divided", {**layouts})
         if compares and graph.num_edges <= COMPARED_EDGES:
             cutter = Cutter(graph, settings.workers)
             cutter.reuse(chosen, quality.partition)
