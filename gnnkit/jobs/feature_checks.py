@@ -12,11 +12,10 @@ from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
 
 FEW_ROWS = 0.01  # distinct feature rows per node below which they hardly distinguish nodes
-MOST_VALUES, LEAST_NODES = (
-    20,
-    10,
-)  # of a column that may determine the label; training nodes per value, and in 2 classes
-_SCREENED, _BLOCK = 50, 256  # training nodes per class that exclude most columns; columns compared at once
+MOST_VALUES = 20  # of a column that may determine the label
+LEAST_NODES = 10  # training nodes of each value of such a column, and of two classes
+_SCREENED = 50  # training nodes per class that exclude most columns
+_BLOCK = 256  # columns compared at once
 _NUMBERS = 1 << 22  # dense numbers at once
 
 
