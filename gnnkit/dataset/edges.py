@@ -363,7 +363,9 @@ class EdgeFolder(Dataset):
             rows, missing = (None, None) if array is None else replace_nan(array)
             return rows, None, None, missing
         if array is not None:
-            raise UserError(f"features.npy and {nodes.name} both hold features")
+            raise UserError(
+                f"features.npy and {nodes.name} both hold features: remove one, or list columns in dataset.ignore"
+            )
         rows, missing = nodes.cells(columns)
         return rows, nodes.column_names(columns), nodes.category_of(columns), missing
 

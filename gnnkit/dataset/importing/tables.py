@@ -256,7 +256,9 @@ class NodeTable:
         """The feature columns."""
         columns = [name for name in self.source.kept if name not in self._folder.known_node_columns]
         if columns and (self._folder.root / "features.npy").exists():
-            raise UserError(f"features.npy and {self.source.title} both hold features")
+            raise UserError(
+                f"features.npy and {self.source.title} both hold features: remove one, or list columns in dataset.ignore"
+            )
         return Cells(self.source, columns) if columns else None
 
 
