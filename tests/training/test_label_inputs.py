@@ -14,7 +14,8 @@ import gnnkit
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
-from gnnkit.jobs.served import _Base, read_settings
+from gnnkit.jobs.extensible import check_inputs
+from gnnkit.jobs.served import read_settings
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.prepare.trained import Inputs
 from gnnkit.strategy import Batch, Worker
@@ -129,7 +130,7 @@ def test_trained_models_read_labels_wherever_they_predict(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="export: the model reads labels"):
         gnnkit.export(run, tmp_path / "net.pt2")
     with pytest.raises(UserError, match="label_inputs: a request has no labels"):
-        _Base(graph, read_settings(run, ["dataset"]), passed=True)
+        check_inputs(read_settings(run, ["dataset"]))
 
 
 def test_columns_are_those_of_training_labels() -> None:
