@@ -22,7 +22,6 @@ _DEFAULT_MODEL, _TYPED_MODEL = "gcn", "rgat"  # as chosen by job=init
 _OF_MODEL = {"model", "experiment", "checkpoint"}  # keys that determine the model
 __all__ = ["Result", "UserError", "explain", "export", "load", "predict", "serve", "train"]
 
-
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

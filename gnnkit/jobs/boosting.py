@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gnnkit.comm.threads import Threads
 from gnnkit.graph import SPLITS, Floats, Graph, Split
 from gnnkit.task import LabelFacts, NodeTask
 from gnnkit.task.node_classification import uneven_shares
@@ -185,13 +186,10 @@ def measure_constant(graph: Graph, task: NodeTask, name: str) -> float | None:
         task: Measures predictions.
         name: The metric, such as `val_accuracy`.
     """
-    known = graph.labels[graph.labelled & (graph.split == Split.TRAIN)]
-    if not len(known):
+    labels = torch.from_numpy(graph.labels[graph.labelled & (graph.split == Split.TRAIN)])
+    if not len(labels):
         return None
-    if known.dtype.kind == "f":
-        constant = np.nanmean(known.reshape(len(known), -1), 0)
-    elif known.ndim == 1:
-        constant = np.bincount(known, minlength=graph.num_classes).astype(np.float64)
-    else:
-        constant = known.mean(0) - 0.5
-    return measure(graph, task, torch.from_numpy(np.tile(constant, (graph.num_nodes, 1))), name)
+    are_classes = labels.ndim == 1 and not labels.is_floating_point()
+    comm = Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0)  # alone, so nothing waits
+    constant = task.constant(labels, graph.num_classes if are_classes else labels[0].numel(), comm)
+    return None if constant is None else measure(graph, task, constant.expand(graph.num_nodes, -1), name)

@@ -23,6 +23,7 @@ from gnnkit.jobs.new_nodes import FeatureCells, NewColumns, NewEdge, NewNode, No
 from gnnkit.prepare.columns import NumericTable, TrainedColumns
 from gnnkit.prepare.inputs import degree_rows
 from gnnkit.prepare.trained import Inputs
+from gnnkit.sampler.links import pairs_of
 from gnnkit.utils.ranges import shown, shown_names
 
 
@@ -144,7 +145,7 @@ def _number(node: NodeId, place: Mapping[NodeId, int], new: Mapping[NodeId, int]
 def _number_of(item: object, what: str, name: str | None, numbers: Mapping[str, int], default: int | None) -> int:
     """Numbers a type or relation. Raises `UserError` for unknown and missing names."""
     if name is not None and name not in numbers:
-        expected = shown(", ".join(numbers)) or f"none, because the model reads no {what}s"
+        expected = shown_names(numbers) or f"none, because the model reads no {what}s"
         raise UserError(f"{item}: {what} {shown(name)!r} is unknown: expected {expected}")
     if name is None and default is None:
         raise UserError(f"{item} has no {what}: choose one of {shown_names(numbers)}")
@@ -251,8 +252,7 @@ def _joined_types(graph: Graph) -> set[tuple[int, str, str]]:
         return set()
     if graph.relations is not None:
         return {(number, one.source, one.destination) for number, one in enumerate(graph.relations)}
-    nodes = graph.csc.indices, np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
-    src, dst = (types_of_nodes(end, graph.schema.type_sizes) for end in nodes)
+    src, dst = (types_of_nodes(end, graph.schema.type_sizes) for end in pairs_of(graph.csc).T)
     relations = np.zeros_like(src) if graph.edge_types is None else graph.edge_types.astype(np.int64)
     codes = np.unique((relations * len(names) + src) * len(names) + dst).tolist()
     triples = ((code // len(names), code % len(names)) for code in codes)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gnnkit.graph import Features, Graph, Ids, SparseFeatures, Split
 from gnnkit.utils.checks import Array
-from gnnkit.utils.ranges import shown
+from gnnkit.utils.ranges import shown_names
 
 FEW_ROWS = 0.01  # distinct feature rows per node below which they hardly distinguish nodes
 MOST_VALUES = 20  # of a column that may determine the label
@@ -51,7 +51,7 @@ def describe_leaks(graph: Graph) -> str:
     if not leaks:
         return ""
     many = len(leaks) > 1
-    subject = f"each of the columns {shown(', '.join(leaks))}" if many else f"column {leaks[0]}"
+    subject = f"each of the columns {shown_names(leaks)}" if many else f"column {leaks[0]}"
     known, it = ("they are", "them") if many else ("it is", "it")
     cure = f"leave {it} out" if graph.feature_names is None else f"use dataset.ignore=[{','.join(leaks)}]"
     return f"{subject} alone determines the label: unless {known} known when you predict, {cure}"

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gnnkit.comm import Communicator
 from gnnkit.graph import SPLITS, Graph
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
@@ -306,7 +307,7 @@ class NodeTask(Task):
         """The metrics of `figures` that are compared with the baseline of `chance`."""
         return self.metrics[:1]
 
-    def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor | None:  # [width]
+    def constant(self, labels: Tensor, width: int, comm: Communicator) -> Tensor | None:  # [width]
         """Returns the best constant prediction's outputs. Collective.
 
         Default: None, which disables the baseline.
@@ -314,12 +315,13 @@ class NodeTask(Task):
         Args:
             labels: [k, ...] labels of this rank's rows.
             width: Output width.
+            comm: The ranks.
         """
         return None
 
     def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         rows, labels = rows_of("train", outputs, worker)
-        constant = self.constant(labels, rows.shape[1], worker)
+        constant = self.constant(labels, rows.shape[1], worker.comm)
         if constant is None:
             return {}
         counts = self.counts(constant.expand(len(rows), -1), labels).to(torch.float64)

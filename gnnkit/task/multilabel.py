@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.strategy import Worker
@@ -52,9 +53,9 @@ class Multilabel(ClassTask):
     def judged(self) -> tuple[str, ...]:
         return ("micro_f1",)
 
-    def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor:
+    def constant(self, labels: Tensor, width: int, comm: Communicator) -> Tensor:
         sums = torch.cat([labels.to(torch.float64).sum(0), labels.new_tensor([len(labels)], dtype=torch.float64)])
-        totals = worker.comm.all_reduce(sums)
+        totals = comm.all_reduce(sums)
         return totals[:-1] / totals[-1].clamp(min=1) - 0.5
 
     def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.strategy import Worker
@@ -178,8 +179,8 @@ class NodeClassification(ClassTask):
         """
         return f"val_{self._ranking or self.judged[0]}"
 
-    def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor:
-        return worker.comm.all_reduce(torch.bincount(labels, minlength=width).to(torch.float64))
+    def constant(self, labels: Tensor, width: int, comm: Communicator) -> Tensor:
+        return comm.all_reduce(torch.bincount(labels, minlength=width).to(torch.float64))
 
     def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         areas = {"train_roc_auc": 0.5} if outputs.shape[1] == 2 else {}  # accuracy says little for rare classes

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.strategy import Worker
@@ -88,10 +89,10 @@ class Regression(NodeTask):
     def judged(self) -> tuple[str, ...]:
         return ("rmse",) if self.loss == "squared" else ("mae",)
 
-    def constant(self, labels: Tensor, width: int, worker: Worker) -> Tensor:
+    def constant(self, labels: Tensor, width: int, comm: Communicator) -> Tensor:
         rows = labels.to(torch.float64).reshape(len(labels), width)
         sums = torch.cat([rows.nansum(0), (~rows.isnan()).sum(0)])
-        total, known = worker.comm.all_reduce(sums).chunk(2)
+        total, known = comm.all_reduce(sums).chunk(2)
         mean, deviation = self._scale(total)
         return (total / known.clamp(min=1) - mean) / deviation
 

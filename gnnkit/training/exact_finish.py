@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gnnkit.comm.average import from_vector, to_vector, weighted_mean
-from gnnkit.task.base import Task, rows_of
+from gnnkit.task.base import Task
 from gnnkit.training import chance
 from gnnkit.training.gradient_check import GradientCheck
 from gnnkit.utils.documents import Json
@@ -123,20 +123,23 @@ class ExactFinish:
         if not self.losses and rows:
             self.losses.append([0, total / rows])
 
-    def look(self, module: TrainingModule, outputs: Tensor, measured: Mapping[str, float]) -> None:
+    def look(
+        self, module: TrainingModule, outputs: Tensor, losses: Tensor | None, measured: Mapping[str, float]
+    ) -> None:
         """Starts the exact steps if the joint model has a problem. Collective.
 
         Args:
             module: This rank's module, after a step.
             outputs: [num_owned, width] the joint model's outputs for this rank's nodes.
+            losses: [k] its losses of this rank's training rows. None: unknown.
             measured: Its metrics, equal on all ranks.
         """
         if self.begun or self.problem is not None:
             return
         task, worker = module.task, module.worker
         following, skill, problem = module.current_epoch + 1, 1.0, None
-        if worker.links is None:
-            problem = self._look_at_loss(module, task.losses(*rows_of("train", outputs, worker)))
+        if losses is not None:
+            problem = self._look_at_loss(module, losses)
         if following >= self.first:
             return
         if math.isfinite(latest := measured.get(task.progress, math.nan)):

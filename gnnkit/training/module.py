@@ -395,13 +395,15 @@ class TrainingModule(hooks.OwnHooks):
         def read(outputs: Tensor, worker: Worker) -> dict[str, float]:
             if user_step is not None:
                 self._take_own_step(user_step, *rows_of(split, outputs, worker))
-            if split == "val" and self.drifts and worker.links is None:
-                self.joint_loss.look(self, self.task.losses(*rows_of("train", outputs, worker)))
             if split != "val":
                 return {}
+            reads_loss = worker.links is None and (self.drifts or self.exact_finish is not None)
+            losses = self.task.losses(*rows_of("train", outputs, worker)) if reads_loss else None
+            if self.drifts and losses is not None:
+                self.joint_loss.look(self, losses)
             measured = self.task.measure_progress(outputs, worker)
             if self.exact_finish is not None:
-                self.exact_finish.look(self, outputs, measured)
+                self.exact_finish.look(self, outputs, losses, measured)
             self._judge(measured, outputs)
             return measured
 

@@ -268,9 +268,9 @@ def look(finish: ExactFinish, epoch: int, value: float, *, lower: bool = False, 
         least_skill=0.1,
         without_learning="the mean",
     )
-    worker = SimpleNamespace(comm=SimpleNamespace(rank=1), links=())
+    worker = SimpleNamespace(comm=SimpleNamespace(rank=1))
     module = SimpleNamespace(task=task, worker=worker, current_epoch=epoch)
-    finish.look(module, torch.empty(0), {"val_x": value, "train_x": train})  # type: ignore[arg-type]
+    finish.look(module, torch.empty(0), None, {"val_x": value, "train_x": train})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
