@@ -369,8 +369,6 @@ def _choose_keys(graph: Graph | None, overrides: Sequence[str]) -> list[str]:
             keys["write"] = [name for name in keys["write"] if name != "vectors"]
         if values.get("strategy") == "auto":
             del values["strategy"]
-        elif values.get("strategy") != keys.get("strategy"):  # others may predict all edges
-            keys.pop("task.supervision_share", None)
     return config.as_overrides({key: value for key, value in keys.items() if key not in values}) or [
         f"model={_TYPED_MODEL}"
     ]

@@ -354,8 +354,6 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
         yield KeyChoice("model.num_layers", 2, "more rank worse for nodes with few edges")
         if graph.num_relations > 1:
             yield KeyChoice("model.inverse", False, "the graph has the reverse of each edge")
-        if small:
-            yield KeyChoice("task.supervision_share", 0.5, "of the edges in each epoch. The others pass messages")
         return
     types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
     if small and graph.num_relations > 1 and graph.labelled.any():
