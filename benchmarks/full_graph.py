@@ -174,7 +174,7 @@ def compare(options: argparse.Namespace, name: str, folder: Path, threads: int) 
             for label, turns in found.items():
                 print(f"  {model:5} {label:16} {turns.columns(TIMES)} {turns.seconds / ours:7.2f}x", flush=True)
             answer = started[CONTENDERS[0].label].ask(method="shares", first=2, count=options.epochs, **request)
-            print(f"  {model:5} {'shares':16} {spelt(answer['parts'])}", flush=True)
+            print(f"  {model:5} {'shares':16} {format_shares(answer['parts'])}", flush=True)
 
 
 def request_of(options: argparse.Namespace, folder: Path, threads: int, model: str) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def request_of(options: argparse.Namespace, folder: Path, threads: int, model: s
     }
 
 
-def spelt(epochs: Sequence[Mapping[str, float]]) -> str:
+def format_shares(epochs: Sequence[Mapping[str, float]]) -> str:
     """Returns the shares of the fastest epoch."""
     parts = min(epochs, key=lambda parts: sum(parts.values()))
     total = sum(parts.values())

@@ -179,8 +179,10 @@ def measure(name: str, graph: Graph, options: argparse.Namespace, comm: Communic
     for each, seconds in best.items():
         print(f"  {each:14} {MILLISECONDS * seconds:10.1f} ms an epoch {seconds / best['gnnkit']:8.2f}x", flush=True)
     parts = by_turns(layer(graph, engine, options.width), options.rounds)
-    spelt = "  ".join(f"{each} {MILLISECONDS * seconds:.1f} ms" for each, seconds in parts.items())
-    print(f"  {spelt}  layer / (sum + products) {parts['layer'] / (parts['sum'] + parts['products']):.2f}", flush=True)
+    formatted = "  ".join(f"{each} {MILLISECONDS * seconds:.1f} ms" for each, seconds in parts.items())
+    print(
+        f"  {formatted}  layer / (sum + products) {parts['layer'] / (parts['sum'] + parts['products']):.2f}", flush=True
+    )
 
 
 def main() -> None:

@@ -320,7 +320,7 @@ def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Returns a Markdown table."""
     widths = [max(len(line[column]) for line in (head, *lines)) for column in range(len(head))]
 
-    def spelt(line: Sequence[str]) -> str:
+    def format_row(line: Sequence[str]) -> str:
         return "| " + " | ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)) + " |"
 
-    return "\n".join([spelt(head), spelt(["-" * width for width in widths]), *map(spelt, lines)])
+    return "\n".join([format_row(head), format_row(["-" * width for width in widths]), *map(format_row, lines)])

@@ -89,18 +89,18 @@ def train(
         names, objects[kind] = _apart(parts)
         if names or objects[kind]:
             chosen[kind] = names
-    spelt = _with_defaults([*config.as_overrides(chosen), *overrides], has_graph=graph is not None)
-    return _start(spelt, graph, None if named else model, folder, objects, chooses_model=chooses_model)
+    assigned = _with_defaults([*config.as_overrides(chosen), *overrides], has_graph=graph is not None)
+    return _start(assigned, graph, None if named else model, folder, objects, chooses_model=chooses_model)
 
 
-def _with_defaults(spelt: list[str], *, has_graph: bool) -> list[str]:
+def _with_defaults(assigned: list[str], *, has_graph: bool) -> list[str]:
     """Adds `strategy=auto` and `workers=auto` where keys leave them open."""
     from gnnkit import config
 
-    known = {config.key_of(text) for text in spelt}
+    known = {config.key_of(text) for text in assigned}
     workers = [] if known & _OF_WORKERS or not has_graph else ["workers=auto"]
     strategy = [] if known & {"strategy", config.EXPERIMENT} else ["strategy=auto"]
-    return [*workers, *strategy, *spelt]
+    return [*workers, *strategy, *assigned]
 
 
 def predict(

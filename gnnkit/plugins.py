@@ -215,7 +215,7 @@ def check_arguments(
         if key not in accepted and not takes_any:
             raise unknown_key(f"{section}.{key}", [f"{section}.{name}" for name in accepted])
         if key in hints and not _fits(value, hints[key]):
-            raise UserError(f"{_key(section, key)}={shown(value)} must be {_spelt(hints[key])}")
+            raise UserError(f"{_key(section, key)}={shown(value)} must be {_describe_annotation(hints[key])}")
     for key, parameter in accepted.items():
         if parameter.default is parameter.empty and key not in arguments:
             name = _key(section, key)
@@ -320,15 +320,15 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) if hint in (bool, types.NoneType) else True
 
 
-def _spelt(hint: Any) -> str:
+def _describe_annotation(hint: Any) -> str:
     """Describes a simple annotation."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return " or ".join(map(str, inner))
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(map(_spelt, inner))
+        return " or ".join(map(_describe_annotation, inner))
     if origin in (list, Sequence):
-        return f"a list, each entry {_spelt(inner[0])}"
+        return f"a list, each entry {_describe_annotation(inner[0])}"
     return _WORDS.get(hint, str(getattr(hint, "__name__", hint)))
 
 

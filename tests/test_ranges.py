@@ -64,8 +64,8 @@ def test_text_that_spells_a_number_is_told_apart() -> None:
 
 
 def test_text_that_spells_a_number_or_a_switch_is_read_and_no_other() -> None:
-    spelt = ["3", "-3", "0.5", "1e-4", "2E3", "true", "false"]
-    assert [parse_scalar(text) for text in spelt] == [3, -3, 0.5, 1e-4, 2000.0, True, False]
+    words = ["3", "-3", "0.5", "1e-4", "2E3", "true", "false"]
+    assert [parse_scalar(text) for text in words] == [3, -3, 0.5, 1e-4, 2000.0, True, False]
     assert type(parse_scalar("3")) is int
     for other in (
         "",

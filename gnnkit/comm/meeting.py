@@ -133,7 +133,9 @@ class ThreadGroup:
             rank: The calling rank of the run.
         """
         if any(self.calls[rank] != self.calls[self.near[0]] for rank in self.near):
-            calls = ", ".join(f"rank {self.ranks[rank]} in {_spelt(self.calls[rank] or ())}" for rank in self.near)
+            calls = ", ".join(
+                f"rank {self.ranks[rank]} in {_format_call(self.calls[rank] or ())}" for rank in self.near
+            )
             raise MismatchedCollectives(f"rank {rank}: ranks are in different collectives ({calls}): {SAME_CALLS}")
 
     def _lost(self) -> int | None:
@@ -158,6 +160,6 @@ def named(ranks: Iterable[int] | Sequence[int]) -> str:
     return ", ".join(f"rank {rank}" for rank in ranks)
 
 
-def _spelt(call: Call) -> str:
+def _format_call(call: Call) -> str:
     name, *rest = call
     return f"{name}{rest}" if rest else f"{name}"

@@ -510,9 +510,9 @@ def _as_script(choices: list[KeyChoice]) -> str:
     model: dict[str, Any] = {"hidden": 64, "num_layers": 2, "dropout": 0.5, **nested.pop("model", {})}
     hidden = 64 if model["name"] == "gat" else model["hidden"]
     arguments = {**{name: _argument(values) for name, values in nested.items()}, **plain}
-    spelt = [f"{name}={value!r}," for name, value in arguments.items()]
+    lines = [f"{name}={value!r}," for name, value in arguments.items()]
     return _SCRIPT.format(
-        arguments=textwrap.indent("\n".join([*spelt, "model=Model,"]), "    "),
+        arguments=textwrap.indent("\n".join([*lines, "model=Model,"]), "    "),
         num_layers=model["num_layers"],
         hidden=hidden,
         dropout=min(model["dropout"], 0.5),

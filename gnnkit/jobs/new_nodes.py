@@ -113,9 +113,9 @@ class NewColumns:
 
     def _category(self, item: str, text: str, cell: FeatureCell) -> str | None:
         """Returns the column that encodes a value, None for an empty cell."""
-        spelt = format(cell, ".15g") if isinstance(cell, float) else str(cell).strip()  # 7 without a fraction
-        name = f"{text}={spelt}"
-        if cell is None or (name not in self.names and spelt.lower() in MISSING):
+        cell_text = format(cell, ".15g") if isinstance(cell, float) else str(cell).strip()  # 7 without a fraction
+        name = f"{text}={cell_text}"
+        if cell is None or (name not in self.names and cell_text.lower() in MISSING):
             return None
         if name not in self.names:
             line = f"{item}: {shown(name)} does not occur in the training data"

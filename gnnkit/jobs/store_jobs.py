@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -23,6 +21,7 @@ from gnnkit.prepare.import_graph import disk_errors, run_import
 from gnnkit.prepare.kept import content, origin
 from gnnkit.result.folder import WORK
 from gnnkit.result.result import Result, versions
+from gnnkit.utils.documents import json_digest
 
 _CUT = "job=partition {data} does so in memory"
 # Unsupported configurations, by message.
@@ -116,7 +115,7 @@ def import_key(order: Order) -> str:
     stamps = _stamps(settings)
     keys = shaping(settings.cut) | {key: settings.composed[key] for key in ("strategy", "memory")}
     parts: list[Any] = [keys, asdict(settings.dataset), stamps, origin(settings.partition.nodes), versions()]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    return json_digest(parts)
 
 
 def _stamps(settings: Settings) -> list[list[Any]]:
@@ -195,4 +194,4 @@ def _partition_key(order: Order) -> str:
     keys = shaping(settings.cut) | {key: settings.composed[key] for key in ("strategy", "seed")}
     nodes = settings.partition.nodes
     asked = [keys, data, None if nodes.name == AUTO else origin(nodes), versions()]
-    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+    return json_digest(asked)

@@ -50,7 +50,7 @@ def difference(identities: Sequence[Mapping[str, str] | None]) -> str | None:
         for rank, identity in known.items():
             ranks.setdefault(identity.get(key, _MISSING), []).append(rank)
         if len(ranks) > 1:
-            values = ", ".join(f"{_spelt(where)} {key}={_shortened(value)}" for value, where in ranks.items())
+            values = ", ".join(f"{_format_ranks(where)} {key}={_shortened(value)}" for value, where in ranks.items())
             return f"{key} must be the same on all ranks: {values}"
     return None
 
@@ -61,7 +61,7 @@ def _part(comm: Communicator) -> None:
         comm.all_reduce(torch.zeros(1, device=comm.device))
 
 
-def _spelt(ranks: Sequence[int]) -> str:
+def _format_ranks(ranks: Sequence[int]) -> str:
     """Formats ascending ranks, such as `ranks 0-2, 5 have`."""
     runs: list[list[int]] = []
     for rank in ranks:

@@ -66,7 +66,7 @@ def make_grid(
     if spec not in NAMES and not isinstance(spec, list | tuple):
         raise UserError(f"partition.grid={spec} must be one of {', '.join(NAMES)} or [rows,cols,slices]")
     if replication is not None and spec != "1.5d":
-        raise UserError(f"partition.replication={replication} needs partition.grid=1.5d, got {_spelt(spec)}")
+        raise UserError(f"partition.replication={replication} needs partition.grid=1.5d, got {_format_spec(spec)}")
     if not isinstance(spec, str):
         return _given(spec, world_size, key)
     if spec == "1d":
@@ -125,7 +125,7 @@ def remark(spec: str | Sequence[int], grid: Grid, columns: Sequence[int] = ()) -
 
 
 def _given(spec: Sequence[int], world_size: int, key: str) -> Grid:
-    named = f"partition.grid={_spelt(spec)}"
+    named = f"partition.grid={_format_spec(spec)}"
     if len(spec) != 3 or not all(type(size) is int and size >= 1 for size in spec):
         raise UserError(f"{named} must be [rows,cols,slices], three whole numbers of at least 1")
     grid = Grid(*spec)
@@ -155,5 +155,5 @@ def _factored(number: int, count: int) -> list[int]:
     return min(choices, key=lambda factors: (sum(factors), factors))
 
 
-def _spelt(spec: str | Sequence[int]) -> str:
+def _format_spec(spec: str | Sequence[int]) -> str:
     return spec if isinstance(spec, str) else "[" + ",".join(map(str, spec)) + "]"

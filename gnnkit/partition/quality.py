@@ -109,14 +109,17 @@ class Quality:
         """Returns the report as lines of text, one per rank."""
         regions = list(self._regions())
         num_peers = np.bincount([pair.rank for pair in self.traffic.peers()], minlength=len(regions))
-        rows = [[*(_spelt(value) for value in region.values()), str(num_peers[region["rank"]])] for region in regions]
+        rows = [
+            [*(_format_number(value) for value in region.values()), str(num_peers[region["rank"]])]
+            for region in regions
+        ]
         header = [*(name.replace("_", " ") for name in regions[0]), "peers"]
         words, balance = self.words, self.balance()
         return [
             *_aligned([header, *rows]),
             f"{self.partition.layout}: cut {self.edge_cut} of {self.num_edges} edges, "
             f"{self.replication_factor:.3f} copies of a node",
-            f"words per feature column and aggregation: total {_spelt(words.sum())}, max {_spelt(words.max())}",
+            f"words per feature column and aggregation: total {_format_number(words.sum())}, max {_format_number(words.max())}",
             "max/mean: " + ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items()),
         ]
 
@@ -165,7 +168,7 @@ def max_over_mean(values: npt.NDArray[Any]) -> float:
     return float(values.max() / mean) if mean else 1.0
 
 
-def _spelt(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 

@@ -36,8 +36,8 @@ class Stored(Partitioner):
             raise UserError(f"partition.path={self.path} holds no partition: job=partition stores one")
         stored = Grid(**meta["grid"])
         if stored != grid:
-            spelt = f"partition.grid=[{stored.rows},{stored.cols},{stored.slices}] workers={stored.world_size}"
-            raise UserError(f"partition.path={self.path} was cut for a {stored} grid, got {grid}: choose {spelt}")
+            keys = f"partition.grid=[{stored.rows},{stored.cols},{stored.slices}] workers={stored.world_size}"
+            raise UserError(f"partition.path={self.path} was cut for a {stored} grid, got {grid}: choose {keys}")
         if len(arrays["node_rank"]) != graph.num_nodes:
             raise UserError(
                 f"partition.path={self.path} assigns {len(arrays['node_rank'])} nodes, the graph has {graph.num_nodes}"

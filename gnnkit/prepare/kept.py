@@ -28,7 +28,7 @@ from gnnkit.graph.edge_columns import RULES
 from gnnkit.leader.plan.choose import assign
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
-from gnnkit.utils.documents import read_object
+from gnnkit.utils.documents import json_digest, read_object
 from gnnkit.utils.storage import load_arrays, passing, save_arrays, sync_files
 
 T = TypeVar("T")
@@ -102,8 +102,8 @@ class Kept:
 
     def _entry_folder(self, kind: str, depends: Mapping[str, Any]) -> Path:
         assert self.folder is not None
-        text = json.dumps([self._content, depends, _code_version()], sort_keys=True, default=str)
-        return self.folder / f"{self._stem(kind)}-{hashlib.sha256(text.encode()).hexdigest()}"
+        digest = json_digest([self._content, depends, _code_version()])
+        return self.folder / f"{self._stem(kind)}-{digest}"
 
     def _store_entry(self, kind: str, depends: Mapping[str, Any], write: Callable[[Path], Any]) -> None:
         """Adds an entry, after removing least recently used ones if space is needed."""
@@ -115,7 +115,7 @@ class Kept:
             with passing():
                 facts = write(temporary)
             body = {"files": _files(temporary), "facts": facts}
-            (temporary / _META).write_text(json.dumps({**body, "sha256": _digest(body)}), encoding="utf-8")
+            (temporary / _META).write_text(json.dumps({**body, "sha256": json_digest(body)}), encoding="utf-8")
             sync_files(temporary)
             _make_room(self.folder, _entry_size(temporary))
             temporary.rename(entry)
@@ -230,13 +230,9 @@ def _read_facts(entry: Path) -> Any:
     """Returns an entry's facts. Raises `ValueError` for a damaged entry."""
     meta = read_object(entry / _META)
     body = {"files": meta["files"], "facts": meta["facts"]}
-    if meta["sha256"] != _digest(body) or meta["files"] != _files(entry):
+    if meta["sha256"] != json_digest(body) or meta["files"] != _files(entry):
         raise ValueError("the entry is damaged")
     return meta["facts"]
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _entry_size(entry: Path) -> int:

@@ -115,7 +115,7 @@ class Result(Mapping[str, Any]):
         figure = main["name"] if isinstance(main, Mapping) else "val_accuracy"
         test = figure.replace("val_", "test_", 1)
         names = dict.fromkeys((figure, test, "best_epoch", "train_loss", "epochs", "seconds_total"))
-        return "  ".join(f"{name} {spelt(self[name])}" for name in names if self.get(name) is not None)
+        return "  ".join(f"{name} {format_figure(self[name])}" for name in names if self.get(name) is not None)
 
     def __repr__(self) -> str:
         return f"Result(job={self.job!r}, folder={str(self.run_folder)!r})\n{self.table()}"
@@ -134,7 +134,7 @@ class Result(Mapping[str, Any]):
         """Yields the name and text of each displayed figure."""
         for name, value in without_traffic(self.figures).items():
             parts = value.items() if isinstance(value, Mapping) else [("", value)]
-            shown = [f"{key} {spelt(part)}".strip() for key, part in parts if part not in (None, [])]
+            shown = [f"{key} {format_figure(part)}".strip() for key, part in parts if part not in (None, [])]
             if shown and name not in _NOT_SHOWN:
                 yield name, "  ".join(shown)
 
@@ -152,7 +152,7 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in names} | {"python": platform.python_version()}
 
 
-def spelt(value: Any) -> str:
+def format_figure(value: Any) -> str:
     """Formats a figure for a table, with four digits after the point."""
     if isinstance(value, float):
         return f"{value:.4g}"

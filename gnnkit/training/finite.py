@@ -45,7 +45,7 @@ class _Place:
         """Returns the fields in order, for a tensor."""
         return [self.step, self.epoch, self.order, self.place]
 
-    def spelt(self, model: nn.Module) -> str:
+    def describe(self, model: nn.Module) -> str:
         """Describes the place."""
         if self.place >= _MODULES:
             name = list(dict(model.named_modules()))[self.place - _MODULES]
@@ -216,7 +216,7 @@ class Guard(Callback):
 
     def _message(self, module: TrainingModule, bad_places: list[tuple[int, _Place]]) -> str:
         _, first = min(bad_places, key=lambda item: (item[1].step, item[1].order))
-        where = first.spelt(module.model) if first.place else "their sum overflows"
+        where = first.describe(module.model) if first.place else "their sum overflows"
         many = f" after {self.rollbacks} rollbacks" if self.rollbacks else ""
         last_checkpoint = (
             f"the last finite checkpoint is {self.last}" if self.last else "no checkpoint was saved before"

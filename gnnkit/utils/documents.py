@@ -7,6 +7,7 @@ nested too deeply.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import stat
 from collections import Counter
@@ -89,6 +90,11 @@ def parse_json(text: str | bytes, name: str) -> Any:
         raise UserError(f"{name} cannot be read: it is nested too deeply") from error
     except ValueError as error:
         raise UserError(f"{name} is not JSON: {shown(error)}") from error
+
+
+def json_digest(value: Any) -> str:
+    """Returns the SHA-256 of a value as JSON. Other types are hashed as text."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def read_yaml(path: Path, name: str = "") -> Any:

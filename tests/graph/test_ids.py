@@ -101,8 +101,8 @@ def expected(edges: Columns, nodes: Columns | None) -> Any:
 
     try:
         pairs = [(clean(u), clean(v)) for u, v in zip(edges["src"], edges["dst"], strict=True)]
-        spelt = {*edges["src"], *edges["dst"]} if nodes is None else nodes["id"]
-        ids = [clean(word) for word in spelt]
+        words = {*edges["src"], *edges["dst"]} if nodes is None else nodes["id"]
+        ids = [clean(word) for word in words]
     except UserError:
         return "refused"
     known = len({*ids}) == len(ids) and all({*pair} <= {*ids} for pair in pairs)
@@ -241,10 +241,10 @@ def test_whole_numbers_are_those_that_python_spells_so() -> None:
         text = "".join(random.choices("0012-+ .x", k=random.randrange(1, 5)))
         found = whole_numbers(pa.array([text]))
         try:
-            spelt = str(int(text)) == text.strip()
+            is_whole = str(int(text)) == text.strip()
         except ValueError:
-            spelt = False
-        assert (found is not None) == spelt, text
+            is_whole = False
+        assert (found is not None) == is_whole, text
     assert narrow_text(pa.chunked_array([["-9223372036854775808", "9223372036854775807"]])).type == pa.int64()
     assert narrow_text(pa.chunked_array([["9223372036854775808"]])).type == pa.string()
     assert narrow_text(pa.chunked_array([["1.0", "20.00"]])).to_pylist() == [1, 20]

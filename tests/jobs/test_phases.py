@@ -148,12 +148,12 @@ def test_rates_are_of_the_last_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "spelt"), [(0, "0"), (12.34, "12.3"), (1234, "1.23k"), (5e6, "5M"), (2.5e9, "2.5G")]
+    ("number", "expected"), [(0, "0"), (12.34, "12.3"), (1234, "1.23k"), (5e6, "5M"), (2.5e9, "2.5G")]
 )
-def test_numbers_are_short(number: float, spelt: str) -> None:
-    assert short(number) == spelt
+def test_numbers_are_short(number: float, expected: str) -> None:
+    assert short(number) == expected
 
 
-@pytest.mark.parametrize(("seconds", "spelt"), [(0.2, "0 s"), (59, "59 s"), (125, "2 min 5 s"), (7300, "2 h 1 min")])
-def test_durations_are_as_people_say_these(seconds: float, spelt: str) -> None:
-    assert duration(seconds) == spelt
+@pytest.mark.parametrize(("seconds", "expected"), [(0.2, "0 s"), (59, "59 s"), (125, "2 min 5 s"), (7300, "2 h 1 min")])
+def test_durations_are_as_people_say_these(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected

@@ -14,7 +14,7 @@ from gnnkit.jobs.order import redact_override
 from gnnkit.jobs.report import as_a_warning
 from gnnkit.report import Sweep, SweptRun, write_sweep
 from gnnkit.report.sweep import DONE, by_seed, spread
-from gnnkit.result.result import finite, spelt
+from gnnkit.result.result import finite, format_figure
 from gnnkit.task import Task
 from gnnkit.utils.storage import write_atomically
 
@@ -62,7 +62,7 @@ def shown(outcomes: Sequence[JobOutcome], task: Task) -> str:
     swept, figures = _names(run.swept for run in runs), main_figures(outcomes, task)
     lines = [["job", *swept, *figures, ""]]
     for run in runs:
-        cells = [spelt(_value(run, name)) for name in (*swept, *figures)]
+        cells = [format_figure(_value(run, name)) for name in (*swept, *figures)]
         remark = "" if run.status == DONE else " ".join(filter(None, [run.status, run.remark]))
         lines.append([str(run.number), *cells, remark])
     return "\n".join([*aligned(lines), *_over_seeds(runs, figures)])
@@ -90,7 +90,7 @@ def line(outcome: JobOutcome, task: Task) -> str:
     """Returns one line about a job that has ended."""
     if outcome.status != DONE:
         return f"{outcome.status} with exit code {outcome.exit_code}: {outcome.error or outcome.job.log}"
-    return "  ".join(f"{name} {spelt(outcome.figures[name])}" for name in main_figures([outcome], task)) or DONE
+    return "  ".join(f"{name} {format_figure(outcome.figures[name])}" for name in main_figures([outcome], task)) or DONE
 
 
 def _over_seeds(runs: Sequence[SweptRun], figures: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from gnnkit.errors import UserError
 from gnnkit.graph import Schema
 from gnnkit.graph.schema import read_types
-from gnnkit.utils.documents import Json, check_regular, parse_json, read_bytes
+from gnnkit.utils.documents import Json, check_regular, json_digest, parse_json, read_bytes
 from gnnkit.utils.storage import write_atomically
 
 FILE = "store.json"  # in the store's folder, written last
@@ -70,7 +70,7 @@ class Manifest:
     def save(self, root: Path) -> None:
         """Writes the manifest atomically."""
         body = asdict(self)
-        head = {"format": _FORMAT, "version": _VERSION, "sha256": _digest(body)}
+        head = {"format": _FORMAT, "version": _VERSION, "sha256": json_digest(body)}
         write_atomically(root / FILE, json.dumps({**head, **body}).encode())
 
     @classmethod
@@ -88,7 +88,7 @@ class Manifest:
                 f"dataset.root={root}: the store has format {version}, but this gnnkit reads {_VERSION}: write it again "
                 "with job=partition"
             )
-        if digest != _digest(content) or set(content) != {field.name for field in fields(cls)}:
+        if digest != json_digest(content) or set(content) != {field.name for field in fields(cls)}:
             raise _damaged(root, FILE, "its numbers have changed")
         manifest = cls(**content)
         for name, (size, _) in manifest.files.items():
@@ -221,7 +221,3 @@ def _read(root: Path) -> Any:
 
 def _damaged(root: Path, name: str, why: str) -> UserError:
     return UserError(f"dataset.root={root}: the store is damaged, {name}: {why}: write it again with job=partition")
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
