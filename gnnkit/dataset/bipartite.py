@@ -40,20 +40,19 @@ def are_disjoint(table: Table, ends: Sequence[str]) -> bool:
     return not pc.any(pc.is_in(sources, value_set=destinations)).as_py()
 
 
-def read_bipartite(table: Table, ends: tuple[str, str], columns: Sequence[str], hint: str) -> Graph:
+def read_bipartite(table: Table, ends: tuple[str, str], columns: Sequence[str]) -> Graph:
     """Returns a table's graph with two node types, in ascending id order.
 
     Args:
         table: The edges.
         ends: Source and destination id columns.
         columns: Edge feature columns.
-        hint: Appended to errors about a column.
     """
     cells = [table.id_column(name) for name in ends]
     ids = [pc.unique(column).sort() for column in cells]
     src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
     (source, destination), counts = name_types(ends), [len(of_type) for of_type in ids]
-    readings = find_readings(table.name, [table], columns, hint)
+    readings = find_readings(table.name, [table], columns)
     table = table.use_readings(readings)
     warn_readings(table.name, table.readings)
     types, names = table.types("type")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ from gnnkit.dataset.base import Dataset, blame, finished, name_list, with_split
 from gnnkit.dataset.bipartite import COLUMNS, are_disjoint, read_bipartite
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.dataset.table_files import (
-    IGNORE_HINT,
     PART_NAME,
     PARTS_MARKER,
     file_exists,
@@ -28,7 +28,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
 from gnnkit.graph.column_table import require
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, without_duplicates
-from gnnkit.graph.feature_columns import find_readings, warn_readings
+from gnnkit.graph.feature_columns import TableColumns, find_readings, warn_readings
 from gnnkit.graph.features import replace_nan
 from gnnkit.graph.id_columns import as_ids, joined_ids
 from gnnkit.graph.index_columns import common_index, warn_index
@@ -37,6 +37,7 @@ from gnnkit.graph.labels import check_present, check_signs
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.types import Floats
+from gnnkit.graph.unfit_columns import UnfitColumns, ignore_error
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path, one_of, shown, switch
@@ -209,12 +210,37 @@ class EdgeFolder(Dataset):
         if nodes is None and all(table.is_text(end) for table in edges.values() for end in self.ends):
             ids = self._collect_ids(edges)
         nodes, edges = self._drop_ignored(nodes, edges)
-        if self._is_bipartite(nodes, edges):
-            (table,) = edges.values()
-            graph = read_bipartite(table, self.ends, table.others(self.known_edge_columns), IGNORE_HINT)
-            return without_duplicates(graph, self.duplicates, JOIN)
-        graph = without_duplicates(self._graph(edges, nodes, ids), self.duplicates, JOIN)
+        is_bipartite = self._is_bipartite(nodes, edges)
+        with self.list_unfit(self._table_columns(nodes, list(edges.values()))):
+            if is_bipartite:
+                (table,) = edges.values()
+                graph = read_bipartite(table, self.ends, table.others(self.known_edge_columns))
+            else:
+                graph = self._graph(edges, nodes, ids)
+        graph = without_duplicates(graph, self.duplicates, JOIN)
         return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
+
+    def _table_columns(self, nodes: Table | None, edges: list[Table]) -> list[TableColumns]:
+        """Returns the columns that may be unfit."""
+        first = edges[0]
+        of_edges = TableColumns(first.name, first.others((*self.ends, "type")), lambda names: edges, False)
+        if nodes is None:
+            return [of_edges]
+        return [TableColumns(nodes.name, nodes.others(self.known_node_columns), lambda names: [nodes], True), of_edges]
+
+    @contextmanager
+    def list_unfit(self, tables: Sequence[TableColumns]) -> Iterator[None]:
+        """Replaces an error about unfit columns by one that lists those of all tables.
+
+        The error ends with a complete `dataset.ignore`.
+        """
+        try:
+            yield
+        except UnfitColumns as error:
+            unfit = [pair for table in tables for pair in table.find_unfit().items()]
+            if not unfit:
+                raise
+            raise ignore_error(unfit, self.ignore) from error
 
     def _is_bipartite(self, nodes: Table | None, edges: dict[str, Table]) -> bool:
         """Returns whether the table's ends are two node types."""
@@ -266,7 +292,7 @@ class EdgeFolder(Dataset):
         features, names, category_of, missing = self._features(nodes)
         first, *_ = tables = list(edges.values())
         further = first.others(self.known_edge_columns)
-        readings = find_readings(first.name, tables, further, IGNORE_HINT)
+        readings = find_readings(first.name, tables, further)
         rows = [table.use_readings(readings).rows(further) for table in tables]
         for table in (nodes, first):
             if table is not None:
@@ -494,6 +520,8 @@ class EdgeFolder(Dataset):
 def _concat_rows(pieces: Sequence[Floats | None]) -> Floats | None:
     """Concatenates the tables' features. All or none of the tables have features."""
     rows = [piece for piece in pieces if piece is not None]
+    if len({piece.shape[1] for piece in rows}) > 1:
+        raise UnfitColumns("lists of edges differ in length")
     return np.concatenate(rows) if rows else None
 
 

@@ -22,7 +22,6 @@ from gnnkit.utils.storage import read_npy
 
 _MAX_COLUMNS = 16_384  # per table; wider features belong in features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV header that are checked
-IGNORE_HINT = ": dataset.ignore=[{}] leaves the column out"  # hint appended to errors about a column
 PART_NAME = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # part names of Spark, Dask and DuckDB
 PARTS_MARKER = "_SUCCESS"  # marker that Spark writes into a folder of parts
 _UNSUPPORTED = re.compile(r".*\.(csv\.\w+|tsv|txt|jsonl?|feather|arrow|orc|xlsx|npy)(\.\w+)?")  # other formats
@@ -54,13 +53,11 @@ def read_table(
     try:
         if parts_of(path):
             parts = [_read_parquet(part) for part in parts_of(path)]
-            return Table(path.name, pa.concat_tables(parts, promote_options="permissive"), 0, IGNORE_HINT, missing)
+            return Table(path.name, pa.concat_tables(parts, promote_options="permissive"), 0, missing)
         check_regular(path)
         form = form_of(path)
         if form not in ("csv", "csv.gz"):
-            return Table(
-                path.name, _read_parquet(path) if form == "parquet" else _read_array(path), 0, IGNORE_HINT, missing
-            )
+            return Table(path.name, _read_parquet(path) if form == "parquet" else _read_array(path), 0, missing)
         types = dict.fromkeys(ids, pa.string())
         table = _read_csv(path, types)
         if label in table.column_names and pa.types.is_boolean(table.schema.field(label).type):
@@ -68,7 +65,7 @@ def read_table(
         for name in ids if narrow else ():
             if table.column_names.count(name) == 1:
                 table = table.set_column(table.column_names.index(name), name, narrow_text(table.column(name)))
-        return Table(path.name, table, 0, IGNORE_HINT, missing)
+        return Table(path.name, table, 0, missing)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise UserError(f"{path.name}: {one_line(error)}") from error
 

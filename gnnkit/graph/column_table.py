@@ -27,7 +27,6 @@ class ColumnTable:
         name: str,
         table: pa.Table,
         first: int = 0,
-        hint: str = "",
         missing: Sequence[str] = MISSING,
         rows: Ids | None = None,
     ) -> None:
@@ -36,12 +35,11 @@ class ColumnTable:
         Args:
             name: Name of the file or argument, for messages.
             first: Number of the first row in the file, for messages.
-            hint: Hint how to leave a column out, with `{}` for its name.
             missing: Words for missing values, in lower case.
             rows: [rows] number of each row in the file, if rows were removed.
         """
         self.name = name
-        self._first, self._hint, self.missing, self._rows = first, hint, tuple(missing), rows
+        self._first, self.missing, self._rows = first, tuple(missing), rows
         self._table = table
         self.readings: dict[str, ColumnReading] = {}  # how columns become numbers, filled on first use
         self.names: list[str] = table.column_names

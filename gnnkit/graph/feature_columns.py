@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -17,15 +18,24 @@ from gnnkit.graph.column_table import ColumnTable
 from gnnkit.graph.features import replace_nan
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.types import Floats, Ids
+from gnnkit.graph.unfit_columns import UnfitColumns, collect_unfit, describe_many, has_many_values, raise_unfit
 from gnnkit.graph.values import ColumnReading, Survey, is_listed, is_number, is_text, typed_numbers
 from gnnkit.utils.checks import FLOAT32_MAX, Array
+
+WEIGHT = "weight"  # column of edge weights
 
 
 class FeatureColumns(ColumnTable):
     """Reads columns of numbers, dates, categories and lists as numbers."""
 
     def weights(self, name: str) -> Floats:  # [rows] finite
-        """Reads a numeric column without missing cells."""
+        """Reads a numeric column without missing cells. Raises `UnfitColumns`."""
+        unfit: dict[str, str] = {}
+        with collect_unfit(unfit, name):
+            return self._read_weights(name)
+        raise UnfitColumns(unfit[name])
+
+    def _read_weights(self, name: str) -> Floats:  # [rows]
         column = self.plain(name)
         if is_number(column.type):
             plain = pa.types.is_floating(column.type) and not column.null_count
@@ -33,21 +43,16 @@ class FeatureColumns(ColumnTable):
         elif is_text(column.type) and self.reading(name).kind == "numbers":
             numbers = self.reading(name).numbers(column, self.missing)
         else:
-            raise UserError(
-                f"{self._column_place(name)} holds {column.type}, expected numbers{self._hint.format(name)}"
-            )
+            raise UserError(f"{self._column_place(name)} holds {column.type}, expected numbers")
         self._reject_missing(name, np.isnan(numbers))
         self._reject(name, np.isinf(numbers), numbers, "is not finite")
+        if numbers.itemsize > 4:
+            self._reject(name, np.abs(numbers) > FLOAT32_MAX, numbers, "is too large for float32")
         return numbers
 
     def rows(self, names: Sequence[str]) -> Floats | None:  # [rows, columns]
-        """Reads columns like `cells`, but raises `UserError` for missing cells."""
-        if not names:
-            return None
-        columns = self._read_columns(names)
-        for name, values in zip(names, columns, strict=True):
-            self._reject_missing(name, np.asarray(np.isnan(values).any(axis=1)))
-        return np.concatenate(columns, axis=1)
+        """Reads columns like `cells`, but raises `UnfitColumns` for missing cells."""
+        return self._read_columns(names, complete=True) if names else None
 
     def cells(self, names: Sequence[str]) -> tuple[Floats | None, Ids | None]:
         """Reads columns side by side, where cells may be missing or NaN.
@@ -64,13 +69,20 @@ class FeatureColumns(ColumnTable):
 
     def rows_with_nan(self, names: Sequence[str]) -> Floats:  # [rows, columns]
         """Reads one or more columns like `cells`, with NaN in missing cells."""
-        return np.concatenate(self._read_columns(names), axis=1)
+        return self._read_columns(names, complete=False)
 
-    def _read_columns(self, names: Sequence[str]) -> list[Floats]:  # [rows, 1 or more] each
+    def _read_columns(self, names: Sequence[str], *, complete: bool) -> Floats:  # [rows, columns]
         """Reads columns as one dtype: float64 if any column requires it."""
         self._find_readings(names)
         dtype = np.result_type(np.float32, *(self.readings[name].dtype for name in names))
-        return [self._read_column(name, dtype) for name in names]
+        columns, unfit = list[Floats](), dict[str, str]()
+        for name in names:
+            with collect_unfit(unfit, name):
+                columns.append(self._read_column(name, dtype))
+                if complete:
+                    self._reject_missing(name, np.asarray(np.isnan(columns[-1]).any(axis=1)))
+        raise_unfit(unfit)
+        return np.concatenate(columns, axis=1)
 
     def reading(self, name: str) -> ColumnReading:
         """Returns how the column becomes numbers."""
@@ -78,9 +90,9 @@ class FeatureColumns(ColumnTable):
         return self.readings[name]
 
     def _find_readings(self, names: Sequence[str]) -> None:
-        """Decides on the readings together, so that one error lists all bad columns."""
+        """Decides on all readings, so that one error lists all unfit columns."""
         if new := [name for name in names if name not in self.readings]:
-            self.readings |= find_readings(self.name, [self], new, self._hint)
+            self.readings |= find_readings(self.name, [self], new)
 
     def use_readings(self, readings: Mapping[str, ColumnReading]) -> Self:
         """Reads columns as for the complete table, from which this is a piece."""
@@ -150,38 +162,82 @@ class FeatureColumns(ColumnTable):
         return numbers
 
     def _reject_missing(self, name: str, bad: npt.NDArray[np.bool_]) -> None:
-        hint, text = self._hint.format(name), self.plain(name)
+        text = self.plain(name)
         empty = missing_cells(text, ("",)) if is_text(text.type) and bad.any() else bad
-        self._reject(name, bad & empty, None, f"is empty{hint}")
+        self._reject(name, bad & empty, None, "is empty")
         why = "stands for a missing value, unless missing=[WORD, ...] (dataset.missing) lists other words"
-        self._reject(name, bad, text, f"{why}{hint}")
-
-    def check_bound(self, name: str, numbers: Floats) -> None:
-        """Raises `UserError` for numbers [rows] beyond float32."""
-        self._reject(name, np.abs(numbers) > FLOAT32_MAX, numbers, "is too large for float32")
+        self._reject(name, bad, text, why)
 
 
-def find_readings(
-    place: str, pieces: Iterable[ColumnTable], names: Sequence[str], hint: str = ""
-) -> dict[str, ColumnReading]:
+@dataclass(frozen=True, slots=True)
+class TableColumns:
+    """A table's columns of features and weights, to find all that are unfit."""
+
+    title: str  # of the table, for messages
+    names: Sequence[str]  # the columns
+    pieces: Callable[[Sequence[str]], Iterable[FeatureColumns]]  # yields the rows of some columns
+    is_nodes: bool  # whether rows are nodes, whose cells may be empty, or edges
+
+    def find_unfit(self) -> dict[str, str]:
+        """Reads all columns. Returns the unfit ones, and why they are unfit."""
+        readings, unfit = _survey(self.title, self.pieces(self.names), self.names)
+        widths: dict[str, int] = {}
+        num_rows = 0
+        for piece in self.pieces(list(readings)) if readings else ():
+            piece.use_readings(readings)
+            num_rows += piece.num_rows
+            for name in readings:
+                if name not in unfit:
+                    with collect_unfit(unfit, name):
+                        self._check(piece, name, widths)
+        for name, reading in readings.items() if self.is_nodes else ():
+            if has_many_values(len(reading.categories), num_rows):
+                unfit[name] = f"{self.title}, {describe_many(name, len(reading.categories), num_rows)}"
+        return {name: unfit[name] for name in self.names if name in unfit}
+
+    def _check(self, piece: FeatureColumns, name: str, widths: dict[str, int]) -> None:
+        """Raises `UserError` for cells that cannot be read, and for another width."""
+        if name == WEIGHT and not self.is_nodes:
+            piece.weights(name)
+            return
+        rows = piece.rows_with_nan([name]) if self.is_nodes else piece.rows([name])
+        width = 0 if rows is None else rows.shape[1]
+        if widths.setdefault(name, width) != width:
+            raise UserError(f"{piece.name}, column {name!r} holds lists of {width} numbers, {widths[name]} elsewhere")
+
+
+def find_readings(place: str, pieces: Iterable[ColumnTable], names: Sequence[str]) -> dict[str, ColumnReading]:
     """Decides how columns are read, over all pieces of one or several tables.
 
-    Raises `UserError` for unreadable columns.
+    Raises `UnfitColumns` for unreadable columns.
 
     Args:
         place: Table, for messages.
         pieces: The rows. If empty, columns are read as numbers.
-        hint: As in `ColumnTable`.
     """
-    surveys: dict[str, Survey] = {}
+    readings, unfit = _survey(place, pieces, names)
+    raise_unfit(unfit)
+    return readings
+
+
+def _survey(
+    place: str, pieces: Iterable[ColumnTable], names: Sequence[str]
+) -> tuple[dict[str, ColumnReading], dict[str, str]]:
+    """Returns the columns' readings, and why columns have none."""
+    surveys, readings, unfit = dict[str, Survey](), dict[str, ColumnReading](), dict[str, str]()
     for piece in pieces:
-        surveys = surveys or {name: Survey(place, name, hint, piece.missing) for name in names}
+        surveys = surveys or {name: Survey(place, name, piece.missing) for name in names}
         for name, survey in surveys.items():
-            survey.add(piece.plain(name))
-        if all(survey.has_too_many for survey in surveys.values()):
+            if name not in unfit:
+                with collect_unfit(unfit, name):
+                    survey.add(piece.plain(name))
+        if all(name in unfit or survey.has_too_many for name, survey in surveys.items()):
             break
-    many = [name for name, survey in surveys.items() if survey.has_too_many]
-    return {name: surveys[name].reading(many) if name in surveys else ColumnReading("numbers") for name in names}
+    for name in names:
+        if name not in unfit:
+            with collect_unfit(unfit, name):
+                readings[name] = surveys[name].reading() if surveys else ColumnReading("numbers")
+    return readings, unfit
 
 
 def warn_readings(table: str, readings: Mapping[str, ColumnReading]) -> None:

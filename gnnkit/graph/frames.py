@@ -16,14 +16,14 @@ from gnnkit.utils.checks import one_line
 _LAZY = ("collect", "compute", "toPandas")  # methods that materialise lazy frames of polars, Dask and Spark
 
 
-def table_of(name: str, frame: Any, hint: str = "", missing: Sequence[str] = MISSING) -> Table:
+def table_of(name: str, frame: Any, missing: Sequence[str] = MISSING) -> Table:
     """Converts a pyarrow table, or a pandas or polars data frame.
 
-    Raises `UserError` for other types, and for columns of mixed types. `hint` and
-    `missing` are the arguments of `ColumnTable`.
+    Raises `UserError` for other types, and for columns of mixed types. `missing` is the
+    argument of `ColumnTable`.
     """
     if isinstance(frame, pa.Table):
-        return Table(name, frame, hint=hint, missing=missing)
+        return Table(name, frame, missing=missing)
     if method := next((candidate for candidate in _LAZY if hasattr(type(frame), candidate)), None):
         raise UserError(f"{name} is a {type(frame).__name__}, which holds no rows yet: give {name}.{method}()")
     if not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
@@ -35,7 +35,7 @@ def table_of(name: str, frame: Any, hint: str = "", missing: Sequence[str] = MIS
     arrays = [
         _convert_series(f"{name}, column {column!r}", frame[column], missing) for column in _check_unique(name, columns)
     ]
-    return Table(name, pa.table(dict(zip(columns, arrays, strict=True))), hint=hint, missing=missing)
+    return Table(name, pa.table(dict(zip(columns, arrays, strict=True))), missing=missing)
 
 
 def _check_unique(name: str, columns: list[str]) -> list[str]:

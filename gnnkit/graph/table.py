@@ -36,4 +36,4 @@ class Table(FeatureColumns, LabelColumns):
 
     def _like(self, table: pa.Table, first: int, rows: Ids | None = None) -> Table:
         rows = self._rows if rows is None else rows
-        return Table(self.name, table, first, self._hint, self.missing, rows)
+        return Table(self.name, table, first, self.missing, rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_present
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
+from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_of
 
@@ -37,17 +39,19 @@ def from_tables(
 ) -> Graph:
     """Implements `Graph.from_tables`. `columns` are those of id, label and split."""
     one_of("duplicates", duplicates, DUPLICATES)
-    words, way = read_missing("missing", missing), "=[NAME, ...] names the columns to read, without {}"
-    links = table_of("edges", edges, f": edge_features{way}", words)
-    named = None if nodes is None else table_of("nodes", nodes, f": features{way}", words)
+    words = read_missing("missing", missing)
+    links = table_of("edges", edges, words)
+    named = None if nodes is None else table_of("nodes", nodes, words)
     weight = weight or ("weight" if "weight" in links.names else None)
     if edge_features is None:
         edge_features = _default_features(links, {*ends, edge_type, weight}, "edge_features=[NAME, ...] reads it")
     if named and duplicates == FIRST:
         named = named.first_rows(columns[0])
     ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
-    node_fields = _read_node_fields(named, columns, features)
-    edge_fields = _read_edge_fields(links, edge_type, edge_features)
+    with _name_remedy("features"):
+        node_fields = _read_node_fields(named, columns, features)
+    with _name_remedy("edge_features"):
+        edge_fields = _read_edge_fields(links, edge_type, edge_features)
     for table in (named, links):
         if table is not None:
             warn_readings(table.name, table.readings)
@@ -60,6 +64,16 @@ def from_tables(
     }
     graph = Graph.from_edges(src, dst, None if ids is None else len(ids), one_class=True, **fields)
     return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
+
+
+@contextmanager
+def _name_remedy(argument: str) -> Iterator[None]:
+    """Appends the argument that excludes columns to an error about unfit columns."""
+    try:
+        yield
+    except UnfitColumns as error:
+        without = f"without {', '.join(error.names)}"
+        raise UserError(f"{error}: {argument}=[NAME, ...] names the columns to read, {without}") from error
 
 
 def _read_edge_fields(links: Table, edge_type: str, edge_features: Sequence[str]) -> EdgeListFields:

@@ -102,20 +102,18 @@ class Survey:
     """Collects the facts about a column that its reading depends on, piece by piece."""
 
     def __init__(
-        self, place: str, name: str, hint: str = "", words: Sequence[str] = MISSING, most: int | None = MAX_CATEGORIES
+        self, place: str, name: str, words: Sequence[str] = MISSING, most: int | None = MAX_CATEGORIES
     ) -> None:
         """Starts an empty survey.
 
         Args:
             place: Table, for messages.
             name: Column.
-            hint: Hint that ends messages, with `{}` for the columns.
             words: Words for missing values.
             most: Limit of categories. None: unlimited, as for class names, some of
                 which may look like numbers.
         """
-        self.place, self._hint, self._words, self._most = f"{place}, column {name!r}", hint.format(name), words, most
-        self._many_hint = hint
+        self.place, self._words, self._most = f"{place}, column {name!r}", words, most
         self._kinds: set[str] = set()  # kinds of the pieces: text, seconds or numbers
         self._texts: set[str] = set()  # distinct texts, up to slightly more than the limit
         self._no_number: str | None = None  # the first text that is not a number
@@ -158,7 +156,7 @@ class Survey:
 
     def _check_type(self, is_bad: bool, kind: str) -> None:
         if is_bad:
-            raise UserError(f"{self.place} holds {kind}, expected numbers, text or dates{self._hint}")
+            raise UserError(f"{self.place} holds {kind}, expected numbers, text or dates")
 
     def _add_text(self, column: pa.Array) -> None:
         text = pc.unique(pc.utf8_trim_whitespace(column.cast(pa.string())))
@@ -193,17 +191,14 @@ class Survey:
             except pa.ArrowException:  # for example 2026-02-30
                 self._no_date = text[first_row(text, _are_readable)].as_py()
 
-    def reading(self, too_many: Sequence[str] = ()) -> ColumnReading:
+    def reading(self) -> ColumnReading:
         """Decides how to convert the column.
 
-        Raises `UserError` if the cells have no common type. The message lists
-        `too_many`, the table's columns with too many categories.
+        Raises `UserError` if the cells have no common type.
         """
         kinds, has_text = self._kinds - {"text"}, "text" in self._kinds
         if len(kinds) > 1:
-            raise UserError(
-                f"{self.place} holds numbers in some files and dates in others: use one of them{self._hint}"
-            )
+            raise UserError(f"{self.place} holds numbers in some files and dates in others: use one of them")
         if not self._kinds:
             return ColumnReading("numbers", is_integer=True)
         self._check_integers()
@@ -213,7 +208,7 @@ class Survey:
         if self._no_date is None and "numbers" not in kinds:
             return ColumnReading("seconds", narrow=not (self._dates | self._typed).needs_float64, sample=sample)
         if "seconds" in kinds:
-            raise UserError(f"{self.place} holds dates, and {self._no_date!r}, which is no date{self._hint}")
+            raise UserError(f"{self.place} holds dates, and {self._no_date!r}, which is no date")
         style = self._find_style() if self._no_number is None else None
         if style is not None:
             spread = self._ranges[style.comma] | self._typed
@@ -228,9 +223,12 @@ class Survey:
             self._check_outsiders("number", self._no_number)
             self._check_outsiders("date", self._no_date)
         if kinds:
-            raise UserError(f"{self.place} holds numbers in some files, and {sample!r} in others{self._hint}")
+            raise UserError(f"{self.place} holds numbers in some files, and {sample!r} in others")
         if self._most is not None and len(self._texts) > self._most:
-            raise self._too_many_error(too_many)
+            raise UserError(
+                f"{self.place} is text with more than {self._most} different values, and at most {self._most} become "
+                "columns of 0 and 1"
+            )
         return ColumnReading("categories", categories=tuple(sorted(self._texts)))
 
     def _check_integers(self) -> None:
@@ -242,7 +240,6 @@ class Survey:
         if largest > 2**53 and np.spacing(float(largest)) > _TOLERANCE * (high - low) > 0:
             raise UserError(
                 f"{self.place} holds whole numbers from {low} to {high}, which float64 cannot distinguish: subtract {low}"
-                f"{self._hint}"
             )
 
     def _find_style(self) -> Style | None:
@@ -271,7 +268,7 @@ class Survey:
             return Style(fits[0], "".join(units))
         if self._most is None:
             return None
-        raise UserError(f"{self.place} {why}{self._hint}")
+        raise UserError(f"{self.place} {why}")
 
     def _check_outsiders(self, form: str, word: str | None) -> None:
         """Raises `UserError` if most texts are numbers or dates, but not all."""
@@ -281,15 +278,8 @@ class Survey:
         if word is not None and fits.any() and 2 * fits.sum() >= len(text):
             raise UserError(
                 f"{self.place} holds {form}s, but {quote(word)} is neither a {form} nor a word for a missing value: leave a "
-                f"cell without a {form} empty, or list it in missing=[WORD, ...] (dataset.missing){self._hint}"
+                f"cell without a {form} empty, or list it in missing=[WORD, ...] (dataset.missing)"
             )
-
-    def _too_many_error(self, names: Sequence[str]) -> UserError:
-        hint = self._many_hint.format(",".join(names)) if names else self._hint
-        return UserError(
-            f"{self.place} is text with more than {self._most} different values, and at most {self._most} become columns of "
-            f"0 and 1{hint}"
-        )
 
 
 @dataclass(slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from gnnkit.graph import Features, Graph, Ids, SparseFeatures, Split
+from gnnkit.graph.unfit_columns import ignore_key
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown_names
 
@@ -30,7 +31,7 @@ def has_few_rows(features: Features) -> bool:
     return True
 
 
-def describe_leaks(graph: Graph) -> str:
+def describe_leaks(graph: Graph, ignored: Sequence[str] = ()) -> str:
     """Describes the columns that alone determine the class, or returns "".
 
     Such a column has at most `MOST_VALUES` values, each of which occurs in one class
@@ -39,6 +40,7 @@ def describe_leaks(graph: Graph) -> str:
 
     Args:
         graph: The graph, with a split.
+        ignored: The value of `dataset.ignore`.
     """
     if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f" or not graph.features.shape[1]:
         return ""
@@ -53,7 +55,7 @@ def describe_leaks(graph: Graph) -> str:
     many = len(leaks) > 1
     subject = f"each of the columns {shown_names(leaks)}" if many else f"column {leaks[0]}"
     known, it = ("they are", "them") if many else ("it is", "it")
-    cure = f"leave {it} out" if graph.feature_names is None else f"use dataset.ignore=[{','.join(leaks)}]"
+    cure = f"leave {it} out" if graph.feature_names is None else f"use {ignore_key([*ignored, *leaks])}"
     return f"{subject} alone determines the label: unless {known} known when you predict, {cure}"
 
 

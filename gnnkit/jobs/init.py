@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from gnnkit.jobs.order import Order, absolute
 from gnnkit.jobs.trials import Trial, Trials
 from gnnkit.launch.phases import say
 from gnnkit.plugins import CONF
-from gnnkit.prepare.columns import NumericTable, check_texts
+from gnnkit.prepare.columns import NumericTable, check_texts, ignored_columns
 from gnnkit.prepare.inputs import with_names
 from gnnkit.prepare.transform import why_uneven
 from gnnkit.result.result import Result
@@ -147,7 +147,7 @@ def _write(folder: Path, choices: list[KeyChoice], tested: Trials | None, comman
 def by_evidence(settings: Settings, graph: Graph) -> tuple[list[KeyChoice], Trials | None]:
     """Returns the choices for the graph, and the trials that selected the model."""
     choices = list(choose(settings, graph))
-    if leaks := describe_leaks(_with_split(settings, graph)):
+    if leaks := describe_leaks(_with_split(settings, graph), ignored_columns(settings)):
         say(leaks)
     if why := _why_no_trials(settings, graph, choices):
         say(f"no trials: {why}")
@@ -245,7 +245,7 @@ def choose(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     task = next(tasks := _task(settings, graph))
     yield from (task, *tasks)
     yield from _strategy(graph)
-    yield from _inputs(graph)
+    yield from _inputs(graph, ignored_columns(settings))
     if graph.num_edges <= FEW_EDGES:
         yield KeyChoice("workers", 1, "the graph is small: workers would wait for each other more than they save")
         if graph.num_edges <= SMALL_EDGES:
@@ -372,7 +372,7 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
     yield KeyChoice("model.hidden", 64, "width of the hidden layers")
 
 
-def _inputs(graph: Graph) -> Iterator[KeyChoice]:
+def _inputs(graph: Graph, ignored: Sequence[str] = ()) -> Iterator[KeyChoice]:
     if not graph.features.shape[1]:
         yield KeyChoice(
             "inputs", "learned", "nodes have no features: each gets a trained row. degree: also supports new nodes"
@@ -382,7 +382,7 @@ def _inputs(graph: Graph) -> Iterator[KeyChoice]:
                 "learned.scale", 0.01, "small, because nodes with few edges hardly change their initial rows"
             )
         return
-    for why in check_texts(graph, "one_hot"):
+    for why in check_texts(graph, "one_hot", ignored):
         yield KeyChoice("features.text", "one_hot", f"{why.partition(': ')[2]}. dataset.ignore leaves columns out")
     if why := why_uneven(graph, np.arange(graph.num_nodes)):
         yield KeyChoice("features.scale", "standard", f"{why}. none: as they are")

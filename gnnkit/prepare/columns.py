@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit.config.settings import Settings
+from gnnkit.dataset.base import name_list
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, Ids, SparseFeatures
+from gnnkit.graph.unfit_columns import describe_many, has_many_values, ignore_error, ignore_key
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown_names
-
-_MIN_CATEGORIES = 10  # number of values that a text column may have in a graph of any size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +73,12 @@ def are_numbers(category_of: Sequence[str] | None, width: int) -> npt.NDArray[np
     return np.array([not text for text in category_of or ("",) * width], np.bool_)
 
 
-def check_texts(graph: Graph, kind: str) -> list[str]:
+def ignored_columns(settings: Settings) -> tuple[str, ...]:
+    """Returns the value of `dataset.ignore`. Empty for data sets without this key."""
+    return name_list("dataset.ignore", settings.dataset.arguments.get("ignore") or ())
+
+
+def check_texts(graph: Graph, kind: str, ignored: Sequence[str] = ()) -> list[str]:
     """Checks a new model's text columns, and describes them in one line.
 
     Raises `UserError` for columns that identify nodes, such as names.
@@ -80,20 +86,19 @@ def check_texts(graph: Graph, kind: str) -> list[str]:
     Args:
         graph: The training graph.
         kind: One of `settings.inputs.TEXTS`.
+        ignored: The value of `dataset.ignore`.
     """
     counts, edge_counts = _count_values(graph.category_of), _count_values(graph.edge_category_of)
-    many = [name for name, count in counts.items() if count > max(_MIN_CATEGORIES, graph.num_nodes / 2)]
+    many = [name for name, count in counts.items() if has_many_values(count, graph.num_nodes)]
     texts = [*counts, *edge_counts]
     if texts and kind == "refuse":
         raise UserError(
-            f"features.text=refuse: the columns {shown_names(texts)} hold text: dataset.ignore=[{','.join(texts)}] "
-            "leaves these out"
+            f"features.text=refuse: the columns {shown_names(texts)} hold text: {ignore_key([*ignored, *texts])} leaves "
+            "these out"
         )
     if many:
-        raise UserError(
-            f"dataset: column {many[0]!r} is text with {counts[many[0]]:,} values for {graph.num_nodes:,} nodes, which no "
-            f"model learns from: dataset.ignore=[{','.join(many)}] leaves it out"
-        )
+        unfit = [(name, describe_many(name, counts[name], graph.num_nodes)) for name in many]
+        raise UserError(f"dataset: {ignore_error(unfit, ignored)}")
     if not texts:
         return []
     counts |= {f"{name} of edges": count for name, count in edge_counts.items()}

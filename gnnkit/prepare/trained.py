@@ -15,7 +15,7 @@ from gnnkit.config.settings import Settings
 from gnnkit.dataset.base import both_ways
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, Split
-from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts
+from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts, ignored_columns
 from gnnkit.prepare.run_partition import resumed_folder
 from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, warn_of_edges
 from gnnkit.result.folder import INPUTS
@@ -219,7 +219,7 @@ def fit(settings: Settings, graph: Graph) -> tuple[ColumnTransform, FilledTable,
     keys, table = settings.features, NumericTable.of_nodes(graph)
     if settings.inputs != "features":
         return ColumnTransform(), FilledTable(table, Fill()), []
-    lines = check_texts(graph, keys.text)
+    lines = check_texts(graph, keys.text, ignored_columns(settings))
     transform, filled, why = ColumnTransform.fit(table, graph.split, fill=keys.fill, scale=keys.scale)
     lines = [*transform.fill.describe(table), *lines, *([why] if why else [])]
     return transform, filled, [*lines, *transform.scale.describe_clipped(filled)]

@@ -554,7 +554,7 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
         (
             {"edges": ENDS, "nodes": {"id": range(40), "x": [[1.0, 2.0]] * 20 + [[1.0]] * 20}},
             {},
-            "nodes.parquet: lists have 1 numbers in some rows, 2 in others",
+            r"nodes.parquet, column 'x' holds lists of 1 numbers, 2 elsewhere: dataset.ignore=\[x\]",
         ),
     ],
 )

@@ -17,7 +17,7 @@ import pyarrow.csv
 from gnnkit.dataset.encoding import check_encoding, check_utf8
 from gnnkit.dataset.importing.source import Names, Source, Types
 from gnnkit.dataset.pieces import WHOLE, TableShare
-from gnnkit.dataset.table_files import IGNORE_HINT, check_header
+from gnnkit.dataset.table_files import check_header
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.table import Table
@@ -116,7 +116,7 @@ class CsvSource(Source):
             for batch in self._batches(window, rows, {**self._types, **(types or {})}):
                 table = pa.Table.from_batches([batch])
                 piece = table if columns is None else table.select(list(columns))
-                yield Table(self._names[path], piece, first, IGNORE_HINT, self.missing)
+                yield Table(self._names[path], piece, first, self.missing)
                 first += batch.num_rows
             if self._rows is not None and window.is_whole and first != self._rows[number]:
                 raise UserError(f"{self._names[path]} has {first} rows, expected {self._rows[number]}")

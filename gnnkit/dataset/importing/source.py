@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from gnnkit.dataset.pieces import WHOLE, TableShare
-from gnnkit.dataset.table_files import IGNORE_HINT
 from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.index_columns import index_columns
 from gnnkit.graph.missing import MISSING
@@ -37,6 +36,10 @@ class Source(ABC):
         """Names all columns that are not ignored."""
         return [name for name in self.names if name not in self.ignored]
 
+    def others(self, known: Collection[str]) -> list[str]:
+        """Names the columns that are neither ignored nor in `known`."""
+        return [name for name in self.names if name not in self.ignored and name not in known]
+
     @property
     @abstractmethod
     def names(self) -> list[str]:
@@ -49,11 +52,11 @@ class Source(ABC):
 
     def empty(self) -> Table:
         """Returns the table without rows."""
-        return Table(self.title, pa.schema(list(self.types().items())).empty_table(), 0, IGNORE_HINT, self.missing)
+        return Table(self.title, pa.schema(list(self.types().items())).empty_table(), 0, self.missing)
 
     def index_columns(self, known: Collection[str]) -> list[str]:
         """Lists columns outside `known` that contain a data frame's index."""
-        return index_columns(self.schema, [name for name in self.kept if name not in known], self._counts_rows)
+        return index_columns(self.schema, self.others(known), self._counts_rows)
 
     @property
     def schema(self) -> pa.Schema:

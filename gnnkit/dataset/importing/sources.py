@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from gnnkit.dataset.importing.source import Names, Source, Types
 from gnnkit.dataset.pieces import WHOLE, TableShare
-from gnnkit.dataset.table_files import IGNORE_HINT, check_shape, check_width
+from gnnkit.dataset.table_files import check_shape, check_width
 from gnnkit.errors import UserError
 from gnnkit.graph.table import Table
 from gnnkit.graph.values import is_text
@@ -58,7 +58,7 @@ class ArraySource(Source):
             for first in span[::rows]:
                 read = self._read(file, first, min(rows, span.stop - first))
                 piece = pa.table({name: read[name] for name in names})
-                yield Table(self._names[path], piece, first, IGNORE_HINT, self.missing)
+                yield Table(self._names[path], piece, first, self.missing)
 
     def _read(self, file: Any, first: int, count: int) -> dict[str, Array]:
         if self._dtype.names:
@@ -119,7 +119,7 @@ class PartSource(Source):
                 low, high = max(wanted.start - first, 0), min(wanted.stop - first, batch.num_rows)
                 if low < high:
                     piece = pa.Table.from_batches([batch.slice(low, high - low)])
-                    yield Table(self._names[path], piece, first + low, IGNORE_HINT, self.missing)
+                    yield Table(self._names[path], piece, first + low, self.missing)
 
     @property
     def num_rows(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,18 +28,19 @@ from gnnkit.dataset.pieces import (
     list_positions,
     mapped_rows,
 )
-from gnnkit.dataset.table_files import IGNORE_HINT, form_of, parts_of
+from gnnkit.dataset.table_files import form_of, parts_of
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.duplicates import SUM
-from gnnkit.graph.feature_columns import find_readings, warn_readings
+from gnnkit.graph.feature_columns import TableColumns, find_readings, warn_readings
 from gnnkit.graph.fields import edge_types_of
 from gnnkit.graph.ids import IdTable, is_consecutive, narrow_text
 from gnnkit.graph.index_columns import common_index, warn_index
 from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_signs
 from gnnkit.graph.table import Table
+from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.graph.values import ColumnReading, is_text, needs_survey
 from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import read_npy
@@ -96,7 +98,9 @@ class Cells:
         for piece in self.source.pieces(step, self.columns, self._types):
             values = piece.use_readings(self.readings).rows_with_nan(self.columns)
             if width != values.shape[1]:
-                raise UserError(f"{piece.name}: lists have {values.shape[1]} numbers in some rows, {width} in others")
+                raise UnfitColumns(
+                    f"{piece.name}: lists have {values.shape[1]} numbers in some rows, {width} in others"
+                )
             yield values
 
 
@@ -110,13 +114,21 @@ def survey(sources: Sequence[Source], names: Sequence[str]) -> dict[str, ColumnR
     kinds = [source.types() for source in sources]
     several = len(sources) > 1 or len(sources[0].files) > 1
     open_ = [name for name in names if several or needs_survey(kinds[0][name])]
-
-    def pieces() -> Iterator[Table]:
-        for source, types in zip(sources, kinds, strict=True):
-            yield from source.pieces(_PIECE, open_, {name: types[name] for name in open_})
-
-    readings = find_readings(sources[0].title, pieces() if open_ else (), open_, IGNORE_HINT)
+    readings = find_readings(sources[0].title, _column_pieces(sources, open_) if open_ else (), open_)
     return {name: readings.get(name, ColumnReading("numbers")) for name in names}
+
+
+def _column_pieces(sources: Sequence[Source], names: Sequence[str]) -> Iterator[Table]:
+    """Yields some columns of several tables in pieces."""
+    for source in sources:
+        types = source.types()
+        yield from source.pieces(_PIECE, names, {name: types[name] for name in names})
+
+
+def _table_columns(sources: Sequence[Source], known: Sequence[str], *, is_nodes: bool) -> TableColumns:
+    """Returns the columns that may be unfit, without `known`."""
+    names = sources[0].others(known)
+    return TableColumns(sources[0].title, names, lambda some: _column_pieces(sources, some), is_nodes)
 
 
 class EdgeTables:
@@ -125,7 +137,7 @@ class EdgeTables:
     def __init__(self, folder: EdgeFolder, sources: Mapping[str, Source]) -> None:
         self._folder, self.sources = folder, sources
         self.first = next(iter(sources.values()))
-        self.columns = [name for name in self.first.kept if name not in folder.known_edge_columns]  # of features
+        self.columns = self.first.others(folder.known_edge_columns)  # of features
         self.ids: IdTable | None = None  # finds the nodes. None: ids are node numbers
         self.num_nodes: int | None = None  # None: any id is a node
         self.feature_names: Sequence[str] | None = None  # once a piece was read
@@ -172,6 +184,8 @@ class EdgeTables:
             if weight is None and self._folder.duplicates == SUM:
                 weight = np.ones(len(src), np.float32)
             self.feature_names = self.feature_names or table.column_names(self.columns)
+            if features is not None and len(src) and features.shape[1] != len(self.feature_names or ()):
+                raise UnfitColumns("lists of edges differ in length")
             if name == ONE:
                 types, _ = table.types("type", self.relations) if "type" in source.kept else (None, None)
             else:
@@ -202,12 +216,7 @@ class EdgeTables:
         return src, dst
 
     def _weight(self, table: Table) -> Floats | None:
-        if "weight" not in self.first.kept:
-            return None
-        weight = table.weights("weight")
-        if weight.itemsize > 4:
-            table.check_bound("weight", weight)
-        return weight
+        return table.weights("weight") if "weight" in self.first.kept else None
 
 
 class NodeTable:
@@ -254,7 +263,7 @@ class NodeTable:
     @cached_property
     def cells(self) -> Cells | None:
         """The feature columns."""
-        columns = [name for name in self.source.kept if name not in self._folder.known_node_columns]
+        columns = self.source.others(self._folder.known_node_columns)
         if columns and (self._folder.root / "features.npy").exists():
             raise UserError(
                 f"features.npy and {self.source.title} both hold features: remove one, or list columns in dataset.ignore"
@@ -280,14 +289,22 @@ class TablePieces(GraphPieces):
         edges, nodes = _sources_of(self._folder)
         return EdgeTables(self._folder, edges), None if nodes is None else NodeTable(self._folder, nodes)
 
+    @cached_property
+    def _surveyed(self) -> tuple[EdgeTables, Cells | None]:
+        """The edges and the node features, once it is known how to read them."""
+        edges, nodes = self._tables
+        cells = None if nodes is None else nodes.cells
+        with self._list_unfit():
+            _ = edges.readings, cells and cells.readings
+        return edges, cells
+
     @property
     def _edges(self) -> EdgeTables:
-        return self._tables[0]
+        return self._surveyed[0]
 
     @property
     def _cells(self) -> Cells | None:
-        nodes = self._tables[1]
-        return None if nodes is None else nodes.cells
+        return self._surveyed[1]
 
     @property
     def files(self) -> list[Path]:
@@ -299,7 +316,7 @@ class TablePieces(GraphPieces):
 
     @property
     def num_edges(self) -> int | None:
-        return self._edges.num_edges
+        return self._tables[0].num_edges
 
     @property
     def edge_row(self) -> int:
@@ -331,13 +348,14 @@ class TablePieces(GraphPieces):
 
     def stretches(self, count: int) -> Sequence[Stretch]:
         edges = self._edges
-        _ = edges.relations, edges.readings  # read once, before processes fork
+        _ = edges.relations  # read once, before processes fork
         return [
             Stretch(table, TableShare(number, count)) for table in range(len(edges.sources)) for number in range(count)
         ]
 
     def edges_of(self, stretch: Stretch, rows: int, first: int) -> Iterator[EdgePiece]:
-        return self._edges.pieces(stretch, rows, first)
+        with self._list_unfit():
+            yield from self._edges.pieces(stretch, rows, first)
 
     def edge_type_names(self) -> Sequence[str] | None:
         return self._edges.relations
@@ -373,7 +391,18 @@ class TablePieces(GraphPieces):
         path = self.root / "features.npy"
         if self._cells is None:
             return mapped_rows(path) if path.exists() or path.is_symlink() else None
-        return self._cells.rows(room.rows(len(self._cells.names)))
+        return self._feature_rows(self._cells, room)
+
+    def _feature_rows(self, cells: Cells, room: Room) -> Iterator[Array]:
+        with self._list_unfit():
+            yield from cells.rows(room.rows(len(cells.names)))
+
+    def _list_unfit(self) -> AbstractContextManager[None]:
+        """Completes errors about unfit columns, as `EdgeFolder.list_unfit` does."""
+        (edges, nodes), folder = self._tables, self._folder
+        of_nodes = [] if nodes is None else [_table_columns([nodes.source], folder.known_node_columns, is_nodes=True)]
+        of_edges = _table_columns(list(edges.sources.values()), (*folder.ends, "type"), is_nodes=False)
+        return folder.list_unfit([*of_nodes, of_edges])
 
     def feature_names(self) -> Sequence[str] | None:
         return None if self._cells is None else self._cells.names or None

@@ -1,0 +1,78 @@
+"""Columns that models cannot read, reported together in one error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from gnnkit.errors import UserError
+
+_MIN_CATEGORIES = 10  # number of values that a text column may have in a graph of any size
+_MAX_REASONS = 32  # reasons listed in a message
+_PLAIN = re.compile(r"(?!true$|false$|null$|none$|nan$|inf$)[a-z_][\w-]*", re.ASCII | re.IGNORECASE)
+
+
+class UnfitColumns(UserError):
+    """An error about columns that cannot be read as features or weights."""
+
+    def __init__(self, message: object = "", names: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.names = tuple(names)  # the columns
+
+
+@contextmanager
+def collect_unfit(unfit: dict[str, str], name: str) -> Iterator[None]:
+    """Stores an error about a column, so that further columns can be checked."""
+    try:
+        yield
+    except UserError as error:
+        unfit[name] = str(error)
+
+
+def raise_unfit(unfit: Mapping[str, str]) -> None:
+    """Raises `UnfitColumns` if there are any. `unfit` maps columns to reasons."""
+    if unfit:
+        raise UnfitColumns(join_reasons(list(unfit.values())), list(unfit))
+
+
+def ignore_error(unfit: Sequence[tuple[str, str]], ignored: Sequence[str]) -> UserError:
+    """Returns the error for a data set whose key `ignore` can exclude the columns.
+
+    Args:
+        unfit: The columns, each with its reason.
+        ignored: The value of `dataset.ignore`, to which the columns are added.
+    """
+    reasons = join_reasons([reason for _, reason in unfit])
+    key = ignore_key([*ignored, *(name for name, _ in unfit)])
+    return UserError(f"{reasons}: {key} leaves {'the column' if len(unfit) == 1 else 'these columns'} out")
+
+
+def ignore_key(names: Sequence[str]) -> str:
+    """Returns `dataset.ignore=[...]` as one argument of a shell command."""
+    distinct = dict.fromkeys(names)
+    key = f"dataset.ignore=[{','.join(map(_quote, distinct))}]"
+    return key if all(map(_PLAIN.fullmatch, distinct)) else "'" + key.replace("'", "'\\''") + "'"
+
+
+def join_reasons(reasons: Sequence[str]) -> str:
+    """Joins reasons into a message that counts the columns."""
+    if len(reasons) == 1:
+        return reasons[0]
+    more = [f"{len(reasons) - _MAX_REASONS} more"] if len(reasons) > _MAX_REASONS else []
+    return f"{len(reasons)} columns cannot be used: {'; '.join([*reasons[:_MAX_REASONS], *more])}"
+
+
+def has_many_values(num_values: int, num_nodes: int) -> bool:
+    """Returns whether a text column identifies nodes, as names do."""
+    return num_values > max(_MIN_CATEGORIES, num_nodes / 2)
+
+
+def describe_many(name: str, num_values: int, num_nodes: int) -> str:
+    """Describes a text column for which `has_many_values` holds."""
+    return f"column {name!r} is text with {num_values:,} values for {num_nodes:,} nodes, which no model learns from"
+
+
+def _quote(name: str) -> str:
+    """Quotes a name for Hydra unless it is a plain word."""
+    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '\\"') + '"'
