@@ -73,15 +73,15 @@ class EdgeFolder(Dataset):
     order.
 
     `nodes.csv` or `nodes.parquet` has a column `id` of integers or text. The optional
-    column `label` holds class numbers or names, empty or -1 for unlabelled nodes.
-    Decimal fractions are regression targets, empty if unlabelled. A name may join
-    several classes with semicolons, such as `a;b`, which `task=multilabel` reads as two
-    classes. The optional column `split` holds train, val, test, none or an empty cell.
-    Other columns are features: numbers, numbers written as text ("1,5", "$1", "10%"),
-    dates (as seconds since 1970), durations, or text with few distinct values, each of
-    which becomes a column. Words such as `unknown`, listed in the argument `missing`,
-    count as empty cells. `features.fill` replaces empty cells and NaN, in
-    `features.npy` too.
+    column `label` holds class numbers or names, empty or -1 for unlabelled nodes. If a
+    number has leading zeros, such as 01, all are names. Decimal fractions are
+    regression targets, empty if unlabelled. A name may join several classes with
+    semicolons, such as `a;b`, which `task=multilabel` reads as two classes. The
+    optional column `split` holds train, val, test, none or an empty cell. Other columns
+    are features: numbers, numbers written as text ("1,5", "$1", "10%"), dates (as
+    seconds since 1970), durations, or text with few distinct values, each of which
+    becomes a column. Words such as `unknown`, listed in the argument `missing`, count
+    as empty cells. `features.fill` replaces empty cells and NaN, in `features.npy` too.
 
     Nodes are numbered in table order, or in ascending id order with `sort_ids`. Without
     a node table there are no labels, and ids are 0, 1, ... or text, which is numbered

@@ -16,6 +16,7 @@ from gnnkit.dataset.encoding import check_encoding, check_utf8, open_bytes
 from gnnkit.errors import UserError
 from gnnkit.graph.ids import narrow_text
 from gnnkit.graph.table import Table
+from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.storage import read_npy
@@ -25,7 +26,6 @@ _MAX_HEADER = 1 << 24  # bytes of a CSV header that are checked
 PART_NAME = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # part names of Spark, Dask and DuckDB
 PARTS_MARKER = "_SUCCESS"  # marker that Spark writes into a folder of parts
 _UNSUPPORTED = re.compile(r".*\.(csv\.\w+|tsv|txt|jsonl?|feather|arrow|orc|xlsx|npy)(\.\w+)?")  # other formats
-_Types = dict[str, pa.DataType]
 
 
 def form_of(path: Path) -> str:
@@ -48,24 +48,16 @@ def read_table(
         ids: Id columns, which are read as text from a CSV.
         missing: Words for missing values.
         narrow: Convert an id column to integers if all its values are numbers.
-        label: Column of labels, whose booleans in a CSV are read as text.
+        label: Column of labels, whose classes in a CSV are read as text.
     """
     try:
-        if parts_of(path):
-            parts = [_read_parquet(part) for part in parts_of(path)]
-            return Table(path.name, pa.concat_tables(parts, promote_options="permissive"), 0, missing)
-        check_regular(path)
-        form = form_of(path)
-        if form not in ("csv", "csv.gz"):
-            return Table(path.name, _read_parquet(path) if form == "parquet" else _read_array(path), 0, missing)
-        types = dict.fromkeys(ids, pa.string())
-        table = _read_csv(path, types)
-        if label in table.column_names and pa.types.is_boolean(table.schema.field(label).type):
-            table = _read_csv(path, types | {label: pa.string()})
-        for name in ids if narrow else ():
-            if table.column_names.count(name) == 1:
-                table = table.set_column(table.column_names.index(name), name, narrow_text(table.column(name)))
-        return Table(path.name, table, 0, missing)
+        if parts := parts_of(path):
+            table = pa.concat_tables(map(_read_parquet, parts), promote_options="permissive")
+        else:
+            check_regular(path)
+            other = {"parquet": _read_parquet, "npy": _read_array}.get(form_of(path))
+            table = _read_csv(path, ids, label, narrow=narrow) if other is None else other(path)
+        return Table(path.name, table, missing=missing)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise UserError(f"{path.name}: {one_line(error)}") from error
 
@@ -141,9 +133,10 @@ def check_shape(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool
     return shape[0] == 2
 
 
-def _read_csv(path: Path, types: _Types) -> pa.Table:
+def _read_csv(path: Path, ids: Sequence[str], label: str | None, *, narrow: bool) -> pa.Table:
     check_encoding(path, path.name)
     check_header(path)
+    types = dict.fromkeys([*ids, *filter(None, [label])], pa.string())
     try:
         table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
     except pa.ArrowException:
@@ -151,7 +144,29 @@ def _read_csv(path: Path, types: _Types) -> pa.Table:
         raise
     if any(map(pa.types.is_binary, table.schema.types)):  # pyarrow's type for text that is not UTF-8
         check_utf8(path, path.name)
+    for name in types:
+        if table.column_names.count(name) != 1:
+            continue
+        column = table.column(name)
+        if name not in ids:
+            inferred = infer_column(column)
+            column = column if are_classes(inferred.type) else inferred
+        elif narrow:
+            column = narrow_text(column)
+        table = table.set_column(table.column_names.index(name), name, column)
     return table
+
+
+def infer_column(text: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    """Converts a CSV column from text to the type that pyarrow infers."""
+    sink = pa.BufferOutputStream()
+    pyarrow.csv.write_csv(pa.table({"column": text}), sink)
+    return pyarrow.csv.read_csv(sink.getvalue()).column(0)
+
+
+def are_classes(kind: pa.DataType) -> bool:
+    """Returns whether a CSV's labels of this inferred type are read as text."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_text(kind))
 
 
 def _read_parquet(path: Path) -> pa.Table:

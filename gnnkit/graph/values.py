@@ -30,6 +30,7 @@ _DOT = rf"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[1-9]\d{{0,2}}(?:,\d{{3}})+(?:\.\
 _COMMA = rf"\d+(?:,\d+)?|,\d+|[1-9]\d{{0,2}}(?:\.\d{{3}})+(?:,\d+)?|{_GROUPS}(?:,\d+)?"
 _SPELT = r"^(?:[+\-\x{{2212}}]?[$€£¥]?|[$€£¥][+\-\x{{2212}}])\s?(?:{})\s?[$€£¥%]?$"
 _WHOLE = r"^-?\d+$"
+_CODE = r"^[+-]?0\d+$"  # a label such as 01, which differs from 1
 _DATE = r"^\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?)?$"
 _ZONED = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -167,7 +168,8 @@ class Survey:
         if self._most is None or len(self._texts) <= self._most:
             self._texts |= set((text if self._most is None else text[: self._most + 1]).to_pylist())
         numbers = [_match(text, Style(comma).pattern()) for comma in (False, True)]
-        self._no_number = self._no_number or _first_match(text, ~(numbers[0] | numbers[1]))
+        is_code = _match(text, _CODE) & (self._most is None)  # labels only
+        self._no_number = self._no_number or _first_match(text, is_code | ~(numbers[0] | numbers[1]))
         for comma, fits in zip((False, True), numbers, strict=True):
             self._fits[comma] &= bool(fits.all())
             if self._fits[comma]:

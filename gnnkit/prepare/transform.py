@@ -483,4 +483,4 @@ def warn_of_edges(graph: Graph) -> list[str]:
     sizes = np.maximum(np.abs(scale.mean or ()), scale.deviation or ())
     large = [table.column(int(number)) for number in np.flatnonzero(sizes > _LARGE)]
     note = f" (large: {shown_names(large)})" if large else ""
-    return [f"warning: edge features: {why}{note}. Models read them as they are: standardise them in the data"]
+    return [f"warning: edge features: {why}{note}. If the model reads them, standardise them in the data"]

@@ -17,7 +17,7 @@ import pyarrow.csv
 from gnnkit.dataset.encoding import check_encoding, check_utf8
 from gnnkit.dataset.importing.source import Names, Source, Types
 from gnnkit.dataset.pieces import WHOLE, TableShare
-from gnnkit.dataset.table_files import check_header
+from gnnkit.dataset.table_files import check_header, infer_column
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.table import Table
@@ -101,7 +101,7 @@ class CsvSource(Source):
         unknown = [name for name in self.names if name not in self._types]
         for path in self.files if unknown else ():
             for batch in self._batches(Window(path), None, dict.fromkeys(self.names, pa.string())):
-                types |= {name: _common_type(types[name], _inferred(batch.column(name))) for name in unknown}
+                types |= {name: _common_type(types[name], infer_column(batch.column(name)).type) for name in unknown}
         return types
 
     def pieces(
@@ -231,13 +231,6 @@ def _line_from(file: BinaryIO, at: int, size: int) -> int:
     file.seek(at - 1)
     file.readline()
     return file.tell()
-
-
-def _inferred(text: pa.Array) -> pa.DataType:
-    """Infers a CSV column's type, as pyarrow does for a file."""
-    sink = pa.BufferOutputStream()
-    pyarrow.csv.write_csv(pa.table({"column": text}), sink)
-    return pyarrow.csv.read_csv(sink.getvalue()).schema.types[0]
 
 
 def _common_type(first: pa.DataType, second: pa.DataType) -> pa.DataType:

@@ -28,7 +28,7 @@ from gnnkit.dataset.pieces import (
     list_positions,
     mapped_rows,
 )
-from gnnkit.dataset.table_files import form_of, parts_of
+from gnnkit.dataset.table_files import are_classes, form_of, parts_of
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
 from gnnkit.graph.arrow import numbers_of
@@ -411,7 +411,7 @@ class TablePieces(GraphPieces):
 def labels_of(source: Source, name: str) -> tuple[Labels, list[str] | None]:
     """Reads a label column, and class names, like `read_labels`."""
     kind = _plain_type(source, name)
-    if isinstance(source, CsvSource) and pa.types.is_boolean(kind):
+    if isinstance(source, CsvSource) and are_classes(kind):
         kind = pa.string()  # class names are the cells' text
     return read_labels(lambda: source.pieces(_PIECE, [name], {name: kind}), name)
 
