@@ -183,10 +183,17 @@ def _scale(folder: Path) -> Callable[[Tensor], Tensor]:
     if kind == "row":
         return _unit_rows
     scale = inputs.scale
-    mean, deviation, limit = (
-        torch.tensor(values, dtype=torch.float64) for values in (scale.mean, scale.deviation, scale.limit)
-    )
-    return lambda x: torch.clamp((x - mean) / deviation, -limit, limit)
+    columns = (scale.mean, scale.deviation, scale.limit, scale.median or [0.0], scale.spread or [0.0])
+    mean, deviation, limit, median, spread = (torch.tensor(values, dtype=torch.float64) for values in columns)
+    compresses, unit = spread > 0, torch.where(spread > 0, spread, 1)
+
+    def standardise(x: Tensor) -> Tensor:
+        if scale.spread is not None:
+            distance = (x - median) / unit
+            x = torch.where(compresses, distance.sign() * distance.abs().log1p(), x)
+        return torch.clamp((x - mean) / deviation, -limit, limit)
+
+    return standardise
 
 
 def _unit_rows(x: Tensor) -> Tensor:

@@ -43,6 +43,7 @@ SPLIT = [0.6, 0.2, 0.2]
 # Above either, full-graph steps take long, and mini-batches train faster.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
 _UNEVEN_CLASSES = 5  # ratio of class sizes
+_UNDIRECTED = 0.9  # share of edges with a reverse edge, below which trials add and omit reverse edges
 _FEW_OF_CLASS = 5  # validation nodes of a class below which its score is noise
 RANKING_EPOCHS, RANKING_PATIENCE = 100, 3  # at most, and evaluations, of which a run has one every 10 epochs
 _LEARNED = "by trials: the graph is more informative than the columns. New nodes need a new run"
@@ -184,9 +185,9 @@ def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
     """Runs trials on the graph as the choices configure it."""
     known = {choice.key: choice.value for choice in choices}
     graph = _with_split(settings, graph)
-    one_way = known.get("dataset.symmetrize") is True and settings.dataset.arguments.get("symmetrize") is None
+    one_way, is_open = known.get("dataset.symmetrize") is True, _may_symmetrize(settings, graph)
     graphs: dict[bool | None, Callable[[], Graph]] = {False: lambda: graph}
-    if one_way:
+    if is_open and both_ways(graph.csc) < _UNDIRECTED:
         graphs[True] = graph.symmetrize
     if known.get("inputs", "features") == "features":
         untyped: Any = dict.fromkeys(("edge_types", "edge_type_names", "relations"))
@@ -199,7 +200,7 @@ def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
     figure = _figure(graph, known["task"])
     if figure is not None:
         planned = (*planned[:2], {**planned[0], "task.class_weights": "balanced"}, *planned[2:])
-    tested = trials.run(settings, graphs, fixed, planned, one_way, figure)
+    tested = trials.run(settings, graphs, fixed, planned, one_way and is_open, figure)
     validated = int(np.count_nonzero(graph.labelled & (graph.split == Split.VAL)))
     assert isinstance(tested.task, NodeTask)
     constant = boosting.measure_constant(tested.task.read(graph), tested.task, tested.figure)
@@ -266,13 +267,19 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
         if key not in usual or usual[key] != value:
             yield KeyChoice(f"dataset.{key}", absolute(key, value))
     share = both_ways(graph.csc)
-    if "symmetrize" in usual and chosen.arguments.get("symmetrize") is None and share < ONE_WAY and not graph.relations:
+    if share < ONE_WAY and _may_symmetrize(settings, graph):
         why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
         yield KeyChoice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
     if graph.labelled.any() and not graph.split.any():
         if "split" not in usual:
             raise UserError(f"dataset={chosen.name} has labels, but no split: add a split to the data")
         yield KeyChoice("dataset.split", SPLIT, "the data has labels and no split: train, validate, test")
+
+
+def _may_symmetrize(settings: Settings, graph: Graph) -> bool:
+    """Returns whether reverse edges can be added, and the user has not decided it."""
+    is_open = "symmetrize" in _usual(settings) and settings.dataset.arguments.get("symmetrize") is None
+    return is_open and not graph.relations
 
 
 def _usual(settings: Settings) -> dict[str, Any]:

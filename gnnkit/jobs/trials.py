@@ -53,6 +53,7 @@ _SHY: Keys = {"model.dropout": 0.8, "trainer.weight_decay": 1e-3}
 _ROW: Keys = {"features.scale": "row"}
 _LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # for graphs whose structure is more informative than the columns
 _LEARNED_BY_TYPE: Keys = {"model": "rgcn", "types": "read", "inputs": "learned", "trainer.weight_decay": 0}
+_ABSOLUTE: Keys = {"task.loss": "absolute"}
 _LABELS: Keys = {**_SAGE, "label_inputs": 0.5}
 _RELATIONS: tuple[Keys, ...] = tuple(
     {"model": model, "types": "read", "trainer.weight_decay": decay}
@@ -244,7 +245,9 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
     if graph.edge_features is not None:
         keys_to_try = (keys_to_try[0], _GINE, *keys_to_try[1:])
     if task == "regression":
-        keys_to_try = (*({**candidate, "model.dropout": 0} for candidate in keys_to_try[:2]), *keys_to_try)
+        first, second = ({**candidate, "model.dropout": 0} for candidate in keys_to_try[:2])
+        # The mean absolute error selects, so the loss that it measures comes first.
+        keys_to_try = ({**first, **_ABSOLUTE}, first, {**second, **_ABSOLUTE}, *keys_to_try)
     return _with_types(graph, from_columns, keys_to_try)
 
 

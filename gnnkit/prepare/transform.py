@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ _UNEVEN = 30.0  # largest acceptable ratio of a table's standard deviations
 _FAR = 2.0  # largest acceptable mean of a column, in standard deviations
 _MAX_TABLE = 64  # columns. Wider rows are assumed to be counts, whose zeros are meaningful
 _LIMIT = 10.0  # standard deviations at which values are clipped, unless training rows exceed it
+_TAIL = 6.0  # standard deviations. A training value further from the mean indicates heavy tails
 _STRAY = 30.0  # standard deviations. A value outside the training range and further from the mean needs scaling
 _SAMPLE = 10_000  # rows read to distinguish tables from counts, and to check edge features
 _NUMBERS = 1 << 20  # numbers processed at once
@@ -148,19 +150,24 @@ class Scale:
     Under `standard`, a column becomes clip((x - mean) / deviation, -limit, limit). The
     limit is 0 if the column is constant in the training rows, because its weights get
     no training signal. Otherwise, it is the larger of 10 and the training rows' largest
-    distance from the mean.
+    distance from the mean. In a column with heavy tails, x is first replaced by
+    sign(d) log(1 + |d|), where d = (x - median) / spread.
     """
 
     kind: str  # one of SCALES
     mean: list[float] | None = None  # [width] for `standard`
     deviation: list[float] | None = None  # [width] for `standard`, above 0
     limit: list[float] | None = None  # [width] for `standard`, in deviations
+    median: list[float] | None = None  # [width] None: no column has heavy tails
+    spread: list[float] | None = None  # [width] median distance from the median. 0: no heavy tails
 
     def __post_init__(self) -> None:
         one_of("features.scale", self.kind, SCALES)
-        columns = (self.mean, self.deviation, self.limit)
+        columns, tails = (self.mean, self.deviation, self.limit), (self.median, self.spread)
         widths = {None if values is None else len(values) for values in columns}
-        valid = all(map(_are_finite, columns)) and min(self.deviation or (1,)) > 0 and min(self.limit or (0,)) >= 0
+        tail_widths = {None if values is None else len(values) for values in tails}
+        valid = all(map(_are_finite, (*columns, *tails))) and tail_widths in ({None}, widths)
+        valid &= min(self.deviation or (1,)) > 0 and min(*(self.limit or (0,)), *(self.spread or (0,)), 0) >= 0
         if (self.kind == "standard") != (self.mean is not None) or len(widths) > 1 or not valid:
             raise ValueError(f"a scale of kind {self.kind} with means {shown(self.mean)}")
 
@@ -184,6 +191,39 @@ class Scale:
         columns = ((mean, 0), (deviation, 1), (limit, 1))
         return cls("standard", *(np.where(numbers, values, unscaled).tolist() for values, unscaled in columns))
 
+    def compress(self, rows: FilledRows | Floats, train_rows: Ids) -> Scale:
+        """Returns a scale that compresses columns with heavy tails.
+
+        These have training values beyond 6 deviations, unless most values are equal, as
+        counts of rare words are. Medians are those of at most 10,000 training rows.
+
+        Args:
+            rows: [n, width].
+            train_rows: [k] ids of the rows to read, at least one.
+        """
+        num_sampled = min(_SAMPLE, _piece_rows(rows.shape[1]))
+        sample = rows[train_rows[:: -(-len(train_rows) // num_sampled)]].astype(np.float64)
+        far = (np.abs(self._deviations(sample)).max(0) > _TAIL) | (np.array(self.limit) > _LIMIT)
+        median = np.where(far, np.median(sample, 0), 0)
+        spread = np.where(far, np.median(np.abs(sample - median), 0), 0)
+        if not spread.any():
+            return self
+        tails = replace(self, median=median.tolist(), spread=spread.tolist())
+        mean, deviation, reach = _moments(rows, train_rows, tails._compressed)
+        columns = ((mean, self.mean), (deviation, self.deviation), (np.maximum(_LIMIT, reach / deviation), self.limit))
+        scaled = (np.where(spread > 0, *pair).tolist() for pair in columns)
+        return Scale("standard", *scaled, tails.median, tails.spread)
+
+    def _compressed(self, rows: Floats) -> Floats | Numbers:  # [k, width]
+        """Returns rows in which heavy tails are logarithms."""
+        if self.spread is None:
+            return rows
+        columns, compressed = np.flatnonzero(self.spread), rows.astype(np.float64)
+        median, spread = (np.array(values)[columns] for values in (self.median, self.spread))
+        distance = (compressed[:, columns] - median) / spread
+        compressed[:, columns] = np.sign(distance) * np.log1p(np.abs(distance))
+        return compressed
+
     def check(self, table: NumericTable) -> None:
         """Raises `UserError` if a standardising scale does not fit the table."""
         if self.kind != "standard":
@@ -204,7 +244,7 @@ class Scale:
 
     def _deviations(self, rows: Floats) -> Numbers:  # [k, width]
         """Returns each value's distance from the mean, in deviations."""
-        distance: Numbers = (rows - np.array(self.mean)) / np.array(self.deviation)
+        distance: Numbers = (self._compressed(rows) - np.array(self.mean)) / np.array(self.deviation)
         return distance
 
     def describe_clipped(self, filled: FilledTable) -> list[str]:
@@ -364,18 +404,21 @@ def _piece_rows(width: int) -> int:
     return max(_NUMBERS // max(width, 1), 1)
 
 
-def _moments(rows: FilledRows | Floats, train_rows: Ids) -> tuple[Numbers, Numbers, Numbers]:  # [width] each
-    """Computes each column's mean, deviation and largest distance from the mean.
+def _moments(
+    rows: FilledRows | Floats, train_rows: Ids, convert: Callable[[Floats], Floats | Numbers] = np.asarray
+) -> tuple[Numbers, Numbers, Numbers]:  # [width] each
+    """Computes converted columns' mean, deviation and largest distance from the mean.
 
     Sums use float64 distances from the first row, so a constant column's deviation is
     exactly 0.
     """
     filled = rows if isinstance(rows, FilledRows) else FilledRows(NumericTable(rows))
-    first, step = filled[train_rows[:1]][0].astype(np.float64), _piece_rows(filled.shape[1])
-    mean = first + sum((piece - first).sum(0) for piece in filled.pieces(step, train_rows)) / len(train_rows)
+    first, step = convert(filled[train_rows[:1]])[0].astype(np.float64), _piece_rows(filled.shape[1])
+    pieces = functools.partial(filled.pieces, step, train_rows)
+    mean = first + sum((convert(piece) - first).sum(0) for piece in pieces()) / len(train_rows)
     squares, reach = np.zeros_like(first), np.zeros_like(first)
-    for piece in filled.pieces(step, train_rows):
-        distance = piece - mean
+    for piece in pieces():
+        distance = convert(piece) - mean
         squares += np.square(distance).sum(0)
         reach = np.maximum(reach, np.abs(distance).max(0))
     return mean, np.sqrt(squares / len(train_rows)), reach
@@ -443,7 +486,10 @@ def _fit_scale(filled: FilledTable, train_rows: Ids, kind: str) -> tuple[Scale, 
     scale, why = Scale.standard(filled.rows, train_rows, filled.category_of), f"features.scale={kind}"
     if kind == AUTO and not (why := scale.why_uneven(filled.rows, are_numbers(filled.category_of, width))):
         return Scale("none"), ""
-    return scale, f"features: standardised by {len(train_rows):,} nodes that train ({why})"
+    scale = scale.compress(filled.rows, train_rows)
+    num_tails = np.count_nonzero(scale.spread or ())
+    tails = f"; {num_tails:,} columns with heavy tails enter as logarithms" if num_tails else ""
+    return scale, f"features: standardised by {len(train_rows):,} nodes that train ({why}){tails}"
 
 
 def is_table(graph: Graph) -> bool:

@@ -433,11 +433,15 @@ def test_a_model_is_exported_in_a_process_of_its_own(tmp_path: Path, monkeypatch
     assert asked == [((export._export, run, tmp_path / "model.pt2", model, None), {"always": True})]
 
 
-@pytest.mark.parametrize("kind", ["none", "row", "standard"])
+@pytest.mark.parametrize("kind", ["none", "row", "standard", "tails"])
 def test_rows_are_scaled_as_by_the_run(tmp_path: Path, kind: str) -> None:
-    rows = np.random.default_rng(0).normal(size=(6, WIDTH))  # also below 0
+    rows = np.random.default_rng(0).normal(size=(60, WIDTH))  # also below 0
     rows[2] = 0
-    scale = Scale.standard(rows, np.arange(6)) if kind == "standard" else Scale(kind)
+    rows[:, 0] = np.exp(9 * rows[:, 0])
+    scale = Scale.standard(rows, np.arange(60)) if kind in ("standard", "tails") else Scale(kind)
+    if kind == "tails":
+        scale = scale.compress(rows, np.arange(60))
+        assert np.flatnonzero(scale.spread or ()).tolist() == [0]
     Inputs(None, None, 1.0, False, scale=scale).save(tmp_path)
     np.testing.assert_allclose(export._scale(tmp_path)(torch.from_numpy(rows)), scale.apply(rows), rtol=1e-12)
 

@@ -72,9 +72,10 @@ def test_learned_rows_come_first_where_few_feature_rows_are_distinct() -> None:
     assert next(keys["model"] for keys, _ in trials._baselines(typed, planned)) == "sage"
 
 
-def test_regression_is_tried_without_dropout_first() -> None:
+def test_regression_is_tried_first_without_dropout_and_with_the_loss_that_selects() -> None:
     planned = trials.candidates(random_graph(), "features", "regression")
-    assert [each.get("model.dropout") for each in planned[:3]] == [0, 0, 0.5]
+    losses = [(each["model"], each["model.dropout"], each.get("task.loss")) for each in planned[:4]]
+    assert losses == [("sage", 0, "absolute"), ("sage", 0, None), ("gcn", 0, "absolute"), ("sage", 0.5, None)]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ from gnnkit.__main__ import main
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs.init import KeyChoice, _as_script, choose
+from gnnkit.jobs.init import KeyChoice, _as_script, by_evidence, choose
+from gnnkit.jobs.trials import Trials
+from gnnkit.task.node_classification import NodeClassification
 from tests.cases import few
 from tests.graphs import random_graph
 
@@ -117,6 +119,33 @@ def test_edges_that_run_one_way_but_for_a_few_are_read_both_ways(tmp_path: Path)
     for keys, graph in (([], one_way.symmetrize()), (["dataset.symmetrize=false"], one_way)):
         found = {each.key: each.value for each in choose(settle(config.compose([*given, *keys])), graph)}
         assert found.get("dataset.symmetrize") is (False if keys else None)
+
+
+@pytest.mark.parametrize(
+    ("num_reversed", "given", "tried"),
+    [
+        (0, [], [False, True]),
+        (300, [], [False, True]),
+        (950, [], [False]),
+        (300, ["dataset.symmetrize=false"], [False]),
+    ],
+    ids=["one way", "some", "most", "decided"],
+)
+def test_trials_add_reverse_edges_unless_most_edges_have_one(
+    num_reversed: int, given: list[str], tried: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, asked = np.arange(1000), dict[str, Any]()
+    ends = np.r_[nodes[:-1], nodes[1 : num_reversed + 1]], np.r_[nodes[1:], nodes[:num_reversed]]
+    graph = Graph.from_edges(*ends, labels=nodes % 2, split=1 + nodes % 3)
+
+    def run(settings: Any, graphs: Any, fixed: Any, planned: Any, usual: bool, figure: Any) -> Trials:
+        asked.update(graphs=graphs, usual=usual)
+        return Trials(NodeClassification(), "val_accuracy", (), 0)
+
+    monkeypatch.setattr("gnnkit.jobs.init.trials.run", run)
+    by_evidence(settle(config.compose(["dataset=edges", "dataset.root=.", "strategy=auto", "job=init", *given])), graph)
+    assert sorted(asked["graphs"]) == tried
+    assert asked["usual"] is (num_reversed == 0)
 
 
 @pytest.mark.slow

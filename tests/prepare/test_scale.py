@@ -184,6 +184,40 @@ def test_values_that_are_clipped_are_counted_once() -> None:
     assert far.limit == [pytest.approx(19.975, abs=1e-3)]
 
 
+def with_tails(graph: Graph) -> Graph:
+    """Adds two columns with heavy tails, and two of rare values."""
+    rng = np.random.default_rng(3)
+    heavy = 1e4 * rng.lognormal(size=(120, 2)) * [1, -1]
+    largest = (np.arange(120) == np.flatnonzero(TRAINS)[5])[:, None]
+    heavy, rare = np.where(largest, 100 * heavy, heavy), largest * [1.0, 90.0]
+    return replace(graph, features=np.column_stack([graph.features, heavy, rare]))
+
+
+def test_columns_with_heavy_tails_are_logarithms() -> None:
+    graph = with_tails(table())
+    scale, why = choose(graph, "auto")
+    assert why.endswith("; 2 columns with heavy tails enter as logarithms")
+    assert np.flatnonzero(scale.spread or ()).tolist() == [4, 5]
+    raw, rows = np.asarray(graph.features), np.asarray(scaled(scale, graph).features)
+    plain = Scale.standard(raw, np.flatnonzero(TRAINS))
+    np.testing.assert_array_equal(rows[:, [0, 1, 2, 3, 6, 7]], plain.apply(raw)[:, [0, 1, 2, 3, 6, 7]])
+    for column in (4, 5):
+        assert (np.argsort(rows[:, column]) == np.argsort(raw[:, column])).all()
+        assert np.abs(rows[TRAINS, column]).max() < 5 < np.abs(plain.apply(raw)[TRAINS, column]).max()
+        distance = np.abs(raw[TRAINS, column] - np.median(raw[TRAINS, column]))
+        logs = np.sign(raw[TRAINS, column] - np.median(raw[TRAINS, column])) * np.log1p(distance / np.median(distance))
+        np.testing.assert_allclose(rows[TRAINS, column], (logs - logs.mean()) / logs.std(), rtol=1e-9)
+    np.testing.assert_array_equal(np.concatenate([scale.apply(raw[row : row + 1]) for row in range(120)]), rows)
+
+
+def test_texts_and_even_columns_have_no_tails() -> None:
+    graph = with_tails(table())
+    rows = np.delete(np.asarray(graph.features), [4, 5], axis=1)
+    scale = Scale.standard(rows, np.arange(120), ("",) * 5 + ("town",))
+    assert scale.compress(rows, np.arange(120)) is scale
+    assert choose(table(), "auto")[0].spread is None
+
+
 @pytest.mark.parametrize("kind", ["row", "standard"])
 def test_large_numbers_of_float32_do_not_overflow(kind: str) -> None:
     rows = np.full((120, 4), 3e38, np.float32) * np.sign(NOISE)[:, None].astype(np.float32)
@@ -196,6 +230,9 @@ def test_large_numbers_of_float32_do_not_overflow(kind: str) -> None:
 @pytest.mark.parametrize("scale", [{"kind": "standard"}, {"kind": "standard", "mean": [0.0], "deviation": [0.0], "limit": [1.0]},
                                    {"kind": "standard", "mean": [0.0], "deviation": [1.0], "limit": [1.0, 2.0]},
                                    {"kind": "standard", "mean": [0.0], "deviation": [1.0]}, {"kind": "none", "mean": [1.0], "deviation": [1.0]},
+                                   {"kind": "standard", "mean": [0.0], "deviation": [1.0], "limit": [1.0], "median": [0.0]},
+                                   {"kind": "standard", "mean": [0.0], "deviation": [1.0], "limit": [1.0], "median": [0.0], "spread": [-1.0]},
+                                   {"kind": "none", "median": [0.0], "spread": [1.0]},
                                    {"kind": "standard", "mean": ["a"], "deviation": [1.0], "limit": [1.0]}, {"kind": "log"}, 3], ids=str)  # fmt: skip
 def test_a_forged_scale_is_refused(scale: Any, tmp_path: Path) -> None:
     Inputs.of(table(), "features").save(tmp_path)
@@ -226,8 +263,11 @@ def test_a_table_of_any_scale_trains_as_an_even_one(
 
 
 @pytest.mark.slow
-def test_new_data_is_scaled_by_the_numbers_of_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    graph = table()
+@pytest.mark.parametrize("tails", [False, True], ids=["even", "tails"])
+def test_new_data_is_scaled_by_the_numbers_of_the_run(
+    tails: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    graph = with_tails(table()) if tails else table()
     run(graph, tmp_path / "run", trainer={"max_epochs": 2})
     some = np.arange(120) < 40  # of which mean and deviation are others
     new = replace(graph, split=np.where(some, Split.TEST, 0).astype(np.int8))
