@@ -38,6 +38,7 @@ def test_columns_that_alone_determine_the_label_are_named(sparse: bool) -> None:
         graph = replace(graph, features=SparseFeatures.of(graph.features))
     line = "column game alone determines the label: unless it is known when you predict, use dataset.ignore=[game]"
     assert describe_leaks(graph) == line
+    assert describe_leaks(graph, ["old"]).endswith("use dataset.ignore=[old,game]")
     assert describe_leaks(replace(graph, feature_names=None)).startswith("column 1 alone determines the label")
     two = replace(graph, labels=(labels == 1).astype(np.int64))
     assert describe_leaks(two) == (
