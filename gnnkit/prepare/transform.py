@@ -211,8 +211,8 @@ class Scale:
         tails = replace(self, median=median.tolist(), spread=spread.tolist())
         mean, deviation, reach = _moments(rows, train_rows, tails._compressed)
         columns = ((mean, self.mean), (deviation, self.deviation), (np.maximum(_LIMIT, reach / deviation), self.limit))
-        scaled = (np.where(spread > 0, *pair).tolist() for pair in columns)
-        return Scale("standard", *scaled, tails.median, tails.spread)
+        means, deviations, limits = (np.where(spread > 0, new, np.array(old)).tolist() for new, old in columns)
+        return replace(tails, mean=means, deviation=deviations, limit=limits)
 
     def _compressed(self, rows: Floats) -> Floats | Numbers:  # [k, width]
         """Returns rows in which heavy tails are logarithms."""
