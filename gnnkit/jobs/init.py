@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gnnkit.config import keys
 from gnnkit.config.settings import FEW_EDGES, Settings, with_choice
-from gnnkit.dataset.base import ONE_WAY, both_ways, describe_share
+from gnnkit.dataset.base import both_ways, describe_share
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Relation, Split
 from gnnkit.graph.edge_columns import EdgeColumns
@@ -43,7 +43,9 @@ SPLIT = [0.6, 0.2, 0.2]
 # Above either, full-graph steps take long, and mini-batches train faster.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
 _UNEVEN_CLASSES = 5  # ratio of class sizes
-_UNDIRECTED = 0.9  # share of edges with a reverse edge, below which trials add and omit reverse edges
+# Shares of edges with a reverse edge. Below the first, reverse edges are added. Below the
+# second, trials compare both.
+_DIRECTED, _UNDIRECTED = 0.5, 0.9
 _FEW_OF_CLASS = 5  # validation nodes of a class below which its score is noise
 RANKING_EPOCHS, RANKING_PATIENCE = 100, 3  # at most, and evaluations, of which a run has one every 10 epochs
 _LEARNED = "by trials: the graph is more informative than the columns. New nodes need a new run"
@@ -267,7 +269,7 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
         if key not in usual or usual[key] != value:
             yield KeyChoice(f"dataset.{key}", absolute(key, value))
     share = both_ways(graph.csc)
-    if share < ONE_WAY and _may_symmetrize(settings, graph):
+    if share < _DIRECTED and _may_symmetrize(settings, graph):
         why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
         yield KeyChoice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
     if graph.labelled.any() and not graph.split.any():

@@ -73,9 +73,9 @@ _TABLE: tuple[Keys, ...] = (
 )
 _WORDS: tuple[Keys, ...] = (
     {**_GCN, **_ROW},
+    {**_SAGE, **_ROW},
     _GCN,
     {**_GCN, **_SHY, **_ROW},
-    {**_SAGE, **_ROW},
     {**_LABELS, **_ROW},
     {**_GCN, "trainer.weight_decay": 0},
     {**_GAT, **_ROW},
