@@ -43,8 +43,8 @@ SPLIT = [0.6, 0.2, 0.2]
 # Above either, full-graph steps take long, and mini-batches train faster.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
 _UNEVEN_CLASSES = 5  # ratio of class sizes
-# Shares of edges with a reverse edge. Below the first, reverse edges are added. Below the
-# second, trials compare both.
+# Shares of edges with a reverse edge. Below the first, reverse edges are added. Below
+# the second, trials compare both.
 _DIRECTED, _UNDIRECTED = 0.5, 0.9
 _FEW_OF_CLASS = 5  # validation nodes of a class below which its score is noise
 RANKING_EPOCHS, RANKING_PATIENCE = 100, 3  # at most, and evaluations, of which a run has one every 10 epochs
