@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,9 @@ from gnnkit.prepare.inputs import IDS
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.figures import merge
 from gnnkit.strategy import Worker
-from gnnkit.task import Task
+from gnnkit.task import NodeTask, Task
 from gnnkit.training.step import own_method
+from gnnkit.utils.ranges import shown
 from gnnkit.utils.storage import Array, read_npy
 
 
@@ -60,7 +61,10 @@ class TrainedRun:
         tensors, widths = weights.read(folder)
         worker = job.worker(comm, dtype=dtype)
         names = weights.class_names(folder)
-        _check_data(job, worker, widths, names)
+        _check_data(job, worker, widths)
+        if job.settings.job.needs_labels and isinstance(task, NodeTask):
+            data_names = job.prepared.class_names or map(str, range(worker.shard.num_classes))
+            _check_classes(folder, names or map(str, range(widths.num_classes)), data_names)
         model = job.make_model(worker, widths, task, exchanges=worker.fetches).eval()
         weights.fill(model, tensors, folder)
         task.recall(weights.read_facts(folder))
@@ -173,16 +177,15 @@ def _with_new_nodes(table: Array, places: Ids, worker: Worker) -> Array:  # [num
     return np.where(places[:, None] < 0, np.zeros((), table.dtype), table[places])
 
 
-def _check_data(job: RankJob, worker: Worker, widths: Widths, names: list[str] | None) -> None:
+def _check_data(job: RankJob, worker: Worker, widths: Widths) -> None:
     """Raises `UserError` for a graph that does not fit the trained model.
 
     Args:
         job: The job.
         worker: This rank.
         widths: The model's sizes.
-        names: The model's class names, or None.
     """
-    data_widths, data_classes, schema = job.widths(worker), job.prepared.class_names, job.schema
+    data_widths, schema = job.widths(worker), job.schema
     assert job.settings.checkpoint is not None, "a trained model was read"
     folder = Path(job.settings.checkpoint)
     for what, value, wanted in (
@@ -199,5 +202,13 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths, names: list[str] |
             f"dataset has labels for {data_widths.num_classes} outputs, the model of {job.settings.checkpoint} has "
             f"{widths.num_classes}"
         )
-    if job.settings.job.needs_labels and names is not None and data_classes is not None and names != data_classes:
-        raise UserError(f"dataset has other class names than {job.settings.checkpoint}: figures would mix up classes")
+
+
+def _check_classes(folder: Path, names: Iterable[str], data_names: Iterable[str]) -> None:
+    """Raises `UserError` if a class of the data has another name in the model."""
+    for number, (name, data_name) in enumerate(zip(names, data_names, strict=False)):
+        if name != data_name:
+            raise UserError(
+                f"dataset has other class names than {folder}: class {number} is {shown(data_name)}, and {shown(name)} in "
+                "the model, so figures would mix up classes"
+            )

@@ -104,3 +104,32 @@ def test_a_table_in_another_order_without_labels_is_predicted_as_trained(
         alike = np.array_equal(np.load(tmp_path / name / "logits.npy"), np.load(tmp_path / "run/logits.npy"))
         assert (error == "") == alike == (name != "told")
     assert error == "gnnkit: warning: dataset.symmetrize=false: the model of run was trained with true\n"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_core")
+def test_a_class_that_has_another_name_in_the_model_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    ends, splits = rng.integers(0, 20, (60, 2)), ["train", "val", "test"]
+    tables = {"names": ["cat", "dog", "eel"], "numbers": ["0", "1", "2"], "fewer": ["cat", "dog", "cat"]}
+    tables |= {"others": ["cat", "eel", "eel"], "few numbers": ["0", "1", "1"]}
+    for name, classes in tables.items():
+        (tmp_path / name).mkdir()
+        rows = [f"{i},{i / 20},{classes[i // 3 % 3]},{splits[i % 3]}\n" for i in range(20)]
+        (tmp_path / name / "nodes.csv").write_text("id,a,label,split\n" + "".join(rows))
+        (tmp_path / name / "edges.csv").write_text("src,dst\n" + "".join(f"{u},{v}\n" for u, v in ends))
+    fast = ["comm=threads", "workers=1", "write=[]", "report=false", "logger=none", "dataset=edges"]
+    for name in ("names", "numbers"):
+        own = [f"dataset.root={name}", "dataset.symmetrize=true", "trainer.max_epochs=1", f"output=of_{name}"]
+        assert main(["strategy=vertex_centric", *fast, *own]) == 0
+    fitting = [("names", "names"), ("names", "fewer"), ("numbers", "numbers"), ("numbers", "few numbers")]
+    others = [("names", "numbers"), ("names", "others"), ("numbers", "names"), ("numbers", "fewer")]
+    for model, data in fitting + others:
+        capfd.readouterr()
+        keys = [f"checkpoint=of_{model}", f"dataset.root='{data}'", f"output=test_{model}_{data.replace(' ', '_')}"]
+        fits = (model, data) in fitting
+        assert main(["job=test", *keys, *fast]) == (0 if fits else 2), (model, data)
+        assert ("other class names" in capfd.readouterr().err) != fits
