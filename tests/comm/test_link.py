@@ -42,17 +42,20 @@ def seconds(work: Callable[[Linked], Any]) -> list[float]:
     return Threads.run(linked(lambda comm: timed(lambda: work(comm))), RANKS)
 
 
+@pytest.mark.alone
 def test_a_sum_takes_the_rounds_of_a_ring() -> None:
     expected = 4 / 3 * 0.06 + 4 * 0.01  # 600 bytes, 4 rounds
     assert all(expected <= each < expected + 0.1 for each in seconds(lambda comm: comm.all_reduce(torch.ones(150))))
 
 
+@pytest.mark.alone
 def test_a_broadcast_takes_the_rounds_of_a_tree() -> None:
     expected = 2 * 0.04 + 2 * 0.01
     found = seconds(lambda comm: comm.broadcast(torch.ones(100), src=1))
     assert all(expected <= each < expected + 0.1 for each in found)
 
 
+@pytest.mark.alone
 def test_rows_take_the_time_of_the_larger_way_and_nothing_of_those_that_stay() -> None:
     def work(comm: Linked) -> float:  # rank 0 sends 400 bytes to each other rank, and 4000 to itself
         send = [100, 10, 10] if comm.rank == 0 else [0, 0, 0]
@@ -66,6 +69,7 @@ def test_rows_take_the_time_of_the_larger_way_and_nothing_of_those_that_stay() -
     assert all(each < 0.01 + 0.04 for each in nothing)
 
 
+@pytest.mark.alone
 def test_exchanges_under_way_share_the_card_and_hide_behind_work() -> None:
     def work(comm: Linked) -> tuple[float, float]:
         begun, counts = time.monotonic(), [0 if rank == comm.rank else 5 for rank in range(RANKS)]
@@ -82,6 +86,7 @@ def test_exchanges_under_way_share_the_card_and_hide_behind_work() -> None:
         assert second >= 0.09, "the second begins when the bytes of the first are through"
 
 
+@pytest.mark.alone
 def test_a_letter_arrives_after_its_time_and_its_sender_does_not_wait() -> None:
     def work(comm: Linked) -> list[str]:
         with comm.mailbox() as box:
