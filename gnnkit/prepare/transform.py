@@ -203,16 +203,18 @@ class Scale:
         """
         num_sampled = min(_SAMPLE, _piece_rows(rows.shape[1]))
         sample = rows[train_rows[:: -(-len(train_rows) // num_sampled)]].astype(np.float64)
-        far = (np.abs(self._deviations(sample)).max(0) > _TAIL) | (np.array(self.limit) > _LIMIT)
+        limit = np.array(self.limit)
+        far = (limit > 0) & ((np.abs(self._deviations(sample)).max(0) > _TAIL) | (limit > _LIMIT))
         median = np.where(far, np.median(sample, 0), 0)
         spread = np.where(far, np.median(np.abs(sample - median), 0), 0)
         if not spread.any():
             return self
         tails = replace(self, median=median.tolist(), spread=spread.tolist())
         mean, deviation, reach = _moments(rows, train_rows, tails._compressed)
-        columns = ((mean, self.mean), (deviation, self.deviation), (np.maximum(_LIMIT, reach / deviation), self.limit))
-        means, deviations, limits = (np.where(spread > 0, new, np.array(old)).tolist() for new, old in columns)
-        return replace(tails, mean=means, deviation=deviations, limit=limits)
+        mean = np.where(spread > 0, mean, np.array(self.mean))
+        deviation = np.where(spread > 0, deviation, np.array(self.deviation))
+        limit = np.where(spread > 0, np.maximum(_LIMIT, reach / deviation), limit)
+        return replace(tails, mean=mean.tolist(), deviation=deviation.tolist(), limit=limit.tolist())
 
     def _compressed(self, rows: Floats) -> Floats | Numbers:  # [k, width]
         """Returns rows in which heavy tails are logarithms."""

@@ -210,6 +210,17 @@ def test_columns_with_heavy_tails_are_logarithms() -> None:
     np.testing.assert_array_equal(np.concatenate([scale.apply(raw[row : row + 1]) for row in range(120)]), rows)
 
 
+def test_constant_columns_beside_heavy_tails_stay_zero() -> None:
+    close = 1e6 + np.spacing(1e6) * np.where(np.arange(120) == 7, 13, np.arange(120) % 3)  # equal but for rounding
+    rows = np.column_stack([with_tails(table()).features, np.full(120, 7.0), close])
+    plain = Scale.standard(rows, np.arange(120))
+    with np.errstate(all="raise", under="ignore"):
+        scale = plain.compress(rows, np.arange(120))
+        assert np.flatnonzero(scale.spread or ()).tolist() == [4, 5]
+        assert not scale.apply(rows)[:, 8:].any()
+    assert [of.limit[8:] for of in (plain, scale) if of.limit] == [[0, 0], [0, 0]]
+
+
 def test_texts_and_even_columns_have_no_tails() -> None:
     graph = with_tails(table())
     rows = np.delete(np.asarray(graph.features), [4, 5], axis=1)
