@@ -197,10 +197,12 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths) -> None:
             raise UserError(f"dataset has {value} {what}, the model of {job.settings.checkpoint} reads {wanted}")
     if widths.num_node_types > 1 and schema is not None and (facts := Inputs.load(folder)) is not None:
         facts.check_node_types([name for name, _ in schema.node_types], folder)
-    if job.settings.job.needs_labels and data_widths.num_classes > widths.num_classes:
+    count, wanted = data_widths.num_classes, widths.num_classes
+    fits = count == wanted if worker.shard.labels.ndim == 2 else count <= wanted
+    if job.settings.job.needs_labels and not fits:
         raise UserError(
-            f"dataset has labels for {data_widths.num_classes} outputs, the model of {job.settings.checkpoint} has "
-            f"{widths.num_classes}"
+            f"dataset has labels for {count} outputs, the model of {job.settings.checkpoint} has {wanted}: test it on "
+            "labels of the same outputs"
         )
 
 

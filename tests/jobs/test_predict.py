@@ -143,6 +143,15 @@ def test_a_new_graph_without_labels_or_splits_is_predicted(tmp_path: Path, finis
         gnnkit.predict(run, more, job="test", folder=tmp_path / "more", **keys)
 
 
+def test_several_labels_of_a_node_are_tested_with_the_columns_of_training(tmp_path: Path) -> None:
+    labels = np.arange(3 * small_graph().num_nodes).reshape(-1, 3) % 2
+    graph = replace(small_graph(), labels=labels, class_names=("a", "b", "c"))
+    run = train(tmp_path / "run", graph=graph, task="multilabel", workers=1, write=[]).folder
+    fewer = replace(graph, labels=labels[:, :2], class_names=("a", "b"))
+    with pytest.raises(UserError, match=r"labels for 2 outputs, the model of .*run has 3: test it on"):
+        gnnkit.predict(run, fewer, job="test", folder=tmp_path / "fewer", workers=1, comm="threads", **BARE)
+
+
 def test_the_command_takes_data_model_and_task_from_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
