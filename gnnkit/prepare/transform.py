@@ -490,7 +490,7 @@ def _fit_scale(filled: FilledTable, train_rows: Ids, kind: str) -> tuple[Scale, 
         return Scale("none"), ""
     scale = scale.compress(filled.rows, train_rows)
     num_tails = np.count_nonzero(scale.spread or ())
-    tails = f"; {num_tails:,} columns with heavy tails enter as logarithms" if num_tails else ""
+    tails = f"; heavy tails enter as logarithms in {num_tails:,} of {width:,} columns" if num_tails else ""
     return scale, f"features: standardised by {len(train_rows):,} nodes that train ({why}){tails}"
 
 
