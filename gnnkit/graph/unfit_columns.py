@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Self
 
 from gnnkit.errors import UserError
 
@@ -19,6 +20,29 @@ class UnfitColumns(UserError):
     def __init__(self, message: object = "", names: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.names = tuple(names)  # the columns
+
+
+class IgnorableColumns(UserError):
+    """An error about unfit columns that `dataset.ignore` can exclude."""
+
+    def __init__(self, reasons: str, names: Sequence[str], ignored: Sequence[str]) -> None:
+        """Stores the arguments.
+
+        Args:
+            reasons: Why the columns are unfit.
+            names: The columns.
+            ignored: The value of `dataset.ignore`, to which the columns are added.
+        """
+        self.reasons, self.names, self.ignored = reasons, tuple(names), tuple(dict.fromkeys([*ignored, *names]))
+        columns = "the column" if len(self.names) == 1 else "these columns"
+        super().__init__(f"{reasons}: {ignore_key(self.ignored)} leaves {columns} out")
+
+    @classmethod
+    def of(cls, error: BaseException | None) -> Self | None:
+        """Returns the first such error among an error and its causes."""
+        while error is not None and not isinstance(error, cls):
+            error = error.__cause__
+        return error
 
 
 @contextmanager
@@ -36,16 +60,9 @@ def raise_unfit(unfit: Mapping[str, str]) -> None:
         raise UnfitColumns(join_reasons(list(unfit.values())), list(unfit))
 
 
-def ignore_error(unfit: Sequence[tuple[str, str]], ignored: Sequence[str]) -> UserError:
-    """Returns the error for a data set whose key `ignore` can exclude the columns.
-
-    Args:
-        unfit: The columns, each with its reason.
-        ignored: The value of `dataset.ignore`, to which the columns are added.
-    """
-    reasons = join_reasons([reason for _, reason in unfit])
-    key = ignore_key([*ignored, *(name for name, _ in unfit)])
-    return UserError(f"{reasons}: {key} leaves {'the column' if len(unfit) == 1 else 'these columns'} out")
+def ignore_error(unfit: Sequence[tuple[str, str]], ignored: Sequence[str]) -> IgnorableColumns:
+    """Returns the error for columns, each with its reason."""
+    return IgnorableColumns(join_reasons([reason for _, reason in unfit]), [name for name, _ in unfit], ignored)
 
 
 def ignore_key(names: Sequence[str]) -> str:

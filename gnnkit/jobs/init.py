@@ -21,6 +21,8 @@ from gnnkit.dataset.base import both_ways, describe_share
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Relation, Split
 from gnnkit.graph.edge_columns import EdgeColumns
+from gnnkit.graph.feature_columns import WEIGHT
+from gnnkit.graph.unfit_columns import IgnorableColumns
 from gnnkit.jobs import boosting, trials
 from gnnkit.jobs.decide import SMALL_EDGES
 from gnnkit.jobs.feature_checks import describe_leaks
@@ -74,7 +76,7 @@ def init(order: Order) -> Result:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
     folder = Path(named).absolute()
     _check_new(folder)
-    choices, tested = by_evidence(*_with_node_types(settings, with_names(settings)))
+    choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings)))
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
     script = _write(folder, choices, tested, command)
     lines = [f"{choice.key}={keys.plain(choice.value)}  # {choice.why}" for choice in choices if choice.why]
@@ -86,6 +88,25 @@ def init(order: Order) -> Result:
     result = Result("init", figures, "\n".join([*trial_lines, *lines, *ways]), folder)
     say(result.table())
     return result
+
+
+def _without_unfit(settings: Settings) -> tuple[Settings, Graph]:
+    """Loads the graph, without the columns that cannot be used.
+
+    Raises `UserError` if one of them holds the edges' weights.
+    """
+    try:
+        graph = with_names(settings)
+        check_texts(graph, "one_hot", ignored_columns(settings))
+    except UserError as error:
+        unfit = IgnorableColumns.of(error)
+        if unfit is None or WEIGHT in unfit.names or "ignore" not in _usual(settings):
+            raise
+        say(f"left out by dataset.ignore: {unfit.reasons}")
+        chosen = settings.dataset
+        arguments = {**chosen.arguments, "ignore": list(unfit.ignored)}
+        return _without_unfit(with_choice(settings, replace(chosen, arguments=arguments)))
+    return settings, graph
 
 
 def _with_node_types(settings: Settings, graph: Graph) -> tuple[Settings, Graph]:
@@ -267,7 +288,7 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     yield KeyChoice("dataset", chosen.name, size)
     for key, value in chosen.arguments.items():
         if key not in usual or usual[key] != value:
-            yield KeyChoice(f"dataset.{key}", absolute(key, value))
+            yield KeyChoice(f"dataset.{key}", absolute(key, value), "not read" if key == "ignore" else "")
     share = both_ways(graph.csc)
     if share < _DIRECTED and _may_symmetrize(settings, graph):
         why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"

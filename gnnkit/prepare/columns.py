@@ -98,7 +98,7 @@ def check_texts(graph: Graph, kind: str, ignored: Sequence[str] = ()) -> list[st
         )
     if many:
         unfit = [(name, describe_many(name, counts[name], graph.num_nodes)) for name in many]
-        raise UserError(f"dataset: {ignore_error(unfit, ignored)}")
+        raise UserError(f"dataset: {(error := ignore_error(unfit, ignored))}") from error
     if not texts:
         return []
     counts |= {f"{name} of edges": count for name, count in edge_counts.items()}

@@ -22,6 +22,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.unfit_columns import ignore_key
 from gnnkit.prepare.columns import check_texts
+from gnnkit.utils.documents import read_yaml
 
 N, M = 300, 900
 NODE_REASONS = {
@@ -179,6 +180,26 @@ def test_jobs_print_the_error_and_run_with_its_key(
     assert "; ".join(reasons_of("csv")) in message
     key = f"dataset.ignore=[{','.join(ignored_of(message))}]"
     assert main([*keys, f"output={tmp_path / 'run'}", key]) == 0, capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_init_leaves_unfit_columns_out_and_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "\n".join(f"{row},n{row},{'red' if row == 7 else row},{row % 5},{row % 2}" for row in range(40))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/nodes.csv").write_text(f"id,name,mixed,x,label\n{rows}\n")
+    edges = "\n".join(f"{row},{(3 * row + 1) % 40},{'' if row == 3 else row}" for row in range(40))
+    (tmp_path / "data/edges.csv").write_text(f"src,dst,gap\n{edges}\n")
+    data = ["dataset=edges", "dataset.root=data", "dataset.symmetrize=true"]
+    assert main(["job=init", "init.minutes=0", *data, "output=new"]) == 0
+    out = capfd.readouterr().out
+    assert "left out by dataset.ignore: 3 columns cannot be used: nodes.csv, column 'name' is text" in out
+    assert "; edges.csv, column 'gap', row 3: is empty" in out
+    assert main(["--config-dir", "new", "+experiment=mine", "trainer.max_epochs=1", "report=false", "output=run"]) == 0
+    config = read_yaml(tmp_path / "run/config.yaml")
+    assert config["dataset"]["ignore"] == ["name", "mixed", "gap"]
 
 
 def test_text_that_identifies_nodes_is_listed_with_each_column(tmp_path: Path) -> None:
