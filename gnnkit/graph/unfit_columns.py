@@ -23,19 +23,18 @@ class UnfitColumns(UserError):
 
 
 class IgnorableColumns(UserError):
-    """An error about unfit columns that `dataset.ignore` can exclude."""
+    """An error about unfit columns, with the remedy."""
 
-    def __init__(self, reasons: str, names: Sequence[str], ignored: Sequence[str]) -> None:
+    def __init__(self, reasons: str, names: Sequence[str], ignored: Sequence[str] | None) -> None:
         """Stores the arguments.
 
         Args:
             reasons: Why the columns are unfit.
             names: The columns.
-            ignored: The value of `dataset.ignore`, to which the columns are added.
+            ignored: As for `remedy`.
         """
-        self.reasons, self.names, self.ignored = reasons, tuple(names), tuple(dict.fromkeys([*ignored, *names]))
-        columns = "the column" if len(self.names) == 1 else "these columns"
-        super().__init__(f"{reasons}: {ignore_key(self.ignored)} leaves {columns} out")
+        self.reasons, self.names, self.ignored = reasons, tuple(names), ignored
+        super().__init__(f"{reasons}: {remedy(names, ignored)}")
 
     @classmethod
     def of(cls, error: BaseException | None) -> Self | None:
@@ -60,9 +59,22 @@ def raise_unfit(unfit: Mapping[str, str]) -> None:
         raise UnfitColumns(join_reasons(list(unfit.values())), list(unfit))
 
 
-def ignore_error(unfit: Sequence[tuple[str, str]], ignored: Sequence[str]) -> IgnorableColumns:
+def ignore_error(unfit: Sequence[tuple[str, str]], ignored: Sequence[str] | None) -> IgnorableColumns:
     """Returns the error for columns, each with its reason."""
     return IgnorableColumns(join_reasons([reason for _, reason in unfit]), [name for name, _ in unfit], ignored)
+
+
+def remedy(names: Sequence[str], ignored: Sequence[str] | None) -> str:
+    """Describes how to exclude columns from a data set.
+
+    Args:
+        names: The columns.
+        ignored: The value of `dataset.ignore`. None: the data set has no such key.
+    """
+    columns = "the column" if len(names) == 1 else "these columns"
+    if ignored is None:
+        return f"remove {columns} from the data"
+    return f"{ignore_key([*ignored, *names])} leaves {columns} out"
 
 
 def ignore_key(names: Sequence[str]) -> str:

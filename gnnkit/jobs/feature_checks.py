@@ -31,7 +31,7 @@ def has_few_rows(features: Features) -> bool:
     return True
 
 
-def describe_leaks(graph: Graph, ignored: Sequence[str] = ()) -> str:
+def describe_leaks(graph: Graph, ignored: Sequence[str] | None = ()) -> str:
     """Describes the columns that alone determine the class, or returns "".
 
     Such a column has at most `MOST_VALUES` values, each of which occurs in one class
@@ -40,7 +40,7 @@ def describe_leaks(graph: Graph, ignored: Sequence[str] = ()) -> str:
 
     Args:
         graph: The graph, with a split.
-        ignored: The value of `dataset.ignore`.
+        ignored: The value of `dataset.ignore`. None: the data set has no such key.
     """
     if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f" or not graph.features.shape[1]:
         return ""
@@ -55,7 +55,8 @@ def describe_leaks(graph: Graph, ignored: Sequence[str] = ()) -> str:
     many = len(leaks) > 1
     subject = f"each of the columns {shown_names(leaks)}" if many else f"column {leaks[0]}"
     known, it = ("they are", "them") if many else ("it is", "it")
-    cure = f"leave {it} out" if graph.feature_names is None else f"use {ignore_key([*ignored, *leaks])}"
+    unnamed = graph.feature_names is None or ignored is None
+    cure = f"leave {it} out" if unnamed else f"use {ignore_key([*(ignored or ()), *leaks])}"
     return f"{subject} alone determines the label: unless {known} known when you predict, {cure}"
 
 

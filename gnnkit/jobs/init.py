@@ -100,11 +100,11 @@ def _without_unfit(settings: Settings) -> tuple[Settings, Graph]:
         check_texts(graph, "one_hot", ignored_columns(settings))
     except UserError as error:
         unfit = IgnorableColumns.of(error)
-        if unfit is None or WEIGHT in unfit.names or "ignore" not in _usual(settings):
+        if unfit is None or unfit.ignored is None or WEIGHT in unfit.names:
             raise
         say(f"left out by dataset.ignore: {unfit.reasons}")
         chosen = settings.dataset
-        arguments = {**chosen.arguments, "ignore": list(unfit.ignored)}
+        arguments = {**chosen.arguments, "ignore": list(dict.fromkeys([*unfit.ignored, *unfit.names]))}
         return _without_unfit(with_choice(settings, replace(chosen, arguments=arguments)))
     return settings, graph
 
@@ -402,7 +402,7 @@ def _strategy(graph: Graph) -> Iterator[KeyChoice]:
     yield KeyChoice("model.hidden", 64, "width of the hidden layers")
 
 
-def _inputs(graph: Graph, ignored: Sequence[str] = ()) -> Iterator[KeyChoice]:
+def _inputs(graph: Graph, ignored: Sequence[str] | None = ()) -> Iterator[KeyChoice]:
     if not graph.features.shape[1]:
         yield KeyChoice(
             "inputs", "learned", "nodes have no features: each gets a trained row. degree: also supports new nodes"
@@ -413,7 +413,8 @@ def _inputs(graph: Graph, ignored: Sequence[str] = ()) -> Iterator[KeyChoice]:
             )
         return
     for why in check_texts(graph, "one_hot", ignored):
-        yield KeyChoice("features.text", "one_hot", f"{why.partition(': ')[2]}. dataset.ignore leaves columns out")
+        hint = "" if ignored is None else ". dataset.ignore leaves columns out"
+        yield KeyChoice("features.text", "one_hot", f"{why.partition(': ')[2]}{hint}")
     if why := why_uneven(graph, np.arange(graph.num_nodes)):
         yield KeyChoice("features.scale", "standard", f"{why}. none: as they are")
     if graph.missing is not None:

@@ -14,7 +14,7 @@ from gnnkit.config.settings import Settings
 from gnnkit.dataset.base import name_list
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, Ids, SparseFeatures
-from gnnkit.graph.unfit_columns import describe_many, has_many_values, ignore_error, ignore_key
+from gnnkit.graph.unfit_columns import describe_many, has_many_values, ignore_error, remedy
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown_names
 
@@ -73,12 +73,13 @@ def are_numbers(category_of: Sequence[str] | None, width: int) -> npt.NDArray[np
     return np.array([not text for text in category_of or ("",) * width], np.bool_)
 
 
-def ignored_columns(settings: Settings) -> tuple[str, ...]:
-    """Returns the value of `dataset.ignore`. Empty for data sets without this key."""
-    return name_list("dataset.ignore", settings.dataset.arguments.get("ignore") or ())
+def ignored_columns(settings: Settings) -> tuple[str, ...] | None:
+    """Returns the value of `dataset.ignore`. None: the data set has no such key."""
+    arguments = settings.dataset.arguments
+    return name_list("dataset.ignore", arguments["ignore"] or ()) if "ignore" in arguments else None
 
 
-def check_texts(graph: Graph, kind: str, ignored: Sequence[str] = ()) -> list[str]:
+def check_texts(graph: Graph, kind: str, ignored: Sequence[str] | None = ()) -> list[str]:
     """Checks a new model's text columns, and describes them in one line.
 
     Raises `UserError` for columns that identify nodes, such as names.
@@ -86,16 +87,13 @@ def check_texts(graph: Graph, kind: str, ignored: Sequence[str] = ()) -> list[st
     Args:
         graph: The training graph.
         kind: One of `settings.inputs.TEXTS`.
-        ignored: The value of `dataset.ignore`.
+        ignored: As for `remedy`.
     """
     counts, edge_counts = _count_values(graph.category_of), _count_values(graph.edge_category_of)
     many = [name for name, count in counts.items() if has_many_values(count, graph.num_nodes)]
     texts = [*counts, *edge_counts]
     if texts and kind == "refuse":
-        raise UserError(
-            f"features.text=refuse: the columns {shown_names(texts)} hold text: {ignore_key([*ignored, *texts])} leaves "
-            "these out"
-        )
+        raise UserError(f"features.text=refuse: the columns {shown_names(texts)} hold text: {remedy(texts, ignored)}")
     if many:
         unfit = [(name, describe_many(name, counts[name], graph.num_nodes)) for name in many]
         raise UserError(f"dataset: {(error := ignore_error(unfit, ignored))}") from error

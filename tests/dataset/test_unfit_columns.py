@@ -213,8 +213,12 @@ def test_text_that_identifies_nodes_is_listed_with_each_column(tmp_path: Path) -
     )
     with pytest.raises(UserError, match=match):
         check_texts(graph, "one_hot", ["x"])
-    with pytest.raises(UserError, match=r"features.text=refuse: .*: dataset.ignore=\[x,name,street\] leaves these out"):
+    with pytest.raises(
+        UserError, match=r"features.text=refuse: .*: dataset.ignore=\[x,name,street\] leaves these columns out"
+    ):
         check_texts(graph, "refuse", ["x"])
+    with pytest.raises(UserError, match=r"column 'street' .*: remove these columns from the data$"):
+        check_texts(graph, "one_hot", None)
 
 
 def test_frames_list_all_unfit_columns_of_a_table() -> None:
