@@ -10,7 +10,7 @@ from typing import Self
 from gnnkit.errors import UserError
 
 _MIN_CATEGORIES = 10  # number of values that a text column may have in a graph of any size
-_MAX_REASONS = 32  # reasons listed in a message
+_MAX_REASONS = 32  # columns listed in a message
 _PLAIN = re.compile(r"(?!true$|false$|null$|none$|nan$|inf$)[a-z_][\w-]*", re.ASCII | re.IGNORECASE)
 
 
@@ -56,12 +56,12 @@ def collect_unfit(unfit: dict[str, str], name: str) -> Iterator[None]:
 def raise_unfit(unfit: Mapping[str, str]) -> None:
     """Raises `UnfitColumns` if there are any. `unfit` maps columns to reasons."""
     if unfit:
-        raise UnfitColumns(join_reasons(list(unfit.values())), list(unfit))
+        raise UnfitColumns(join_reasons(list(unfit.items())), list(unfit))
 
 
 def ignore_error(unfit: Sequence[tuple[str, str]], ignored: Sequence[str] | None) -> IgnorableColumns:
     """Returns the error for columns, each with its reason."""
-    return IgnorableColumns(join_reasons([reason for _, reason in unfit]), [name for name, _ in unfit], ignored)
+    return IgnorableColumns(join_reasons(unfit), [name for name, _ in unfit], ignored)
 
 
 def remedy(names: Sequence[str], ignored: Sequence[str] | None) -> str:
@@ -84,12 +84,19 @@ def ignore_key(names: Sequence[str]) -> str:
     return key if all(map(_PLAIN.fullmatch, distinct)) else "'" + key.replace("'", "'\\''") + "'"
 
 
-def join_reasons(reasons: Sequence[str]) -> str:
-    """Joins reasons into a message that counts the columns."""
-    if len(reasons) == 1:
-        return reasons[0]
-    more = [f"{len(reasons) - _MAX_REASONS} more"] if len(reasons) > _MAX_REASONS else []
-    return f"{len(reasons)} columns cannot be used: {'; '.join([*reasons[:_MAX_REASONS], *more])}"
+def join_reasons(unfit: Sequence[tuple[str, str]]) -> str:
+    """Joins the columns' reasons into a message that counts the columns."""
+    if len(unfit) == 1:
+        return unfit[0][1]
+    names: dict[str, list[str]] = {}  # columns with equal reasons
+    for name, reason in unfit[:_MAX_REASONS]:
+        names.setdefault(reason.replace(repr(name), "\0"), []).append(repr(name))
+    reasons = [
+        reason.replace("\0", first) + (f" (also {', '.join(rest)})" if rest else "")
+        for reason, (first, *rest) in names.items()
+    ]
+    more = [f"{len(unfit) - _MAX_REASONS} more"] if len(unfit) > _MAX_REASONS else []
+    return f"{len(unfit)} columns cannot be used: {'; '.join([*reasons, *more])}"
 
 
 def has_many_values(num_values: int, num_nodes: int) -> bool:
