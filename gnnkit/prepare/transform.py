@@ -43,7 +43,7 @@ class Fill:
     """Replacement of empty feature cells."""
 
     kind: str = "refuse"  # one of FILLS
-    means: list[float] | None = None  # [width] for `mean`: the columns' means over the training nodes
+    means: list[float] | None = None  # [width] for `mean`: means, or medians, over the training nodes
     dropped: list[int] | None = None  # for `drop`: columns that the model does not read
 
     def __post_init__(self) -> None:
@@ -118,7 +118,10 @@ class Fill:
 
 
 def _means(table: NumericTable, train_rows: Ids) -> list[float]:  # [width]
-    """Averages each column's non-empty cells over the training rows."""
+    """Averages each column's non-empty cells over the training rows.
+
+    Columns with heavy tails have their median, as the mean exceeds most values.
+    """
     features, trains = np.asarray(table.rows), np.zeros(len(table.rows), np.bool_)
     trains[train_rows] = True
     counts = len(train_rows) - _count_cells(table, trains)
@@ -128,9 +131,33 @@ def _means(table: NumericTable, train_rows: Ids) -> list[float]:  # [width]
             f"features.fill=mean: column {column} has no number for any node that trains: leave the column out"
         )
     pieces = (train_rows[first : first + _ROWS] for first in range(0, len(train_rows), _ROWS))
-    sums = sum(features[rows].sum(0, dtype=np.float64) for rows in pieces)  # empty cells are 0
-    means: list[float] = (sums / counts).tolist()
-    return means
+    means: Numbers = sum(features[rows].sum(0, dtype=np.float64) for rows in pieces) / counts  # empty cells are 0
+    incomplete = np.flatnonzero(_count_cells(table)).tolist()
+    for column, values in zip(
+        incomplete, _known_values(table, _sample(train_rows, table.width), incomplete), strict=True
+    ):
+        spread = np.median(np.abs(values - np.median(values))) if len(values) else 0
+        if spread > 0 and np.abs(values - values.mean()).max() > _TAIL * values.std():
+            means[column] = np.median(values)
+    return means.tolist()
+
+
+def _sample(rows: Ids, width: int) -> Ids:
+    """Selects at most 10,000 rows, evenly spread, and fewer of wide tables."""
+    return rows[:: -(-len(rows) // min(_SAMPLE, _piece_rows(width)))]
+
+
+def _known_values(table: NumericTable, rows: Ids, columns: Sequence[int]) -> Iterator[Numbers]:  # [known] each
+    """Yields each column's non-empty cells in some rows, ascending."""
+    sample, empty = np.asarray(table.rows)[rows].astype(np.float64), np.zeros((len(rows), table.width), np.bool_)
+    missing: Ids = np.empty((0, 2), np.int64) if table.missing is None else table.missing
+    for first in range(0, len(missing), _ROWS):
+        cells = missing[first : first + _ROWS]
+        places = np.searchsorted(rows, cells[:, 0])
+        within = rows[np.minimum(places, len(rows) - 1)] == cells[:, 0]
+        empty[places[within], cells[within, 1]] = True
+    for column in columns:
+        yield sample[~empty[:, column], column]
 
 
 def _count_cells(table: NumericTable, rows: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:  # [width]
@@ -201,8 +228,7 @@ class Scale:
             rows: [n, width].
             train_rows: [k] ids of the rows to read, at least one.
         """
-        num_sampled = min(_SAMPLE, _piece_rows(rows.shape[1]))
-        sample = rows[train_rows[:: -(-len(train_rows) // num_sampled)]].astype(np.float64)
+        sample = rows[_sample(train_rows, rows.shape[1])].astype(np.float64)
         limit = np.array(self.limit)
         far = (limit > 0) & ((np.abs(self._deviations(sample)).max(0) > _TAIL) | (limit > _LIMIT))
         median = np.where(far, np.median(sample, 0), 0)

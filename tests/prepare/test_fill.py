@@ -55,6 +55,20 @@ def test_the_mean_is_that_of_known_cells_of_nodes_that_train() -> None:
     assert whole.missing is None
 
 
+def test_the_mean_of_a_column_with_heavy_tails_is_its_median() -> None:
+    graph = replace(holed(), split=np.full(120, Split.TRAIN, np.int8))
+    known = np.setdiff1d(np.arange(120), graph.missing[:, 0])
+    features = np.array(graph.features)
+    features[known[4], 1] = 1e7
+    tailed = replace(graph, features=features)
+    assert fit(tailed, "mean").means[1] == pytest.approx(np.median(features[known, 1]), rel=1e-6)
+    complete = replace(tailed, missing=np.empty((0, 2), np.int64))
+    assert fit(complete, "mean").means[1] == pytest.approx(features[:, 1].mean())
+    features[np.setdiff1d(known, known[4]), 1] = 3  # most values are equal
+    equal = replace(graph, features=features)
+    assert fit(equal, "mean").means[1] == pytest.approx(features[known, 1].mean())
+
+
 def test_cells_may_be_zero_or_their_columns_left_out() -> None:
     graph = holed()
     zero = filled(graph, "zero")
