@@ -131,15 +131,15 @@ def _means(table: NumericTable, train_rows: Ids) -> list[float]:  # [width]
             f"features.fill=mean: column {column} has no number for any node that trains: leave the column out"
         )
     pieces = (train_rows[first : first + _ROWS] for first in range(0, len(train_rows), _ROWS))
-    means: Numbers = sum(features[rows].sum(0, dtype=np.float64) for rows in pieces) / counts  # empty cells are 0
-    incomplete = np.flatnonzero(_count_cells(table)).tolist()
-    for column, values in zip(
-        incomplete, _known_values(table, _sample(train_rows, table.width), incomplete), strict=True
-    ):
+    sums = sum(features[rows].sum(0, dtype=np.float64) for rows in pieces)  # empty cells are 0
+    means: list[float] = (sums / counts).tolist()
+    incomplete: list[int] = np.flatnonzero(_count_cells(table)).tolist()
+    known = _known_values(table, _sample(train_rows, table.width), incomplete)
+    for number, values in zip(incomplete, known, strict=True):
         spread = np.median(np.abs(values - np.median(values))) if len(values) else 0
         if spread > 0 and np.abs(values - values.mean()).max() > _TAIL * values.std():
-            means[column] = np.median(values)
-    return means.tolist()
+            means[number] = float(np.median(values))
+    return means
 
 
 def _sample(rows: Ids, width: int) -> Ids:
