@@ -37,7 +37,7 @@ from gnnkit.graph.labels import check_present, check_signs
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.types import Floats
-from gnnkit.graph.unfit_columns import UnfitColumns, ignore_error
+from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path, one_of, shown, switch
@@ -240,7 +240,7 @@ class EdgeFolder(Dataset):
             unfit = [pair for table in tables for pair in table.find_unfit().items()]
             if not unfit:
                 raise
-            raise ignore_error(unfit, self.ignore) from error
+            raise IgnorableColumns(unfit, self.ignore) from error
 
     def _is_bipartite(self, nodes: Table | None, edges: dict[str, Table]) -> bool:
         """Returns whether the table's ends are two node types."""

@@ -22,8 +22,6 @@ from gnnkit.graph.unfit_columns import UnfitColumns, collect_unfit, describe_man
 from gnnkit.graph.values import ColumnReading, Survey, is_listed, is_number, is_text, typed_numbers
 from gnnkit.utils.checks import FLOAT32_MAX, Array
 
-WEIGHT = "weight"  # column of edge weights
-
 
 class FeatureColumns(ColumnTable):
     """Reads columns of numbers, dates, categories and lists as numbers."""
@@ -197,7 +195,7 @@ class TableColumns:
 
     def _check(self, piece: FeatureColumns, name: str, widths: dict[str, int]) -> None:
         """Raises `UserError` for cells that cannot be read, and for another width."""
-        if name == WEIGHT and not self.is_nodes:
+        if name == "weight" and not self.is_nodes:
             piece.weights(name)
             return
         rows = piece.rows_with_nan([name]) if self.is_nodes else piece.rows([name])

@@ -25,16 +25,15 @@ class UnfitColumns(UserError):
 class IgnorableColumns(UserError):
     """An error about unfit columns, with the remedy."""
 
-    def __init__(self, reasons: str, names: Sequence[str], ignored: Sequence[str] | None) -> None:
-        """Stores the arguments.
+    def __init__(self, unfit: Sequence[tuple[str, str]], ignored: Sequence[str] | None) -> None:
+        """Composes the message.
 
         Args:
-            reasons: Why the columns are unfit.
-            names: The columns.
+            unfit: The columns, each with its reason.
             ignored: As for `remedy`.
         """
-        self.reasons, self.names, self.ignored = reasons, tuple(names), ignored
-        super().__init__(f"{reasons}: {remedy(names, ignored)}")
+        self.names, self.reasons, self.ignored = [name for name, _ in unfit], join_reasons(unfit), ignored
+        super().__init__(f"{self.reasons}: {remedy(self.names, ignored)}")
 
     @classmethod
     def of(cls, error: BaseException | None) -> Self | None:
@@ -57,11 +56,6 @@ def raise_unfit(unfit: Mapping[str, str]) -> None:
     """Raises `UnfitColumns` if there are any. `unfit` maps columns to reasons."""
     if unfit:
         raise UnfitColumns(join_reasons(list(unfit.items())), list(unfit))
-
-
-def ignore_error(unfit: Sequence[tuple[str, str]], ignored: Sequence[str] | None) -> IgnorableColumns:
-    """Returns the error for columns, each with its reason."""
-    return IgnorableColumns(join_reasons(unfit), [name for name, _ in unfit], ignored)
 
 
 def remedy(names: Sequence[str], ignored: Sequence[str] | None) -> str:

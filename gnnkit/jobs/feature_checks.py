@@ -55,8 +55,8 @@ def describe_leaks(graph: Graph, ignored: Sequence[str] | None = ()) -> str:
     many = len(leaks) > 1
     subject = f"each of the columns {shown_names(leaks)}" if many else f"column {leaks[0]}"
     known, it = ("they are", "them") if many else ("it is", "it")
-    unnamed = graph.feature_names is None or ignored is None
-    cure = f"leave {it} out" if unnamed else f"use {ignore_key([*(ignored or ()), *leaks])}"
+    unnamed = graph.feature_names is None
+    cure = f"leave {it} out" if unnamed or ignored is None else f"use {ignore_key([*ignored, *leaks])}"
     return f"{subject} alone determines the label: unless {known} known when you predict, {cure}"
 
 

@@ -21,7 +21,6 @@ from gnnkit.dataset.base import both_ways, describe_share
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Relation, Split
 from gnnkit.graph.edge_columns import EdgeColumns
-from gnnkit.graph.feature_columns import WEIGHT
 from gnnkit.graph.unfit_columns import IgnorableColumns
 from gnnkit.jobs import boosting, trials
 from gnnkit.jobs.decide import SMALL_EDGES
@@ -100,7 +99,7 @@ def _without_unfit(settings: Settings) -> tuple[Settings, Graph]:
         check_texts(graph, "one_hot", ignored_columns(settings))
     except UserError as error:
         unfit = IgnorableColumns.of(error)
-        if unfit is None or unfit.ignored is None or WEIGHT in unfit.names:
+        if unfit is None or unfit.ignored is None or "weight" in unfit.names:
             raise
         say(f"left out by dataset.ignore: {unfit.reasons}")
         chosen = settings.dataset

@@ -119,7 +119,8 @@ class Quality:
             *_aligned([header, *rows]),
             f"{self.partition.layout}: cut {self.edge_cut} of {self.num_edges} edges, "
             f"{self.replication_factor:.3f} copies of a node",
-            f"words per feature column and aggregation: total {_format_number(words.sum())}, max {_format_number(words.max())}",
+            "words per feature column and aggregation: "
+            f"total {_format_number(words.sum())}, max {_format_number(words.max())}",
             "max/mean: " + ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items()),
         ]
 

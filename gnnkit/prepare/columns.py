@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.config.settings import Settings
-from gnnkit.dataset.base import name_list
+from gnnkit.dataset.base import blame, name_list
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, Ids, SparseFeatures
-from gnnkit.graph.unfit_columns import describe_many, has_many_values, ignore_error, remedy
+from gnnkit.graph.unfit_columns import IgnorableColumns, describe_many, has_many_values, remedy
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown_names
 
@@ -96,7 +96,8 @@ def check_texts(graph: Graph, kind: str, ignored: Sequence[str] | None = ()) -> 
         raise UserError(f"features.text=refuse: the columns {shown_names(texts)} hold text: {remedy(texts, ignored)}")
     if many:
         unfit = [(name, describe_many(name, counts[name], graph.num_nodes)) for name in many]
-        raise UserError(f"dataset: {(error := ignore_error(unfit, ignored))}") from error
+        with blame("dataset"):
+            raise IgnorableColumns(unfit, ignored)
     if not texts:
         return []
     counts |= {f"{name} of edges": count for name, count in edge_counts.items()}

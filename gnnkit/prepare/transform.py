@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -133,12 +134,10 @@ def _means(table: NumericTable, train_rows: Ids) -> list[float]:  # [width]
     pieces = (train_rows[first : first + _ROWS] for first in range(0, len(train_rows), _ROWS))
     sums = sum(features[rows].sum(0, dtype=np.float64) for rows in pieces)  # empty cells are 0
     means: list[float] = (sums / counts).tolist()
-    incomplete: list[int] = np.flatnonzero(_count_cells(table)).tolist()
-    known = _known_values(table, _sample(train_rows, table.width), incomplete)
-    for number, values in zip(incomplete, known, strict=True):
-        spread = np.median(np.abs(values - np.median(values))) if len(values) else 0
+    for number, values in _known_values(table, _sample(train_rows, table.width)):
+        median, spread = _middle(values)
         if spread > 0 and np.abs(values - values.mean()).max() > _TAIL * values.std():
-            means[number] = float(np.median(values))
+            means[number] = float(median)
     return means
 
 
@@ -147,17 +146,31 @@ def _sample(rows: Ids, width: int) -> Ids:
     return rows[:: -(-len(rows) // min(_SAMPLE, _piece_rows(width)))]
 
 
-def _known_values(table: NumericTable, rows: Ids, columns: Sequence[int]) -> Iterator[Numbers]:  # [known] each
-    """Yields each column's non-empty cells in some rows, ascending."""
+def _middle(values: Numbers) -> tuple[Any, Any]:  # [k, ...] -> [...] each
+    """Returns the median of values, and the median distance from it."""
+    median = np.median(values, 0)
+    return median, np.median(np.abs(values - median), 0)
+
+
+def _known_values(table: NumericTable, rows: Ids) -> Iterator[tuple[int, Numbers]]:
+    """Yields each column with empty cells, and its values [known] in some rows.
+
+    Columns without a value in these rows are left out.
+
+    Args:
+        table: The table.
+        rows: [k] ascending.
+    """
+    if table.missing is None:
+        return
     sample, empty = np.asarray(table.rows)[rows].astype(np.float64), np.zeros((len(rows), table.width), np.bool_)
-    missing: Ids = np.empty((0, 2), np.int64) if table.missing is None else table.missing
-    for first in range(0, len(missing), _ROWS):
-        cells = missing[first : first + _ROWS]
-        places = np.searchsorted(rows, cells[:, 0])
-        within = rows[np.minimum(places, len(rows) - 1)] == cells[:, 0]
-        empty[places[within], cells[within, 1]] = True
-    for column in columns:
-        yield sample[~empty[:, column], column]
+    for first in range(0, len(table.missing), _ROWS):
+        cells = table.missing[first : first + _ROWS]
+        cells = cells[np.isin(cells[:, 0], rows)]
+        empty[np.searchsorted(rows, cells[:, 0]), cells[:, 1]] = True
+    for column in np.flatnonzero(_count_cells(table)).tolist():
+        if len(values := sample[~empty[:, column], column]):
+            yield column, values
 
 
 def _count_cells(table: NumericTable, rows: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:  # [width]
@@ -231,8 +244,7 @@ class Scale:
         sample = rows[_sample(train_rows, rows.shape[1])].astype(np.float64)
         limit = np.array(self.limit)
         far = (limit > 0) & ((np.abs(self._deviations(sample)).max(0) > _TAIL) | (limit > _LIMIT))
-        median = np.where(far, np.median(sample, 0), 0)
-        spread = np.where(far, np.median(np.abs(sample - median), 0), 0)
+        median, spread = (np.where(far, values, 0) for values in _middle(sample))
         if not spread.any():
             return self
         tails = replace(self, median=median.tolist(), spread=spread.tolist())

@@ -175,7 +175,8 @@ def check_identity(saved: SavedState, given: Identity) -> None:
 def _difference(key: str, saved_value: Any, wanted: Any, path: str) -> str:
     if key == "dataset":
         return f"trainer.resume: the graph is not the graph of the checkpoint {path}: choose the same dataset"
-    return f"{key}={_format_value(wanted)} differs from {_format_value(saved_value)} in the checkpoint {path}: leave it, or start anew"
+    saved, asked = _format_value(saved_value), _format_value(wanted)
+    return f"{key}={asked} differs from {saved} in the checkpoint {path}: leave it, or start anew"
 
 
 def _format_value(value: Any) -> str:

@@ -26,6 +26,12 @@ def taken(folder: Path, *overrides: str, own: Mapping[str, Any] = OWN) -> set[st
     return {text for text in composed if text.startswith(("dataset", "++dataset"))} - set(overrides)
 
 
+def write_tables(folder: Path, header: list[str], rows: list[list[Any]], ends: Any) -> None:
+    folder.mkdir()
+    for name, lines in (("nodes", [header, *rows]), ("edges", [["src", "dst"], *ends])):
+        (folder / f"{name}.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+
+
 def test_a_data_set_that_is_named_anew_is_read_as_the_one_of_the_run(tmp_path: Path) -> None:
     read = {"++dataset.symmetrize=true", "++dataset.row_normalize=true"}
     found = taken(tmp_path, "job=predict", "dataset=edges", "dataset.root=new")
@@ -88,11 +94,8 @@ def test_a_table_in_another_order_without_labels_is_predicted_as_trained(
     values = dict(zip("abc", rng.random((3, 20)) * [[1], [10], [100]], strict=True))
     ends = rng.integers(0, 20, (60, 2))
     for name, order, labels in (("old", "abc", True), ("new", "cab", False)):
-        (tmp_path / name).mkdir()
         rows = [[i, *(values[key][i] for key in order), *([i % 2] if labels else [])] for i in range(20)]
-        lines = [",".join(["id", *order, *(["label"] if labels else [])]), *(",".join(map(str, row)) for row in rows)]
-        (tmp_path / name / "nodes.csv").write_text("\n".join(lines) + "\n")
-        (tmp_path / name / "edges.csv").write_text("src,dst\n" + "".join(f"{u},{v}\n" for u, v in ends))
+        write_tables(tmp_path / name, ["id", *order, *(["label"] if labels else [])], rows, ends)
     own = ["dataset=edges", "dataset.root=old", "dataset.symmetrize=true", "dataset.row_normalize=true"]
     own += ["dataset.split=[0.6,0.2,0.2]", "trainer.max_epochs=2", "output=run"]
     fast = ["comm=threads", "workers=1", "write=[logits]", "report=false", "logger=none"]
@@ -117,10 +120,8 @@ def test_a_class_that_has_another_name_in_the_model_is_refused(
     tables = {"names": ["cat", "dog", "eel"], "numbers": ["0", "1", "2"], "fewer": ["cat", "dog", "cat"]}
     tables |= {"others": ["cat", "eel", "eel"], "few numbers": ["0", "1", "1"]}
     for name, classes in tables.items():
-        (tmp_path / name).mkdir()
-        rows = [f"{i},{i / 20},{classes[i // 3 % 3]},{splits[i % 3]}\n" for i in range(20)]
-        (tmp_path / name / "nodes.csv").write_text("id,a,label,split\n" + "".join(rows))
-        (tmp_path / name / "edges.csv").write_text("src,dst\n" + "".join(f"{u},{v}\n" for u, v in ends))
+        rows = [[i, i / 20, classes[i // 3 % 3], splits[i % 3]] for i in range(20)]
+        write_tables(tmp_path / name, ["id", "a", "label", "split"], rows, ends)
     fast = ["comm=threads", "workers=1", "write=[]", "report=false", "logger=none", "dataset=edges"]
     for name in ("names", "numbers"):
         own = [f"dataset.root={name}", "dataset.symmetrize=true", "trainer.max_epochs=1", f"output=of_{name}"]

@@ -34,7 +34,7 @@ class Source(ABC):
     @property
     def kept(self) -> list[str]:
         """Names all columns that are not ignored."""
-        return [name for name in self.names if name not in self.ignored]
+        return self.others(())
 
     def others(self, known: Collection[str]) -> list[str]:
         """Names the columns that are neither ignored nor in `known`."""
