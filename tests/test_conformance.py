@@ -6,7 +6,6 @@ The checks find a plugin that breaks a promise.
 from __future__ import annotations
 
 import dataclasses
-import email
 import functools
 import os
 import time
@@ -90,7 +89,6 @@ def arguments(tmp_path: Path) -> dict[str, dict[str, Any]]:
     return {
         "cluster": {"clusters": str(tmp_path / "clusters.npy")},
         "npz": {"root": str(tmp_path / "graph.npz")},
-        "pystdlib": {"root": str(Path(email.__file__).parent), "min_class_size": 9, "num_words": 50},
         "edges": {"root": str(tmp_path)},
         "saved": {"root": str(tmp_path / "saved")},
         "graphar": {"root": str(tmp_path / "graphar")},

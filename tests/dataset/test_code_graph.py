@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from pathlib import Path
 from textwrap import dedent
 
+import numpy as np
 import pytest
 
-from gnnkit.dataset.code_graph import code_graph, split_words
+from gnnkit.config.settings import Choice
+
+_FILE = Path(__file__).parents[2] / "benchmarks/code_graph.py"
+_SPEC = importlib.util.spec_from_file_location("code_graph", _FILE)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+sys.modules["code_graph"] = MODULE = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(MODULE)
+code_graph, split_words = MODULE.code_graph, MODULE.split_words
 
 
 def edges(**modules: str) -> set[str]:
@@ -98,3 +110,24 @@ def test_words_come_from_name_arguments_and_docstring() -> None:
     source = 'def read_all(path, *args, mode=None, **rest):\n "Reads THE file."\n unseen = 1'
     (definition,) = code_graph({"m": source.encode()}).definitions
     assert definition.words == ["read", "all", "path", "mode", "args", "rest", "reads", "the", "file"]
+
+
+def test_a_tree_of_sources_becomes_a_file_for_dataset_npz(tmp_path: Path) -> None:
+    for name, source in {
+        "alpha": "def one(): two()\ndef two(): pass\ndef three(): pass",
+        "beta/__init__": "class Big:\n def one(self): pass",
+        "beta/part": "from beta import Big\ndef make(): Big()",
+        "gamma": "def alone(): pass",
+        "test/test_alpha": "def skipped(): pass",
+        "beta/tests/test_part": "def skipped(): pass",
+        "site-packages/other": "def skipped(): pass",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(source)
+    MODULE.write_npz(tmp_path / "graph.npz", MODULE.read_sources(tmp_path), num_words=5, min_class_size=3)
+    # one two three | Big one | make | alone
+    graph = Choice("dataset", "npz", {"root": str(tmp_path / "graph.npz")}).create().load()
+    np.testing.assert_array_equal(graph.labels, [0, 0, 0, 1, 1, 1, -1])
+    np.testing.assert_array_equal(graph.csc.indptr, [0, 0, 1, 1, 2, 3, 3, 3])
+    np.testing.assert_array_equal(graph.csc.indices, [0, 5, 3])
+    assert graph.features.shape == (7, 5)

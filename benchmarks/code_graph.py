@@ -1,4 +1,9 @@
-"""Functions and classes in Python sources, as a graph.
+"""Makes dataset=pystdlib: functions and classes in Python sources, as a graph.
+
+    python benchmarks/code_graph.py OUT.npz [--root FOLDER]
+
+Nodes are functions and classes, labelled with their top-level module. Features count
+frequent words in names, arguments and docstrings. `dataset=npz` reads the file.
 
 Each definition has edges to its callees, bases and members. Names are resolved
 statically from scopes and imports, without running code. Values of a type known only at
@@ -7,12 +12,23 @@ run time are skipped. If a name is defined twice, the first definition counts.
 
 from __future__ import annotations
 
+import argparse
 import ast
+import os
 import re
+import sysconfig
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
+
+import numpy as np
+
+from gnnkit.graph import CSC, Ids
+
+_SKIPPED = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
 
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -321,3 +337,77 @@ def _enclosing_instance(scope: _Scope) -> _Entity:
     while place is not None and not place.is_class:
         place = place.parent
     return None if place is None or place.owner is None else _Instance(place.owner, bases_only=True)
+
+
+def read_sources(root: Path) -> dict[str, bytes]:
+    """Returns sources by module name, without tests and installed packages."""
+
+    def is_read(name: str) -> bool:
+        return name.isidentifier() and name not in _SKIPPED
+
+    paths = []
+    for folder, inner, files in os.walk(root):
+        inner[:] = filter(is_read, inner)  # skips other folders, such as site-packages
+        paths += [Path(folder, name) for name in files if name.endswith(".py") and is_read(name[:-3])]
+    return {".".join(path.relative_to(root).with_suffix("").parts): path.read_bytes() for path in sorted(paths)}
+
+
+def find_classes(modules: list[str], min_size: int) -> tuple[Ids, list[str]]:
+    """Returns labels [num_nodes], -1 for small modules, and sorted class names."""
+    names = sorted(name for name, count in Counter(modules).items() if count >= min_size)
+    number = {name: label for label, name in enumerate(names)}
+    return np.array([number.get(module, -1) for module in modules], np.int64), names
+
+
+def count_words(texts: list[list[str]], num_words: int) -> CSC:  # [num_nodes, num_words]
+    """Counts the most frequent words per text.
+
+    Ties are broken alphabetically.
+    """
+    totals = Counter(word for text in texts for word in text)
+    frequent = sorted(totals, key=lambda word: (-totals[word], word))[:num_words]
+    column = {word: number for number, word in enumerate(frequent)}
+    indptr, columns, values = [0], list[int](), list[int]()
+    for text in texts:
+        counts = sorted(Counter(column[word] for word in text if word in column).items())
+        columns.extend(number for number, _ in counts)
+        values.extend(count for _, count in counts)
+        indptr.append(len(columns))
+    return CSC(np.array(indptr), np.array(columns, np.int32), np.array(values, np.float32), num_words)
+
+
+def write_npz(path: Path, sources: Mapping[str, bytes], num_words: int, min_class_size: int) -> CodeGraph:
+    """Writes the graph in the format of `dataset=npz`, with the names of classes."""
+    code = code_graph(sources)
+    modules = [definition.module.partition(".")[0] for definition in code.definitions]
+    labels, names = find_classes(modules, min_class_size)
+    counts = count_words([definition.words for definition in code.definitions], num_words)
+    csc = CSC.from_edges(*np.array(code.edges, np.int64).reshape(-1, 2).T, len(modules))
+    assert counts.weight is not None
+    np.savez_compressed(
+        path,
+        indptr=csc.indptr.astype(np.int32),
+        indices=csc.indices.astype(np.int32),
+        x_indptr=counts.indptr.astype(np.int32),
+        x_indices=counts.indices.astype(np.int16),
+        x_data=counts.weight.astype(np.uint8 if counts.weight.max() < 256 else np.float32),
+        x_shape=np.array([len(modules), num_words]),
+        y=labels.astype(np.int16),
+        class_names=np.frombuffer("\n".join(names).encode(), np.uint8),
+    )
+    return code
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--root", type=Path, default=sysconfig.get_path("stdlib"), help="Python's standard library")
+    parser.add_argument("--words", type=int, default=2000, help="features, one per most frequent word")
+    parser.add_argument("--min-class-size", type=int, default=60, help="nodes. Smaller modules have no class")
+    options = parser.parse_args()
+    code = write_npz(options.out, read_sources(options.root), options.words, options.min_class_size)
+    print(f"{len(code.definitions):,} nodes, {len(code.edges):,} edges")
+
+
+if __name__ == "__main__":
+    main()
