@@ -3,6 +3,8 @@
 from torch_geometric.loader import ClusterLoader as ClusterLoader
 
 from gnnkit.pyg.cluster import ClusterData as ClusterData
+from gnnkit.pyg.lightning import LightningLinkData as LightningLinkData
+from gnnkit.pyg.lightning import LightningNodeData as LightningNodeData
 from gnnkit.pyg.loader import LinkNeighborLoader as LinkNeighborLoader
 from gnnkit.pyg.loader import NeighborLoader as NeighborLoader
 from gnnkit.pyg.subgraph_sampler import SubgraphSampler as SubgraphSampler

@@ -13,6 +13,7 @@ from torch_geometric.sampler.base import SubgraphType
 from gnnkit.pyg.prefetch import PrefetchingLoader
 from gnnkit.pyg.sampled_graph import Container
 from gnnkit.pyg.seeded import SeededLoader
+from gnnkit.pyg.seeds import check_links, check_nodes
 from gnnkit.pyg.subgraph_sampler import SubgraphSampler
 
 
@@ -49,6 +50,8 @@ class NeighborLoader(PrefetchingLoader, pyg.NeighborLoader, SeededLoader):  # ty
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
         threads: int | None = None,
+        custom_cls: Any = None,
+        input_id: Tensor | None = None,
         **kwargs: Any,
     ) -> None:
         """Takes the arguments of PyG's class. Sorts the edges by destination."""
@@ -57,21 +60,16 @@ class NeighborLoader(PrefetchingLoader, pyg.NeighborLoader, SeededLoader):  # ty
                 "Received conflicting 'input_time' and 'time_attr' arguments: 'input_time' is set while 'time_attr' "
                 "is not set."
             )
-        if neighbor_sampler is None:
-            neighbor_sampler = SubgraphSampler(
-                data,
-                num_neighbors,
-                subgraph_type,
-                replace,
-                disjoint,
-                temporal_strategy,
-                time_attr,
-                weight_attr,
-                is_sorted,
-                share_memory=kwargs.get("num_workers", 0) > 0,
-                directed=directed,
-            )
+        neighbor_sampler = neighbor_sampler or SubgraphSampler(
+            data, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted,
+            share_memory=kwargs.get("num_workers", 0) > 0, directed=directed,
+        )  # fmt: skip
         self.set_threads(threads)
+        if isinstance(neighbor_sampler, SubgraphSampler):
+            check_nodes(neighbor_sampler, data, (input_nodes, input_time, input_id), kwargs)
+        self.keep_arguments(
+            num_neighbors=num_neighbors, neighbor_sampler=neighbor_sampler, time_attr=time_attr, input_id=input_id
+        )
         super().__init__(  # type: ignore[call-arg]  # resolved to SeededLoader, as PyG is untyped
             data,
             num_neighbors,
@@ -82,6 +80,8 @@ class NeighborLoader(PrefetchingLoader, pyg.NeighborLoader, SeededLoader):  # ty
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
             neighbor_sampler=neighbor_sampler,
+            custom_cls=custom_cls,
+            input_id=input_id,
             **kwargs,
         )
 
@@ -117,6 +117,8 @@ class LinkNeighborLoader(PrefetchingLoader, pyg.LinkNeighborLoader, SeededLoader
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
         threads: int | None = None,
+        custom_cls: Any = None,
+        input_id: Tensor | None = None,
         **kwargs: Any,
     ) -> None:
         """Takes the arguments of PyG's class. Sorts the edges by destination."""
@@ -126,33 +128,34 @@ class LinkNeighborLoader(PrefetchingLoader, pyg.LinkNeighborLoader, SeededLoader
                 f"{'not ' * (edge_label_time is None)}set while 'time_attr' is {'not ' * (time_attr is None)}set. "
                 "Both arguments must be provided for temporal sampling."
             )
-        if neighbor_sampler is None:
-            neighbor_sampler = SubgraphSampler(
-                data,
-                num_neighbors,
-                subgraph_type,
-                replace,
-                disjoint,
-                temporal_strategy,
-                time_attr,
-                weight_attr,
-                is_sorted,
-                share_memory=kwargs.get("num_workers", 0) > 0,
-                directed=directed,
-            )
+        neighbor_sampler = neighbor_sampler or SubgraphSampler(
+            data, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted,
+            share_memory=kwargs.get("num_workers", 0) > 0, directed=directed,
+        )  # fmt: skip
         self.set_threads(threads)
+        links = {
+            "edge_label_index": edge_label_index, "edge_label": edge_label, "edge_label_time": edge_label_time,
+            "neg_sampling": neg_sampling, "neg_sampling_ratio": neg_sampling_ratio,
+        }  # fmt: skip
+        if isinstance(neighbor_sampler, SubgraphSampler):
+            check_links(neighbor_sampler, data, links, kwargs)
+        self.keep_arguments(
+            num_neighbors=num_neighbors,
+            neighbor_sampler=neighbor_sampler,
+            time_attr=time_attr,
+            input_id=input_id,
+            **links,
+        )
         super().__init__(  # type: ignore[call-arg]  # resolved to SeededLoader, as PyG is untyped
             data,
             num_neighbors,
-            edge_label_index,
-            edge_label,
-            edge_label_time,
-            neg_sampling=neg_sampling,
-            neg_sampling_ratio=neg_sampling_ratio,
             time_attr=time_attr,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
             neighbor_sampler=neighbor_sampler,
+            custom_cls=custom_cls,
+            input_id=input_id,
+            **links,
             **kwargs,
         )

@@ -1,24 +1,37 @@
-"""Negative sampling from a generator of one's own."""
+"""Negative sampling from a generator of one's own, and among the nodes of a time."""
 
 from __future__ import annotations
 
 import copy
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Floats, Ids
+from gnnkit.pyg.checks import read_times, read_weights
+from gnnkit.pyg.relation import RelationEdges
+from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, SampledGraph
+from gnnkit.sampler.links import codes, pairs_of
+
+_ALWAYS = np.iinfo(np.int64).min
+_ROUNDS = 100  # of draws until a pair is negative
 
 
 class SeededNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
     """PyG's negative sampling, whose draws follow from a generator."""
 
-    generator: torch.Generator
+    generator: torch.Generator | None
 
-    @staticmethod
-    def of(rule: NegativeSampling, generator: torch.Generator) -> SeededNegatives:
-        seeded: SeededNegatives = copy.copy(rule)
-        seeded.__class__ = SeededNegatives
+    @classmethod
+    def of(cls, rule: NegativeSampling, generator: torch.Generator | None) -> Any:
+        seeded = copy.copy(rule)
+        seeded.__class__ = cls
         seeded.generator = generator
         return seeded
 
@@ -30,3 +43,97 @@ class SeededNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
         if weight is None:
             return torch.randint(size, (num_samples,), generator=self.generator)
         return torch.multinomial(weight, num_samples, replacement=True, generator=self.generator)
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """The nodes of one type that negatives may have, in the order of their times."""
+
+    nodes: Ids  # [num_nodes + 1] nodes with a weight above 0, and -1 at the end
+    times: Ids  # [num_nodes] ascending
+    total: Floats  # [num_nodes + 1] sums of the weights before each node
+
+    @classmethod
+    def of(cls, num_nodes: int, time: Tensor | None, weight: Tensor | None) -> Timeline:
+        """Sorts nodes by time. Nodes without times exist at all times."""
+        times = np.full(num_nodes, _ALWAYS) if time is None else time.cpu().numpy()
+        weights = np.ones(num_nodes) if weight is None else read_weights("neg_sampling: weights", weight, num_nodes)
+        order = np.argsort(times, kind="stable")
+        order = order[np.asarray(weights)[order] > 0]
+        total = np.append(0, np.cumsum(np.asarray(weights)[order], dtype=np.float64))
+        return cls(np.append(order, -1), times[order], total)
+
+    def draw(self, bounds: Ids, generator: torch.Generator | None) -> Ids:  # [k]
+        """Draws a node that exists at each of k times, or -1 if there is none."""
+        counts = np.searchsorted(self.times, bounds, side="right")
+        drawn = torch.rand(len(bounds), dtype=torch.float64, generator=generator).numpy() * self.total[counts]
+        return self.nodes[np.minimum(np.searchsorted(self.total[1:], drawn, side="right"), counts - 1)]
+
+
+class TemporalNegatives(SeededNegatives):
+    """Draws pairs of nodes that exist at the time of a positive, and are no edges.
+
+    Weights draw as in PyG's class. Nodes without times exist at all times.
+    """
+
+    timelines: tuple[Timeline, Timeline]  # of sources and destinations
+    pairs: Ids  # [num_pos, 2] int64 positives of the batch
+    bounds: Ids  # [num_pos] their times
+    edges: tuple[Ids, Ids]  # ascending codes of the graph's edges, and of the positives
+    num_destinations: int
+
+    @classmethod
+    def of_batch(
+        cls, graph: SampledGraph, inputs: EdgeSamplerInput, rule: NegativeSampling, generator: torch.Generator | None
+    ) -> TemporalNegatives:
+        """Returns the rule that draws the negatives of one batch."""
+        drawing: TemporalNegatives = cls.of(rule, generator)
+        edge_type = inputs.input_type or ONE_EDGE_TYPE
+        source, destination = edge_type[0], edge_type[2]
+        drawing.num_destinations = count = graph.num_nodes[destination]
+        drawing.timelines = (
+            graph.cached(Timeline.of, graph.num_nodes[source], graph.node_time.get(source), rule.src_weight),
+            graph.cached(Timeline.of, count, graph.node_time.get(destination), rule.dst_weight),
+        )
+        drawing.pairs = torch.stack([inputs.row, inputs.col], 1).to(torch.int64).numpy()
+        drawing.bounds = read_times("edge_label_time", inputs.time, len(drawing.pairs))
+        edges = graph.cached(_sorted_codes, graph.relations.get(edge_type), (source, destination), count)
+        drawing.edges = edges, np.sort(codes(drawing.pairs[:, ::-1], count))
+        return drawing
+
+    def sample(self, num_samples: int, endpoint: Literal["src", "dst"], num_nodes: int | None = None) -> Tensor:
+        """Draws both ends at the first call. The second call returns the other end."""
+        if endpoint == "src" or self.is_triplet():
+            self._drawn = self._draw(np.arange(num_samples) % len(self.pairs))
+        return torch.from_numpy(self._drawn[int(endpoint == "dst")])
+
+    def _draw(self, positives: Ids) -> Ids:  # [2, k]
+        """Draws a pair for each of k positives of the batch."""
+        drawn, bounds = np.stack([self.pairs[positives, 0]] * 2), self.bounds[positives]
+        rest = np.arange(len(positives))
+        for _ in range(_ROUNDS):
+            for end in range(int(self.is_triplet()), 2):
+                drawn[end, rest] = self.timelines[end].draw(bounds[rest], self.generator)
+            rest = rest[~self._are_negative(drawn[:, rest])]
+        for at in rest[:1]:
+            source = f" of source {drawn[0, at]}" if self.is_triplet() else ""
+            raise UserError(
+                f"neg_sampling: none of {_ROUNDS} pairs{source} that exist at time {bounds[at]} is negative: "
+                "all are edges, or no node exists then; use edge_label_time or neg_sampling=None for these edges"
+            )
+        return drawn
+
+    def _are_negative(self, pairs: Ids) -> npt.NDArray[np.bool_]:  # [2, k] -> [k]
+        negative = (pairs >= 0).all(0)
+        numbers = codes(pairs[::-1].T, self.num_destinations)
+        for edges in self.edges:
+            negative &= np.append(edges, -1)[np.searchsorted(edges, numbers)] != numbers
+        return negative
+
+
+def _sorted_codes(relation: RelationEdges | None, ends: tuple[str, str], num_destinations: int) -> Ids:
+    """Returns the ascending codes of a relation's edges, in their own direction."""
+    if relation is None:
+        return np.empty(0, np.int64)
+    pairs = pairs_of(relation.csc)
+    return np.sort(codes(pairs[:, ::-1] if relation.source == ends[0] else pairs, num_destinations))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 import weakref
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,21 +12,28 @@ from types import NoneType
 from typing import Any
 
 import torch
-from torch.utils.data import _utils, get_worker_info
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import BatchSampler, DistributedSampler, _utils, get_worker_info
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 
+from gnnkit.errors import UserError
 from gnnkit.pyg.pool import RowPool, pooled_tables
 from gnnkit.pyg.seeded import SeededIndices, seeded_state
 from gnnkit.pyg.subgraph_sampler import SubgraphSampler
-from gnnkit.utils.checks import MAX_THREADS, whole
+from gnnkit.utils.checks import MAX_THREADS, integers, whole
 from gnnkit.utils.ranges import num_cores
 
 _MOST_THREADS = 4  # by default: Python's lock bounds the gain of more
 _PER_THREAD = 2  # batches made or waiting per thread
 
 
+_SEEDS_OF_RANKS = (
+    "each rank reads all seeds of its own {name}: if these are the same on every rank, use Lightning's "
+    "use_distributed_sampler=True, or sampler=torch.utils.data.DistributedSampler(range(num_seeds))"
+)
 _Mixin: Any = object  # PyG's class is untyped, and follows in the order of bases
 
 
@@ -44,6 +52,21 @@ class PrefetchingLoader(_Mixin):  # type: ignore[misc]
         default = min(num_cores(), _MOST_THREADS)
         self.threads = default if threads is None else whole("threads", threads, 0, MAX_THREADS)
         self.pool = RowPool()
+
+    def keep_arguments(self, **arguments: Any) -> None:
+        """Stores arguments of the constructor under their names.
+
+        Lightning passes them to a new loader with a sampler of each rank's share.
+        """
+        vars(self).update(arguments)
+
+    def __call__(self, index: Any) -> Any:
+        """Samples a batch of positions, or of a mask of them, as PyG's method does."""
+        if not (isinstance(index, Tensor) and index.dtype == torch.bool):
+            positions, count = integers("index", index), len(self.dataset)
+            for position in positions[(positions >= count) | (positions < -count)]:
+                raise UserError(f"index={position} is out of range for {count} seeds")
+        return super().__call__(index)
 
     def filter_fn(self, out: Any) -> Any:
         """Joins a sampled subgraph with its attributes, as PyG's method does."""
@@ -105,6 +128,9 @@ class PrefetchingLoader(_Mixin):  # type: ignore[misc]
         )
 
     def _get_iterator(self) -> Any:
+        splits = type(self.batch_sampler) is not BatchSampler or isinstance(self.sampler, DistributedSampler)
+        if not splits and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            warnings.warn(_SEEDS_OF_RANKS.format(name=type(self).__name__), stacklevel=3)
         return PrefetchIterator(self) if self._works_ahead() else super()._get_iterator()
 
 

@@ -11,7 +11,6 @@ from gnnkit import _core
 from gnnkit.graph import CSC, Ids
 from gnnkit.sampler.base import Reading
 from gnnkit.sampler.contract import Hop
-from gnnkit.sampler.fanouts import MAX_FANOUT, MAX_HOPS
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +72,9 @@ class RelationEdges:
             colptr: [num_destinations + 1] offsets.
             row: [num_edges] sources.
             num_sources: Number of nodes of the source type.
-            weight: [num_edges] weights in the order of `row`, or None.
+            weight: [num_edges] float32 weights in the order of `row`, or None.
         """
-        weights = None if weight is None else weight.detach().cpu().numpy().astype(np.float32, copy=False)
+        weights = None if weight is None else weight.numpy()
         csc = CSC(colptr.numpy().astype(np.int64, copy=False), row.numpy(), weights, num_sources=num_sources)
         return cls(*ends, csc)
 
@@ -103,12 +102,3 @@ class RelationEdges:
         reading = Reading(self.csc, keys=keys, begins=begins, ends=ends)
         drawn = self.native([fanout], rule.replace).draw(reading, nodes, 0, key, rule.threads)
         return Hop(drawn[0], drawn[1], drawn[2])
-
-
-def check_fanouts(values: list[int]) -> list[int]:
-    """Returns fanouts for the core, with -1 for any negative number."""
-    if len(values) > MAX_HOPS or any(value > MAX_FANOUT for value in values):
-        raise ValueError(
-            f"num_neighbors={values} exceeds {MAX_HOPS} hops or {MAX_FANOUT} neighbors: use -1 for all neighbors"
-        )
-    return [max(int(value), -1) for value in values]

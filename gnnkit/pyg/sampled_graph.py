@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData, remote_backend_utils
 from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.sampler.base import DataType
-from torch_geometric.sampler.utils import reverse_edge_type, to_csc, to_hetero_csc
+from torch_geometric.sampler.utils import to_csc
+from torch_geometric.typing import SparseTensor
 
-from gnnkit.graph import Ids
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Ids
+from gnnkit.pyg.checks import EdgeType, check_edges, check_sorted, read_times, read_weights
 from gnnkit.pyg.relation import EdgeTimes, RelationEdges
+from gnnkit.utils.memory import check_memory
+from gnnkit.utils.ranges import whole
 
-EdgeType: TypeAlias = tuple[str, str, str]
 ONE_NODE_TYPE = ""  # stands for the node type of a homogeneous graph
 ONE_EDGE_TYPE: EdgeType = ("", "", "")
 Container: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]
@@ -44,17 +49,23 @@ class SampledGraph:
     node_time: Mapping[str, Tensor]
     has_edge_time: bool
     dtype: np.dtype[Any]  # of the ids in a batch, as in the container
+    results: dict[Any, Any] = field(default_factory=dict)  # of `cached`
 
     @classmethod
     def of(cls, data: Container, options: SampleOptions) -> SampledGraph:
         """Reads a `Data`, a `HeteroData`, or a pair of a feature and a graph store."""
-        if isinstance(data, Data):
-            return _of_data(data, options)
-        if isinstance(data, HeteroData):
-            return _of_hetero(data, options)
+        if isinstance(data, Data | HeteroData):
+            return _of_memory(data, options)
         DataType.from_data(data)  # raises PyG's error for any other container
         features, graph = data
         return _of_stores(features, graph, options)
+
+    def cached(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a function once for the same arguments."""
+        key = (function, *arguments)
+        if key not in self.results:
+            self.results[key] = function(*arguments)
+        return self.results[key]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,95 +95,125 @@ class _Arrays:
 
     def _sorted(self, edge_type: EdgeType, column: Tensor | None) -> Tensor | None:
         permutation = self.permutation.get(edge_type)
-        return column if column is None or permutation is None else column[permutation]
+        return column if column is None or permutation is None else column.cpu()[permutation]
 
     def _times(self, edge_type: EdgeType, edges: RelationEdges) -> Ids | None:
         if edge_type in self.edge_time:
             time = self._sorted(edge_type, self.edge_time[edge_type])
-            return None if time is None else np.asarray(time.cpu())
+            return None if time is None else time.cpu().numpy()
         if edges.source in self.node_time:
-            return np.asarray(self.node_time[edges.source].cpu())[edges.csc.indices]
+            return self.node_time[edges.source].cpu().numpy()[edges.csc.indices]
         return None
 
 
-def _of_data(data: Data, options: SampleOptions) -> SampledGraph:
-    node_time, edge_time = None, None
-    if options.time_attr is not None:
-        if options.time_attr in data and data.is_node_attr(options.time_attr):
-            node_time = data[options.time_attr]
-        elif options.time_attr in data and data.is_edge_attr(options.time_attr):
-            edge_time = data[options.time_attr]
-        else:
-            raise ValueError(
-                f"The time attribute '{options.time_attr}' is neither a node-level or edge-level attribute"
-            )
-    colptr, row, permutation = to_csc(
-        data,
-        device="cpu",
-        share_memory=options.share_memory,
-        is_sorted=options.is_sorted,
-        src_node_time=node_time,
-        edge_time=edge_time,
-        to_transpose=options.backward,
-    )
+def _of_memory(data: Data | HeteroData, options: SampleOptions) -> SampledGraph:
+    typed = isinstance(data, HeteroData)
+    stores = dict(data.edge_items()) if typed else {ONE_EDGE_TYPE: data}
+    num_nodes = _count_nodes(data, list(stores))
+    for edge_type, store in stores.items():
+        _check_store(edge_type, store, num_nodes, options)
+    node_time, edge_time = _read_times(data, stores, num_nodes, options.time_attr)
+    weight = _read_weights(stores, options.weight_attr)
+    sorted_edges = {
+        edge_type: to_csc(
+            store, "cpu", options.share_memory, options.is_sorted,
+            node_time.get(edge_type[0]), edge_time.get(edge_type), options.backward,
+        )
+        for edge_type, store in stores.items()
+    }  # fmt: skip
     arrays = _Arrays(
-        num_nodes={ONE_NODE_TYPE: data.num_nodes},
-        colptr={ONE_EDGE_TYPE: colptr},
-        row={ONE_EDGE_TYPE: row},
-        permutation={ONE_EDGE_TYPE: permutation},
-        weight={} if options.weight_attr is None else {ONE_EDGE_TYPE: data[options.weight_attr].cpu()},
-        node_time={} if node_time is None else {ONE_NODE_TYPE: node_time},
-        edge_time={} if edge_time is None else {ONE_EDGE_TYPE: edge_time.cpu()},
-    )
-    return arrays.graph(False, options.backward)
-
-
-def _of_hetero(data: HeteroData, options: SampleOptions) -> SampledGraph:
-    node_time: dict[str, Tensor] = {}
-    edge_time: dict[EdgeType, Tensor] = {}
-    if options.time_attr is not None:
-        node_time, edge_time = _hetero_times(data, options.time_attr)
-    colptr, row, permutation = to_hetero_csc(
-        data,
-        device="cpu",
-        share_memory=options.share_memory,
-        is_sorted=options.is_sorted,
-        node_time_dict=node_time or None,
-        edge_time_dict=edge_time or None,
-        to_transpose=options.backward,
-    )
-    stored = {
-        edge_type: reverse_edge_type(edge_type) if options.backward else edge_type for edge_type in data.edge_types
-    }
-    weight = {} if options.weight_attr is None else data.collect(options.weight_attr)
-    arrays = _Arrays(
-        num_nodes={node_type: data[node_type].num_nodes for node_type in data.node_types},
-        colptr={edge_type: colptr[key] for edge_type, key in stored.items()},
-        row={edge_type: row[key] for edge_type, key in stored.items()},
-        permutation={edge_type: permutation[key] for edge_type, key in stored.items()},
-        weight={edge_type: value.cpu() for edge_type, value in weight.items()},
+        num_nodes=num_nodes,
+        colptr={edge_type: colptr for edge_type, (colptr, _, _) in sorted_edges.items()},
+        row={edge_type: row for edge_type, (_, row, _) in sorted_edges.items()},
+        permutation={edge_type: permutation for edge_type, (_, _, permutation) in sorted_edges.items()},
+        weight=weight,
         node_time=node_time,
-        edge_time={edge_type: value.cpu() for edge_type, value in edge_time.items()},
+        edge_time=edge_time,
     )
-    return arrays.graph(True, options.backward)
+    return arrays.graph(typed, options.backward)
 
 
-def _hetero_times(data: HeteroData, name: str) -> tuple[dict[str, Tensor], dict[EdgeType, Tensor]]:
+def _count_nodes(data: Data | HeteroData, edge_types: list[EdgeType]) -> dict[str, int]:
+    """Counts the nodes of each type, before any array of this length is allocated."""
+    if isinstance(data, Data):
+        return {ONE_NODE_TYPE: _check_count("num_nodes", data.num_nodes)}
+    names = [*data.node_types, *(end for edge_type in edge_types for end in (edge_type[0], edge_type[2]))]
+    return {name: _check_count(f"data[{name!r}].num_nodes", data[name].num_nodes) for name in dict.fromkeys(names)}
+
+
+def _check_count(name: str, value: object) -> int:
+    count = whole(name, value, 0)
+    check_memory(f"{name}={count}", 8 * count)
+    return count
+
+
+def _check_store(edge_type: EdgeType, store: Any, num_nodes: Mapping[str, int], options: SampleOptions) -> None:
+    """Checks the edges of one type before PyG sorts them."""
+    for layout in ("adj", "adj_t"):
+        if layout in store and not isinstance(store[layout], SparseTensor):
+            raise UserError(f"{_name(edge_type, layout)} is not a SparseTensor of torch-sparse: use edge_index")
+    name, ends = _name(edge_type, "edge_index"), (edge_type[0], edge_type[2])
+    if "edge_index" in store:
+        check_edges(name, store.edge_index, (num_nodes[ends[0]], num_nodes[ends[1]]), ends)
+        if options.is_sorted:
+            end = int(not options.backward)
+            check_sorted(f"{name}[{end}, ", store.edge_index[end])
+    elif any(edge_type) and not ("adj" in store or "adj_t" in store):
+        raise UserError(f"{name} is missing")
+
+
+def _num_edges(store: Any) -> int:
+    return int(store.edge_index.shape[1] if "edge_index" in store else store.num_edges)
+
+
+def _read_weights(stores: Mapping[EdgeType, Any], name: str | None) -> dict[EdgeType, Tensor]:
+    if name is None:
+        return {}
+    weights = {
+        edge_type: read_weights(_name(edge_type, name), store[name], _num_edges(store))
+        for edge_type, store in stores.items()
+        if name in store
+    }
+    if not weights:
+        raise UserError(f"weight_attr={name!r} is not an attribute of the edges")
+    return weights
+
+
+def _read_times(
+    data: Any, stores: Mapping[EdgeType, Any], num_nodes: Mapping[str, int], name: str | None
+) -> tuple[dict[str, Tensor], dict[EdgeType, Tensor]]:
     """Returns the times of nodes or of edges, whichever have the attribute."""
-    of_nodes = any(name in store for store in data.node_stores)
-    of_edges = any(name in store for store in data.edge_stores)
-    if of_nodes and of_edges:
+    if name is None:
+        return {}, {}
+    if isinstance(data, Data):
+        nodes = {ONE_NODE_TYPE: data} if name in data and data.is_node_attr(name) else {}
+        edges = {ONE_EDGE_TYPE: data} if not nodes and name in data and data.is_edge_attr(name) else {}
+    else:
+        nodes = {node_type: store for node_type, store in data.node_items() if name in store}
+        edges = {edge_type: store for edge_type, store in stores.items() if name in store}
+    if nodes and edges:
         raise ValueError(f"The time attribute '{name}' holds both node-level and edge-level information")
-    if not of_nodes and not of_edges:
+    if not nodes and not edges:
         raise ValueError(f"The time attribute '{name}' is neither a node-level or edge-level attribute")
-    return (data.collect(name), {}) if of_nodes else ({}, data.collect(name))
+    of_nodes = {key: _times(_name((key,), name), store[name], num_nodes[key]) for key, store in nodes.items()}
+    return of_nodes, {key: _times(_name(key, name), store[name], _num_edges(store)) for key, store in edges.items()}
+
+
+def _times(name: str, values: Any, length: int | None = None) -> Tensor:  # [length] int64
+    return torch.from_numpy(read_times(name, values, length)).to(getattr(values, "device", "cpu"))
+
+
+def _name(types: tuple[str, ...], attribute: str) -> str:
+    """Returns the name of an attribute in a container of one type or several."""
+    return f"data{list(types)!r}.{attribute}" if any(types) else attribute
 
 
 def _of_stores(features: FeatureStore, graph: GraphStore, options: SampleOptions) -> SampledGraph:
     if options.weight_attr is not None:
         raise NotImplementedError("'weight_attr' is unsupported for '(FeatureStore, GraphStore)' inputs")
     edge_attrs = graph.get_all_edge_attrs()
-    tensor_attrs = features.get_all_tensor_attrs()
+    for attr in edge_attrs:
+        _check_stored(graph, attr)
     if options.time_attr is not None:
         _check_sorted_by_time(edge_attrs)
     typed = any(attr.edge_type is not None for attr in edge_attrs)
@@ -184,10 +225,10 @@ def _of_stores(features: FeatureStore, graph: GraphStore, options: SampleOptions
         num_nodes = _stored_sizes(features, graph)
         edge_types = list(dict.fromkeys(attr.edge_type for attr in edge_attrs))
     else:
-        num_nodes = {ONE_NODE_TYPE: max(edge_attrs[0].size)}
+        num_nodes = {ONE_NODE_TYPE: _check_count("num_nodes", max(edge_attrs[0].size or (None,)))}
         edge_types = [ONE_EDGE_TYPE]
         colptr, row, permutation = ({ONE_EDGE_TYPE: value} for value in (colptr, row, permutation))
-    node_time, edge_time = _stored_times(features, tensor_attrs, options.time_attr, typed)
+    node_time, edge_time = _stored_times(features, options.time_attr, typed)
     arrays = _Arrays(
         num_nodes=num_nodes,
         colptr={edge_type: colptr[edge_type] for edge_type in edge_types},
@@ -204,7 +245,25 @@ def _stored_sizes(features: FeatureStore, graph: GraphStore) -> dict[str, int]:
     """Counts the nodes of each type that has features or edges."""
     names = [attr.group_name for attr in features.get_all_tensor_attrs() if isinstance(attr.group_name, str)]
     ends = [end for attr in graph.get_all_edge_attrs() for end in (attr.edge_type[0], attr.edge_type[2])]
-    return {name: remote_backend_utils.size(features, graph, name) for name in dict.fromkeys([*names, *ends])}
+    return {
+        name: _check_count(f"num_nodes of {name!r}", remote_backend_utils.size(features, graph, name))
+        for name in dict.fromkeys([*names, *ends])
+    }
+
+
+def _check_stored(graph: GraphStore, attr: Any) -> None:
+    """Checks edges before PyG converts them."""
+    first, second = graph.get_edge_index(attr)
+    name = f"edge_index of {attr.edge_type}"
+    size = tuple(_check_count(f"{name}: size[{end}]", count) for end, count in enumerate(attr.size or ()))
+    if attr.layout == EdgeLayout.COO:
+        counts = size or tuple(int(ids.max()) + 1 if len(ids) else 0 for ids in (first, second))
+        check_edges(name, torch.stack([first, second]), counts)
+        if attr.is_sorted:
+            check_sorted(f"{name}[1, ", second)
+        return
+    indptr, ids, num_sources = (first, second, size[1:]) if attr.layout == EdgeLayout.CSR else (second, first, size[:1])
+    CSC(indptr.numpy(), ids.numpy(), num_sources=num_sources[0] if num_sources else len(ids) and int(ids.max()) + 1)
 
 
 def _check_sorted_by_time(edge_attrs: list[Any]) -> None:
@@ -219,19 +278,21 @@ def _check_sorted_by_time(edge_attrs: list[Any]) -> None:
 
 
 def _stored_times(
-    features: FeatureStore, attrs: list[Any], name: str | None, typed: bool
+    features: FeatureStore, name: str | None, typed: bool
 ) -> tuple[dict[str, Tensor], dict[EdgeType, Tensor]]:
     """Reads complete time columns from a feature store."""
     if name is None:
         return {}, {}
     columns = {}
-    for attr in attrs:
+    for attr in features.get_all_tensor_attrs():
         if attr.attr_name == name:
             attr.index = None  # reads all rows
-            columns[attr.group_name] = features.get_tensor(attr)
+            columns[attr.group_name] = _times(
+                f"{name} of {attr.group_name!r}" if typed else name, features.get_tensor(attr)
+            )
     if not columns or (not typed and len(columns) != 1):
         raise ValueError(f"Temporal sampling by '{name}' specified but did not find any temporal data")
-    if not typed:  # PyG tells nodes and edges apart by the attribute's name
+    if not typed:  # PyG distinguishes nodes and edges apart by the attribute's name
         time = next(iter(columns.values()))
         return ({ONE_NODE_TYPE: time}, {}) if name == "time" else ({}, {ONE_EDGE_TYPE: time})
     if all(isinstance(group, str) for group in columns):

@@ -25,14 +25,18 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from gnnkit import _core
 from gnnkit.graph import Ids
+from gnnkit.pyg.checks import check_fanouts, read_num_neighbors, read_times
 from gnnkit.pyg.local_ids import LocalIds
-from gnnkit.pyg.negatives import SeededNegatives
+from gnnkit.pyg.negatives import SeededNegatives, TemporalNegatives
 from gnnkit.pyg.pool import PooledTable, RowPool
-from gnnkit.pyg.relation import DrawRule, check_fanouts
+from gnnkit.pyg.relation import DrawRule
 from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, EdgeType, SampledGraph, SampleOptions
 from gnnkit.pyg.subgraph import Growth, SampledSubgraph, grow_one_type
+from gnnkit.utils.memory import check_memory
+from gnnkit.utils.ranges import shown
 
 _MAX_SEED = 2**63 - 1
+_EDGE_BYTES = 24  # of a drawn edge: both ends and its position
 
 
 class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
@@ -91,12 +95,13 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         if sample_direction == "backward" and time_attr is not None:
             raise NotImplementedError("'time_attr' is unsupported for sample_direction=backward")
         options = SampleOptions(time_attr, weight_attr, is_sorted, share_memory, sample_direction == "backward")
-        self.graph = SampledGraph.of(data, options)
-        self.num_neighbors = num_neighbors
         self.replace = replace
+        self.num_neighbors = num_neighbors
+        self.graph = SampledGraph.of(data, options)
         self.subgraph_type = SubgraphType(subgraph_type)
         self.disjoint = disjoint
         self.temporal_strategy = temporal_strategy
+        self.time_attr = time_attr
         self.keep_orig_edges = False
         self._generator: torch.Generator | None = None
         self._threads: int | None = None
@@ -125,7 +130,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     @num_neighbors.setter
     def num_neighbors(self, value: Any) -> None:
-        self._num_neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
+        self._num_neighbors = read_num_neighbors(value, replace=self.replace)
 
     @property
     def is_hetero(self) -> bool:
@@ -163,7 +168,10 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     ) -> SamplerOutput | HeteroSamplerOutput:
         times = self.graph.node_time
         node_time = (dict(times) if self.is_hetero else times[ONE_NODE_TYPE]) if times else None
-        if neg_sampling is not None and self._generator is not None:
+        if type(neg_sampling) is NegativeSampling and node_time is not None and inputs.time is not None:
+            neg_sampling = TemporalNegatives.of_batch(self.graph, inputs, neg_sampling, self._generator)
+            node_time = None
+        elif neg_sampling is not None and self._generator is not None:
             neg_sampling = SeededNegatives.of(neg_sampling, self._generator)
         return self._with_direction(
             edge_sample(inputs, self._sample, self.num_nodes, self.disjoint, node_time, neg_sampling)
@@ -184,7 +192,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def _grow(self, seeds: Mapping[str, Tensor], times: Mapping[str, Tensor]) -> SampledSubgraph:
         key = int(torch.randint(_MAX_SEED, (1,), generator=self._generator))
         rule = DrawRule(self.replace, self.temporal_strategy == "last", self.threads)
-        fanouts, num_hops = self._fanouts(), self.num_neighbors.num_hops
+        fanouts, num_hops = self.fanouts(), self.num_neighbors.num_hops
         starts = {name: _numbers(nodes) for name, nodes in seeds.items()}
         induced = self.subgraph_type == SubgraphType.induced
         if not (self.is_hetero or self.disjoint or induced) and num_hops and _distinct(starts[ONE_NODE_TYPE]):
@@ -196,14 +204,38 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         growth = Growth(self.graph.relations, ids, bounds, rule, key)
         return growth.induced(fanouts, num_hops) if induced else growth.directional(fanouts, num_hops)
 
-    def _fanouts(self) -> dict[EdgeType, list[int]]:
+    def fanouts(self) -> dict[EdgeType, list[int]]:
+        """Returns the draws per node and hop of each edge type."""
         if not self.is_hetero:
             values = self.num_neighbors.get_mapped_values()
             if isinstance(values, dict):
                 raise ValueError("'num_neighbors' by edge type needs a heterogeneous graph: use a list")
-            return {ONE_EDGE_TYPE: check_fanouts(values)}
+            return {ONE_EDGE_TYPE: check_fanouts("num_neighbors", values, replace=self.replace)}
         mapped = self.num_neighbors.get_mapped_values(list(self.graph.relations))
-        return {name: check_fanouts(mapped["__".join(name)]) for name in self.graph.relations}
+        return {
+            name: check_fanouts("num_neighbors", mapped["__".join(name)], replace=self.replace)
+            for name in self.graph.relations
+        }
+
+    def check_draws(self, seeds: Mapping[str, int]) -> None:
+        """Raises `UserError` if draws with replacement may need too much memory.
+
+        Without replacement, degrees bound the draws.
+
+        Args:
+            seeds: Largest number of seeds of a batch, by type.
+        """
+        fanouts, frontier, total = self.fanouts() if self.replace else {}, dict(seeds), 0
+        for hop in range(self.num_neighbors.num_hops):
+            reached = dict.fromkeys(self.graph.num_nodes, 0)
+            for name, values in fanouts.items():
+                relation = self.graph.relations[name]
+                reached[relation.source] += frontier.get(relation.destination, 0) * max(values[hop], 0)
+            total += sum(reached.values())
+            limits = reached if self.disjoint else self.graph.num_nodes
+            frontier = {name: min(count, limits[name]) for name, count in reached.items()}
+        key = f"num_neighbors={shown(self.num_neighbors.values)} with replacement, for batch_size={max(seeds.values())}"
+        check_memory(key, total * _EDGE_BYTES)
 
     def _local_ids(self, seeds: Mapping[str, Ids]) -> dict[str, LocalIds]:
         """Numbers the seeds. Trees are counted over all types, in order of `seeds`."""
@@ -225,7 +257,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
                 time = self.graph.node_time[name][nodes]
             if time is None:
                 raise ValueError("seeds without times of their own need 'input_time' or 'edge_label_time'")
-            bounds.append(np.asarray(time.cpu()))
+            bounds.append(read_times("seed times", time, len(nodes)))
         return np.concatenate(bounds)
 
     def _tensor(self, ids: Ids) -> Tensor:

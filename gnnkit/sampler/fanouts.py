@@ -10,6 +10,7 @@ from gnnkit.errors import UserError
 from gnnkit.utils.ranges import shown, shown_names, whole
 
 MAX_FANOUT = 2**31 - 1
+MAX_REPLACED = 2**20  # with replacement, the degree does not bound draws
 MAX_HOPS = 1000
 DEFAULT = "default"  # key for the relations that a mapping does not name
 KEY = "sampler.fanouts"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from gnnkit.errors import UserError
+
 _MEMORY = Path("/proc/meminfo")
 _JOINED = Path("/proc/self/cgroup")  # lines "number:controllers:/path", one per control group of this process
 _GROUPS = Path("/sys/fs/cgroup")
+_ADDRESSES = Path("/proc/self/statm")  # pages of this process's address space
 _LIMIT = ("memory.max", "memory.limit_in_bytes")  # by cgroup version
 _USED = ("memory.current", "memory.usage_in_bytes")
 
@@ -17,13 +21,18 @@ _USED = ("memory.current", "memory.usage_in_bytes")
 def available_memory() -> float:
     """Returns the bytes that processes on this host may still allocate.
 
-    Respects the limits of containers and of schedulers' control groups. Infinite if
-    unknown.
+    Respects the limits of containers, of schedulers' control groups, and of this
+    process (`ulimit -v`). Infinite if unknown.
     """
     available = math.inf
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        with suppress(OSError, ValueError):
+            pages = int(_ADDRESSES.read_text(encoding="ascii").split()[0])
+            available = limit - pages * resource.getpagesize()
     with suppress(OSError, KeyError, ValueError):
         lines = dict(line.split(":", 1) for line in _MEMORY.read_text(encoding="ascii").splitlines())
-        available = int(lines["MemAvailable"].split()[0]) * 1024
+        available = min(available, int(lines["MemAvailable"].split()[0]) * 1024)
     for group in _groups():
         for limit, used in zip(_LIMIT, _USED, strict=True):
             with suppress(OSError, ValueError):  # the file is missing, or contains "max"
@@ -34,6 +43,13 @@ def available_memory() -> float:
                 pages = files.get("total_inactive_file", files.get("inactive_file", 0))  # reclaimable by the system
                 available = min(available, room + int(pages))
     return max(available, 0)
+
+
+def check_memory(what: str, num_bytes: float) -> None:
+    """Raises `UserError` if `what`, a key and its value, needs too much memory."""
+    available = available_memory()
+    if num_bytes > available:
+        raise UserError(f"{what} needs {num_bytes / 1e9:.3g} GB of memory, but {available / 1e9:.3g} GB are available")
 
 
 def _groups() -> Iterator[Path]:

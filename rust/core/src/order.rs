@@ -87,7 +87,8 @@ fn missed<I: Id>(csc: Csc<'_, I>, slots: &[usize], order: Option<&[i64]>, stretc
     }
     let mut caches = Vec::new();
     for &slots in slots {
-        caches.push(filled(u32::MAX, Some(slots), "slots", slots)?);
+        let reachable = slots.min(num_sources.max(num_nodes)).max(1); // no row uses a later slot
+        caches.push(filled(u32::MAX, Some(reachable), "slots", slots)?);
     }
     let (mut lost, mut passed) = (0, 0);
     for at in 0..num_nodes {

@@ -4,13 +4,22 @@ use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::process;
 use std::rc::Rc;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
+use std::thread;
 
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// More are never made.
+/// The largest number of threads that a caller may ask for.
 pub const MOST_THREADS: usize = 1024;
+
+/// The number of threads that a pool of `threads` threads starts: at most eight per
+/// core, because they stay until the calling thread ends.
+pub(crate) fn started(threads: usize) -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
+    threads.min(8 * cores).min(MOST_THREADS)
+}
 
 struct Pool {
     pid: u32,
@@ -59,8 +68,7 @@ pub(crate) fn number<T: Send>(
 
 /// As [`for_each`], compiled once: work behind a pointer, and tasks by number.
 pub(crate) fn for_each_number(threads: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
-    let wanted = if count > 1 { threads.min(MOST_THREADS) } else { 1 };
-    match pool_of(wanted) {
+    match pool_of(if count > 1 { threads } else { 1 }) {
         Some(pool) => pool
             .pool
             .install(|| (0..count).into_par_iter().with_max_len(1).for_each(work)),
@@ -77,7 +85,7 @@ pub fn enter<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
 }
 
 fn enter_once(threads: usize, work: &mut (dyn FnMut() + Send)) {
-    match pool_of(threads.min(MOST_THREADS)) {
+    match pool_of(threads) {
         Some(pool) => pool.pool.install(work),
         None => work(),
     }
@@ -107,6 +115,7 @@ fn help_once(helpers: Vec<Help<'_>>, work: &mut (dyn FnMut() + Send)) {
 
 /// The pool of this thread and process, or none for a single thread.
 fn pool_of(threads: usize) -> Option<Rc<Pool>> {
+    let threads = started(threads);
     if threads <= 1 {
         return None;
     }

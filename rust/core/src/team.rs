@@ -19,7 +19,7 @@ pub fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync)
         {
             // All of them, also for few tasks: a team of another size ends and begins
             // threads, here and at torch's next operator.
-            return openmp::for_each_number(start, threads.min(pool::MOST_THREADS), count, work);
+            return openmp::for_each_number(start, pool::started(threads), count, work);
         }
         pool::for_each_number(threads, count, work);
     });
