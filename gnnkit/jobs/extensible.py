@@ -15,8 +15,8 @@ from gnnkit.config.settings import Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Floats, Graph, Ids
 from gnnkit.graph.duplicates import KEEP
-from gnnkit.graph.features import normalized
 from gnnkit.graph.edge_order import in_listed_order
+from gnnkit.graph.features import normalized
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.graph.schema import FeatureTable, types_of_nodes
 from gnnkit.jobs.extension import Extension, ReadPart, types_in_extension

@@ -362,13 +362,20 @@ def _get(func: Any, x: Tensor, index: Any) -> Any:
 
 def _of_edges(edges: Edges, index: Any) -> Any:
     """Implements edge_index[0], edge_index[1, chosen] and edge_index[:, chosen]."""
+    index = _without_full_slice(index)
     first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
     if isinstance(first, int):
         row = edges.ends[first]
-        return row[rest] if rest else row
+        return row[rest[0] if len(rest) == 1 else rest] if rest else row
     if isinstance(first, slice) and first == slice(None) and len(rest) == 1 and not isinstance(rest[0], int):
         return _edges(edges.edge_set.select(rest[0]), edges.called)
     raise _refused("edge_index[index]", (edges,))
+
+
+def _without_full_slice(index: Any) -> Any:
+    """Returns 0 for the index [0, :]."""
+    every = isinstance(index, tuple) and len(index) == 2 and isinstance(index[1], slice) and index[1] == slice(None)
+    return index[0] if every and isinstance(index[0], int) else index
 
 
 def _of_destinations(func: Any, rows: Destinations, index: Any) -> Any:
@@ -384,7 +391,7 @@ def _of_destinations(func: Any, rows: Destinations, index: Any) -> Any:
 def _set(func: Any, x: Tensor, index: Any, value: Any) -> None:
     """Implements x[index] = value, also with the sources of self-loops."""
     if isinstance(x, Edges):
-        _set_row(x, index, value)
+        _set_row(x, _without_full_slice(index), value)
         return
     if isinstance(index, Sources) and not index.called.bipartite and _are_loops(index):
         index = index.edge_set.destination
@@ -537,7 +544,12 @@ def _set_row(edges: Edges, row: Any, value: Any) -> None:
     """Implements edge_index[row] = value, without a change of other edges' memory."""
     ends = list(_plain(edges).unbind(0))
     right = Sources if row == 0 else Tensor
-    if row not in (0, 1) or not isinstance(value, right) or (row == 1 and isinstance(value, Edges | Sources)):
+    if (
+        not isinstance(row, int)
+        or row not in (0, 1)
+        or not isinstance(value, right)
+        or (row == 1 and isinstance(value, Edges | Sources))
+    ):
         raise _refused("x[index] = value", (edges, value))
     ends[row] = _plain(value)
     if isinstance(value, Sources):
