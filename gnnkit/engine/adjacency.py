@@ -306,6 +306,11 @@ class Adjacency(ABC):
         return RelationRows(graph, lambda x, _: x[:0])
 
     @property
+    def alone(self) -> bool:
+        """Whether the edges read no rows of other ranks, on any rank."""
+        return False
+
+    @property
     def rank_graph(self) -> RankGraph:
         """The held edges as a graph over this rank's rows and the halo.
 
@@ -440,7 +445,8 @@ class ShardAdjacency(Adjacency):
         return self.engine.typed_graph(schema)
 
     def relation_rows(self, graph: RelationGraph) -> RelationRows:
-        return RelationRows(graph, lambda x, graph: self._enter_pass("halo").relation_halo(x, graph, self.layer))
+        halo = lambda x, graph: self._enter_pass("halo").relation_halo(x, graph, self.layer)  # noqa: E731
+        return RelationRows(graph, halo, alone=self.alone)
 
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         if weight is not None:
@@ -496,6 +502,10 @@ class ShardAdjacency(Adjacency):
 
     def lent(self) -> dict[str, Tensor]:
         return self.engine.lent()
+
+    @property
+    def alone(self) -> bool:
+        return self.engine.comm.world_size == 1
 
     @property
     def rank_graph(self) -> RankGraph:

@@ -374,6 +374,10 @@ class BlockAdjacency(Adjacency):
     def _attention_edges(self, h: Tensor) -> HeldEdges | None:
         return self.edges if serves(self.edges, h) else None
 
+    @property
+    def alone(self) -> bool:
+        return True
+
     @cached_property
     def rank_graph(self) -> RankGraph:
         held = self._held

@@ -97,6 +97,10 @@ class JointAdjacency(BlockAdjacency):
         self._halos: dict[str, tuple[Tensor | None, Tensor, tuple[bool, int]]] = {}  # latest rows received, by type
         self._read = block.src_nodes[: len(block.src_nodes) - len(route.held_ids)]  # [num_src]
 
+    @property
+    def alone(self) -> bool:
+        return self._route.plane.comm.world_size == 1
+
     def aggregate_normalized(self, x: Tensor) -> Tensor:
         return Adjacency.aggregate_normalized(self, x)  # owners have the sources' degrees
 
@@ -113,7 +117,7 @@ class JointAdjacency(BlockAdjacency):
         return self._typed_graph(schema, self._route)
 
     def relation_rows(self, graph: RelationGraph) -> RelationRows:
-        return RelationRows(graph, self._relation_halo)
+        return RelationRows(graph, self._relation_halo, alone=self.alone)
 
     def _relation_halo(self, x: Tensor, graph: RelationGraph) -> Tensor:
         """Returns other ranks' rows of a type, received once for all relations."""

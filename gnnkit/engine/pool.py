@@ -13,6 +13,7 @@ from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.exchange.route import Demand
 from gnnkit.exchange.tally import Tally
+from gnnkit.kernels.once import once_only
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +56,7 @@ class _AllSum(Function):
             return comm.all_reduce(x.clone())
 
     @staticmethod
+    @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         with ctx.tally.timed():
             return ctx.comm.all_reduce(grad.clone()), None, None

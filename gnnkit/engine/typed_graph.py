@@ -189,13 +189,17 @@ def _to(ids: Ids, device: torch.device) -> Tensor:
 class RelationRows:
     """One relation's edges in a pass, and the rows that they read."""
 
-    def __init__(self, graph: RelationGraph, halo: Callable[[Tensor, RelationGraph], Tensor]) -> None:
+    def __init__(
+        self, graph: RelationGraph, halo: Callable[[Tensor, RelationGraph], Tensor], *, alone: bool = True
+    ) -> None:
         """Stores the edges.
 
         Args:
             graph: The edges.
             halo: Returns the relation's halo, from own rows of the source type.
+            alone: As `Adjacency.alone`.
         """
+        self.alone = alone
         self.rank_graph, self.num_src, self.num_dst = graph.rank_graph, graph.num_src, graph.num_dst
         self.bipartite = graph.relation.source != graph.relation.destination
         self._graph, self._halo = graph, halo

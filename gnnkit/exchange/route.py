@@ -20,6 +20,7 @@ from gnnkit.exchange.schedule import Passes
 from gnnkit.exchange.tally import Exchange, Tally
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import CSC, Ids
+from gnnkit.kernels.once import once_only
 from gnnkit.kernels.sums import EdgeKernels
 from gnnkit.partition.traffic import column_shares
 
@@ -233,6 +234,7 @@ class _Spread(Function):
         return route.spread_rows(x, layer)
 
     @staticmethod
+    @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.route.collect_rows(grad, ctx.layer), None, None
 
@@ -244,6 +246,7 @@ class _Collect(Function):
         return route.collect_rows(z, layer)
 
     @staticmethod
+    @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.route.spread_rows(grad.contiguous(), ctx.layer), None, None
 

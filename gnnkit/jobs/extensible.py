@@ -15,6 +15,7 @@ from gnnkit.config.settings import Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Floats, Graph, Ids
 from gnnkit.graph.duplicates import KEEP
+from gnnkit.graph.edge_order import in_listed_order
 from gnnkit.graph.features import normalized
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.graph.schema import FeatureTable, types_of_nodes
@@ -55,6 +56,7 @@ class ExtensibleGraph:
         self._new_edges = _NewEdgeColumns(graph, facts.edge_columns(folder))
         self._merges = arguments.get("duplicates", KEEP) != KEEP
         self.inverse_edges = reads_relations and getattr(model, "inverse", False) is True
+        graph = in_listed_order(graph) if getattr(model, "edge_order", False) else graph
         self.graph = with_inverse_edges(graph) if self.inverse_edges else graph
 
     def extend(self, nodes: Sequence[NewNode], edges: Sequence[NewEdge], place: Mapping[NodeId, int]) -> Extension:

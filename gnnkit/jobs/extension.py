@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnkit.graph import CSC, EdgeColumns, Graph, Ids
+from gnnkit.graph.edge_order import in_listed_order
 from gnnkit.graph.schema import NodeTypes, types_of_nodes
 from gnnkit.partition.degrees import Degrees
 from gnnkit.utils.checks import Array
@@ -68,15 +69,17 @@ class ReadPart:
         nodes = nodes[np.argsort(types, kind="stable")]
         rows = _RowIndex(nodes)
         src, dst, columns = zip(*pieces, strict=True)
-        part = Graph.from_edges(
-            rows.of(np.concatenate(src)),
-            rows.of(np.concatenate(dst)),
-            len(nodes),
-            threads=1,
-            edge_type_names=graph.edge_type_names,
-            node_types=None if graph.node_types is None else _sized(graph.node_types, types),
-            relations=graph.relations,
-            **EdgeColumns.concat(columns).arrays(),  # type: ignore[arg-type]
+        part = in_listed_order(
+            Graph.from_edges(
+                rows.of(np.concatenate(src)),
+                rows.of(np.concatenate(dst)),
+                len(nodes),
+                threads=1,
+                edge_type_names=graph.edge_type_names,
+                node_types=None if graph.node_types is None else _sized(graph.node_types, types),
+                relations=graph.relations,
+                **EdgeColumns.concat(columns).arrays(),  # type: ignore[arg-type]
+            )
         )
         Degrees.set(part.csc, _degrees(graph.csc, extension, rows))
         return cls(nodes, rows.of(new), part)

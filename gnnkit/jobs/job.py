@@ -229,6 +229,7 @@ class OnRanks(Run):
             may_stay=may_stay(parts),
             inverse_edges=source.reads_relations
             and source.holds_inverse(parts.model, in_batches=not strategy.reads.all_edges),
+            edge_order=getattr(parts.model, "edge_order", parts.model is None),
             untyped_model=_untyped(order),
             relational=source.reads_relations,
             rows_last=bool(strategy.lacks(GatheredRows)) and settings.inputs == "features" and source.trains,

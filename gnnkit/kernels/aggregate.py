@@ -15,6 +15,7 @@ from torch.autograd import Function
 
 from gnnkit.graph import CSC
 from gnnkit.kernels.dropout import keep
+from gnnkit.kernels.once import once_only
 from gnnkit.kernels.sums import Dropped, EdgeKernels, Factors, wide
 
 
@@ -66,7 +67,7 @@ class HeldEdges:
 
     def constant_sum(self, x: Tensor, factors: Factors) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
         """Sums the sources' rows, multiplied by factors without gradient."""
-        result: Tensor = _Sum.apply(x, factors, self)
+        result: Tensor = _Sum.apply(x, factors, self, False)
         return result
 
     def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
@@ -102,14 +103,16 @@ class HeldEdges:
 
 
 class _Sum(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factors: Factors, edges: HeldEdges) -> Tensor:
-        ctx.edges, ctx.factors = edges, factors
-        return edges.kernels.sum(x, factors)
+    """Sums over the edges, or over the reversed edges. Gradients have gradients."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.edges.transposed.sum(grad, ctx.factors.turned), None, None
+    def forward(ctx: Any, x: Tensor, factors: Factors, edges: HeldEdges, reverse: bool) -> Tensor:
+        ctx.edges, ctx.factors, ctx.reverse = edges, factors, reverse
+        return (edges.transposed if reverse else edges.kernels).sum(x, factors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Sum.apply(grad, ctx.factors.turned, ctx.edges, not ctx.reverse), None, None, None
 
 
 class _SumBeside(Function):
@@ -119,6 +122,7 @@ class _SumBeside(Function):
         return edges.kernels.sum_beside(x, factors, dropped)
 
     @staticmethod
+    @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         gradient = ctx.edges.transposed.sum_beside_backward(grad, ctx.factors.turned)
         return gradient if ctx.dropped is None else keep(gradient, *ctx.dropped), None, None, None
@@ -131,6 +135,7 @@ class _EdgeSpread(Function):
         return edges.transposed.sum(z, Factors(edges.weight(z.dtype)))
 
     @staticmethod
+    @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.edges.kernels.sum(grad, Factors(ctx.edges.weight(grad.dtype))), None
 
@@ -143,6 +148,7 @@ class _WeightedSum(Function):
         return edges.kernels.sum(x, Factors(weight))
 
     @staticmethod
+    @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
         return ctx.edges.transposed.sum(grad, Factors(weight)), ctx.edges.kernels.edge_dot(x, grad), None
@@ -156,6 +162,7 @@ class _Dot(Function):
         return edges.kernels.edge_dot(x, y).to(x.dtype)
 
     @staticmethod
+    @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, y = ctx.saved_tensors
         factors = Factors(grad.contiguous())

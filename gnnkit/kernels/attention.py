@@ -15,6 +15,7 @@ from torch.autograd import Function
 
 from gnnkit import _core
 from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.once import once_only
 from gnnkit.kernels.sums import NativeKernels, wide
 
 
@@ -125,6 +126,7 @@ class _Attend(Function):
         return out
 
     @staticmethod
+    @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None, None]:
         h, source, destination, edge, out, bent, stats = ctx.saved_tensors
         edges, slope, shared = ctx.edges, ctx.weighing.slope, _shared(edge, ctx.weighing)

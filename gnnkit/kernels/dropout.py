@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gnnkit import _core
+from gnnkit.kernels.once import once_only
 from gnnkit.kernels.product_rows import ProductRows
 from gnnkit.kernels.sums import as_array
 
@@ -117,6 +118,7 @@ class _ReluDropout(Function):
         return out
 
     @staticmethod
+    @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (bits,) = ctx.saved_tensors
         return keep(grad, bits, ctx.p), None, None, None
@@ -129,6 +131,7 @@ class _Dropout(Function):
         return _drop(x.detach(), ids, p, key, first)
 
     @staticmethod
+    @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         return _drop(grad, ctx.ids, ctx.p, ctx.key, ctx.first), None, None, None, None
 

@@ -347,7 +347,8 @@ class _Defer(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs = [operand for operand in ctx.operands if operand.requires_grad]
-        gradients = iter(torch.autograd.grad(ctx.lazy.value(), inputs, grad, retain_graph=True, allow_unused=True))
+        keys = {"retain_graph": True, "create_graph": torch.is_grad_enabled(), "allow_unused": True}
+        gradients = iter(torch.autograd.grad(ctx.lazy.value(), inputs, grad, **keys))
         return (None, None, *(next(gradients) if operand.requires_grad else None for operand in ctx.operands))
 
 

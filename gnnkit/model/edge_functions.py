@@ -102,7 +102,7 @@ class EdgeFunction(Meaning):
     parts: tuple[Any, ...] | None = None  # tensors that were concatenated along the last dimension
 
     def step(self, call: Call, tensor: Deferred) -> Any:
-        if self.parts is not None and call.args[0] is tensor:
+        if self.parts is not None and call.args[0] is tensor and len({part.dtype for part in self.parts}) == 1:
             split = self._split(call, tensor)
             if split is not NotImplemented:
                 return split

@@ -22,7 +22,7 @@ from gnnkit.engine.lent import version_of
 from gnnkit.engine.typed_graph import RelationRows
 from gnnkit.errors import UserError
 from gnnkit.model import deferred as deferring
-from gnnkit.model.deferred import Call, Constant, Deferred, Lazy, Origin, deferred_in, name_of, value_of
+from gnnkit.model.deferred import Call, Constant, Deferred, Lazy, Origin, deferred_in, name_of, value_of, written
 from gnnkit.model.deferred_factors import EndFactors, are_ones
 from gnnkit.model.deferred_rows import Rows
 from gnnkit.model.edge_functions import reduced
@@ -53,6 +53,7 @@ class Reads:
     last: Pass | None = None  # the pass through whose edges rows were last read
     count: int = 0  # equal on all ranks
     origin: Origin = field(default_factory=lambda: Origin(_caller))  # of the rows that are deferred
+    drew: bool = False  # whether dropout was keyed, which torch cannot repeat in a backward pass
 
     def note(self, called: Pass) -> None:
         """Records a read."""
@@ -66,6 +67,9 @@ class Reads:
 class Pass:
     """One forward pass of a model over a rank's edges."""
 
+    alone: bool  # whether no other rank has rows
+    _over = False
+
     def __init__(self, model: str, adjacency: Adjacency) -> None:
         """Starts the pass.
 
@@ -73,7 +77,7 @@ class Pass:
             model: Name of the model, for errors.
             adjacency: Provides other ranks' rows.
         """
-        self.model, self._adjacency, self._over = model, adjacency, False
+        self.model, self._adjacency, self.alone = model, adjacency, adjacency.alone
         self.num_owned: int | None = adjacency.num_dst  # own rows at edges' destinations. None: unknown
         self.num_read = adjacency.num_dst  # own rows at edges' sources
         self.bipartite = False  # True: sources and destinations have separate numbers, so no edge is a loop
@@ -125,6 +129,11 @@ class Pass:
         is_plain = at_source and edge_set is EdgeSet.of(self.rank_graph) and x.dim() < 4
         meaning = Rows(edge_set, rows, at_source, shape, None, self._sums(unchanged) if is_plain else None)
         return deferring.deferred(self.reads.origin, meaning, lazy, [x], (len(index), *shape))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether functions that these edges do not serve may read plain tensors."""
+        return self.alone and not (self._over and self.reads.drew)
 
     def _unchanged(self, x: Tensor) -> Callable[[], Tensor]:
         """Returns a function that returns `x`, or raises if its memory has changed."""
@@ -206,18 +215,28 @@ class _Ends(Tensor):
     called: Pass
     edge_set: EdgeSet
 
+    def replaced(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns sources and destinations with other rows in place of these."""
+        raise NotImplementedError
+
+    def replace(self, rows: Tensor) -> None:
+        """Makes this tensor stand for other rows of the same shape."""
+        self.edge_set = self.edge_set.between(*self.replaced(rows))
+        with torch._C.DisableTorchFunctionSubclass():
+            self.data = rows
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        name, kwargs = name_of(func), kwargs or {}
-        if name in _FACTS and not _flat_ends((args[1:], *kwargs.values())):
-            return _plainly(func, args, kwargs)
-        if name in _SERVED:
-            return _SERVED[name](func, *args, **kwargs)
-        if not any(isinstance(argument, Edges | Sources) for argument in _flat((*args, *kwargs.values()))):
-            return _at_destinations(func, args, kwargs)
-        raise _refused(name, (*args, *kwargs.values()))
+        kwargs = kwargs or {}
+        try:
+            return _serve(func, args, kwargs)
+        except UserError:
+            ends = next(value for value in _flat((*args, *kwargs.values())) if isinstance(value, _Ends))
+            if not ends.called.is_plain:
+                raise
+            return _on_plain(func, args, kwargs)
 
 
 E = TypeVar("E", bound=_Ends)
@@ -231,13 +250,22 @@ class Edges(_Ends):
         """Source rows and destination rows."""
         return _marked_ends(self.edge_set, self.called)
 
+    def replaced(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return rows[0], rows[1]
+
 
 class Destinations(_Ends):
     """[num_edges] destination rows, all of this rank. [num_edges, ...] if expanded."""
 
+    def replaced(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self.edge_set.source, rows
+
 
 class Sources(_Ends):
     """[num_edges] source rows, of this rank and its halo."""
+
+    def replaced(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return rows, self.edge_set.destination
 
     def shifted(self, offset: int) -> Sources:
         """Returns sources whose rows begin at `offset` of a concatenation.
@@ -283,6 +311,34 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _serve(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Calls a function of edges. Raises `UserError` if it needs other ranks' rows."""
+    name, out = name_of(func), kwargs.get("out")
+    if isinstance(out, Tensor) and not isinstance(out, _Ends):
+        return out.copy_(_serve(func, args, {key: value for key, value in kwargs.items() if key != "out"}))
+    if name in _FACTS and not _flat_ends((args[1:], *kwargs.values())):
+        return _plainly(func, args, kwargs)
+    if name in _SERVED:
+        return _SERVED[name](func, *args, **kwargs)
+    if not any(isinstance(argument, Edges | Sources) for argument in _flat((*args, *kwargs.values()))):
+        return _at_destinations(func, args, kwargs)
+    raise _refused(name, (*args, *kwargs.values()))
+
+
+def _on_plain(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Calls a function as PyG does, on plain tensors.
+
+    Edges that it changes in place get new memory, because later passes read the old.
+    """
+    target = written(func, args, kwargs)
+    if not isinstance(target, _Ends):
+        return _plainly(func, args, kwargs)
+    changed = _plain(target).clone()
+    _plainly(func, tuple(changed if value is target else value for value in args), kwargs)
+    target.replace(changed)
+    return target
+
+
 def _plainly(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return func(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()})
 
@@ -306,13 +362,20 @@ def _get(func: Any, x: Tensor, index: Any) -> Any:
 
 def _of_edges(edges: Edges, index: Any) -> Any:
     """Implements edge_index[0], edge_index[1, chosen] and edge_index[:, chosen]."""
+    index = _without_full_slice(index)
     first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
     if isinstance(first, int):
         row = edges.ends[first]
-        return row[rest] if rest else row
+        return row[rest[0] if len(rest) == 1 else rest] if rest else row
     if isinstance(first, slice) and first == slice(None) and len(rest) == 1 and not isinstance(rest[0], int):
         return _edges(edges.edge_set.select(rest[0]), edges.called)
     raise _refused("edge_index[index]", (edges,))
+
+
+def _without_full_slice(index: Any) -> Any:
+    """Returns 0 for the index [0, :]."""
+    every = isinstance(index, tuple) and len(index) == 2 and isinstance(index[1], slice) and index[1] == slice(None)
+    return index[0] if every and isinstance(index[0], int) else index
 
 
 def _of_destinations(func: Any, rows: Destinations, index: Any) -> Any:
@@ -328,7 +391,7 @@ def _of_destinations(func: Any, rows: Destinations, index: Any) -> Any:
 def _set(func: Any, x: Tensor, index: Any, value: Any) -> None:
     """Implements x[index] = value, also with the sources of self-loops."""
     if isinstance(x, Edges):
-        _set_row(x, index, value)
+        _set_row(x, _without_full_slice(index), value)
         return
     if isinstance(index, Sources) and not index.called.bipartite and _are_loops(index):
         index = index.edge_set.destination
@@ -454,6 +517,8 @@ def _shift(func: Any, input: Any, other: Any, *, alpha: int = 1) -> Any:
 
     The result is a new tensor, because edges are reused by later passes.
     """
+    if not isinstance(input, _Ends) and not _flat_ends(other, Edges | Sources):
+        return _plainly(func, (input, other), {} if alpha == 1 else {"alpha": alpha})
     if not _flat_ends((input, other), Edges | Sources):
         return torch.add(*_plain((input, other)), alpha=alpha)
     numbers = _offsets(other)
@@ -479,14 +544,17 @@ def _set_row(edges: Edges, row: Any, value: Any) -> None:
     """Implements edge_index[row] = value, without a change of other edges' memory."""
     ends = list(_plain(edges).unbind(0))
     right = Sources if row == 0 else Tensor
-    if row not in (0, 1) or not isinstance(value, right) or (row == 1 and isinstance(value, Edges | Sources)):
+    if (
+        not isinstance(row, int)
+        or row not in (0, 1)
+        or not isinstance(value, right)
+        or (row == 1 and isinstance(value, Edges | Sources))
+    ):
         raise _refused("x[index] = value", (edges, value))
     ends[row] = _plain(value)
     if isinstance(value, Sources):
         edges.called = value.called
-    edges.edge_set = edges.edge_set.between(*ends)
-    with torch._C.DisableTorchFunctionSubclass():
-        edges.data = edges.edge_set.edge_index
+    edges.replace(torch.stack(ends))
 
 
 class RelationPass(Pass):
@@ -500,7 +568,7 @@ class RelationPass(Pass):
             rows: Provides other ranks' rows.
             reads: Records the reads of all relations.
         """
-        self.model, self._relation, self.reads, self._over = model, rows, reads, False
+        self.model, self._relation, self.reads, self.alone = model, rows, reads, rows.alone
         self.num_owned, self.num_read, self.bipartite = rows.num_dst, rows.num_src, rows.bipartite
         self._read: EdgeSet | None = None
         self._with_halos = {}
@@ -542,7 +610,7 @@ class JoinedPass(Pass):
             parts: Each relation's pass, and the first row of its sources.
         """
         self.model, self.parts, self.reads = parts[0][0].model, parts, parts[0][0].reads
-        self.num_owned, self.bipartite = None, True
+        self.num_owned, self.bipartite, self.alone = None, True, parts[0][0].alone
 
     @cached_property
     def rank_graph(self) -> RankGraph:
@@ -627,7 +695,7 @@ def _at_destinations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 def _expands(result: Tensor, rows: Destinations) -> bool:
     """Whether a view repeats each destination along further dimensions."""
     repeats = all(size == 1 or stride == 0 for size, stride in zip(result.shape[1:], result.stride()[1:], strict=True))
-    return len(result) == len(rows.edge_set) and repeats and result.dim() > 0
+    return result.dim() > 0 and len(result) == len(rows.edge_set) and repeats
 
 
 def _add(
@@ -758,8 +826,8 @@ def _refused(name: str, values: Any) -> UserError:
         ": pass num_nodes=x.size(0)"
         if name in _LARGEST
         else (
-            ". Workers have rows of their own: read rows as x[edge_index[0]], and add up at edge_index[1], or write "
-            "forward(x, adjacencies)"
+            ". Workers have rows of their own: read rows as x[edge_index[0]], and add up at edge_index[1], write "
+            "forward(x, adjacencies), or use workers=1, where edge_index is a plain tensor"
         )
     )
     kinds = {Edges: "edge_index", Sources: "the sources of edges, edge_index[0]"}

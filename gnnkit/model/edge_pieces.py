@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from gnnkit.graph import CSC
 from gnnkit.graph.csc import sort_edges
 from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.once import refuse_second
 from gnnkit.kernels.sums import ONE, wide
 
 NUMBERS = 1 << 19  # in the widest array of a piece, unless the rows of nodes have more
@@ -183,8 +183,9 @@ class _Evaluate(Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            return _recorded_gradients(ctx, grad)
         reads, reduction = ctx.function.reads, ctx.reduction
         inputs, reduced = ctx.saved_tensors[: len(reads)], (*ctx.saved_tensors[len(reads) :], None)[0]
         needed = [place for place in range(len(reads)) if ctx.needs_input_grad[_FIRST + place]]
@@ -204,6 +205,25 @@ class _Evaluate(Function):
                     piece.add_gradient(reads[place], gradient, totals[place])
         every = [totals[place].to(inputs[place].dtype) if place in totals else None for place in range(len(reads))]
         return (*[None] * _FIRST, *every)
+
+
+def _recorded_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Returns the gradients as functions of the inputs, for gradients of gradients."""
+    reads, needed = ctx.function.reads, ctx.needs_input_grad[_FIRST:]
+    inputs = ctx.saved_tensors[: len(reads)]
+    values = [(piece, ctx.function.compute(piece.inputs(reads, inputs))) for piece in ctx.pieces()]
+    if ctx.reduction == "none":
+        total = torch.cat([rows for _, rows in values])
+    elif ctx.reduction == "sum":
+        total = torch.cat([piece.by_destination.constant_sum(rows, ONE) for piece, rows in values])
+    else:
+        refuse_second()
+    places = [place for place, is_needed in enumerate(needed) if is_needed]
+    gradients = torch.autograd.grad(
+        total, [inputs[place] for place in places], grad, create_graph=True, allow_unused=True
+    )
+    by_place = dict(zip(places, gradients, strict=True))
+    return (*[None] * _FIRST, *(by_place.get(place) for place in range(len(reads))))
 
 
 def _results(

@@ -74,7 +74,7 @@ class ExactFunctions(TorchFunctionMode):
         if not training or inplace or not 0 < p < 1:
             return F.dropout(x, p, training, inplace)
         x = computed(x, "dropout")
-        ids = self._row_ids(x, draw) if x.dim() == 2 else None
+        ids, self._reads.drew = self._row_ids(x, draw) if x.dim() == 2 else None, True
         return F.dropout(x, p) if ids is None else dropout(x, ids, p, dropout_key(self._adjacency.key, draw))
 
     def _message_dropout(self, x: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
@@ -91,6 +91,7 @@ class ExactFunctions(TorchFunctionMode):
         ids = self._reads.edge_ids()
         if ids is None or len(ids) != len(x):
             return F.dropout(computed(x, "dropout"), p)
+        self._reads.drew = True
         key = derive(self._adjacency.key, 3, self._reads.count, draw)
         if isinstance(x, Deferred) and x.meaning is not None:
             dropped = x.meaning.drop(x, ids, p, key)

@@ -21,6 +21,7 @@ from gnnkit.model.edge_index import Reads, RelationPass
 from gnnkit.model.functions import ExactFunctions
 from gnnkit.model.hetero_forward import HeteroArguments, HeteroTrial, Tensors
 from gnnkit.model.norms import exact_norms
+from gnnkit.model.padding import shared_padding
 from gnnkit.model.unchanged import EdgeIndexModel, is_convolution, joined, model_error, uncached
 
 _FEW, _FEW_EDGES = 6, 10  # nodes of each type and edges of each relation, in a small graph
@@ -170,7 +171,7 @@ class HeteroModel(EdgeIndexModel):
         edges: Tensors = {key: called.edge_index() for key, called in passes.items()}
         functions = ExactFunctions(adjacency, reads, lambda rows, draw: self._ids(rows, draw, graph), pools)
         try:
-            with functions, exact_norms(module, pools), uncached(module):
+            with functions, exact_norms(module, pools), shared_padding(module, adjacency), uncached(module):
                 out = self._arguments.call(module, self._rows_by_type(x, rows), edges, _values(adjacency, graph))
         except RuntimeError as error:
             empty = ", ".join(name for name, ids in graph.nodes.items() if not len(ids))

@@ -214,7 +214,7 @@ def _small_graph(schema: Schema, widths: Mapping[str, int], edge_width: int, dty
     edges: Tensors = {}
     for relation in schema.relations or ():
         ends = [torch.randint(sizes[end], (_TRIAL_EDGES,), generator=draw) for end in (relation.source, relation[2])]
-        edges[tuple(relation)] = torch.stack(ends)
+        edges[tuple(relation)] = torch.stack([ends[0], ends[1].sort().values])  # as recurrent aggregations require
     shape = (_TRIAL_EDGES, edge_width)
     features = {key: torch.rand(shape, generator=draw, dtype=dtype) for key in edges} if edge_width else None
     return (

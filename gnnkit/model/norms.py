@@ -40,6 +40,13 @@ def _layer_norm(norm: Any, x: Tensor, adjacency: Pools) -> Tensor:
     return out if norm.weight is None else out * norm.weight + norm.bias
 
 
+def _layer_norm_by_batch(norm: Any, x: Tensor, adjacency: Pools) -> Tensor:
+    """As `_layer_norm`, with epsilon where PyG adds it if it gets a batch."""
+    x = x - _mean(x.mean(1, keepdim=True), adjacency)
+    out: Tensor = x / (_mean(x.square().mean(1, keepdim=True), adjacency) + norm.eps).sqrt()
+    return out if norm.weight is None else out * norm.weight + norm.bias
+
+
 def _instance_norm(norm: Any, x: Tensor, adjacency: Pools) -> Tensor:
     if norm.training or not norm.track_running_stats:
         out, seen = normalize(x, adjacency, norm.eps)
@@ -100,6 +107,13 @@ class _Served:
 
     def __call__(self, x: Tensor, batch: Tensor | None = None, batch_size: int | None = None) -> Tensor:
         name = type(self._norm).__name__
-        if batch is not None:
-            raise UserError(f"model: {name} gets the batch of each node, and all nodes are one graph: leave it out")
-        return _NORMS[name](self._norm, x.to(wide(x.dtype)), self._adjacency).to(x.dtype)
+        if batch is not None and bool(batch.any()):
+            pool = self._adjacency.pool(len(x))
+            if pool.comm is None or pool.comm.world_size == 1:
+                return type(self._norm).forward(self._norm, x, batch, batch_size)  # type: ignore[no-any-return]
+            raise UserError(
+                f"model: {name} gets a batch of several graphs, and all nodes are one graph: leave it out, or use workers=1"
+            )
+        by_batch = batch is not None and name == "LayerNorm"
+        function = _layer_norm_by_batch if by_batch else _NORMS[name]
+        return function(self._norm, x.to(wide(x.dtype)), self._adjacency).to(x.dtype)

@@ -13,6 +13,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency, Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
+from gnnkit.graph.edge_order import in_listed_order
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.model.parameters import dtype_of
 from gnnkit.partition.shard import uncut
@@ -119,6 +120,7 @@ def on_plain(
         raise UserError(f"a model is called on edges on the CPU, and x is on {x.device}: use model.cpu() and x.cpu()")
     if len(x) != graph.num_nodes:
         raise UserError(f"x has {len(x):,} rows, and the graph {graph.num_nodes:,} nodes")
+    graph = in_listed_order(graph) if getattr(model, "edge_order", False) else graph
     shard = uncut(with_inverse_edges(graph) if getattr(model, "undirected", False) else graph)
     if getattr(model, "self_loops", False):
         shard = shard.with_self_loops()

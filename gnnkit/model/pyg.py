@@ -40,6 +40,7 @@ class PyG(GraphModel):
     """
 
     adds_rows_itself = True
+    edge_order = True  # as `EdgeIndexModel.edge_order`
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         """Stores the layers.

@@ -20,6 +20,7 @@ from gnnkit.errors import UserError
 from gnnkit.model.edge_index import Pass
 from gnnkit.model.functions import ExactFunctions
 from gnnkit.model.norms import exact_norms
+from gnnkit.model.padding import shared_padding
 from gnnkit.model.pyg_steps import SharedMeans, Values, share, values_of
 
 _EDGES = ("edge_index", "adj_t")  # parameters that identify such a module
@@ -69,6 +70,7 @@ class EdgeIndexModel(nn.Module):
 
     num_layers = 1  # number of adjacencies per batch. A sampled batch has one per hop
     adds_rows_itself = True
+    edge_order = True  # a node's in-edges are read in the order of the user's edge list
     fallbacks: Counter[str]  # functions of the last call that computed a row per edge, by layer
 
     def __init__(self, module: nn.Module) -> None:
@@ -128,7 +130,12 @@ class EdgeIndexModel(nn.Module):
         module.training = self.training
         called = Pass(type(self).__name__, adjacency)
         try:
-            with ExactFunctions(adjacency, called.reads), exact_norms(module, adjacency), uncached(module):
+            with (
+                ExactFunctions(adjacency, called.reads),
+                exact_norms(module, adjacency),
+                shared_padding(module, adjacency),
+                uncached(module),
+            ):
                 yield x, adjacency, called
         finally:
             called.end()

@@ -18,6 +18,7 @@ from gnnkit.config.settings import Settings
 from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
+from gnnkit.graph.edge_order import in_listed_order
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.launch.phases import phase
 from gnnkit.leader.plan.choose import Decision, describe, shape
@@ -107,6 +108,7 @@ class Needs:
     rows_last: bool = False  # whether batches read the same rows in each epoch, in memory or from disk
     may_stay: bool = False  # whether feature rows may stay on disk
     inverse_edges: bool = False  # whether batches of a relational model contain the reverse of each edge
+    edge_order: bool = False  # whether a model reads a node's in-edges in the order of the user's edge list
     untyped_model: str | None = None  # name of a model that reads no types. None: types are read, or ignored
     relational: bool = False  # whether a model reads edge types, and so predicts edges of one relation
 
@@ -218,6 +220,7 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | None, list[str]]:
         links = None if links is None else links.with_inverse_edges(graph.num_relations)
         graph = with_inverse_edges(graph)
         lines = [*lines, f"edges: {graph.num_edges // 2:,} inverse edges were added (model.inverse=true)"]
+    graph = in_listed_order(graph) if needs.edge_order else graph
     return graph, links, [*input_lines, *lines]
 
 

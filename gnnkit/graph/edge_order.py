@@ -1,0 +1,29 @@
+"""The order of each node's in-edges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gnnkit.graph.csc import CSC, sort_edges
+from gnnkit.graph.graph import Graph
+
+
+def in_listed_order(graph: Graph) -> Graph:
+    """Returns the graph with each node's in-edges in the order of the user's edge list.
+
+    Aggregations such as PyG's `LSTMAggregation` depend on this order. Readers sort a
+    node's in-edges by source instead. Edges with the same position, such as an edge and
+    its added reverse, stay sorted by source.
+    """
+    csc, positions = graph.csc, graph.edge_positions
+    if positions is None or len(positions) == 0:
+        return graph
+    dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
+    if not ((positions[1:] < positions[:-1]) & (dst[1:] == dst[:-1])).any():
+        return graph
+    order = sort_edges(positions.astype(np.int64), dst, csc.num_nodes, int(positions.max()) + 1, True, None)[1]
+    columns = graph.edge_columns.take(order)
+    csc = CSC.trusted(csc.indptr, csc.indices[order], columns.get("weight"), csc.num_sources)
+    return replace(graph, csc=csc, **columns.fields_of(Graph))

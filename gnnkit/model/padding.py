@@ -1,0 +1,58 @@
+"""PyG's aggregations that pad rows to the largest in-degree, here over all ranks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm import Communicator
+from gnnkit.engine import Adjacency
+
+_LENGTH = "max_num_elements"  # parameter of an aggregation's `forward`
+
+
+@contextmanager
+def shared_padding(module: nn.Module, adjacency: Adjacency) -> Iterator[None]:
+    """Makes a module's aggregations pad rows equally on all ranks, within the context.
+
+    A recurrent aggregation also reads the padding, so its result depends on the length.
+
+    Args:
+        module: This rank's module.
+        adjacency: The pass's edges.
+    """
+    comm = adjacency.pool(0).comm
+    with ExitStack() as hooks:
+        if comm is not None and not adjacency.alone:
+            for part in module.modules():
+                if _pads(part):
+                    hooks.callback(part.register_forward_pre_hook(_Length(comm), with_kwargs=True).remove)
+        yield
+
+
+def _pads(part: nn.Module) -> bool:
+    is_aggregation = "Aggregation" in (base.__name__ for base in type(part).__mro__)
+    return is_aggregation and _LENGTH in inspect.signature(part.forward).parameters
+
+
+class _Length:
+    """Passes the largest number of rows of a group on any rank to an aggregation."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+
+    def __call__(self, part: nn.Module, args: Any, keys: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        index = keys.get("index", args[1] if len(args) > 1 else None)
+        if not isinstance(index, Tensor) or keys.get(_LENGTH) is not None:
+            return args, keys
+        rows = index.detach().as_subclass(Tensor)
+        lengths = torch.zeros(self._comm.world_size, dtype=torch.int64, device=rows.device)
+        if len(rows):
+            lengths[self._comm.rank] = torch.bincount(rows).max()
+        rest = int(type(part).__name__ == "PatchTransformerAggregation")  # it adds 1 itself, before it rounds down
+        return args, keys | {_LENGTH: int(self._comm.all_reduce(lengths).max()) + rest}
