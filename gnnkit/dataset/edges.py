@@ -33,7 +33,7 @@ from gnnkit.graph.features import replace_nan
 from gnnkit.graph.id_columns import as_ids, joined_ids
 from gnnkit.graph.index_columns import common_index, warn_index
 from gnnkit.graph.label_columns import read_labels
-from gnnkit.graph.labels import check_present, check_signs
+from gnnkit.graph.labels import check_present, settle_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.types import Floats
@@ -401,8 +401,6 @@ class EdgeFolder(Dataset):
         labels, names = None, None
         if nodes is not None and self.label in nodes.names:
             labels, names = read_labels(lambda: [nodes], self.label)
-        elif (array := self.array("labels")) is not None:
-            check_signs(array)
         return self.column_or_array("labels", labels, nodes.name if nodes else ""), names
 
     def column_or_array(self, name: str, column: Array | None, table: str) -> Array | None:
@@ -418,7 +416,9 @@ class EdgeFolder(Dataset):
         array = self.array(name)
         if array is not None and column is not None:
             raise UserError(f"{name}.npy and {table} both hold {'a split' if name == 'split' else name}")
-        return array if column is None else column
+        if column is not None or array is None:
+            return column
+        return settle_labels(array) if name == "labels" else array
 
     def array(self, name: str) -> Array | None:
         """Maps an .npy file from the folder, or returns None."""

@@ -37,7 +37,7 @@ from gnnkit.graph.fields import (
     pairs_of,
     relation_names,
 )
-from gnnkit.graph.labels import check_labelled, check_signs, labelled, read_labels
+from gnnkit.graph.labels import check_labelled, labelled, read_labels, settle_labels
 from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_types_of, read_types, table_of
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
@@ -260,7 +260,7 @@ class Graph:
         values = {**_default_fields(num_nodes), **values}
         values |= {name: _READ_FIELDS[name](value) for name, value in values.items() if name in _READ_FIELDS}
         if not one_class:
-            check_signs(values["labels"], values.get("class_names"))
+            values["labels"] = settle_labels(checks.array("labels", values["labels"]), values.get("class_names"))
         csc = csc.weighted(columns.get("weight"))
         values.pop("weight", None)  # stored in the CSC
         return cls(csc, **{**values, **columns.fields_of(cls)})

@@ -38,7 +38,6 @@ from gnnkit.graph.fields import edge_types_of
 from gnnkit.graph.ids import IdTable, is_consecutive, narrow_text
 from gnnkit.graph.index_columns import common_index, warn_index
 from gnnkit.graph.label_columns import read_labels
-from gnnkit.graph.labels import check_signs
 from gnnkit.graph.table import Table
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.graph.values import ColumnReading, is_text, needs_survey
@@ -375,8 +374,6 @@ class TablePieces(GraphPieces):
         labels, names, split, title = None, None, None, ""
         if nodes is not None:
             title, split, (labels, names) = nodes.source.title, split_of(nodes.source), nodes.labels()
-        if labels is None and (array := folder.array("labels")) is not None:
-            check_signs(array)
         return NodeFields(
             folder.column_or_array("labels", labels, title),
             folder.column_or_array("split", split, title),
