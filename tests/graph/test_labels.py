@@ -1,4 +1,4 @@
-"""Whole numbers in the data are classes or numbers to predict, by one rule in all readers."""
+"""Whole numbers in the data are classes or numbers, by one rule in all readers."""
 
 from __future__ import annotations
 
