@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.dataset.base import Dataset, blame, finished, name_list, with_split
-from gnnkit.dataset.bipartite import COLUMNS, are_disjoint, read_bipartite
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.dataset.table_files import (
     PART_NAME,
@@ -26,14 +25,15 @@ from gnnkit.dataset.table_files import (
 )
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
+from gnnkit.graph.bipartite import COLUMNS, check_one_type, read_bipartite
 from gnnkit.graph.column_table import require
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, without_duplicates
 from gnnkit.graph.feature_columns import TableColumns, find_readings, warn_readings
 from gnnkit.graph.features import replace_nan
-from gnnkit.graph.id_columns import as_ids, joined_ids
+from gnnkit.graph.id_columns import as_ids, joined_ids, joined_numbers
 from gnnkit.graph.index_columns import common_index, warn_index
 from gnnkit.graph.label_columns import read_labels
-from gnnkit.graph.labels import check_present, check_signs
+from gnnkit.graph.labels import check_present, settle_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.types import Floats
@@ -49,6 +49,7 @@ ARRAYS = ("features", "labels", "split", "coordinates")  # .npy files with one r
 _ENDS = ("src", "dst")  # default columns of an edge's ends
 _NAMED = 8  # tables listed in a message
 ONE = ""  # name of a table with all relations
+NUMBERS_HINT = "; use dataset.num_nodes=N if all numbers from 0 to N-1 are nodes"
 RENAME_HINT = "rename the column to read it"  # hint appended to the warning about a skipped index column
 _ONE_WAY = (
     "dataset.bipartite=true: dataset.symmetrize=true would add edges from items to users to the relation; remove it, "
@@ -84,8 +85,9 @@ class EdgeFolder(Dataset):
     as empty cells. `features.fill` replaces empty cells and NaN, in `features.npy` too.
 
     Nodes are numbered in table order, or in ascending id order with `sort_ids`. Without
-    a node table there are no labels, and ids are 0, 1, ... or text, which is numbered
-    in code point order.
+    a node table there are no labels, and the distinct ids of edges are the nodes:
+    integers in ascending order, text in code point order. With `num_nodes` or an array
+    of nodes, integers are node numbers 0, 1, ...
 
     `features.npy` has shape [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
     `labels.npy` may replace the column `label`, in any format that `Graph.labels`
@@ -113,9 +115,9 @@ class EdgeFolder(Dataset):
         symmetrize: Add missing reverse edges. Default: no, with a warning if few edges
             have a reverse edge.
         row_normalize: Divide each node's features by their sum. Default: no.
-        num_nodes: Number of nodes, if there is no node table. Default: the number of
-            rows of features.npy, or else the largest id plus one. An id of 1,000,000 or
-            more is then rejected if there are fewer than id / 16 edges.
+        num_nodes: Number of nodes, if there is no node table and ids are 0 to
+            num_nodes - 1. Default: the number of rows of features.npy, or else the
+            number of distinct ids.
         sort_ids: Number nodes in ascending id order, integers by value and text by code
             points. Default: in table order.
         split: Shares of the labelled nodes for training, validation and test, if the
@@ -141,7 +143,8 @@ class EdgeFolder(Dataset):
             duplicate node ids are an error.
         bipartite: Whether sources and destinations are two node types, whose ids are
             separate, and there is no node table. Default: for columns of users and
-            items, with a hint if no source is a destination.
+            items, with a hint if no source is a destination, and an error if integer
+            ids of columns that name different things overlap.
     """
 
     def __init__(
@@ -207,10 +210,10 @@ class EdgeFolder(Dataset):
         for table in edges.values():
             for end in ("src", "dst"):
                 self.check_column(end, table.names, table.name)
-        if nodes is None and all(table.is_text(end) for table in edges.values() for end in self.ends):
-            ids = self._collect_ids(edges)
         nodes, edges = self._drop_ignored(nodes, edges)
         is_bipartite = self._is_bipartite(nodes, edges)
+        if nodes is None and not is_bipartite:
+            ids = self._collect_ids(edges)
         with self.list_unfit(self._table_columns(nodes, list(edges.values()))):
             if is_bipartite:
                 (table,) = edges.values()
@@ -244,10 +247,8 @@ class EdgeFolder(Dataset):
 
     def _is_bipartite(self, nodes: Table | None, edges: dict[str, Table]) -> bool:
         """Returns whether the table's ends are two node types."""
-        arrays = [f"{name}.npy" for name in ARRAYS if file_exists(self.root / f"{name}.npy")]
-        others = [*([] if nodes is None else [nodes.name]), *arrays, *([] if ONE in edges else ["several edge tables"])]
-        if self.num_nodes is not None:
-            others.append(f"dataset.num_nodes={self.num_nodes}")
+        several = [] if ONE in edges else ["several edge tables"]
+        others = [*([] if nodes is None else [nodes.name]), *self.sized_by, *several]
         if self.bipartite and others:
             raise UserError(
                 f"dataset.bipartite=true reads one edge table only, but there is {others[0]}; use a HeteroData"
@@ -261,12 +262,9 @@ class EdgeFolder(Dataset):
                 stacklevel=4,
             )
             return True
-        if are_disjoint(edges[ONE], self.ends):
-            warnings.warn(
-                f"no {self.ends[0]} is a {self.ends[1]}; use dataset.bipartite=true to read two node types, such as users "
-                "and items, dataset.bipartite=false otherwise",
-                stacklevel=4,
-            )
+        columns = [edges[ONE].plain(end) for end in self.ends]
+        if hint := check_one_type(edges[ONE].name, columns, self.ends, "dataset.bipartite"):
+            warnings.warn(hint, stacklevel=4)
         return False
 
     def _read_nodes(self) -> Table | None:
@@ -322,17 +320,26 @@ class EdgeFolder(Dataset):
         )
 
     def _collect_ids(self, edges: dict[str, Table]) -> pa.Array | None:  # [num_nodes]
-        """Collects all edge ends' text ids, in code point order.
+        """Collects all edge ends' ids in ascending order, text in code point order.
 
-        Returns None for a numeric CSV with a few words, which are rejected later.
+        Returns None for 0, 1, ..., for node numbers of arrays, and for a numeric CSV
+        with a few words, which are rejected later.
         """
-        if any(table.name.endswith(".csv") and table.holds_numbers(self.ends) for table in edges.values()):
+        tables = list(edges.values())
+        if not all(table.is_text(end) for table in tables for end in self.ends):
+            columns = [] if self.sized_by else [table.whole_ids(end) for table in tables for end in self.ends]
+            return joined_numbers(tables[0].name, columns, NUMBERS_HINT) if columns else None
+        if any(table.name.endswith(".csv") and table.holds_numbers(self.ends) for table in tables):
             return None
+        if self.sized_by:
+            raise UserError(f"the ids of edges are text, so {self.sized_by[0]} needs a node table with these ids")
+        return joined_ids(tables, self.ends)
+
+    @property
+    def sized_by(self) -> list[str]:
+        """The arrays and the key that define the number of nodes."""
         arrays = [f"{name}.npy" for name in ARRAYS if file_exists(self.root / f"{name}.npy")]
-        sized_by = [*arrays, *([] if self.num_nodes is None else [f"dataset.num_nodes={self.num_nodes}"])]
-        if sized_by:
-            raise UserError(f"the ids of edges are text, so {sized_by[0]} needs a node table with these ids")
-        return joined_ids(list(edges.values()), self.ends)
+        return [*arrays, *([] if self.num_nodes is None else [f"dataset.num_nodes={self.num_nodes}"])]
 
     def check_column(self, key: str, names: Sequence[str], table: str) -> None:
         """Raises `UserError` if the column that a key names is missing.
@@ -401,8 +408,6 @@ class EdgeFolder(Dataset):
         labels, names = None, None
         if nodes is not None and self.label in nodes.names:
             labels, names = read_labels(lambda: [nodes], self.label)
-        elif (array := self.array("labels")) is not None:
-            check_signs(array)
         return self.column_or_array("labels", labels, nodes.name if nodes else ""), names
 
     def column_or_array(self, name: str, column: Array | None, table: str) -> Array | None:
@@ -418,7 +423,9 @@ class EdgeFolder(Dataset):
         array = self.array(name)
         if array is not None and column is not None:
             raise UserError(f"{name}.npy and {table} both hold {'a split' if name == 'split' else name}")
-        return array if column is None else column
+        if column is not None or array is None:
+            return column
+        return settle_labels(array) if name == "labels" else array
 
     def array(self, name: str) -> Array | None:
         """Maps an .npy file from the folder, or returns None."""

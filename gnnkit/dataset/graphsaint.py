@@ -10,7 +10,7 @@ from gnnkit.dataset.importing.arrays import GraphSaintPieces
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
-from gnnkit.graph.labels import check_signs
+from gnnkit.graph.labels import settle_labels
 from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.documents import Json, read_object
 from gnnkit.utils.ranges import local_path, shown
@@ -48,8 +48,7 @@ class GraphSaint(Dataset):
             if not self.root.is_dir():
                 raise UserError("is not a folder")
             csc = self._edges()
-            labels, split = self.labels(csc.num_nodes), self.split(csc.num_nodes)
-            check_signs(labels)
+            labels, split = settle_labels(self.labels(csc.num_nodes)), self.split(csc.num_nodes)
             graph = Graph(csc, read_npy(self.root / "feats.npy"), labels, split)
         return finished(graph, self.symmetrize, self.row_normalize)
 

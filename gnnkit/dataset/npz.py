@@ -12,7 +12,7 @@ from gnnkit.dataset.importing.arrays import NpzPieces
 from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, read_shares
-from gnnkit.graph.labels import check_signs
+from gnnkit.graph.labels import settle_labels
 from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path
@@ -79,11 +79,10 @@ class Npz(Dataset):
     def _planetoid(self, fields: Arrays) -> Graph:
         csc = CSC(fields["indptr"], fields["indices"], fields.optional("weight"))
         labels = np.full(csc.num_nodes, -1) if (classes := fields.optional("y")) is None else classes
-        check_signs(labels)
         return Graph(
             csc,
             _features(fields, "x", csc.num_nodes),
-            labels,
+            settle_labels(labels),
             self.masks(fields, csc.num_nodes),
             val_edges=fields.optional("val_edges"),
             test_edges=fields.optional("test_edges"),
@@ -94,8 +93,7 @@ class Npz(Dataset):
         with blame("adj_indptr, adj_indices, adj_data"):
             arrays = (fields.optional(f"adj_{part}") for part in ("data", "shape"))
             csc = sources_by_row(fields["adj_indptr"], fields["adj_indices"], *arrays)
-        none, labels = np.zeros(csc.num_nodes, np.int8), fields["labels"]
-        check_signs(labels)
+        none, labels = np.zeros(csc.num_nodes, np.int8), settle_labels(fields["labels"])
         return Graph(csc, _features(fields, "attr", csc.num_nodes), labels, none)
 
     def refuse_row(self) -> None:

@@ -37,7 +37,7 @@ from gnnkit.graph.fields import (
     pairs_of,
     relation_names,
 )
-from gnnkit.graph.labels import check_labelled, check_signs, labelled, read_labels
+from gnnkit.graph.labels import check_labelled, labelled, read_labels, settle_labels
 from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_types_of, read_types, table_of
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
@@ -260,7 +260,7 @@ class Graph:
         values = {**_default_fields(num_nodes), **values}
         values |= {name: _READ_FIELDS[name](value) for name, value in values.items() if name in _READ_FIELDS}
         if not one_class:
-            check_signs(values["labels"], values.get("class_names"))
+            values["labels"] = settle_labels(checks.array("labels", values["labels"]), values.get("class_names"))
         csc = csc.weighted(columns.get("weight"))
         values.pop("weight", None)  # stored in the CSC
         return cls(csc, **{**values, **columns.fields_of(cls)})
@@ -388,11 +388,13 @@ class Graph:
         edge_features: Sequence[str] | None = None,
         missing: Sequence[str] | None = None,
         duplicates: str = "keep",
+        bipartite: bool | None = None,
     ) -> Graph:
         """Converts pandas or polars data frames, or pyarrow tables.
 
         Nodes are numbered in table order, and `node_ids` store their ids. Without a
-        node table, numeric ids are node numbers, and text ids are sorted by code point.
+        node table, the distinct ids of edges are the nodes: integers in ascending
+        order, text by code point.
 
         Ids are 64-bit integers, floating-point integers below 2^53, text or UUIDs.
         Surrounding blanks are ignored. Text matches a number if it is written the same
@@ -428,12 +430,25 @@ class Graph:
                 first row, also of nodes with the same id. `sum` and `mean` merge the
                 edges' weights and features, where `sum` counts unweighted edges as 1.
                 All other settings than `first` reject nodes with the same id.
+            bipartite: Without `nodes`, whether sources and destinations are two node
+                types, whose ids are separate. Default: no, but an error for integer
+                ids of columns that name different things, such as userId and movieId.
         """
         from gnnkit.graph.tables import from_tables
 
         columns = (id, label, split)
         return from_tables(
-            edges, nodes, (src, dst), weight, edge_type, columns, features, edge_features, missing, duplicates
+            edges,
+            nodes,
+            (src, dst),
+            weight,
+            edge_type,
+            columns,
+            features,
+            edge_features,
+            missing,
+            duplicates,
+            bipartite,
         )
 
     from_pandas = from_tables

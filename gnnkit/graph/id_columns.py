@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -81,6 +82,10 @@ class IdColumns(ColumnTable):
         is_mixed = not numbers and not self.is_text(name)
         self._reject(name, nodes < 0, column, "is no id of a node" + (", as these are text" if is_mixed else ""))
         return nodes
+
+    def whole_ids(self, name: str, *, fraction: bool = False) -> pa.Array:  # [ids] int64
+        """Reads the distinct ids of a column. `fraction` is as in `positions`."""
+        return pc.unique(self._read_whole_ids(name, fraction))
 
     def holds_numbers(self, names: Sequence[str]) -> bool:
         """Checks whether most values of text columns are integers."""
@@ -165,6 +170,26 @@ def as_ids(ids: pa.Array) -> Array | None:  # [num_nodes]
         return np.array(ids.to_pylist(), np.str_)
     numbers = numbers_of(ids)
     return None if np.array_equal(numbers, np.arange(len(numbers))) else numbers
+
+
+def joined_numbers(place: str, columns: Sequence[pa.Array], hint: str = "") -> pa.Array | None:  # [num_nodes] int64
+    """Returns distinct integer ids in ascending order, or None for 0, 1, ...
+
+    Warns if there are gaps, because not all numbers up to the largest id are nodes.
+
+    Args:
+        place: Table, for the warning.
+        columns: The ids, which may be distinct within each column.
+        hint: What else to do, for the warning.
+    """
+    ids = np.unique(np.concatenate([numbers_of(column) for column in columns]))
+    if not len(ids) or (ids[0] == 0 and ids[-1] < len(ids)):
+        return None
+    if int(ids[-1]) - int(ids[0]) >= len(ids):
+        warnings.warn(
+            f"{place}: the {len(ids):,} distinct ids from {ids[0]} to {ids[-1]} are the nodes{hint}", stacklevel=4
+        )
+    return pa.array(ids)
 
 
 def joined_ids(tables: Sequence[IdColumns], names: Sequence[str]) -> pa.Array:  # [num_nodes] large_string

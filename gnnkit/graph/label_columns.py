@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.id_columns import IdColumns
-from gnnkit.graph.labels import check_signs
+from gnnkit.graph.ids import MAX_EXACT
+from gnnkit.graph.labels import EMPTY, settle_labels
 from gnnkit.graph.missing import missing_cells, quote
 from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Ids, Labels
@@ -24,7 +25,7 @@ class LabelColumns(IdColumns):
     """Reads node labels, splits and edge types."""
 
     def labels(self, name: str, reading: ColumnReading) -> Labels:  # [rows]
-        """Reads class numbers or decimal fractions, with -1 or NaN if unlabelled.
+        """Reads whole numbers or decimal fractions, with `EMPTY` or NaN if empty.
 
         Args:
             reading: How to read text and booleans, decided over all pieces of the
@@ -39,7 +40,7 @@ class LabelColumns(IdColumns):
             return numbers_of(column)
         if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
             raise UserError(f"{self._column_place(name)} holds {column.type}, expected numbers or text")
-        return self._read_classes(name, self._cast(name, pa.int64()))
+        return numbers_of(self._cast(name, pa.int64()).fill_null(EMPTY))
 
     def _read_text_labels(self, name: str, text: pa.Array, reading: ColumnReading) -> Labels:
         if reading.kind == "seconds":
@@ -49,24 +50,10 @@ class LabelColumns(IdColumns):
         if reading.kind == "categories":
             return reading.places(text, self.missing)
         numbers = reading.numbers(text, self.missing)
-        return (
-            self._read_classes(name, pa.array(numbers, from_pandas=True).cast(pa.int64()))
-            if reading.is_integer
-            else numbers
-        )
-
-    def _read_classes(self, name: str, labels: pa.Array) -> Labels:
-        labels = labels.fill_null(-1)
-        numbers = numbers_of(labels)
-        self._reject(name, numbers < -1, labels, "is neither a class nor -1")
-        return numbers
-
-    def has_minus_one(self, name: str) -> bool:
-        """Checks whether a label is a literal -1, and not an empty cell."""
-        column = self.plain(name)
-        if is_text(column.type):
-            return bool(pc.any(pc.equal(pc.utf8_trim_whitespace(column), "-1")).as_py())
-        return pa.types.is_integer(column.type) and bool(pc.any(pc.equal(column, -1)).as_py())
+        if not reading.is_integer:
+            return numbers
+        self._reject(name, np.abs(numbers) > MAX_EXACT, text, "is beyond 2^53, where float64 is no exact number")
+        return np.where(np.isnan(numbers), EMPTY, np.nan_to_num(numbers).astype(np.int64))
 
     def missing_words(self, name: str) -> list[str]:
         """Returns the cells of a text column that hold a word for a missing value."""
@@ -112,8 +99,8 @@ class LabelColumns(IdColumns):
 def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tuple[Labels, list[str] | None]:
     """Reads a label column, and the class names if it is text.
 
-    Text is read twice: first to decide whether it contains numbers. Raises `UserError`
-    for the classes -1 and 1, unless every -1 is an empty cell.
+    Text is read twice: first to decide whether it contains numbers. `settle_labels`
+    decides whether whole numbers are classes.
 
     Args:
         pieces: Yields the rows, in one or several tables.
@@ -126,11 +113,10 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
         survey.add(piece.plain(name).cast(pa.string()))
     if survey is not None:
         reading = survey.reading()
-    parts, has_minus_one = [np.empty(0, np.int64)], False
+    parts = [np.empty(0, np.int64)]
     num_missing, word = 0, None
     for piece in pieces():
         parts.append(piece.labels(name, reading))
-        has_minus_one |= piece.has_minus_one(name)
         words = piece.missing_words(name)
         num_missing, word = num_missing + len(words), word or next(iter(words), None)
     if word is not None:
@@ -141,9 +127,7 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
         )
     labels = np.concatenate(parts[1:] or parts)
     names = list(reading.categories) if reading.kind == "categories" else None
-    if has_minus_one:
-        check_signs(labels, names)
-    return labels, names
+    return settle_labels(labels, names), names
 
 
 def _has_words(kind: pa.DataType) -> bool:

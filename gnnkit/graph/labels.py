@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
+from gnnkit.graph.ids import MAX_EXACT
 from gnnkit.graph.split import Split
 from gnnkit.graph.types import Ids, Labels
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
 
-_MAX_CLASSES = 1 << 16  # a class beyond this and the number of nodes is treated as a mistake
+EMPTY = np.iinfo(np.int64).min  # an empty cell in a column of whole numbers
+_MAX_CLASSES = 1 << 16  # a class beyond this and the number of nodes is treated as a number
+_MOST_DISTINCT = 50  # classes that are not numbered 0, 1, ...; more are numbers
+_NODES_PER_CLASS = 10  # mean of classes in a small graph
 
 
 def read_labels(values: object, num_nodes: int, num_classes: int | None = None) -> Labels:
@@ -40,23 +45,65 @@ def read_labels(values: object, num_nodes: int, num_classes: int | None = None) 
     return labels
 
 
-def check_signs(labels: Array, class_names: object | None = None) -> None:
-    """Raises `UserError` for the classes -1 and 1, where -1 would mean unlabelled.
+def settle_labels(labels: Array, class_names: object | None = None) -> Array:
+    """Decides whether whole numbers in the data are classes or numbers to predict.
 
-    Readers call this instead of `Graph`, because a part of a graph may contain only one
-    class and unlabelled nodes.
+    `task=regression` and `task=node_classification` convert either. Readers call this
+    instead of `Graph`, because a part of a graph may contain only some of the labels.
+
+    - Up to 50 distinct numbers are classes, in a small graph up to a tenth of its
+    nodes, or 10.
+    - More are classes if they are 0, 1, ... or 1, 2, ... without gaps: up to a tenth of
+    the nodes, or 50.
+    - Others are returned as float64, with a warning, and so are all labels if one of
+    them is below -1. -1 is then a number, otherwise it means unlabelled.
+
+    Raises `UserError` for the classes -1 and 1, of which only one would remain, and for
+    numbers beyond 2^53.
 
     Args:
-        labels: [num_nodes, ...] labels as in the data.
-        class_names: Names that define the class numbers, in which case -1 means
-            unlabelled.
+        labels: [num_nodes, ...] labels as in the data. In int64, `EMPTY` marks
+            unlabelled nodes, too.
+        class_names: Names that define the class numbers.
     """
-    if class_names is not None or labels.ndim != 1 or labels.dtype.kind != "i" or not len(labels):
-        return
-    if labels.min() == -1 and labels.max() == 1 and not (labels == 0).any():
+    if class_names is not None or labels.ndim != 1 or labels.dtype.kind not in "iu":
+        return labels
+    known = _distinct(labels)
+    if known.tolist() == [-1, 1]:
         raise UserError(
             "labels are only -1 and 1, and -1 means unlabelled, so one class would remain: number the classes 0 and 1, or leave the labels of nodes without one empty (Graph.from_edges: one_class=True)"
         )
+    known = known if known.min(initial=0) < -1 else known[known >= 0]
+    if not (why := why_numbers(known, len(labels))):
+        return np.where(labels == EMPTY, -1, labels) if (labels == EMPTY).any() else labels
+    if max(-int(known[0]), int(known[-1])) > MAX_EXACT:
+        raise UserError(f"labels hold {known[0]} and {known[-1]}, and float64 does not represent numbers beyond 2^53")
+    warnings.warn(
+        f"labels are read as numbers, because {why}: task=regression predicts numbers, task=node_classification classes",
+        stacklevel=4,
+    )
+    return np.where((labels == EMPTY) | (labels == -1) & (known[0] >= 0), np.nan, labels.astype(np.float64))
+
+
+def _distinct(labels: Array) -> Array:
+    """Returns the distinct labels in ascending order, without `EMPTY`."""
+    if labels.min(initial=0) >= -1 and labels.max(initial=0) < max(len(labels), _MAX_CLASSES):  # without sorting
+        return np.flatnonzero(np.bincount(labels.astype(np.int64) + 1)) - 1
+    return np.unique(labels[labels != EMPTY])
+
+
+def why_numbers(values: Array, num_nodes: int) -> str:
+    """Returns why distinct sorted labels are numbers, or "" for classes."""
+    if not len(values):
+        return ""
+    low, high, share = int(values[0]), int(values[-1]), num_nodes // _NODES_PER_CLASS
+    if low < -1:
+        return f"{low} is no class"
+    if high >= max(num_nodes, _MAX_CLASSES):
+        return f"{high:,} is too large for a class"
+    is_dense = low <= 1 and high - low < len(values)
+    limit = max(_MOST_DISTINCT, share) if is_dense else min(_MOST_DISTINCT, max(share, 10))
+    return f"{len(values):,} whole numbers from {low:,} to {high:,} differ" if len(values) > limit else ""
 
 
 def labelled(labels: Labels) -> npt.NDArray[np.bool_]:  # [num_nodes]

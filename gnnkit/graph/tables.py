@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from gnnkit.errors import UserError
+from gnnkit.graph.bipartite import check_one_type, read_bipartite
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, node_hint, without_duplicates
 from gnnkit.graph.feature_columns import warn_readings
 from gnnkit.graph.features import Features, rows_of
 from gnnkit.graph.frames import table_of
 from gnnkit.graph.graph import EdgeListFields, Graph
-from gnnkit.graph.id_columns import as_ids, joined_ids
+from gnnkit.graph.id_columns import as_ids, joined_ids, joined_numbers
 from gnnkit.graph.index_columns import warn_index
 from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_present
@@ -23,6 +25,8 @@ from gnnkit.graph.table import Table
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_of
+
+_JOIN = "duplicates=first, sum or mean keeps one of them"
 
 
 def from_tables(
@@ -36,6 +40,7 @@ def from_tables(
     edge_features: Sequence[str] | None,
     missing: Sequence[str] | None,
     duplicates: str,
+    bipartite: bool | None,
 ) -> Graph:
     """Implements `Graph.from_tables`. `columns` are those of id, label and split."""
     one_of("duplicates", duplicates, DUPLICATES)
@@ -45,6 +50,11 @@ def from_tables(
     weight = weight or ("weight" if "weight" in links.names else None)
     if edge_features is None:
         edge_features = _default_features(links, {*ends, edge_type, weight}, "edge_features=[NAME, ...] reads it")
+    if named is None and _is_bipartite(links, ends, bipartite):
+        graph = read_bipartite(links, ends, list(edge_features), weight, edge_type)
+        return without_duplicates(graph, duplicates, _JOIN)
+    if named and bipartite:
+        raise UserError("bipartite=True reads edges only, and nodes are given: leave nodes out, or use a HeteroData")
     if named and duplicates == FIRST:
         named = named.first_rows(columns[0])
     ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
@@ -63,7 +73,16 @@ def from_tables(
         "node_ids": None if ids is None else as_ids(ids),
     }
     graph = Graph.from_edges(src, dst, None if ids is None else len(ids), one_class=True, **fields)
-    return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
+    return without_duplicates(graph, duplicates, _JOIN)
+
+
+def _is_bipartite(edges: Table, ends: tuple[str, str], bipartite: bool | None) -> bool:
+    """Returns whether the table's ends are two node types."""
+    if bipartite is not None:
+        return bipartite
+    if hint := check_one_type(edges.name, [edges.plain(end) for end in ends], ends, "bipartite"):
+        warnings.warn(hint, stacklevel=4)
+    return False
 
 
 @contextmanager
@@ -111,11 +130,13 @@ def _read_node_fields(
 def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str, hint: str) -> pa.Array | None:
     """Returns the node ids, or None if they are 0, 1, ...
 
-    Without a node table, text ids are sorted by code point.
+    Without a node table, the distinct ids are sorted, text by code point.
     """
     if nodes is not None:
         return nodes.ids(name, hint)
-    return joined_ids([edges], ends) if all(map(edges.is_text, ends)) else None
+    if all(map(edges.is_text, ends)):
+        return joined_ids([edges], ends)
+    return joined_numbers(edges.name, [edges.whole_ids(end) for end in ends])
 
 
 def _default_features(table: Table, known: Collection[str | None], hint: str) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gnnkit.config import EXPERIMENT, key_of
 from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
@@ -253,6 +254,8 @@ def start(order: Order) -> Result:
     figures.
     """
     begin(silent=shows_bar(order))
+    if _implies_task(order):
+        order = replace(order, settings=replace(order.settings, implies_task=True))
     job = _BY_NAME[order.settings.job.name]
     if not (order.is_leader or job.on_ranks):
         return Result(order.settings.job.name, {})
@@ -260,6 +263,13 @@ def start(order: Order) -> Result:
         count_call()
     with apply_permissions(order.settings.permissions):
         return job.start(order)
+
+
+def _implies_task(order: Order) -> bool:
+    """Returns whether the user has left the task of a new model at its default."""
+    settings, keys = order.settings, {*map(key_of, order.overrides)}
+    is_new = not settings.job.reads_checkpoint and settings.trainer.resume is None
+    return is_new and bool(keys) and not order.options and keys.isdisjoint(("task", EXPERIMENT))
 
 
 def check(order: Order) -> Order:

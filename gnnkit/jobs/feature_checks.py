@@ -9,11 +9,13 @@ import numpy.typing as npt
 
 from gnnkit.graph import Features, Graph, Ids, SparseFeatures, Split
 from gnnkit.graph.unfit_columns import ignore_key
+from gnnkit.prepare.columns import NumericTable
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown_names
 
 FEW_ROWS = 0.01  # distinct feature rows per node below which they hardly distinguish nodes
 MOST_VALUES = 20  # of a column that may determine the label
+_AGREEMENT = 0.999  # share of each class from which a column's values determine it
 LEAST_NODES = 10  # training nodes of each value of such a column, and of two classes
 _SCREENED = 50  # training nodes per class that exclude most columns
 _BLOCK = 256  # columns compared at once
@@ -34,39 +36,51 @@ def has_few_rows(features: Features) -> bool:
 def describe_leaks(graph: Graph, ignored: Sequence[str] | None = ()) -> str:
     """Describes the columns that alone determine the class, or returns "".
 
-    Such a column has at most `MOST_VALUES` values, each of which occurs in one class
-    only. The training nodes must be `LEAST_NODES` for each value, and as many in each
-    of two classes, so that this is no coincidence.
+    Such a column of nodes, or of edges for the class of one end, has at most
+    `MOST_VALUES` values, which agree with 99.9 % of each class. The training nodes must
+    be `LEAST_NODES` for each value, and as many in each of two classes, so that this is
+    no coincidence.
 
     Args:
         graph: The graph, with a split.
         ignored: The value of `dataset.ignore`. None: the data set has no such key.
     """
-    if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f" or not graph.features.shape[1]:
+    if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
         return ""
-    rows = np.flatnonzero(graph.labelled & (graph.split == Split.TRAIN))
-    classes = graph.labels[rows]
-    sizes = np.sort(np.bincount(classes, minlength=2))
+    trained = graph.labelled & (graph.split == Split.TRAIN)
+    sizes = np.sort(np.bincount(graph.labels[trained], minlength=2))
     if sizes[-2] < LEAST_NODES or np.count_nonzero(sizes) > MOST_VALUES:
         return ""
-    leaks = list(dict.fromkeys(_names(graph, rows, classes)))
+    rows = np.flatnonzero(trained)
+    lines = [_describe(list(dict.fromkeys(_names(NumericTable.of_nodes(graph), rows, graph.labels[rows]))), ignored)]
+    if (of_edges := NumericTable.of_edges(graph)) is not None:
+        destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+        for end, nodes in (("source", graph.csc.indices), ("destination", destinations)):
+            rows = np.flatnonzero(trained[nodes])
+            rows = rows[:: 1 + of_edges.width * len(rows) // _NUMBERS]
+            names = _names(of_edges, rows, graph.labels[nodes[rows]]) if len(rows) else ()
+            lines.append(_describe(list(dict.fromkeys(names)), ignored, f" of an edge's {end}"))
+    return "; ".join(filter(None, lines))
+
+
+def _describe(leaks: Sequence[str], ignored: Sequence[str] | None, nodes: str = "") -> str:
+    """Describes columns that determine the label, with the remedy."""
     if not leaks:
         return ""
     many = len(leaks) > 1
     subject = f"each of the columns {shown_names(leaks)}" if many else f"column {leaks[0]}"
     known, it = ("they are", "them") if many else ("it is", "it")
-    unnamed = graph.feature_names is None
-    cure = f"leave {it} out" if unnamed or ignored is None else f"use {ignore_key([*ignored, *leaks])}"
-    return f"{subject} alone determines the label: unless {known} known when you predict, {cure}"
+    cure = f"leave {it} out" if ignored is None or leaks[0].isdecimal() else f"use {ignore_key([*ignored, *leaks])}"
+    return f"{subject} alone determines the label{nodes}: unless {known} known when you predict, {cure}"
 
 
-def _names(graph: Graph, rows: Ids, classes: Ids) -> Iterator[str]:
+def _names(table: NumericTable, rows: Ids, classes: Ids) -> Iterator[str]:
     """Yields the determining columns' names, or numbers."""
-    width = graph.features.shape[1]
-    texts = np.array(graph.category_of or ("",) * width)
-    names = graph.feature_names or tuple(map(str, range(width)))
+    width, features = table.width, table.rows
+    texts = np.array(table.category_of or ("",) * width)
+    names = table.names or tuple(map(str, range(width)))
     for text in dict.fromkeys(filter(None, texts.tolist())):
-        encoded = _dense(graph.features, rows, np.flatnonzero(texts == text))
+        encoded = _dense(features, rows, np.flatnonzero(texts == text))
         value = np.where(encoded.any(1), 1 + encoded.argmax(1), 0)
         if _determine(value[:, None], classes).any():
             yield text
@@ -76,13 +90,15 @@ def _names(graph: Graph, rows: Ids, classes: Ids) -> Iterator[str]:
     for start in range(0, width, _BLOCK):
         block = np.arange(start, min(start + _BLOCK, width))
         block = block[texts[block] == ""]
-        block = block[_agree(_dense(graph.features, rows[screened], block), classes[screened])]
-        block = block[_determine(_dense(graph.features, rows, block), classes)]
+        block = block[_agree(_dense(features, rows[screened], block), classes[screened])]
+        block = block[_determine(_dense(features, rows, block), classes)]
         yield from (names[column] for column in block)
 
 
 def _dense(features: Features, rows: Ids, columns: Ids) -> Array:  # [len(rows), len(columns)]
     """Returns some rows and columns, without making others dense."""
+    if isinstance(features, np.ndarray):
+        return features[np.ix_(rows, columns)]
     if not isinstance(features, SparseFeatures):
         return np.asarray(features[:, columns])[rows]
     some, number = features[rows], np.full(features.shape[1], -1)
@@ -103,8 +119,13 @@ def _agree(values: Array, classes: Ids) -> npt.NDArray[np.bool_]:  # [width]
 
 
 def _determine(values: Array, classes: Ids) -> npt.NDArray[np.bool_]:  # [width]
-    """Marks the columns that agree with the classes, and have few values."""
+    """Marks columns of few values that determine `_AGREEMENT` of each class."""
     counts = 1 + np.count_nonzero(np.diff(np.sort(values, axis=0), axis=0), axis=0)
     few: npt.NDArray[np.bool_] = counts <= min(MOST_VALUES, len(values) // LEAST_NODES)
-    few[few] = _agree(values[:, few], classes)
+    for column in np.flatnonzero(few):
+        value = np.unique(values[:, column], return_inverse=True)[1]
+        pairs = np.zeros((value.max() + 1, classes.max() + 1), np.int64)
+        np.add.at(pairs, (value, classes), 1)
+        predicted = pairs * (pairs == pairs.max(1, keepdims=True))
+        few[column] = (predicted.sum(0) >= _AGREEMENT * pairs.sum(0)).all()
     return few

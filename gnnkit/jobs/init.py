@@ -29,7 +29,7 @@ from gnnkit.jobs.order import Order, absolute
 from gnnkit.jobs.trials import Trial, Trials
 from gnnkit.launch.phases import say
 from gnnkit.plugins import CONF
-from gnnkit.prepare.columns import NumericTable, check_texts, ignored_columns
+from gnnkit.prepare.columns import NumericTable, check_ids, check_texts, ignored_columns
 from gnnkit.prepare.inputs import with_names
 from gnnkit.prepare.transform import why_uneven
 from gnnkit.result.result import Result
@@ -97,6 +97,7 @@ def _without_unfit(settings: Settings) -> tuple[Settings, Graph]:
     try:
         graph = with_names(settings)
         check_texts(graph, "one_hot", ignored_columns(settings))
+        check_ids(graph, ignored_columns(settings))
     except UserError as error:
         unfit = IgnorableColumns.of(error)
         if unfit is None or unfit.ignored is None or "weight" in unfit.names:
@@ -322,7 +323,7 @@ def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
         cure = ". dataset.label=COLUMN names a column of labels" if "label" in _usual(settings) else ""
         yield KeyChoice("task", "link_prediction", f"no node has a label, so edges are predicted{cure}")
     elif graph.labels.dtype.kind == "f":
-        yield KeyChoice("task", "regression", "labels are floating-point numbers")
+        yield KeyChoice("task", "regression", "labels are numbers")
     elif graph.labels.ndim == 2 or any(";" in name for name in names):
         yield KeyChoice("task", "multilabel", "labels are sets of classes")
     else:

@@ -131,8 +131,9 @@ def read_learned(job: RankJob, worker: Worker, folder: Path) -> Array | None:  #
 def _trained_places(job: RankJob, folder: Path, num_trained: int) -> Ids | None:  # [num_nodes]
     """Finds nodes in the training data by id, within their types. -1 for new nodes.
 
-    Returns None without ids of both graphs, or if no node was trained. Raises
-    `UserError` for other node types, and, without ids, for other numbers of nodes.
+    A graph without ids has the ids 0, 1, ... Returns None if neither has ids, or if no
+    node was trained. Raises `UserError` for other node types, and, without ids, for
+    other numbers of nodes.
     """
     facts, schema = Inputs.load(folder), job.schema
     if facts is None or facts.type_sizes is None:
@@ -140,10 +141,11 @@ def _trained_places(job: RankJob, folder: Path, num_trained: int) -> Ids | None:
     names = [] if schema is None else [name for name, _ in schema.node_types]
     if names and facts.node_types:
         facts.check_node_types(names, folder)
-    if not (folder / IDS).exists() or not (job.folder / IDS).exists():
+    if not ((folder / IDS).exists() or (job.folder / IDS).exists()):
         _check_sizes(() if schema is None else schema.type_sizes, facts.type_sizes, folder)
         return None
-    ids, trained_ids = (node_ids(path, num_trained).astype(np.str_) for path in (job.folder, folder))
+    counts = {job.folder: job.prepared.num_nodes, folder: num_trained}
+    ids, trained_ids = (node_ids(path, count).astype(np.str_) for path, count in counts.items())
     sizes = [len(ids)] if schema is None else [*schema.type_sizes]
     if len(sizes) != len(facts.type_sizes) or len(trained_ids) != num_trained or names != (facts.node_types or names):
         return None

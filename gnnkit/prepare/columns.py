@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from gnnkit.graph import Features, Graph, Ids, SparseFeatures
 from gnnkit.graph.unfit_columns import IgnorableColumns, describe_many, has_many_values, remedy
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown_names
+
+_ID_NAME = re.compile(r"(?:.*[\W_])?[iI][dD]|.*[a-z\d]I[dD]")  # id, user_id or userId, but not paid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +106,31 @@ def check_texts(graph: Graph, kind: str, ignored: Sequence[str] | None = ()) -> 
     counts |= {f"{name} of edges": count for name, count in edge_counts.items()}
     values = ", ".join(f"{name}: {count}" for name, count in counts.items())
     return [f"features: one column for each value of text ({values} values; features.text={kind})"]
+
+
+def find_ids(graph: Graph) -> list[tuple[str, str]]:
+    """Returns numeric feature columns that identify nodes, each with the reason.
+
+    Their name ends in id, and they have as many different whole numbers as text that
+    identifies nodes has values.
+    """
+    if not isinstance(graph.features, np.ndarray) or graph.feature_names is None:
+        return []
+    ids = []
+    for number, name in enumerate(graph.feature_names):
+        values = graph.features[:, number] if _ID_NAME.fullmatch(name) else np.empty(0)
+        count = len(np.unique(values)) if (values == np.floor(values)).all() else 0
+        if has_many_values(count, graph.num_nodes):
+            what = f"column {name!r} holds {count:,} different whole numbers for {graph.num_nodes:,} nodes, as ids do"
+            ids.append((name, what))
+    return ids
+
+
+def check_ids(graph: Graph, ignored: Sequence[str] | None) -> None:
+    """Raises `UserError` for columns of `find_ids` that `dataset.ignore` can exclude."""
+    if ignored is not None and (ids := find_ids(graph)):
+        with blame("dataset"):
+            raise IgnorableColumns(ids, ignored)
 
 
 def _count_values(category_of: Sequence[str] | None) -> dict[str, int]:

@@ -30,6 +30,7 @@ from gnnkit.partition.shard import cut_all, uncut
 from gnnkit.partition.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, RankParts, Reads, without_edges, without_features
 from gnnkit.prepare import picture
 from gnnkit.prepare.inputs import (
+    check_implied_task,
     check_relation,
     check_types,
     describe_repeated,
@@ -137,6 +138,7 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
         relational: Whether the model reads edge types.
     """
     task: Task = settings.task.create()
+    check_implied_task(settings, graph)
     try:
         prepared, links = task.prepare(graph)
     except UserError:

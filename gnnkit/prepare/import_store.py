@@ -26,7 +26,7 @@ from gnnkit.partition.store.manifest import PARTS, Digests, Manifest
 from gnnkit.partition.store.parts import GRAPH
 from gnnkit.prepare.columns import NumericTable
 from gnnkit.prepare.import_graph import group_of, num_processes, room_of
-from gnnkit.prepare.inputs import IDS, check_width, degree_rows, learned_tables
+from gnnkit.prepare.inputs import IDS, check_implied_task, check_width, degree_rows, learned_tables
 from gnnkit.prepare.kept import link_file
 from gnnkit.prepare.rounding import Rounding
 from gnnkit.prepare.storing import manifest, of_ranges
@@ -143,6 +143,7 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
         facts = replace(Inputs.of(raw, settings.inputs), scale=transform.scale, fill=transform.fill)
         replace(facts, text=settings.features.text).save(folder)
     task: Task = settings.task.create()
+    check_implied_task(settings, raw)
     read, _ = task.prepare(_drop_edges(raw))
     rows = transform.read(NumericTable.of_nodes(raw))
     if settings.inputs == "features":

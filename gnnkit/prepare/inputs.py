@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnkit.config.settings import Settings
+from gnnkit.config.settings import DEFAULT_TASK, Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import (
     Features,
@@ -50,6 +50,18 @@ def with_names(settings: Settings, graph: Graph | None = None) -> Graph:
     with warnings_in_lines(settings.dataset.name):
         loaded: Graph = settings.dataset.create().load()
     return loaded
+
+
+def check_implied_task(settings: Settings, graph: Graph) -> None:
+    """Raises `UserError` if the labels are numbers, and no task was selected."""
+    if not (settings.implies_task and settings.task.name == DEFAULT_TASK and graph.labels.dtype.kind == "f"):
+        return
+    numbers = graph.labels[graph.labelled]
+    whole = "whole" if (numbers == np.floor(numbers)).all() else "floating-point"
+    raise UserError(
+        f"task={DEFAULT_TASK} is the default, but labels are {whole} numbers from {numbers.min():g} to "
+        f"{numbers.max():g}: use task=regression to predict numbers, or task={DEFAULT_TASK} if whole numbers are classes"
+    )
 
 
 def named(graph: Graph, folder: Path) -> Graph:

@@ -18,7 +18,7 @@ from gnnkit.partition.store.manifest import PARTS, Digests, Manifest, shaping
 from gnnkit.partition.store.pairs import without_pairs
 from gnnkit.partition.store.parts import GRAPH, LINKS
 from gnnkit.prepare import cut, picture
-from gnnkit.prepare.inputs import IDS, load, named, with_inputs, with_kept, with_names
+from gnnkit.prepare.inputs import IDS, check_implied_task, load, named, with_inputs, with_kept, with_names
 from gnnkit.prepare.kept import Kept, kept_partition
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
@@ -77,6 +77,7 @@ def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, 
     """
     task: Task = settings.task.create()
     graph, input_lines = as_read(settings, graph, folder)
+    check_implied_task(settings, graph)
     graph, links = task.prepare(named(load(settings, graph), folder))
     if settings.inputs != "features":
         graph = with_inputs(graph, settings.inputs)

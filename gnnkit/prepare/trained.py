@@ -15,7 +15,8 @@ from gnnkit.config.settings import Settings
 from gnnkit.dataset.base import both_ways
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, Split
-from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts, ignored_columns
+from gnnkit.graph.unfit_columns import join_reasons, remedy
+from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts, find_ids, ignored_columns
 from gnnkit.prepare.run_partition import resumed_folder
 from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, warn_of_edges
 from gnnkit.result.folder import INPUTS
@@ -219,7 +220,9 @@ def fit(settings: Settings, graph: Graph) -> tuple[ColumnTransform, FilledTable,
     keys, table = settings.features, NumericTable.of_nodes(graph)
     if settings.inputs != "features":
         return ColumnTransform(), FilledTable(table, Fill()), []
-    lines = check_texts(graph, keys.text, ignored_columns(settings))
+    ignored, ids = ignored_columns(settings), find_ids(graph)
+    lines = check_texts(graph, keys.text, ignored)
+    lines += [f"features: {join_reasons(ids)}: {remedy([name for name, _ in ids], ignored)}"] if ids else []
     transform, filled, why = ColumnTransform.fit(table, graph.split, fill=keys.fill, scale=keys.scale)
     lines = [*transform.fill.describe(table), *lines, *([why] if why else [])]
     return transform, filled, [*lines, *transform.scale.describe_clipped(filled)]

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
+from gnnkit.graph.labels import why_numbers
 from gnnkit.strategy import Worker
 from gnnkit.task.base import LabelFacts, PredictionColumns, f1, macro, rows_of
 from gnnkit.task.classes import AUTO, ClassTask, areas_of_all
@@ -72,10 +73,7 @@ class NodeClassification(ClassTask):
                 "task=node_classification needs one class per node, but labels are sets of classes: use task=multilabel"
             )
         if graph.labels.dtype.kind == "f":
-            raise UserError(
-                "task=node_classification needs classes 0, 1, ..., but labels are floating-point numbers: "
-                "use task=regression, or whole numbers, in pandas by astype('Int64') if some are missing"
-            )
+            graph = _as_classes(graph)
         if isinstance(self.class_weights, tuple) and len(self.class_weights) < graph.num_classes:
             raise UserError(self._wrong_length(graph.num_classes, graph.class_names or ()))
         if isinstance(self.threshold, float) and graph.num_classes > 2:
@@ -218,6 +216,23 @@ class NodeClassification(ClassTask):
     def predict(self, outputs: Tensor) -> Tensor:  # [k] int64
         above = self.above(outputs)
         return outputs.argmax(1) if above is None else above[:, 1].long()
+
+
+def _as_classes(graph: Graph) -> Graph:
+    """Converts labels that are whole numbers to classes.
+
+    Numbers that `settle_labels` does not read as classes become names of classes.
+    """
+    numbers = graph.labels[graph.labelled]
+    if numbers.ndim > 1 or not (numbers == np.floor(numbers)).all():
+        raise UserError(
+            "task=node_classification needs classes 0, 1, ..., but labels are floating-point numbers: "
+            "use task=regression, or whole numbers, in pandas by astype('Int64') if some are missing"
+        )
+    values, places = np.unique(numbers.astype(np.int64), return_inverse=True)
+    is_named, labels = bool(why_numbers(values, graph.num_nodes)), np.full(graph.num_nodes, -1)
+    labels[graph.labelled] = places if is_named else numbers
+    return replace(graph, labels=labels, class_names=tuple(map(str, values.tolist())) if is_named else None)
 
 
 def _class_counts(worker: Worker, *splits: Split) -> Tensor:  # [num_splits, num_classes] float64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,11 +14,14 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.strategy import Worker
 from gnnkit.task.base import LabelFacts, NodeTask
-from gnnkit.utils.ranges import one_of
+from gnnkit.utils.ranges import one_of, shown
 
 
 class Regression(NodeTask):
     """Choose this task if each node has one or several numbers.
+
+    Whole numbers that are read as classes are predicted as numbers, too, except for -1,
+    which means unlabelled.
 
     NaN marks an unknown number, which is ignored by loss and metrics. A node's loss is
     the mean over its known numbers. The labels are standardised by their training mean
@@ -43,14 +47,19 @@ class Regression(NodeTask):
         self._facts: LabelFacts | None = None  # None before `begin`
 
     def read(self, graph: Graph) -> Graph:
-        if graph.labels.dtype.kind != "f":
-            kind = "sets of classes" if graph.labels.ndim == 2 else "whole numbers, which denote classes"
-            better = "multilabel" if graph.labels.ndim == 2 else "node_classification"
+        if graph.labels.dtype.kind == "f":
+            return graph
+        if graph.labels.ndim == 2:
             raise UserError(
-                f"task=regression needs floating-point labels, but labels are {kind}: use task={better}, or "
-                "floating-point numbers, such as 3.0"
+                "task=regression needs numbers as labels, but labels are sets of classes: use task=multilabel, or "
+                "floating-point numbers"
             )
-        return graph
+        if graph.class_names is not None:
+            raise UserError(
+                f"task=regression: labels must be numbers, but they are names of classes, such as "
+                f"{shown(graph.class_names[0])}: use task=node_classification, or another column of labels"
+            )
+        return replace(graph, labels=np.where(graph.labelled, graph.labels, np.nan))
 
     def facts(self) -> LabelFacts:
         return self._facts or LabelFacts()

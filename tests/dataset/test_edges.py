@@ -152,10 +152,10 @@ def test_edges_in_an_array_with_named_fields_mean_the_same(tmp_path: Path) -> No
 
 def test_edges_alone_make_a_graph(tmp_path: Path) -> None:
     graph = load(
-        folder(tmp_path, nodes_csv=None, edges_csv=None, edges_npy=np.array([[0, 3], [1, 1]])), symmetrize=True
+        folder(tmp_path, nodes_csv=None, edges_csv=None, edges_npy=np.array([[0, 2], [1, 1]])), symmetrize=True
     )
-    np.testing.assert_array_equal(graph.csc.indices, [1, 0, 3, 1])
-    assert graph.features.shape == (4, 0)
+    np.testing.assert_array_equal(graph.csc.indices, [1, 0, 2, 1])
+    assert graph.features.shape == (3, 0)
     np.save(tmp_path / "features.npy", np.zeros((6, 2)))
     assert load(tmp_path).num_nodes == 6
 
@@ -252,7 +252,10 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
     [
         ({"edges_csv": None}, "holds no edges.csv, edges.parquet or edges.npy"),
         ({"edges_npy": np.zeros((2, 1), int)}, "holds both edges.csv and edges.npy"),
-        ({"nodes_csv": None, "edges_csv": "src,dst\n0,1\n-1,0\n"}, r"src\[1\] = -1 is out of range"),
+        (
+            {"nodes_csv": None, "edges_csv": "src,dst\n0,1\n-1,0\n", "features_npy": np.zeros((4, 1))},
+            r"src\[1\] = -1 is out of range",
+        ),
         ({"nodes_csv": None, "edges_csv": "src,dst\na,1\n"}, r"edges.csv, column 'src', row 0: 'a' is no whole number"),
         ({"nodes_csv": ""}, "nodes.csv: Empty CSV file"),
         ({"nodes_csv": "id,label\n"}, "nodes.csv has no rows"),
@@ -294,10 +297,9 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"nodes_csv": NODES.replace("30,1", "3.5,1")}, "edges.csv, column 'src', row 1: '30' is no id of a node"),
         ({"nodes_csv": NODES.replace("val", "valid")}, r"column 'split', row 1: 'valid' is none of train, val, test"),
         (
-            {"nodes_csv": NODES.replace("30,1", "30,-5")},
-            r"nodes.csv, column 'label', row 1: -5 is neither a class nor -1",
+            {"nodes_csv": NODES.replace("30,1", "30,9007199254740993")},
+            r"nodes.csv, column 'label', row 1: '9007199254740993' is beyond 2\^53, where float64 is no exact number",
         ),
-        ({"nodes_csv": NODES.replace("30,1", "30,1000000000")}, r"labels\[1\] = 1000000000 is out of range"),
         ({"nodes_csv": "id,label\n10,2020-01-01\n20,2020-01-02\n30,2020-01-03\n"}, "column 'label' holds date32"),
         ({"nodes_csv": NODES.replace("-1,none", "-1,test")}, r"split\[2\] = 3 \(TEST\), but labels\[2\] = -1"),
         ({"nodes_csv": NODES.replace("2,0\n", "2,-inf\n")}, r"nodes.csv, column 'f1', row 1: -inf is not finite"),
@@ -366,13 +368,6 @@ def test_pipes_and_devices_are_refused_at_once(tmp_path: Path, name: str) -> Non
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to("/dev/zero")
     with pytest.raises(UserError, match=f"{name} is no regular file"):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize("largest", [300_000_000, 2**31, 2**62])
-def test_ids_out_of_proportion_to_the_edges_need_the_number_of_nodes(tmp_path: Path, largest: int) -> None:
-    folder(tmp_path, nodes_csv=None, edges_csv=f"src,dst\n0,{largest}\n")
-    with pytest.raises(UserError, match=rf"dst\[0\] = {largest} would make .* 1 edges: .*dataset\.num_nodes"):
         load(tmp_path)
 
 

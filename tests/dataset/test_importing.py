@@ -451,7 +451,11 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
             {"num_nodes": 9},
             "edges.parquet, column 'dst', row 40: 99 is out of range for 9",
         ),
-        ({"edges": {**ENDS, "src": AT_40 * 10**7}}, {}, "src = 990000000 would make 990000001 nodes for 50 edges"),
+        (
+            {"edges": {"userId": AT_40 + 1, "movieId": np.arange(50)}},
+            {"src": "userId", "dst": "movieId"},
+            "edges.parquet: 1 of 2 distinct ids in 'userId' also occur among the 50 in 'movieId'; use dataset.bipartite=true",
+        ),
         ({"edges": ENDS, "nodes": {"id": [3, 4, 5]}}, {}, "edges.parquet, column 'src', row 0: 0 is no id of a node"),
         (
             {"edges": {**ENDS, "weight": np.where(AT_40, np.nan, 1)}},

@@ -57,6 +57,35 @@ def test_a_text_column_that_determines_the_label_is_named_once() -> None:
     assert describe_leaks(graph).startswith("column team alone determines the label")
 
 
+@pytest.mark.parametrize("end", ["source", "destination"])
+@pytest.mark.parametrize("text", [False, True])
+def test_a_column_of_edges_that_determines_an_ends_label_is_named(end: str, text: bool) -> None:
+    rng = np.random.default_rng(0)
+    labels, ends = np.arange(300) % 3, rng.integers(0, 300, (2, 4000))
+    hand = labels[ends[int(end == "destination")]]
+    hand[7] = 0  # 99.9 % are enough
+    others = [rng.integers(0, 3, 4000), rng.random(4000)]
+    columns, names, texts = np.column_stack([*others, hand]), ["a", "b", "hand"], None
+    if text:
+        columns, names = np.column_stack([*others, np.eye(3)[hand]]), ["a", "b", "hand=l", "hand=r", "hand=u"]
+        texts = ["", "", "hand", "hand", "hand"]
+    graph = Graph.from_edges(
+        *ends,
+        300,
+        features=rng.random((300, 2)),
+        labels=labels,
+        split=np.ones(300, np.int8),
+        edge_features=columns.astype(np.float32),
+        edge_feature_names=names,
+        edge_category_of=texts,
+    )
+    assert describe_leaks(graph, ["old"]) == (
+        f"column hand alone determines the label of an edge's {end}: unless it is known when you predict, use "
+        "dataset.ignore=[old,hand]"
+    )
+    assert not describe_leaks(replace(graph, edge_features=columns[:, ::-1][:, : len(names)] * 0))
+
+
 def test_learned_rows_come_first_where_few_feature_rows_are_distinct() -> None:
     kinds, labels = np.eye(4)[np.arange(500) % 4], np.arange(500) % 3
     graph = plain(kinds, labels)

@@ -15,7 +15,7 @@ import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.prepare.columns import check_texts
+from gnnkit.prepare.columns import check_ids, check_texts, find_ids
 from gnnkit.prepare.trained import Inputs
 from gnnkit.prepare.transform import why_uneven
 from tests.prepare.test_fill import apply, filled, fit
@@ -195,3 +195,29 @@ def test_init_and_an_import_take_text_without_a_key(
     assert main(["job=import", *asked, "output=store", "workers=2"]) == 0
     assert "one column for each value of text (town: 3 values" in capfd.readouterr().out
     assert json.loads((tmp_path / "store/inputs.json").read_text())["category_of"] == ["", "town", "town", "town"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "is_id"),
+    [
+        ("facebook_id", np.arange(40) * 10**9 + 145_647_315_578_475, True),
+        ("pageId", np.arange(40), True),
+        ("userID", np.arange(40), True),
+        ("id", np.arange(40), True),
+        ("paid", np.arange(40), False),
+        ("price", np.arange(40) * 10**9, False),
+        ("city_id", np.arange(40) % 20, False),
+        ("city_id", np.arange(40) % 21, True),
+        ("score_id", np.arange(40) / 8, False),
+    ],
+)
+def test_numbers_that_identify_nodes_are_ids(name: str, values: np.ndarray, is_id: bool) -> None:
+    table = pd.DataFrame({"id": [f"n{i}" for i in range(40)], name if name != "id" else "x": values, "size": 1.5})
+    edges = pd.DataFrame({"src": ["n0"], "dst": ["n1"]})
+    made = Graph.from_tables(edges, table)
+    made = replace(made, feature_names=(name, "size"))
+    assert [column for column, _ in find_ids(made)] == [name] * is_id
+    check_ids(made, None)
+    if is_id:
+        with pytest.raises(UserError, match=rf"'{name}' holds \d+ different .*: dataset.ignore=\[old,{name}\]"):
+            check_ids(made, ["old"])

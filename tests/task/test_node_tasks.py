@@ -311,12 +311,11 @@ CLASSES, SETS, FLOATS = np.zeros(48, np.int64), np.ones((48, 2), bool), np.ones(
     ("task", "labels", "message"),
     [
         (NodeClassification(), SETS, "task=node_classification needs one class per node.*use task=multilabel"),
-        (NodeClassification(), FLOATS, "labels are floating-point numbers: use task=regression, or whole"),
+        (NodeClassification(), FLOATS / 2, "labels are floating-point numbers: use task=regression, or whole"),
         (Multilabel(), CLASSES, "task=multilabel needs 0 and 1.*labels are one class number per node: pass two"),
         (Multilabel(), FLOATS, "task=multilabel needs 0 and 1.*labels are floating-point numbers"),
         (Multilabel(), np.full((48, 2), 0.5), "task=multilabel needs 0 and 1"),
-        (Regression(), CLASSES, "labels are whole numbers, which denote classes: use task=node_classification, "),
-        (Regression(), SETS, "task=regression needs floating-point labels, but labels are sets of classes"),
+        (Regression(), SETS, "task=regression needs numbers as labels, but labels are sets of classes"),
     ],
 )
 def test_labels_of_another_form_are_refused_with_the_way_out(task: NodeTask, labels: Any, message: str) -> None:
@@ -440,3 +439,17 @@ def test_a_run_writes_figures_predictions_and_names_of_the_task(name: str, tmp_p
 def test_programs_have_no_task(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="task=regression: model=pagerank is a program, which is not trained"):
         gnnkit.train(PLAIN, strategy="vertex_centric", model="pagerank", task="regression", folder=tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_default_task_asks_whether_whole_numbers_are_classes(tmp_path: Path) -> None:
+    graph = dataclasses.replace(PLAIN, labels=np.arange(48.0), split=np.arange(48) % 3 + 1)
+    keys = {"strategy": "vertex_centric", "workers": 1, "comm": "threads", "types": "ignore", **BARE}
+    keys["trainer"] = {"max_epochs": 1}
+    with within_process():
+        with pytest.raises(UserError, match=r"whole numbers from 0 to 47: use task=regression .*, or task=node_class"):
+            gnnkit.train(graph, folder=tmp_path / "asks", **keys)
+        numbers = gnnkit.train(graph, task="regression", folder=tmp_path / "numbers", **keys)
+        classes = gnnkit.train(graph, task="node_classification", folder=tmp_path / "classes", **keys)
+    assert "val_rmse" in numbers
+    assert "val_accuracy" in classes

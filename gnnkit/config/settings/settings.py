@@ -128,6 +128,7 @@ class Settings:
     profile: Switch  # whether training writes trace.json
     restarts: Annotated[int, functools.partial(whole, low=0, high=MAX_RESTARTS)]  # limit, after ranks have died
     composed: Mapping[str, Any]  # plain data for config.yaml
+    implies_task: bool = False  # whether the user has left the task at its default
     auto_workers: AutoWorkers | None = None  # candidates for `workers`. None: the number is fixed
     notes: tuple[str, ...] = ()  # lines printed before the job
     read_otherwise: tuple[str, ...] = ()  # describes keys by which `dataset` differs from the checkpoint's data set

@@ -195,6 +195,7 @@ class SavedPieces(CompressedPieces):
             arrays.get("coordinates"),
             meta.get("node_types"),
             meta.get("category_of"),
+            one_class=True,
             types=stored_types(meta),
         )
 

@@ -18,7 +18,7 @@ from gnnkit.graph import CSC, Graph
 from gnnkit.graph.features import normalized, replace_nan
 from gnnkit.graph.fields import distinct_ids, names_of, node_ids_of
 from gnnkit.graph.id_columns import as_ids
-from gnnkit.graph.labels import check_signs
+from gnnkit.graph.labels import settle_labels
 from gnnkit.graph.schema import node_types_of
 from gnnkit.graph.values import is_text
 from gnnkit.utils import checks
@@ -65,7 +65,7 @@ def _with_labels(graph: GraphPieces, fields: NodeFields, count: int) -> Graph:
     """Returns a graph without edges and features, with checked labels and splits."""
     labels = np.full(count, -1) if fields.labels is None else checks.array("labels", fields.labels)
     if not fields.one_class:
-        check_signs(labels, fields.class_names)
+        labels = settle_labels(labels, fields.class_names)
     bare = Graph(
         CSC(np.zeros(count + 1, np.int64), np.empty(0, np.int32)),
         features=np.empty((count, 0), np.float32),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.dataset.edges import ARRAYS, NODES, ONE, RENAME_HINT, EdgeFolder, check_relations
+from gnnkit.dataset.edges import ARRAYS, NODES, NUMBERS_HINT, ONE, RENAME_HINT, EdgeFolder, check_relations
 from gnnkit.dataset.importing.csv_source import CsvSource
 from gnnkit.dataset.importing.source import Source
 from gnnkit.dataset.importing.sources import ArraySource, ParquetSource
@@ -32,13 +33,14 @@ from gnnkit.dataset.table_files import are_classes, form_of, parts_of
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
 from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.bipartite import check_one_type
 from gnnkit.graph.duplicates import SUM
 from gnnkit.graph.feature_columns import TableColumns, find_readings, warn_readings
 from gnnkit.graph.fields import edge_types_of
+from gnnkit.graph.id_columns import joined_numbers
 from gnnkit.graph.ids import IdTable, is_consecutive, narrow_text
 from gnnkit.graph.index_columns import common_index, warn_index
 from gnnkit.graph.label_columns import read_labels
-from gnnkit.graph.labels import check_signs
 from gnnkit.graph.table import Table
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.graph.values import ColumnReading, is_text, needs_survey
@@ -202,13 +204,34 @@ class EdgeTables:
             types["type"] = _plain_type(source, "type") if self.relations is None else pa.string()
         return types
 
+    def read_ids(self, room: Room) -> pa.Array | None:
+        """Reads the distinct ids of both ends. Returns None for 0, 1, ..."""
+        columns = [self._distinct_ids(name, room) for name in self._folder.ends]
+        if ONE in self.sources and self._folder.bipartite is None:
+            hint = check_one_type(self.first.title, columns, self._folder.ends, "dataset.bipartite")
+            if hint:
+                warnings.warn(hint, stacklevel=4)
+        return joined_numbers(self.first.title, columns, NUMBERS_HINT)
+
+    def _distinct_ids(self, name: str, room: Room) -> pa.Array:
+        ids, parts, size = np.empty(0, np.int64), list[Array](), 0
+        for source in self.sources.values():
+            kinds = {name: pa.string()} if isinstance(source, CsvSource) else None
+            for piece in source.pieces(_PIECE, [name], kinds):
+                parts.append(numbers_of(piece.whole_ids(name, fraction=_has_fraction(source, name))))
+                size += len(parts[-1])
+                if size > max(len(ids), 16 * _PIECE):  # merging after each piece would take quadratic time
+                    ids, parts, size = np.unique(np.concatenate([ids, *parts])), [], 0
+                if _ID_BYTES * (len(ids) + size) > room.memory:
+                    raise room.too_little(
+                        f"the ids of {source.title} do not fit, if not numbered by dataset.num_nodes",
+                        2 * _ID_BYTES * (len(ids) + size),
+                    )
+        return pa.array(np.unique(np.concatenate([ids, *parts])))
+
     def _ends(self, source: Source, table: Table) -> tuple[Ids, Ids]:
         """Reads edges' sources and destinations."""
-        kinds = dict(zip(source.names, source.first_types, strict=True)) if isinstance(source, CsvSource) else {}
-        src, dst = (
-            table.positions(name, self.ids, fraction=pa.types.is_floating(kinds.get(name, pa.null())))
-            for name in self._folder.ends
-        )
+        src, dst = (table.positions(name, self.ids, fraction=_has_fraction(source, name)) for name in self._folder.ends)
         if self.ids is None:
             high = _INT32 * _INT32 if self.num_nodes is None else self.num_nodes
             for name, ids in zip(self._folder.ends, (src, dst), strict=True):
@@ -323,14 +346,15 @@ class TablePieces(GraphPieces):
         return self._edges.row
 
     def open(self, room: Room) -> int | None:
-        """Reads a node table's ids, which must fit into memory."""
+        """Reads the ids of nodes, which must fit into memory."""
         edges, nodes = self._tables
         if nodes is None:
             count = self._folder.num_nodes
             edges.num_nodes = self._rows_of_features() if count is None else count
+            ids = None if self._folder.sized_by else edges.read_ids(room)
         elif isinstance(ids := nodes.ids(room), int):
-            edges.num_nodes = ids
-        else:
+            edges.num_nodes, ids = ids, None
+        if ids is not None:
             edges.num_nodes, edges.ids = len(ids), IdTable(ids, room.threads)
             self._node_ids, self.finds_ids = ids, True
         return edges.num_nodes
@@ -375,8 +399,6 @@ class TablePieces(GraphPieces):
         labels, names, split, title = None, None, None, ""
         if nodes is not None:
             title, split, (labels, names) = nodes.source.title, split_of(nodes.source), nodes.labels()
-        if labels is None and (array := folder.array("labels")) is not None:
-            check_signs(array)
         return NodeFields(
             folder.column_or_array("labels", labels, title),
             folder.column_or_array("split", split, title),
@@ -497,6 +519,12 @@ def _leave_out_index(sources: Sequence[Source], known: Sequence[str]) -> None:
 def _are_text(source: Source, names: Sequence[str]) -> bool:
     kinds = dict(zip(source.names, source.first_types, strict=True))
     return all(is_text(kinds[name]) for name in names)
+
+
+def _has_fraction(source: Source, name: str) -> bool:
+    """Returns whether a CSV's ids are written like 7.0."""
+    kinds = dict(zip(source.names, source.first_types, strict=True)) if isinstance(source, CsvSource) else {}
+    return bool(pa.types.is_floating(kinds.get(name, pa.null())))
 
 
 def _opened(path: Path, root: Path, types: dict[str, pa.DataType]) -> Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,16 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.graph import Graph, Relation
+from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.feature_columns import find_readings, warn_readings
+from gnnkit.graph.graph import Graph
 from gnnkit.graph.ids import find_ids
+from gnnkit.graph.schema import Relation
 from gnnkit.graph.table import Table
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import Array
 
 COLUMNS = (("user", "item"), ("user_id", "item_id"), ("userId", "itemId"))  # ends that are read without a key
 _SUFFIXES = ("_id", "Id")
+_DIRECTION = re.compile(
+    "src|dst|dest|source|target|destination|from|to|u|v|i|j|a|b|x|y|head|tail|start|end|origin|sender|receiver|parent|"
+    "child|follower|followee|citing|cited"
+)  # words in names of columns whose ids are of one type
 _RELATION = "to"  # PyG's name for an unnamed relation
 
 
@@ -32,21 +39,54 @@ def _without_suffix(name: str) -> str:
     return next((name.removesuffix(end) for end in _SUFFIXES if name.endswith(end) and name != end), name)
 
 
-def are_disjoint(table: Table, ends: Sequence[str]) -> bool:
-    """Returns whether no source is a destination, of at least two each."""
-    sources, destinations = (pc.unique(table.plain(name)) for name in ends)
+def check_one_type(name: str, columns: Sequence[pa.Array], ends: tuple[str, str], key: str) -> str:
+    """Returns a hint if no source is a destination, of at least two each.
+
+    Raises `UserError` if both columns hold whole numbers under the names of different
+    things, such as userId and movieId, so that equal ids may be different nodes.
+
+    Args:
+        name: The edge table.
+        columns: Sources and destinations, which may be distinct.
+        ends: The names of both columns.
+        key: Argument or configuration key that decides.
+    """
+    sources, destinations = map(pc.unique, columns)
     if sources.type != destinations.type or min(len(sources), len(destinations)) < 2:
-        return False
-    return not pc.any(pc.is_in(sources, value_set=destinations)).as_py()
+        return ""
+    num_common = int(np.count_nonzero(numbers_of(pc.is_in(sources, value_set=destinations))))
+    if not num_common:
+        return (
+            f"no {ends[0]} is a {ends[1]}; use {key}=true to read two node types, such as users and items, "
+            f"{key}=false otherwise"
+        )
+    if is_text(sources.type) or _name_one_type(ends):
+        return ""
+    raise UserError(
+        f"{name}: {num_common:,} of {len(sources):,} distinct ids in {ends[0]!r} also occur among the {len(destinations):,} in "
+        f"{ends[1]!r}; use {key}=true if these are two node types with separate ids, {key}=false if equal ids are one node"
+    )
 
 
-def read_bipartite(table: Table, ends: tuple[str, str], columns: Sequence[str]) -> Graph:
+def _name_one_type(ends: Sequence[str]) -> bool:
+    """Returns whether names share a word besides "id", or both have a direction."""
+    first, second = (
+        {word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+", name)} - {"id", "ids"} for name in ends
+    )
+    return bool(first & second) or all(any(map(_DIRECTION.fullmatch, words)) or not words for words in (first, second))
+
+
+def read_bipartite(
+    table: Table, ends: tuple[str, str], columns: Sequence[str], weight: str | None = "weight", edge_type: str = "type"
+) -> Graph:
     """Returns a table's graph with two node types, in ascending id order.
 
     Args:
         table: The edges.
         ends: Source and destination id columns.
         columns: Edge feature columns.
+        weight: Column of weights, if there is one.
+        edge_type: Column of relations, if there is one.
     """
     cells = [table.id_column(name) for name in ends]
     ids = [pc.unique(column).sort() for column in cells]
@@ -55,13 +95,13 @@ def read_bipartite(table: Table, ends: tuple[str, str], columns: Sequence[str]) 
     readings = find_readings(table.name, [table], columns)
     table = table.use_readings(readings)
     warn_readings(table.name, table.readings)
-    types, names = table.types("type")
+    types, names = table.types(edge_type)
     relations = tuple(Relation(source, name, destination) for name in names or (_RELATION,))
     graph = Graph.from_edges(
         src,
         dst + counts[0],
         sum(counts),
-        weight=table.weights("weight") if "weight" in table.names else None,
+        weight=table.weights(weight) if weight in table.names else None,
         edge_features=table.rows(columns),
         edge_feature_names=table.column_names(columns),
         edge_category_of=table.category_of(columns),
