@@ -235,6 +235,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "nodes": [1.5, True, "", [[1]]],
     "write": ["weights", ["predictions", "rows"], 3],
     "write_format": ["xlsx", "", 3, ["npy"]],
+    "write_by": ["column", "", 3, ["rows"]],
     "output": [""],
     "upload": ["", 3, "folder", "file:///folder"],
     "report": ["yes", 1, "life"],

@@ -370,6 +370,9 @@ _LOST_WORKERS = Topic(
         "every worker: choose a task about nodes or sync.on_lost=stop": lambda s, p: not isinstance(p.task, NodeTask),
         "sync.on_lost=continue: with comm={s.comm.name} all workers are one process and end together: choose "
         "comm=gloo": lambda s, p: s.comm.load().in_threads,
+        "sync.on_lost=continue: a lost worker could not write its columns: use write_by=rows": lambda s, p: (
+            s.write_by == "columns"
+        ),
         "sync.on_lost=continue: torchrun ends all workers when one is lost: run `gnnkit` without torchrun": lambda s, p: (
             s.started is not None and s.started.by_torchrun
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import sys
@@ -22,7 +21,7 @@ from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.engine.lent import lent
 from gnnkit.errors import UserError
 from gnnkit.jobs import figures
-from gnnkit.jobs.outputs import write_named, write_names
+from gnnkit.jobs.outputs import write_names, write_nodes, write_predictions
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
@@ -31,7 +30,6 @@ from gnnkit.model.program import Nodes, Program
 from gnnkit.result.figures import merge
 from gnnkit.strategy import Worker
 from gnnkit.task import numbered
-from gnnkit.task.evaluation import by_node
 from gnnkit.utils.storage import Lines
 
 
@@ -71,14 +69,13 @@ def run_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
     with StepLog(job.folder) if comm.rank == LEADER else nullcontext(lambda *_: None) as watch:
         outcome = iterate(program, worker, watch)
     values = outcome.values
-    rows = by_node(values[:, 0] if values.shape[1] == 1 else values, worker)
-    write_named(job, worker, "values", rows, lambda rows, ids: {"id": ids, **numbered("value", rows)})
+    rows = values[:, 0] if values.shape[1] == 1 else values
+    write_nodes(job, worker, "values", rows, lambda rows, ids: {"id": ids, **numbered("value", rows)})
     measured: dict[str, float | None] = {}
     if program.classifies:
         task = job.task()
         measured = figures.by_name(task, task.measure(values, worker))
-        columns = functools.partial(task.columns, classes=job.prepared.class_names)
-        write_named(job, worker, "predictions", task.predictions(values, worker), columns)
+        write_predictions(job, worker, task, values, job.prepared.class_names)
         if comm.rank == LEADER:
             write_names(job, job.prepared.class_names)
     return merge(

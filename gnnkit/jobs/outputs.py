@@ -17,11 +17,11 @@ from gnnkit.errors import UserError
 from gnnkit.jobs import weights
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.recommendations import write_top, write_vectors
-from gnnkit.jobs.row_files import node_ids, write_rows, write_table
+from gnnkit.jobs.row_files import node_ids, write_columns, write_rows, write_table
 from gnnkit.leader.channel import LEADER
 from gnnkit.result.folder import CLASSES
 from gnnkit.strategy import Worker
-from gnnkit.task import Task, numbered
+from gnnkit.task import NodeTask, Task, numbered
 from gnnkit.task.evaluation import Evaluation, by_node
 from gnnkit.utils.storage import Array, write_atomically
 
@@ -57,7 +57,7 @@ def write_outputs(
         if name in wanted:
             titles = None if name == "embeddings" else task.output_names(names)
             columns = functools.partial(_columns, _SINGULAR[name], titles)
-            write_named(job, worker, name, by_node(rows, worker), columns)
+            write_nodes(job, worker, name, rows, columns)
 
     def read(logits: Tensor, worker: Worker) -> Scores:
         _check_finite(logits, worker, job.settings.checkpoint)
@@ -65,8 +65,7 @@ def write_outputs(
             _calibrate(task, logits, worker, job)
         if "predictions" in wanted:
             if measures or worker.links is None:  # job=predict holds out no edges
-                rows, columns = task.predictions(logits, worker), functools.partial(task.columns, classes=names)
-                write_named(job, worker, "predictions", rows, columns)
+                write_predictions(job, worker, task, logits, names)
             write_top(job, task, logits, worker)
         write_vectors(job, logits, worker)
         keep("logits", logits, worker)
@@ -155,7 +154,51 @@ EMBEDDING = "embedding.npy"  # learned input rows, in the run folder
 Columns = Callable[[Array, Array], Mapping[str, Any]]  # (rows, node ids) -> table columns
 
 
-def write_named(job: RankJob, worker: Worker, name: str, joined: Tensor | None, columns: Columns) -> None:
+def write_predictions(job: RankJob, worker: Worker, task: Task, outputs: Tensor, names: Sequence[str] | None) -> None:
+    """Writes the task's predictions. Collective.
+
+    Args:
+        job: The job.
+        worker: This rank.
+        task: Computes the predictions.
+        outputs: [num_owned, width] outputs for this rank's nodes.
+        names: Class names, or None.
+    """
+    columns = functools.partial(task.columns, classes=names)
+    if isinstance(task, NodeTask) and type(task).predictions is NodeTask.predictions:
+        write_nodes(job, worker, "predictions", task.predict(outputs), columns)
+    else:  # not one row per node
+        _write_joined(job, worker, "predictions", task.predictions(outputs, worker), columns)
+
+
+def write_nodes(job: RankJob, worker: Worker, name: str, rows: Tensor, columns: Columns) -> None:
+    """Writes all nodes' rows according to `write_format` and `write_by`. Collective.
+
+    Args:
+        job: The job.
+        worker: This rank.
+        name: File name without suffix.
+        rows: [num_owned] or [num_owned, width] rows of this rank's nodes.
+        columns: As for `_write_joined`.
+    """
+    if job.settings.write_format == "npy":
+        write_array(job, worker, f"{name}.npy", rows)
+    else:
+        _write_joined(job, worker, name, by_node(rows, worker), columns)
+
+
+def write_array(job: RankJob, worker: Worker, name: str, rows: Tensor) -> None:
+    """Writes all nodes' rows as `.npy` according to `write_by`. Collective.
+
+    Arguments as for `write_nodes`, with the suffix in the name.
+    """
+    if job.settings.write_by == "columns":
+        write_columns(job.folder / name, rows, worker)
+    else:
+        write_rows(job.folder / name, by_node(rows, worker))
+
+
+def _write_joined(job: RankJob, worker: Worker, name: str, joined: Tensor | None, columns: Columns) -> None:
     """Writes rows in the format `write_format`, on the leader.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from gnnkit.leader.channel import LEADER
 from gnnkit.prepare.inputs import IDS
-from gnnkit.utils.storage import Array, read_npy, write_atomically
+from gnnkit.strategy import Worker
+from gnnkit.task.evaluation import columns_by_node, meet
+from gnnkit.utils.storage import Array, naming, put_in_place, read_npy, reserve, write_atomically
 
 
 def write_rows(path: Path, joined: Tensor | None) -> None:
@@ -20,6 +24,45 @@ def write_rows(path: Path, joined: Tensor | None) -> None:
         buffer = io.BytesIO()
         np.save(buffer, joined.cpu().numpy(), allow_pickle=False)
         write_atomically(path, buffer.getvalue())
+
+
+def write_columns(path: Path, rows: Tensor, worker: Worker) -> None:
+    """Writes all nodes' rows as `.npy` in Fortran order, where columns are contiguous.
+
+    Collective. Each rank writes a range of columns, so no rank holds the whole matrix.
+
+    Args:
+        path: The file, in a folder that all ranks see.
+        rows: [num_owned] or [num_owned, width] values of this rank's nodes. A vector is
+            one column.
+        worker: This rank.
+    """
+    comm, unfinished = worker.comm, path.with_name(f".{path.name}.columns")
+    try:
+        offset = comm.share(_make_fortran(unfinished, rows, worker.shard.num_nodes) if comm.rank == LEADER else None)
+        # Opened for writing only: a host that has read a page of a network file system
+        # may write the entire page back, which would undo another host's write.
+        with naming(path), open(unfinished, "wb", opener=lambda name, _: os.open(name, os.O_WRONLY)) as file:
+            for number, column in columns_by_node(rows if rows.ndim > 1 else rows[:, None], worker):
+                file.seek(offset + number * column.nbytes)
+                file.write(column.cpu().numpy().data)
+            file.flush()
+            os.fsync(file.fileno())
+        meet(worker)
+        if comm.rank == LEADER:
+            put_in_place(unfinished, path)
+    finally:
+        if comm.rank == LEADER:
+            unfinished.unlink(missing_ok=True)
+
+
+def _make_fortran(path: Path, rows: Tensor, num_nodes: int) -> int:
+    """Creates the file for all nodes' rows, and returns the first column's offset."""
+    shape, dtype = (num_nodes, *rows.shape[1:]), rows[:0].cpu().numpy().dtype
+    with naming(path):
+        table = np.lib.format.open_memmap(path, "w+", dtype, shape, fortran_order=True)
+    reserve(path)
+    return int(table.offset)  # type: ignore[attr-defined]
 
 
 def node_ids(folder: Path, num_nodes: int) -> Array:  # [num_nodes]

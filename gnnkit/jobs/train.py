@@ -18,11 +18,10 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.config.settings import AUTO, in_notebook
 from gnnkit.jobs import figures, weights
 from gnnkit.jobs.order import redact_config
-from gnnkit.jobs.outputs import EMBEDDING, Scores, write_names, write_outputs
+from gnnkit.jobs.outputs import EMBEDDING, Scores, write_array, write_names, write_outputs
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.rank_run import RankRun, measured_splits, open_run
 from gnnkit.jobs.restarts import RunRecord, marks_in
-from gnnkit.jobs.row_files import write_rows
 from gnnkit.launch.phases import phase
 from gnnkit.launch.progress import progress, stepping, training
 from gnnkit.leader.channel import StateChannel
@@ -30,7 +29,6 @@ from gnnkit.leader.meter import SyncMeter
 from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.result.figures import Drift
 from gnnkit.sync import drift
-from gnnkit.task.evaluation import by_node
 from gnnkit.training.display import Display
 from gnnkit.training.logger import Loggers
 from gnnkit.training.monitor import Monitor, ended_by_user, selection, validates
@@ -291,7 +289,7 @@ def _write(run: RankRun) -> Scores:
     make = functools.partial(job.evaluation, worker, learned=learned, splits=splits, scratch=scratch)
     scores = write_outputs(job, run.task, module.model, make, job.prepared.class_names)
     if learned is not None:
-        write_rows(run.folder / EMBEDDING, by_node(learned.owned.detach(), worker))
+        write_array(job, worker, EMBEDDING, learned.owned.detach())
     if run.is_leader:
         write_names(job, job.prepared.class_names)
     return scores

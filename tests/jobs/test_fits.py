@@ -87,6 +87,7 @@ REFUSED = [
     [SAMPLED, LOST, LEADER, OF_EDGES],
     [SAMPLED, LOST, LEADER, LINKS],
     [SAMPLED, LOST, LEADER, "comm=threads"],
+    [SAMPLED, LOST, LEADER, "comm=gloo", "write_by=columns"],
     [SAMPLED, LOST, LEADER, "comm=gloo", "ENVIRONMENT"],
     [FULL, "restarts=1", "ENVIRONMENT"],
     [FULL, "restarts=1", "launcher=inline"],

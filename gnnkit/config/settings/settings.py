@@ -51,6 +51,7 @@ FEW_EDGES = 500_000  # below this, one worker is faster: measured up to 240,000 
 DEFAULT_TASK = "node_classification"
 USUAL_ORDERS = ("auto", "none")  # row orders that all strategies support
 FORMATS = ("npy", "parquet", "csv")  # file formats for `write`
+JOINS = ("rows", "columns")  # of the workers' parts of these files
 ON_EXISTS = ("refuse", "resume", "replace")
 PERMISSIONS = ("private", "shared")
 MAX_RESTARTS = 1000
@@ -59,6 +60,7 @@ _Width = Annotated[int, functools.partial(whole, low=1, high=MAX_WIDTH, what="nu
 _Workers = Annotated[int, functools.partial(whole, low=1, high=MAX_WORKERS)]
 _MEMORY = functools.partial(size, least=LEAST_MEMORY)
 _LIVE = OnlyWith("report=live", lambda s: s.report == "live")
+_AS_NPY = OnlyWith("write_format=npy", lambda s: s.write_format == "npy", hint="use write_format=npy")
 _CHECKPOINT = by_job(lambda job: job.reads_checkpoint, hint="set trainer.resume to continue training")
 
 
@@ -102,6 +104,7 @@ class Settings:
     nodes: Annotated[tuple[int | str, ...], node_ids, by_job(lambda job: job.reads_nodes)]
     write: Annotated[tuple[str, ...], written]
     write_format: Annotated[str, names(FORMATS)]
+    write_by: Annotated[str, names(JOINS), _AS_NPY]
     dataset: Choice
     partition: PartitionSettings
     order: Choice  # row order of full graphs in memory

@@ -23,6 +23,7 @@ from gnnkit.kernels.products import fast_products
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.sampler import FullSampler
 from gnnkit.strategy import Worker
+from gnnkit.task.evaluation.rows import meet
 from gnnkit.utils.storage import forget_pages, mapped_file, reserve
 
 T = TypeVar("T")
@@ -320,7 +321,7 @@ class _RowFile:
         if self.table is None:
             if worker.comm.rank == 0:
                 self._make(max(self.num_nodes * math.prod(values.shape[1:]) * values.itemsize, 1))
-            _meet(worker)
+            meet(worker)
             self.table = np.memmap(self.path, values.dtype, "r+", shape=(self.num_nodes, *values.shape[1:]))
         self.table[nodes] = values
         forget_pages(self.table)
@@ -343,13 +344,9 @@ class _RowFile:
 
     def share(self, worker: Worker) -> None:
         """Waits until all ranks have written. Collective."""
-        _meet(worker)
+        meet(worker)
 
     def remove(self, worker: Worker) -> None:
         """Unlinks the file. Ranks that still map it keep the rows."""
         if worker.comm.rank == 0:
             self.path.unlink(missing_ok=True)
-
-
-def _meet(worker: Worker) -> None:
-    worker.comm.all_reduce(torch.zeros(1, device=worker.device))

@@ -1,11 +1,14 @@
-"""Gathers all ranks' rows on the leader."""
+"""Joins all ranks' rows by node: on the leader, or columns on each rank."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gnnkit.partition import column_shares
 from gnnkit.strategy import Worker
 
 
@@ -14,6 +17,37 @@ def by_node(rows: Tensor, worker: Worker) -> Tensor | None:  # [num_owned, ...] 
 
     Collective.
     """
-    nodes = worker.comm.gather(torch.tensor(np.asarray(worker.owned, np.int64), device=worker.device))
+    nodes = worker.comm.gather(_owned_nodes(worker))
     parts = worker.comm.gather(rows)
     return torch.cat(parts)[torch.argsort(torch.cat(nodes))] if parts else None
+
+
+def columns_by_node(rows: Tensor, worker: Worker) -> Iterator[tuple[int, Tensor]]:  # [num_owned, width] -> [num_nodes]
+    """Yields this rank's columns with their numbers, in the dataset's order of nodes.
+
+    Collective, so every rank must read all of its columns. The columns are divided into
+    ranges as in slices (`column_shares`). Each rank holds one joined column at a time.
+    """
+    comm, shares = worker.comm, column_shares(rows.shape[1], worker.comm.world_size)
+    firsts, owned = np.cumsum(shares) - shares, _owned_nodes(worker)
+    lengths = owned.new_zeros(comm.world_size)
+    lengths[comm.rank] = len(owned)
+    counts = comm.all_reduce(lengths).tolist()
+    nodes = comm.all_to_all(owned.repeat(comm.world_size), [len(owned)] * comm.world_size, counts)
+    for index in range(shares[0]):
+        takes = shares > index  # [world_size] whether a rank takes a column in this round
+        columns = rows[:, torch.from_numpy(firsts[takes] + index)].T.reshape(-1)
+        received = comm.all_to_all(columns, (takes * len(owned)).tolist(), [int(takes[comm.rank]) * n for n in counts])
+        if takes[comm.rank]:
+            column = torch.empty_like(received)
+            column[nodes] = received
+            yield int(firsts[comm.rank]) + index, column
+
+
+def meet(worker: Worker) -> None:
+    """Waits for all ranks. Collective."""
+    worker.comm.all_reduce(torch.zeros(1, device=worker.device))
+
+
+def _owned_nodes(worker: Worker) -> Tensor:  # [num_owned] int64
+    return torch.tensor(np.asarray(worker.owned, np.int64), device=worker.device)
