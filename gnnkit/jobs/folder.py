@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -95,6 +96,8 @@ def resumed(order: Order) -> Order:
     job without checkpoints.
     """
     settings, named = order.settings, order.named_folder
+    if named is not None:
+        local_path("output", named, UPLOADED)
     if settings.on_exists != "resume" or settings.job.goes_on:
         return order
     if not settings.job.trains:
@@ -116,7 +119,7 @@ def bare(order: Order) -> Iterator[Path]:
     """
     named = order.named_folder
     folder = new_folder(Path("outputs")) if named is None else local_path("output", named, UPLOADED).absolute()
-    is_new = named is None or not folder.exists()
+    is_new = named is None or not os.path.lexists(folder)
     try:
         with locked(folder):
             _end_writers(folder, order.settings)

@@ -37,7 +37,7 @@ from gnnkit.task import NodeTask
 from gnnkit.task.decisions import RARE
 from gnnkit.task.node_classification import ranking_metric
 from gnnkit.utils.documents import parse_yaml, read_yaml
-from gnnkit.utils.ranges import num_cores, one_line
+from gnnkit.utils.ranges import local_path, num_cores, one_line
 
 NAME = "mine"  # of the experiment
 SPLIT = [0.6, 0.2, 0.2]
@@ -73,7 +73,7 @@ def init(order: Order) -> Result:
         raise UserError("job=init needs output=FOLDER, a new folder for a configuration and a script")
     if order.graph is not None:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
-    folder = Path(named).absolute()
+    folder = local_path("output", named).absolute()
     _check_new(folder)
     choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings)))
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
@@ -141,9 +141,12 @@ def _ranked(graph: Graph) -> Relation | None:
 
 
 def _check_new(folder: Path) -> None:
-    """Raises `UserError` before any trial if the folder exists."""
-    if folder.exists():
-        raise UserError(f"output={folder}: cannot make the folder: File exists: name a new one")
+    """Raises `UserError` before any trial if the folder exists or cannot be made."""
+    try:
+        folder.mkdir(parents=True)
+        folder.rmdir()
+    except OSError as error:
+        raise UserError(f"output={folder}: cannot make the folder: {error.strerror}: name a new one") from error
 
 
 def _write(folder: Path, choices: list[KeyChoice], tested: Trials | None, command: str) -> Path:

@@ -41,19 +41,29 @@ def _open_locked(path: Path) -> int:
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError:  # another process has just removed the folder
-            continue
+            descriptor = _open(path)
         except OSError as error:
             raise UserError(
                 f"cannot make the run folder {path.parent}: {error.strerror}: set output=FOLDER to a writable folder"
             ) from error
+        if descriptor is None:
+            continue
         _lock(descriptor, path)
         if _is_at(path, descriptor):
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
             return descriptor
         os.close(descriptor)  # the previous holder has just removed this file
+
+
+def _open(path: Path) -> int | None:
+    """Opens the file, or returns None if another process has just removed its folder."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError:
+        if path.parent.is_dir():
+            raise
+        return None
 
 
 def _lock(descriptor: int, path: Path) -> None:

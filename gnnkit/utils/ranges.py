@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import itertools
 import math
 import operator
@@ -218,13 +219,24 @@ def local_path(name: str, value: str | Path, more: str = "") -> Path:
         name: Configuration key or argument, for the message.
         more: Hint that ends the message for URLs.
     """
-    if not isinstance(value, str | os.PathLike) or "\0" in str(value):
+    if not isinstance(value, str | os.PathLike) or not _names_file(str(value)):
         raise UserError(f"{name}={shown(repr(value))} must be a path")
     if is_url(str(value)):
         raise UserError(
             f"{name}={shown(value)} is a URL, but gnnkit reads and writes local files only: use a local folder{more}"
         )
     return Path(value)
+
+
+def _names_file(path: str) -> bool:
+    """Returns whether the system can store a path: its bytes and its length."""
+    try:
+        os.lstat(path)
+    except ValueError:  # a null byte or a lone surrogate
+        return False
+    except OSError as error:
+        return error.errno != errno.ENAMETOOLONG
+    return True
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UserError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from threading import Barrier
 import pytest
 
 from gnnkit import config
+from gnnkit.config.jobs import JOBS
 from gnnkit.config.settings import Settings, settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, lock, start
@@ -139,3 +142,44 @@ def test_a_lock_that_its_holder_removes_meanwhile_is_taken_anew(
         with pytest.raises(UserError, match="is writing there"), locked(tmp_path):
             raise AssertionError
     assert not any(tmp_path.iterdir())
+
+
+def _unusable(folder: Path) -> dict[str, Path]:
+    """Returns output folders that no process can create or lock."""
+    (folder / "file").write_text("")
+    (folder / "dangling").symlink_to(folder / "nowhere" / "deeper")
+    (folder / "circle").symlink_to(folder / "circle")
+    (folder / "locked").mkdir()
+    (folder / "locked" / lock.NAME).symlink_to(folder / "nowhere" / "lock")
+    (folder / "no file").mkdir()
+    (folder / "no file" / lock.NAME).mkdir()
+    return {
+        "no process": Path("/proc/x/y"),
+        "one level": Path("/proc/x"),
+        "deep": Path("/sys/x/y/z"),
+        "device": Path("/dev/null/x"),
+        "file": folder / "file",
+        "below a file": folder / "file" / "run" / "deeper",
+        "dangling": folder / "dangling",
+        "below dangling": folder / "dangling" / "run",
+        "circle": folder / "circle" / "run",
+        "lock elsewhere": folder / "locked",
+        "lock is a folder": folder / "no file",
+        "long name": folder / ("a" * 300),
+        "long path": folder.joinpath(*["a" * 100] * 60),
+        "surrogate": folder / "run\ud800",
+    }
+
+
+@pytest.mark.parametrize("name", _unusable(Path(tempfile.mkdtemp())))
+@pytest.mark.parametrize("job", ["partition", "init"])
+@pytest.mark.timeout(20)
+def test_a_folder_that_cannot_be_made_is_one_error_at_once(
+    settings: Settings, name: str, job: str, tmp_path: Path
+) -> None:
+    output = _unusable(tmp_path)[name]
+    order = Order(replace(settings, job=JOBS[job]), folder=output)
+    begun = time.process_time()
+    with pytest.raises(UserError, match=r"^(cannot make the run folder|output=)"):
+        start(order)
+    assert time.process_time() - begun < 1.0
