@@ -15,15 +15,15 @@ from tests.cases import exhaustive, few
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spelling", ["strategy=vertex_centric", "+strategy=vertex_centric"])
-def test_both_spellings_of_the_strategy_work(spelling: str) -> None:
+def test_both_spellings_of_the_strategy_work_and_none_is_auto(spelling: str) -> None:
     assert compose([spelling])["strategy"]["name"] == "vertex_centric"
+    assert compose([])["strategy"]["name"] == "auto"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ([], r"^strategy is missing: choose one with strategy=NAME, there are: .*vertex_centric"),
         (["strategy=vertex"], r"^strategy=vertex is not known: did you mean vertex_centric\?"),
         (["strategy=vertex_centric", "model=gcm"], r"^model=gcm is not known: did you mean gcn\? there are: .*sage"),
         (["strategy=vertex_centric", "model.hiden=3"], r"^model\.hiden is not known: did you mean model\.hidden\?"),

@@ -224,10 +224,7 @@ class _Composer:
         from hydra.errors import HydraException, MissingConfigException
         from omegaconf import OmegaConf
 
-        named = {key_of(text) for text in self.overrides}
-        needs_strategy = not named & {"strategy", EXPERIMENT} and self.name == MAIN
-        chosen = ["strategy=auto"] if needs_strategy else []  # Hydra requires one, any will do
-        chosen += [text for text in self.overrides if key_of(text) in (*KINDS, EXPERIMENT)]
+        chosen = [text for text in self.overrides if key_of(text) in (*KINDS, EXPERIMENT)]
         try:
             composed = typing.cast("Json", OmegaConf.to_container(self.composed(chosen)))
         except MissingConfigException as error:
@@ -236,9 +233,7 @@ class _Composer:
             return None
         known = set(dotted(composed))
         key = next((key for text in self.overrides if text[0] not in "+~" and (key := key_of(text)) not in known), None)
-        if key is None:
-            return _missing_error("strategy") if needs_strategy else None
-        return self._unread_key_error(key, composed, known)
+        return None if key is None else self._unread_key_error(key, composed, known)
 
     def _unread_key_error(self, key: str, composed: Mapping[str, Any], known: set[str]) -> UserError:
         """Returns the error for a key that the selected options do not have."""

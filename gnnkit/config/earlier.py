@@ -28,6 +28,7 @@ _LAYOUT_KEYS = ("partition", "strategy", "sampler", "workers")  # keys that dete
 _ONE_WORKER = {"strategy": "individual_sample", "workers": 1, "comm": "gloo"}  # on the CPU, in float64
 _TRAINER_KEYS = ("precision", "evaluation_memory")
 _PARTITION_KEYS = ("workers", "partition")  # keys that partitioned data determine
+INIT_CHOICES = ("task", "inputs", "threads")  # sections that job=init chooses unless they are named
 _FOLDER_KEYS = ("output", "on_exists")  # keys that a repeated run does not inherit
 
 
@@ -58,7 +59,8 @@ def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> lis
     job = _selected_job(named)
     if job.reads_data_only and (other := next((key for key in named if not _is_data_key(key)), None)):
         raise UserError(
-            f"{other}: job={job} chooses this setting for your data: leave the key out and edit the written file"
+            f"{other}: job={job} reads the data, task, inputs and threads, and chooses the rest: leave the key out and "
+            "edit the written file"
         )
     if not job.reads_strategy and "strategy" not in named:
         return ["strategy=auto", *overrides]  # the key is mandatory
@@ -183,7 +185,7 @@ def _selected_job(named: Mapping[str, str]) -> JobFacts:
 
 def _is_data_key(key: str) -> bool:
     """Returns whether a job with `reads_data_only` reads the key."""
-    return key.partition(".")[0] in ("dataset", "job", "output", "init", "cache", "seed")
+    return key.partition(".")[0] in (*INIT_CHOICES, "dataset", "job", "output", "on_exists", "init", "cache", "seed")
 
 
 def _with_partitioner_name(composed: Mapping[str, Any]) -> Json:

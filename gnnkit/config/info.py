@@ -36,7 +36,7 @@ def text(topic: str, config_dirs: Sequence[Path], choices: Callable[[], Mapping[
 def _defaults(choices: Callable[[], Mapping[str, str]]) -> Iterator[str]:
     try:
         yield from (f"  {kind}={name}" for kind, name in choices().items())
-    except UserError as error:  # for example, no strategy is selected
+    except UserError as error:  # for example, a model that is not installed
         yield f"  {error}"
 
 

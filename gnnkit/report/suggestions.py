@@ -31,7 +31,8 @@ def _lost(run: RunFiles) -> Iterator[str]:
 
 
 def _speed(run: RunFiles) -> Iterator[str]:
-    by_kind, strategy = shares(run), run.result.get("strategy")
+    by_kind, keys, fanouts = shares(run), section(run, "strategy"), section(run, "sampler").get("fanouts")
+    batches = "a larger strategy.batch_size exchanges and synchronises less often" if "batch_size" in keys else ""
     exchange, sync = by_kind.get("exchange", 0), by_kind.get("sync", 0)
     wait = max(run.number("wait_share") or 0, by_kind.get("wait", 0))
     if exchange > EXCHANGE:
@@ -41,17 +42,15 @@ def _speed(run: RunFiles) -> Iterator[str]:
             else "partition.nodes=metis cuts fewer edges (install gnnkit-metis). "
         )
         cheaper = "exchange=quantized sends fewer bytes, and exchange=pipelined hides the exchange."
-        cheaper = cheaper if strategy == "vertex_centric" else "A larger strategy.batch_size exchanges less often."
-        yield f"Exchange takes {exchange:.0%} of the time: {nodes}{cheaper}"
+        yield f"Exchange takes {exchange:.0%} of the time: {nodes}{f'{batches[0].upper()}{batches[1:]}.' if batches else cheaper}"
     if wait > WAIT:
-        yield f"Workers wait {wait:.0%} of the time for batches: try more threads, a larger strategy.prefetch, or smaller sampler.fanouts."
+        cures = ["more threads", *["a larger strategy.prefetch"] * ("prefetch" in keys)]
+        cures += ["smaller sampler.fanouts"] * bool(fanouts)
+        yield f"Workers wait {wait:.0%} of the time for batches: try {' or '.join(cures)}."
     if sync > SYNC:
-        rarer = (
-            "strategy.local_iterations=4 synchronises less often (not exact)"
-            if strategy == "vertex_centric"
-            else "a larger strategy.batch_size needs fewer steps"
-        )
-        yield f"Synchronisation takes {sync:.0%} of the time, including waits for slower ranks: {rarer}, or use fewer workers."
+        local = ["strategy.local_iterations=4 synchronises less often (not exact)"] * ("local_iterations" in keys)
+        rarer = ", or ".join([*filter(None, [batches]), *local, "use fewer workers"])
+        yield f"Synchronisation takes {sync:.0%} of the time, including waits for slower ranks: {rarer}."
 
 
 def _balance(run: RunFiles) -> Iterator[str]:
