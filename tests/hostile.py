@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 ROOM = 2**32  # bytes of address space, beside what the imported packages have
-SECONDS = 30  # that a case may take
-ODD: list[Any] = [-1, 0, 2**20, 2**40, 2**62, 2**63 - 1, 2**63, 2**70, -(2**63), 10**400, 1.5, -0.5, 1e9, 1e300]
+SECONDS = 60  # of processor time that a case may take
+ODD: list[Any] = [-1, 0, 2**33, 2**40, 2**62, 2**63 - 1, 2**63, 2**70, -(2**63), 10**400, 1.5, -0.5, 1e9, 1e300]
 ODD += [float("nan"), float("inf"), None, True, "a", "10", b"a", "", [], {}, (1, 2), [None], {"a": 1}, object()]
 NUMBERS = [-1, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63), -5, 10**6]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8]
@@ -79,7 +79,8 @@ def fuzz(run: Callable[[Random], None], first: int, num_cases: int, seconds: flo
         if time.monotonic() - begin > seconds if seconds else case - first == num_cases:
             break
         print(case, flush=True)
-        signal.alarm(SECONDS)  # ends the process
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # ends the process
+        signal.alarm(10 * SECONDS)  # for one that waits
         try:
             run(Random(case))
         except REFUSED:

@@ -138,32 +138,29 @@ def parse(name: str, read: Callable[[], Any], value: object = "") -> Any:
     """Calls PyG's function that reads an argument, and names it in errors."""
     try:
         return read()
-    except (AssertionError, AttributeError, LookupError, OverflowError, RuntimeError, TypeError) as error:
+    except (AssertionError, AttributeError, LookupError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"{name}={shown(value)} has none of PyG's formats: {one_line(error)}") from error
 
 
-def read_negatives(value: Any) -> NegativeSampling | None:
-    """Reads the argument `neg_sampling`."""
+def read_negatives(value: Any, num_pairs: int) -> NegativeSampling | None:
+    """Reads the argument `neg_sampling`.
+
+    Raises `UserError` if the negatives of so many positives need too much memory.
+    """
     rule = parse("neg_sampling", lambda: NegativeSampling.cast(value), value)
     if rule is None:
         return None
     if not isinstance(rule, NegativeSampling):
         raise UserError(f"neg_sampling={shown(value)} must be binary, triplet or a NegativeSampling")
-    real("neg_sampling: amount", rule.amount, above=0)
+    amount = real("neg_sampling: amount", rule.amount, above=0)
+    check_memory(f"neg_sampling: amount={amount:g} for {num_pairs} edges", amount * num_pairs * _PAIR_BYTES)
     return rule
 
 
-def check_negatives(rule: NegativeSampling, num_nodes: tuple[int, int], num_pairs: int) -> None:
-    """Raises `UserError` unless negatives can be drawn, and fit in memory.
-
-    Args:
-        rule: The negative sampling.
-        num_nodes: Numbers of possible sources and destinations.
-        num_pairs: Positive pairs of all batches that are made at the same time.
-    """
-    check_memory(f"neg_sampling: amount={rule.amount:g} for {num_pairs} edges", rule.amount * num_pairs * _PAIR_BYTES)
+def check_negatives(rule: NegativeSampling, num_nodes: tuple[int, int]) -> None:
+    """Raises `UserError` unless each end has a node that can be drawn."""
     for end, weight, count in zip(("src", "dst"), (rule.src_weight, rule.dst_weight), num_nodes, strict=True):
         if weight is not None and not read_weights(f"neg_sampling: {end}_weight", weight, count).sum() > 0:
             raise UserError(f"neg_sampling: {end}_weight is 0 for all nodes: expected one positive weight")
-        if weight is None and not count and num_pairs and (end == "dst" or rule.is_binary()):
+        if weight is None and not count and (end == "dst" or rule.is_binary()):
             raise UserError(f"neg_sampling: there is no node to draw as {end}")

@@ -67,11 +67,12 @@ def check_links(sampler: SubgraphSampler, data: Any, links: Mapping[str, Any], o
         read_times("edge_label_time", times, count)
     if ratio is not None and real("neg_sampling_ratio", ratio, 0):
         rule = ("binary", ratio)
-    rule, batch_size = read_negatives(rule), _batch_size(options, count)
+    batch_size = _batch_size(options, count)
+    rule = read_negatives(rule, batch_size * options["threads"])
     if rule is not None and not count:
         raise UserError("edge_label_index has no edges, so neg_sampling has no positives")
     if type(rule) is NegativeSampling:
-        check_negatives(rule, counts, batch_size * options["threads"])
+        check_negatives(rule, counts)
     sampler.check_draws(dict.fromkeys(ends, batch_size), options["threads"])
 
 

@@ -104,7 +104,6 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self.disjoint = disjoint
         self.temporal_strategy = temporal_strategy
         self.time_attr = time_attr
-        self.check_draws(dict.fromkeys(self.graph.num_nodes, 1))
         self.keep_orig_edges = False
         self._generator: torch.Generator | None = None
         self._threads: int | None = None
@@ -169,7 +168,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
-        neg_sampling, times = read_negatives(neg_sampling), self.graph.node_time
+        neg_sampling, times = read_negatives(neg_sampling, len(inputs.row)), self.graph.node_time
         if inputs.time is not None and not self.disjoint:
             raise UserError("edge_label_time needs the times of nodes or edges: pass time_attr")
         if inputs.time is None and neg_sampling is not None and times:
@@ -201,6 +200,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         rule = DrawRule(self.replace, self.temporal_strategy == "last", self.threads)
         fanouts, num_hops = self.fanouts(), self.num_neighbors.num_hops
         starts = {name: _numbers(nodes) for name, nodes in seeds.items()}
+        self.check_draws({name: len(nodes) for name, nodes in starts.items()})
         induced = self.subgraph_type == SubgraphType.induced
         if not (self.is_hetero or self.disjoint or induced) and num_hops and _distinct(starts[ONE_NODE_TYPE]):
             relation = self.graph.relations[ONE_EDGE_TYPE]

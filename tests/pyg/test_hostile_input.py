@@ -107,7 +107,10 @@ def container(random: Random) -> tuple[Any, bool]:
 
 
 def fanouts(random: Random, typed: bool) -> Any:
-    values = [random.choice([-1, 0, 1, 2, 3, 2**20, 5]) for _ in range(random.choice([1, 2, 2, 0, 3]))]
+    values = [
+        random.choice([-1, 0, 1, 2, 3, 5]) if random.randrange(30) else 2**20
+        for _ in range(random.choice([1, 2, 2, 0, 3]))
+    ]
     values = list(spoil(random, dict(enumerate(values)), 10).values())
     if typed and random.random() < 0.3:
         return dict.fromkeys([*TYPES, ("c", "to", "d")][: random.choice([2, 2, 1, 3])], values)
