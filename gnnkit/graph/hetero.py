@@ -81,6 +81,8 @@ def _read_structure(data: Any) -> tuple[dict[str, int], list[Array]]:
     counts = {name: _count_nodes(data, name) for name in data.node_types}
     starts = _starts(counts)
     kinds = data.edge_types
+    for end in (end for kind in kinds for end in (kind[0], kind[2]) if end not in counts):
+        raise UserError(f"data.edge_types: there is no node type {end!r}: set data[{end!r}].num_nodes")
     firsts = [np.array([[starts[source]], [starts[destination]]]) for source, _, destination in kinds]
     return counts, [_read_ends(data, kind, counts) + first for kind, first in zip(kinds, firsts, strict=True)]
 

@@ -5,6 +5,7 @@ Messages count positions in the user's own order, and use the user's names.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,10 +18,10 @@ from gnnkit.graph import Ids
 from gnnkit.sampler.fanouts import MAX_FANOUT, MAX_HOPS, MAX_REPLACED
 from gnnkit.utils import checks
 from gnnkit.utils.memory import check_memory
-from gnnkit.utils.ranges import real, shown, whole
+from gnnkit.utils.ranges import one_line, real, shown, whole
 
 EdgeType: TypeAlias = tuple[str, str, str]
-_PAIR_BYTES = 64  # of a negative pair: both ends, as drawn, joined, sorted and numbered
+_PAIR_BYTES = 128  # of a negative pair: both ends, as drawn, joined, sorted and numbered
 
 
 def check_ids(place: str, ids: object, num_nodes: int, of_type: str = "") -> Ids:  # [k]
@@ -39,21 +40,32 @@ def check_ids(place: str, ids: object, num_nodes: int, of_type: str = "") -> Ids
     return row
 
 
+def check_tensor(name: str, value: object, *, num_dims: int = 1) -> None:
+    """Raises `UserError` unless a value is a dense tensor with entries."""
+    is_dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
+    if not is_dense or value.dim() < num_dims:  # type: ignore[attr-defined]
+        kind = list(value.shape) if isinstance(value, Tensor) else shown(value)
+        raise UserError(f"{name}={kind} must be a dense tensor of {num_dims} dimensions")
+
+
 def check_edges(name: str, edges: Any, counts: tuple[int, int], types: tuple[str, str] = ("", "")) -> None:
     """Raises `UserError` unless `edges` joins nodes of the graph.
 
     Args:
         name: The user's name of the edges, such as edge_index.
-        edges: [2, num_edges] tensor of sources and destinations.
+        edges: [2, num_edges] tensor, or two tensors, of sources and destinations.
         counts: Numbers of nodes at both ends.
         types: Node types of both ends. Empty: the graph has one type.
     """
-    if not isinstance(edges, Tensor) or edges.dim() != 2 or len(edges) != 2 or edges.layout != torch.strided:
-        shape = list(edges.shape) if isinstance(edges, Tensor) else shown(type(edges).__name__)
-        raise UserError(f"{name} has shape {shape}, expected a dense tensor [2, num_edges]")
-    if edges.dtype not in (torch.int64, torch.int32):
-        raise UserError(f"{name} has dtype {edges.dtype}, expected torch.int64 or torch.int32")
+    if isinstance(edges, Tensor):
+        check_tensor(name, edges, num_dims=2)
+    shapes = [list(getattr(end, "shape", ())) for end in edges]
+    if len(shapes) != 2 or shapes[0] != shapes[1]:
+        raise UserError(f"{name} has ends of shapes {shown(shapes)}, expected [2, num_edges]")
     for end, (count, node_type) in enumerate(zip(counts, types, strict=True)):
+        check_tensor(f"{name}[{end}]", edges[end])
+        if edges[end].dtype not in (torch.int64, torch.int32):
+            raise UserError(f"{name} has dtype {edges[end].dtype}, expected torch.int64 or torch.int32")
         check_ids(f"{name}[{end}, ", edges[end], count, f" of type {node_type!r}" if node_type else "")
 
 
@@ -72,6 +84,7 @@ def read_times(name: str, values: object, length: int | None = None) -> Ids:  # 
     Raises `UserError` with the position of the first other number, such as NaN.
     """
     if isinstance(values, Tensor) and values.is_floating_point():
+        check_tensor(name, values, num_dims=0)
         limit = 2 / torch.finfo(values.dtype).eps  # beyond it, not every integer has a number of its own
         wrong = ~((values.abs() < limit) & (values == values.round())).flatten()
         for at in torch.nonzero(wrong)[:1].flatten().tolist():
@@ -121,18 +134,33 @@ def read_num_neighbors(value: Any, *, replace: bool) -> NumNeighbors:
     return neighbors
 
 
-def check_negatives(rule: NegativeSampling, num_nodes: tuple[int, int], batch_size: int) -> None:
-    """Raises `UserError` unless negatives can be drawn, and fit in memory.
+def parse(name: str, read: Callable[[], Any], value: object = "") -> Any:
+    """Calls PyG's function that reads an argument, and names it in errors."""
+    try:
+        return read()
+    except (AssertionError, AttributeError, LookupError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"{name}={shown(value)} has none of PyG's formats: {one_line(error)}") from error
 
-    Args:
-        rule: The negative sampling.
-        num_nodes: Numbers of possible sources and destinations.
-        batch_size: Positive pairs per batch.
+
+def read_negatives(value: Any, num_pairs: int) -> NegativeSampling | None:
+    """Reads the argument `neg_sampling`.
+
+    Raises `UserError` if the negatives of so many positives need too much memory.
     """
+    rule = parse("neg_sampling", lambda: NegativeSampling.cast(value), value)
+    if rule is None:
+        return None
+    if not isinstance(rule, NegativeSampling):
+        raise UserError(f"neg_sampling={shown(value)} must be binary, triplet or a NegativeSampling")
     amount = real("neg_sampling: amount", rule.amount, above=0)
-    check_memory(f"neg_sampling: amount={amount:g} with batch_size={batch_size}", amount * batch_size * _PAIR_BYTES)
+    check_memory(f"neg_sampling: amount={amount:g} for {num_pairs} edges", amount * num_pairs * _PAIR_BYTES)
+    return rule
+
+
+def check_negatives(rule: NegativeSampling, num_nodes: tuple[int, int]) -> None:
+    """Raises `UserError` unless each end has a node that can be drawn."""
     for end, weight, count in zip(("src", "dst"), (rule.src_weight, rule.dst_weight), num_nodes, strict=True):
         if weight is not None and not read_weights(f"neg_sampling: {end}_weight", weight, count).sum() > 0:
             raise UserError(f"neg_sampling: {end}_weight is 0 for all nodes: expected one positive weight")
-        if weight is None and not count and batch_size and (end == "dst" or rule.is_binary()):
+        if weight is None and not count and (end == "dst" or rule.is_binary()):
             raise UserError(f"neg_sampling: there is no node to draw as {end}")

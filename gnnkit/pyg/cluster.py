@@ -8,10 +8,14 @@ from typing import Any, Literal
 import torch
 import torch_geometric.loader as pyg
 from torch import Tensor
+from torch_geometric.data import Data
 
 from gnnkit import _core
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC
 from gnnkit.partition.undirected import undirected
+from gnnkit.pyg.checks import check_edges, parse
+from gnnkit.utils.ranges import MAX_COUNT, shown, whole
 
 _BUFFER = 262_144  # nodes that are clustered together, as in `partition=buffered`
 _BOUND = 1.03  # largest cluster over the mean, as METIS allows
@@ -38,6 +42,11 @@ class ClusterData(pyg.ClusterData):  # type: ignore[misc]  # PyG is untyped
         sparse_format: Literal["csr", "csc"] = "csr",
     ) -> None:
         """Takes the arguments of PyG's class. Partitions the graph, or reads a file."""
+        if not isinstance(data, Data) or data.edge_index is None:
+            raise UserError(f"data={shown(type(data).__name__)} must be a Data with edge_index")
+        num_parts = whole("num_parts", num_parts, 1, MAX_COUNT)
+        num_nodes = whole("num_nodes", parse("num_nodes", lambda: data.num_nodes), 0)
+        check_edges("edge_index", data.edge_index, (num_nodes, num_nodes))
         self._log = log
         super().__init__(data, num_parts, recursive, save_dir, filename, False, keep_inter_cluster_edges, sparse_format)
 

@@ -66,7 +66,9 @@ class NeighborLoader(PrefetchingLoader, pyg.NeighborLoader, SeededLoader):  # ty
         )  # fmt: skip
         self.set_threads(threads)
         if isinstance(neighbor_sampler, SubgraphSampler):
-            check_nodes(neighbor_sampler, data, (input_nodes, input_time, input_id), kwargs)
+            check_nodes(
+                neighbor_sampler, data, (input_nodes, input_time, input_id), {**kwargs, "threads": max(self.threads, 1)}
+            )
         self.keep_arguments(
             num_neighbors=num_neighbors, neighbor_sampler=neighbor_sampler, time_attr=time_attr, input_id=input_id
         )
@@ -138,7 +140,7 @@ class LinkNeighborLoader(PrefetchingLoader, pyg.LinkNeighborLoader, SeededLoader
             "neg_sampling": neg_sampling, "neg_sampling_ratio": neg_sampling_ratio,
         }  # fmt: skip
         if isinstance(neighbor_sampler, SubgraphSampler):
-            check_links(neighbor_sampler, data, links, kwargs)
+            check_links(neighbor_sampler, data, links, {**kwargs, "threads": max(self.threads, 1)})
         self.keep_arguments(
             num_neighbors=num_neighbors,
             neighbor_sampler=neighbor_sampler,

@@ -107,21 +107,29 @@ class TemporalNegatives(SeededNegatives):
             self._drawn = self._draw(np.arange(num_samples) % len(self.pairs))
         return torch.from_numpy(self._drawn[int(endpoint == "dst")])
 
-    def _draw(self, positives: Ids) -> Ids:  # [2, k]
-        """Draws a pair for each of k positives of the batch."""
-        drawn, bounds = np.stack([self.pairs[positives, 0]] * 2), self.bounds[positives]
-        rest = np.arange(len(positives))
+    def _draw(self, positives: Ids) -> Ids:  # [k] -> [2, k]
+        """Draws a negative pair for each of k positives of the batch."""
+        pairs, rest = self._pairs(positives), np.arange(len(positives))
         for _ in range(_ROUNDS):
-            for end in range(int(self.is_triplet()), 2):
-                drawn[end, rest] = self.timelines[end].draw(bounds[rest], self.generator)
-            rest = rest[~self._are_negative(drawn[:, rest])]
-        for at in rest[:1]:
-            source = f" of source {drawn[0, at]}" if self.is_triplet() else ""
-            raise UserError(
-                f"neg_sampling: none of {_ROUNDS} pairs{source} that exist at time {bounds[at]} is negative: "
-                "all are edges, or no node exists then; use edge_label_time or neg_sampling=None for these edges"
-            )
-        return drawn
+            rest = rest[~self._are_negative(pairs[:, rest])]
+            if not len(rest):
+                return pairs
+            probe = self._pairs(np.repeat(positives[rest[:1]], _ROUNDS))
+            if not self._are_negative(probe).any():  # more rounds would be in vain
+                break
+            pairs[:, rest] = self._pairs(positives[rest])
+        source = f" of source {self.pairs[positives[rest[0]], 0]}" if self.is_triplet() else ""
+        raise UserError(
+            f"neg_sampling: none of {_ROUNDS} pairs{source} that exist at time {self.bounds[positives[rest[0]]]} is "
+            "negative: all are edges, or no node exists then; leave these edges out, or use neg_sampling=None"
+        )
+
+    def _pairs(self, positives: Ids) -> Ids:  # [k] -> [2, k]
+        """Draws a pair that exists at the time of each of k positives."""
+        sources, bounds = self.pairs[positives, 0], self.bounds[positives]
+        if self.is_binary():
+            sources = self.timelines[0].draw(bounds, self.generator)
+        return np.stack([sources, self.timelines[1].draw(bounds, self.generator)])
 
     def _are_negative(self, pairs: Ids) -> npt.NDArray[np.bool_]:  # [2, k] -> [k]
         negative = (pairs >= 0).all(0)

@@ -17,10 +17,11 @@ from torch_geometric.typing import SparseTensor
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Ids
-from gnnkit.pyg.checks import EdgeType, check_edges, check_sorted, read_times, read_weights
+from gnnkit.pyg.checks import EdgeType, check_edges, check_sorted, check_tensor, parse, read_times, read_weights
 from gnnkit.pyg.relation import EdgeTimes, RelationEdges
+from gnnkit.utils import checks
 from gnnkit.utils.memory import check_memory
-from gnnkit.utils.ranges import whole
+from gnnkit.utils.ranges import shown, whole
 
 ONE_NODE_TYPE = ""  # stands for the node type of a homogeneous graph
 ONE_EDGE_TYPE: EdgeType = ("", "", "")
@@ -136,9 +137,12 @@ def _of_memory(data: Data | HeteroData, options: SampleOptions) -> SampledGraph:
 def _count_nodes(data: Data | HeteroData, edge_types: list[EdgeType]) -> dict[str, int]:
     """Counts the nodes of each type, before any array of this length is allocated."""
     if isinstance(data, Data):
-        return {ONE_NODE_TYPE: _check_count("num_nodes", data.num_nodes)}
+        return {ONE_NODE_TYPE: _check_count("num_nodes", parse("num_nodes", lambda: data.num_nodes))}
     names = [*data.node_types, *(end for edge_type in edge_types for end in (edge_type[0], edge_type[2]))]
-    return {name: _check_count(f"data[{name!r}].num_nodes", data[name].num_nodes) for name in dict.fromkeys(names)}
+    return {
+        name: _check_count(key := f"data[{name!r}].num_nodes", parse(key, lambda name=name: data[name].num_nodes))
+        for name in dict.fromkeys(names)
+    }
 
 
 def _check_count(name: str, value: object) -> int:
@@ -255,15 +259,20 @@ def _check_stored(graph: GraphStore, attr: Any) -> None:
     """Checks edges before PyG converts them."""
     first, second = graph.get_edge_index(attr)
     name = f"edge_index of {attr.edge_type}"
-    size = tuple(_check_count(f"{name}: size[{end}]", count) for end, count in enumerate(attr.size or ()))
+    if not (attr.size is None or (isinstance(attr.size, tuple | list) and len(attr.size) == 2)):
+        raise UserError(f"{name}: size={shown(attr.size)} must be the numbers of sources and destinations")
+    for end, ids in enumerate((first, second)):
+        check_tensor(f"{name}[{end}]", ids)
+    largest = [int(checks.integers(name, ids).max(initial=-1)) + 1 for ids in (first, second)]
+    size = [_check_count(f"{name}: size[{end}]", count) for end, count in enumerate(attr.size or largest)]
     if attr.layout == EdgeLayout.COO:
-        counts = size or tuple(int(ids.max()) + 1 if len(ids) else 0 for ids in (first, second))
-        check_edges(name, torch.stack([first, second]), counts)
+        check_edges(name, (first, second), (size[0], size[1]))
         if attr.is_sorted:
             check_sorted(f"{name}[1, ", second)
-        return
-    indptr, ids, num_sources = (first, second, size[1:]) if attr.layout == EdgeLayout.CSR else (second, first, size[:1])
-    CSC(indptr.numpy(), ids.numpy(), num_sources=num_sources[0] if num_sources else len(ids) and int(ids.max()) + 1)
+    elif attr.layout == EdgeLayout.CSR:
+        CSC(first, second, num_sources=size[1])
+    else:
+        CSC(second, first, num_sources=size[0])
 
 
 def _check_sorted_by_time(edge_attrs: list[Any]) -> None:

@@ -24,19 +24,21 @@ from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from gnnkit import _core
+from gnnkit.errors import UserError
 from gnnkit.graph import Ids
-from gnnkit.pyg.checks import check_fanouts, read_num_neighbors, read_times
+from gnnkit.pyg.checks import check_fanouts, read_negatives, read_num_neighbors, read_times
 from gnnkit.pyg.local_ids import LocalIds
 from gnnkit.pyg.negatives import SeededNegatives, TemporalNegatives
 from gnnkit.pyg.pool import PooledTable, RowPool
 from gnnkit.pyg.relation import DrawRule
 from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, EdgeType, SampledGraph, SampleOptions
 from gnnkit.pyg.subgraph import Growth, SampledSubgraph, grow_one_type
+from gnnkit.utils.checks import int64s
 from gnnkit.utils.memory import check_memory
 from gnnkit.utils.ranges import shown
 
 _MAX_SEED = 2**63 - 1
-_EDGE_BYTES = 24  # of a drawn edge: both ends and its position
+_EDGE_BYTES = 128  # of a draw: its edge, and what finds and numbers it
 
 
 class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
@@ -166,7 +168,11 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
-        times = self.graph.node_time
+        neg_sampling, times = read_negatives(neg_sampling, len(inputs.row)), self.graph.node_time
+        if inputs.time is not None and not self.disjoint:
+            raise UserError("edge_label_time needs the times of nodes or edges: pass time_attr")
+        if inputs.time is None and neg_sampling is not None and times:
+            raise UserError("neg_sampling with time_attr needs edge_label_time")
         node_time = (dict(times) if self.is_hetero else times[ONE_NODE_TYPE]) if times else None
         if type(neg_sampling) is NegativeSampling and node_time is not None and inputs.time is not None:
             neg_sampling = TemporalNegatives.of_batch(self.graph, inputs, neg_sampling, self._generator)
@@ -194,6 +200,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         rule = DrawRule(self.replace, self.temporal_strategy == "last", self.threads)
         fanouts, num_hops = self.fanouts(), self.num_neighbors.num_hops
         starts = {name: _numbers(nodes) for name, nodes in seeds.items()}
+        self.check_draws({name: len(nodes) for name, nodes in starts.items()})
         induced = self.subgraph_type == SubgraphType.induced
         if not (self.is_hetero or self.disjoint or induced) and num_hops and _distinct(starts[ONE_NODE_TYPE]):
             relation = self.graph.relations[ONE_EDGE_TYPE]
@@ -217,25 +224,28 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             for name in self.graph.relations
         }
 
-    def check_draws(self, seeds: Mapping[str, int]) -> None:
+    def check_draws(self, seeds: Mapping[str, int], num_batches: int = 1) -> None:
         """Raises `UserError` if draws with replacement may need too much memory.
 
         Without replacement, degrees bound the draws.
 
         Args:
             seeds: Largest number of seeds of a batch, by type.
+            num_batches: Batches that are drawn at the same time.
         """
-        fanouts, frontier, total = self.fanouts() if self.replace else {}, dict(seeds), 0
+        if not self.replace:
+            return
+        fanouts, frontier, total = self.fanouts(), dict(seeds), 0
+        num_trees = sum(seeds.values()) if self.disjoint else 1
         for hop in range(self.num_neighbors.num_hops):
             reached = dict.fromkeys(self.graph.num_nodes, 0)
             for name, values in fanouts.items():
                 relation = self.graph.relations[name]
                 reached[relation.source] += frontier.get(relation.destination, 0) * max(values[hop], 0)
             total += sum(reached.values())
-            limits = reached if self.disjoint else self.graph.num_nodes
-            frontier = {name: min(count, limits[name]) for name, count in reached.items()}
-        key = f"num_neighbors={shown(self.num_neighbors.values)} with replacement, for batch_size={max(seeds.values())}"
-        check_memory(key, total * _EDGE_BYTES)
+            frontier = {name: min(count, num_trees * self.graph.num_nodes[name]) for name, count in reached.items()}
+        key = f"num_neighbors={shown(self.num_neighbors.values)} with replacement, for {max(seeds.values(), default=0)} seeds"
+        check_memory(key, num_batches * total * _EDGE_BYTES)
 
     def _local_ids(self, seeds: Mapping[str, Ids]) -> dict[str, LocalIds]:
         """Numbers the seeds. Trees are counted over all types, in order of `seeds`."""
@@ -300,7 +310,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
 
 def _numbers(nodes: Tensor) -> Ids:
-    return np.ascontiguousarray(nodes.cpu().numpy(), dtype=np.int64)
+    return int64s("seeds", nodes)
 
 
 def _distinct(seeds: Ids) -> bool:

@@ -15,6 +15,7 @@ _JOINED = Path("/proc/self/cgroup")  # lines "number:controllers:/path", one per
 _GROUPS = Path("/sys/fs/cgroup")
 _ADDRESSES = Path("/proc/self/statm")  # pages of this process's address space
 _LIMIT = ("memory.max", "memory.limit_in_bytes")  # by cgroup version
+_SMALL = 2**27  # bytes that are always available, since reading what is takes a millisecond
 _USED = ("memory.current", "memory.usage_in_bytes")
 
 
@@ -47,6 +48,8 @@ def available_memory() -> float:
 
 def check_memory(what: str, num_bytes: float) -> None:
     """Raises `UserError` if `what`, a key and its value, needs too much memory."""
+    if num_bytes < _SMALL:
+        return
     available = available_memory()
     if num_bytes > available:
         raise UserError(f"{what} needs {num_bytes / 1e9:.3g} GB of memory, but {available / 1e9:.3g} GB are available")

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import sys
 import threading
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -51,7 +52,7 @@ def check_npy(file: IO[bytes], size: int, name: str) -> tuple[tuple[int, ...], b
     """
     try:
         shape, by_column, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
-    except (ValueError, TypeError, KeyError, SyntaxError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, SyntaxError, OverflowError, tokenize.TokenError) as error:
         raise UserError(f"{name} is not a .npy array: {error}") from error
     if dtype.hasobject:
         raise UserError(f"{name} holds Python objects, which only pickle could read")

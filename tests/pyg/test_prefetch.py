@@ -229,7 +229,7 @@ def test_errors_of_threads_are_raised_in_order() -> None:
     data.x = data.x[:50]
     iterator = iter(loader)
     assert next(iterator).n_id[0] == 1
-    with pytest.raises(ValueError, match="57.* out of range"):
+    with pytest.raises(ValueError, match=r"57.* out of range"):
         next(iterator)
     assert next(iterator).n_id[0] == 2
 

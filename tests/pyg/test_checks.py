@@ -1,0 +1,215 @@
+"""What is no graph, time, weight, seed or fanout is refused by name and position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NegativeSampling
+from torch_geometric.testing import MyFeatureStore, MyGraphStore
+
+from gnnkit.errors import UserError
+from gnnkit.pyg import ClusterData, LinkNeighborLoader, NeighborLoader, SubgraphSampler
+from tests.pyg.graphs import NUM_EDGES, NUM_NODES, heterogeneous, homogeneous
+
+LOADERS: list[Callable[[Any], Any]] = [
+    lambda data: NeighborLoader(data, [2], "paper" if isinstance(data, HeteroData) else None),
+    lambda data: LinkNeighborLoader(
+        data,
+        [2],
+        ("author", "writes", "paper") if isinstance(data, HeteroData) else torch.zeros(2, 1, dtype=torch.long),
+    ),
+    lambda data: SubgraphSampler(data, [2]),
+    lambda data: SubgraphSampler(data, [2], sample_direction="backward"),
+]
+
+
+@pytest.mark.parametrize("number", [NUM_NODES, 2**31, 2**62, -1, -(2**33)])
+@pytest.mark.parametrize("end", [0, 1])
+@pytest.mark.parametrize("make", [*LOADERS, lambda data: ClusterData(data, 2, log=False)])
+def test_an_edge_to_no_node_is_refused_by_its_position(make: Callable[[Any], Any], end: int, number: int) -> None:
+    data = homogeneous()
+    data.edge_index[end, 7] = number
+    with pytest.raises(UserError, match=rf"^edge_index\[{end}, 7\] = {number} is out of range for 60 nodes$"):
+        make(data)
+
+
+@pytest.mark.parametrize("make", LOADERS)
+def test_an_edge_to_no_node_of_a_type_is_refused_by_its_type(make: Callable[[Any], Any]) -> None:
+    data = heterogeneous()
+    data["author", "writes", "paper"].edge_index[1, 3] = 50
+    message = (
+        r"data\['author', 'writes', 'paper'\].edge_index\[1, 3\] = 50 is out of range for 50 nodes of type 'paper'"
+    )
+    with pytest.raises(UserError, match=message):
+        make(data)
+
+
+@pytest.mark.parametrize(
+    ("layout", "spoiled"), [("coo", 0), ("coo", 1), ("csc", 0), ("csc", 1), ("csr", 0), ("csr", 1)]
+)
+def test_edges_of_a_store_are_checked_in_their_layout(layout: str, spoiled: int) -> None:
+    features, graph = MyFeatureStore(), MyGraphStore()
+    features.put_tensor(torch.zeros(4, 1), group_name="a", attr_name="x", index=None)
+    ids, pointers = torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2, 3, 4])
+    pair = {"coo": [ids, ids.clone()], "csc": [ids, pointers], "csr": [pointers, ids]}[layout]
+    pair[spoiled][2] = 2**40
+    graph.put_edge_index(tuple(pair), edge_type=("a", "to", "a"), layout=layout, size=(4, 4))
+    with pytest.raises(UserError, match=str(2**40)):
+        SubgraphSampler((features, graph), [2])
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_edges_that_are_said_to_be_sorted_are(backward: bool) -> None:
+    data = Data(num_nodes=4, edge_index=torch.tensor([[0, 1, 2, 0], [0, 2, 1, 3]]))
+    place = r"edge_index\[0, 3\] = 0 follows 2" if backward else r"edge_index\[1, 2\] = 1 follows 2"
+    with pytest.raises(UserError, match=f"is_sorted=True: {place}"):
+        SubgraphSampler(data, [1], is_sorted=True, sample_direction="backward" if backward else "forward")
+
+
+TIMES = [
+    (torch.full((NUM_NODES,), 1_700_000_070.0), r"\[0\] = 1700000128 is not a whole number below 16777216"),
+    (torch.full((NUM_NODES,), float("nan")), r"\[0\] = nan is not a whole number"),
+    (torch.full((NUM_NODES,), float("inf"), dtype=torch.float64), r"\[0\] = inf is not a whole number"),
+    (torch.full((NUM_NODES,), 0.5, dtype=torch.float64), r"\[0\] = 0.5 is not a whole number"),
+    (torch.full((NUM_NODES,), 2.0**53, dtype=torch.float64), r"\[0\] = 9007199254740992 is not a whole number below"),
+    (torch.full((NUM_NODES,), 300.0, dtype=torch.bfloat16), r"\[0\] = 300 is not a whole number below 256"),
+    (torch.full((NUM_NODES,), np.iinfo(np.int64).min), r"\[0\] is NaT"),
+]
+
+
+@pytest.mark.parametrize(("times", "message"), TIMES, ids=lambda value: str(value)[:12])
+def test_times_are_whole_numbers_that_their_type_holds_exactly(times: torch.Tensor, message: str) -> None:
+    data = homogeneous()
+    with pytest.raises(UserError, match=f"input_time{message}"):
+        NeighborLoader(data, [2], None, times, time_attr="time")
+    data.time = times
+    with pytest.raises(UserError, match=f"time{message}"):
+        NeighborLoader(data, [2], time_attr="time")
+    data = homogeneous()
+    data.edge_time = times.repeat(10)[:NUM_EDGES]
+    with pytest.raises(UserError, match=f"edge_time{message}"):
+        NeighborLoader(data, [2], None, data.time, time_attr="edge_time")
+    pairs = data.edge_index[:, :NUM_NODES]
+    with pytest.raises(UserError, match=f"edge_label_time{message}"):
+        LinkNeighborLoader(homogeneous(), [2], pairs, edge_label_time=times, time_attr="time")
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.float64, torch.float16])
+def test_whole_times_draw_as_integers_do(dtype: torch.dtype) -> None:
+    def drawn(times: torch.Tensor) -> list[list[int]]:
+        torch.manual_seed(0)
+        data = homogeneous()
+        data.time = data.time.to(times.dtype)
+        return [batch.n_id.tolist() for batch in NeighborLoader(data, [3], None, times, time_attr="time", batch_size=9)]
+
+    times = homogeneous().time
+    assert drawn(times) == drawn(times.to(dtype))
+
+
+WEIGHTS = [(5, float("nan"), r"w\[5\] = nan is not finite"), (3, -1.0, r"w\[3\] = -1.0 must be at least 0")]
+WEIGHTS += [(2, 1e39, r"w\[2\] = 1e\+39 is too large for float32")]
+
+
+@pytest.mark.parametrize(("place", "value", "message"), WEIGHTS)
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"is_sorted": True}], ids=str)
+def test_a_weight_is_refused_by_its_position(options: dict[str, Any], place: int, value: float, message: str) -> None:
+    data = homogeneous()
+    data.edge_index = data.edge_index[:, data.edge_index[1].argsort()]
+    data.w = torch.ones(NUM_EDGES, dtype=torch.float64)
+    data.w[place] = value
+    with pytest.raises(UserError, match=message):
+        NeighborLoader(data, [3], weight_attr="w", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_neighbors": [2.5]}, r"num_neighbors\[0\]=2.5 must be a whole number"),
+        ({"num_neighbors": "10"}, "num_neighbors=10 must be a list of whole numbers"),
+        ({"num_neighbors": [True]}, r"num_neighbors\[0\]=True must be a whole number"),
+        ({"num_neighbors": [1] * 1001}, "num_neighbors has 1001 hops, expected at most 1000"),
+        ({"num_neighbors": [10**9, 3], "replace": True}, r"num_neighbors\[0\]=1000000000 exceeds 1048576 with replac"),
+        ({"num_neighbors": [2**20] * 4, "replace": True, "disjoint": True}, "with replacement, for 1 seeds needs"),
+        ({"weight_attr": "colour"}, "weight_attr='colour' is not an attribute of the edges"),
+        ({"input_nodes": torch.tensor([1, 60])}, r"input_nodes\[1\] = 60 is out of range for 60 nodes"),
+        ({"input_nodes": torch.ones(59, dtype=torch.bool)}, r"the mask has shape \[59\], expected \[60\]"),
+        ({"input_nodes": torch.tensor([0.5])}, "input_nodes has dtype float32, expected integers"),
+        ({"input_time": torch.arange(3), "time_attr": "time"}, "input_time has 3 entries, expected 60"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_arguments_are_refused_at_construction(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        NeighborLoader(homogeneous(), **{"num_neighbors": [2], **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"edge_label_index": torch.tensor([[0], [60]])},
+            r"edge_label_index\[1, 0\] = 60 is out of range for 60 nodes",
+        ),
+        ({"edge_label_index": torch.tensor([0, 1])}, "edge_label_index"),
+        ({"edge_label": torch.zeros(3)}, "edge_label has 3 entries, expected 400"),
+        ({"neg_sampling_ratio": float("nan")}, "neg_sampling_ratio=nan"),
+        ({"neg_sampling_ratio": 1e12}, r"neg_sampling: amount=1e\+12 for 1 edges needs"),
+        ({"neg_sampling": 5}, "neg_sampling=5"),
+        (
+            {"neg_sampling": NegativeSampling("binary", 1, -torch.ones(60))},
+            r"src_weight\[0\] = -1.0 must be at least 0",
+        ),
+        ({"neg_sampling": NegativeSampling("binary", 1, torch.zeros(60))}, "src_weight is 0 for all nodes"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_arguments_of_links_are_refused_at_construction(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        LinkNeighborLoader(homogeneous(), [2], threads=0, **options)
+
+
+def items(num_early: int) -> HeteroData:
+    """Five users, and 100 items of which some exist at time 10."""
+    data = HeteroData()
+    data["u"].x, data["i"].x = torch.zeros(5, 1), torch.zeros(100, 1)
+    data["u"].time = torch.zeros(5, dtype=torch.long)
+    data["i"].time = torch.tensor([0] * num_early + [1000] * (100 - num_early))
+    data["u", "buys", "i"].edge_index = torch.stack([torch.arange(5), torch.zeros(5, dtype=torch.long)])
+    return data
+
+
+@pytest.mark.parametrize(
+    "rule", ["binary", NegativeSampling("triplet", 3), NegativeSampling("binary", 2.5, None, torch.ones(100))]
+)
+@pytest.mark.parametrize("threads", [0, 2])
+def test_negatives_at_a_time_exist_then_and_are_no_edges(rule: Any, threads: int) -> None:
+    def loader(num_early: int) -> Any:
+        data = items(num_early)
+        edge_type = ("u", "buys", "i")
+        times = torch.full((5,), 10)
+        return LinkNeighborLoader(
+            data, [2], (edge_type, data[edge_type].edge_index), edge_label_time=times, time_attr="time",
+            neg_sampling=rule, batch_size=5, threads=threads,
+        )  # fmt: skip
+
+    with pytest.raises(UserError, match=r"neg_sampling: none of 100 pairs.* that exist at time 10 is negative"):
+        next(iter(loader(1)))
+    for _ in range(5):
+        batch = next(iter(loader(3)))
+        if rule == "binary" or rule.is_binary():
+            pairs = batch["u", "buys", "i"].edge_label_index[1, 5:]
+        else:
+            pairs = batch["i"].dst_neg_index.flatten()
+        assert set(batch["i"].n_id[pairs].tolist()) <= {1, 2}
+
+
+def test_an_index_of_a_loader_is_one_of_its_seeds() -> None:
+    loader = NeighborLoader(homogeneous(), [2], torch.arange(5))
+    assert loader([-1, 0]).batch_size == 2
+    with pytest.raises(UserError, match="index=5 is out of range for 5 seeds"):
+        loader([0, 5])
