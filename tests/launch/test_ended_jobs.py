@@ -24,7 +24,7 @@ TRAIN = (*DATA, "strategy=vertex_centric", "workers=2", "trainer.max_epochs=1000
 JOBS = {
     "train": (TRAIN, "epoch 1/"),
     "train on threads": ((*TRAIN, "comm=threads"), "epoch 1/"),
-    "compare": (("job=compare", *TRAIN[:-1], "compare.ways=[vertex_centric]", "output=run"), "vertex_centric"),
+    "compare": (("job=compare", *TRAIN[:-3], *TRAIN[-2:], "compare.ways=[vertex_centric]"), "vertex_centric"),
     "sweep": (("-m", *TRAIN[:-1], "seed=1,2", "hydra.sweep.dir=run"), "seed=1"),
     "init": (("job=init", "dataset=edges", "dataset.root=data", "init.minutes=1", "output=new"), "[1 of"),
     "import": (("job=import", "dataset=edges", "dataset.root=data", "workers=1", "output=run"), "job=import"),
@@ -110,7 +110,9 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(tmp_path: Path) -> No
     shown = b""
     while b"training 1000000 epochs" not in shown:
         shown += os.read(terminal, 1000)
-    time.sleep(0.5)
+    steps, deadline = tmp_path / "run" / "workers.jsonl", time.monotonic() + SECONDS
+    while not (steps.exists() and steps.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.05)
     os.close(terminal)
     deadline = time.monotonic() + SECONDS
     while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
