@@ -118,8 +118,11 @@ def read_figures(folder: Path, wire_bytes: int | None) -> Figures:
         wire_bytes: Bytes that the busiest host sent in the whole run. None: unknown.
     """
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    states = [json.loads(line) for line in (folder / "workers.jsonl").read_text(encoding="utf-8").splitlines()]
-    reached = scheme_table.training_seconds(states)
+    states, epochs = (
+        [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+        for name in ("workers.jsonl", "epochs.jsonl")
+    )
+    reached = scheme_table.training_seconds(epochs)
     with (folder / "csv/metrics.csv").open(encoding="utf-8") as lines:
         validated = [(line["epoch"], line.get("val_accuracy")) for line in DictReader(lines)]
     return Figures(

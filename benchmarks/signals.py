@@ -1,4 +1,4 @@
-"""Sends SIGINT or SIGTERM to a job at a random moment, and looks at how the job ends.
+"""Sends SIGINT, SIGTERM or SIGHUP to a job at a random moment, and looks at how the job ends.
 
     uv run python benchmarks/signals.py --signals 300
 
@@ -6,7 +6,7 @@ Jobs, signals, and whether the process alone or its group gets the signal take t
 Every sixth job is a fresh `python -m gnnkit`, which imports everything. The others are
 forked from this process, so that most of their time is work.
 
-A signal is answered if the exit code is 130 or 143, or if Python died of the signal
+A signal is answered if the exit code is 130, 143 or 129, or if Python died of the signal
 before the first line of gnnkit. It is swallowed if the job goes on to its usual end. An
 orphan is a process of the job that is left a second after the job.
 """
@@ -190,7 +190,7 @@ def main() -> None:
             if (name, fresh) not in lives:
                 lives[name, fresh] = lifetime(jobs[name], fresh=fresh)
                 print(f"     {name}, fresh={fresh}: {lives[name, fresh]:.1f} s", flush=True)
-            number = (signal.SIGINT, signal.SIGTERM)[turn // len(jobs) % 2]
+            number = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[turn // len(jobs) % 3]
             group = bool(turn // len(jobs) // 2 % 2)
             delay = draw.uniform(0, lives[name, fresh])
             outcome = attempt(name, jobs[name], number, delay, group=group, fresh=fresh)
@@ -212,7 +212,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
     seconds = sorted(outcome.seconds for outcome in outcomes)
     faults = Counter(fault for outcome in outcomes for fault in outcome.faults)
     jobs = Counter(outcome.job for outcome in outcomes)
-    print(f"answered with 130 or 143   {sum(not outcome.faults for outcome in outcomes)} of {len(outcomes)}")
+    print(f"answered by the exit code  {sum(not outcome.faults for outcome in outcomes)} of {len(outcomes)}")
     print(f"exit codes                 {dict(Counter(outcome.code for outcome in outcomes))}")
     print(f"faults                     {dict(faults) or 'none'}")
     print(f"seconds to the end         median {statistics.median(seconds):.2f}, largest {seconds[-1]:.2f}")

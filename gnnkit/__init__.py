@@ -226,17 +226,20 @@ def serve(
     graph: Graph | Any = None,
     *,
     model: nn.Module | Callable[[int, int], nn.Module] | None = None,
+    hosts: Sequence[str] = (),
 ) -> FastAPI:
     """Returns a web application that serves a run's predictions.
 
-    `job=predict` computes them once, so answers are equal to its tables. An ASGI server
-    such as uvicorn runs the application. Raises `UserError` as `predict` does, and if
-    FastAPI is not installed.
+    `job=predict` computes them once, so answers are equal to its tables. The model and
+    the graph are read at the start. An ASGI server such as uvicorn runs the
+    application. Raises `UserError` as `predict` does, and if FastAPI is not installed.
 
     Args:
         run: The run folder of the training.
         graph: A `Graph`, or PyG's `Data`. Default: the training run's dataset.
         model: As for `load`, if the model was passed from Python in training.
+        hosts: Further names under which requests may reach the server, such as a
+            proxy's. Others than this machine's are refused.
     """
     try:
         from gnnkit.jobs.serve import application
@@ -245,18 +248,19 @@ def serve(
     from tempfile import TemporaryDirectory
 
     from gnnkit.graph import Graph
-    from gnnkit.jobs.served import ServedRun, read_settings, written_by
+    from gnnkit.jobs.served import ServedFiles, ServedRun, read_settings, written_by
     from gnnkit.utils.ranges import local_path
 
     folder, graph = local_path("checkpoint", run), None if graph is None else Graph.of(graph)
     passed = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
     settings = read_settings(folder, passed)
+    files = ServedFiles.of(settings, passed=graph is not None)
     with TemporaryDirectory(prefix="gnnkit-serve-") as scratch:
         written, target = written_by(settings), Path(scratch) / "tables"
         tables = predict(
             folder, graph, model=model, folder=target, write=written, write_format="parquet", report=False
         ).folder
-        return application(ServedRun(settings, tables, graph, model))
+        return application(ServedRun(settings, tables, files, graph, model), hosts)
 
 
 def _texts(overrides: Sequence[str]) -> Sequence[str]:

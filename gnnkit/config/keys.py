@@ -11,6 +11,7 @@ from typing import Any
 
 from gnnkit.plugins import KINDS, SEVERAL, conf_folders, parts
 from gnnkit.utils.documents import parse_yaml
+from gnnkit.utils.ranges import printable
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>[^#\s].*?))??(?: +# *(?P<comment>.*))?")
 _NOT_KEYS = ("name", "defaults")
@@ -92,12 +93,18 @@ def _annotated(node: Mapping[str, Any], comments: Mapping[str, str], prefix: str
 
 
 def plain(value: Any) -> str:
-    """Formats a value as one line of YAML. Multi-line text is quoted, as in JSON."""
+    """Formats a value as one line of YAML. Unprintable text is quoted, as in JSON."""
     import yaml
 
-    style = '"' if isinstance(value, str) and len(value.splitlines()) > 1 else None
-    text: str = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=2**31, allow_unicode=True)
-    return text.removesuffix("...\n").strip()
+    class Quoting(yaml.SafeDumper):
+        """Quotes text with escapes if it has unprintable characters."""
+
+    def represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+    Quoting.add_representer(str, represent)
+    text: str = yaml.dump(value, Dumper=Quoting, default_flow_style=True, width=2**31, allow_unicode=True)
+    return printable(text.removesuffix("...\n").strip())
 
 
 def _comments(composed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

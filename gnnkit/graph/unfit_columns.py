@@ -75,7 +75,12 @@ def ignore_key(names: Sequence[str]) -> str:
     """Returns `dataset.ignore=[...]` as one argument of a shell command."""
     distinct = dict.fromkeys(names)
     key = f"dataset.ignore=[{','.join(map(_quote, distinct))}]"
-    return key if all(map(_PLAIN.fullmatch, distinct)) else "'" + key.replace("'", "'\\''") + "'"
+    if all(map(_PLAIN.fullmatch, distinct)):
+        return key
+    if key.isprintable():
+        return "'" + key.replace("'", "'\\''") + "'"
+    escaped = (c if c.isprintable() and c not in "\\'" else f"\\U{ord(c):08x}" for c in key)
+    return f"$'{''.join(escaped)}'"  # of bash and zsh
 
 
 def join_reasons(unfit: Sequence[tuple[str, str]]) -> str:
@@ -105,4 +110,9 @@ def describe_many(name: str, num_values: int, num_nodes: int) -> str:
 
 def _quote(name: str) -> str:
     """Quotes a name for Hydra unless it is a plain word."""
-    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '\\"') + '"'
+    return name if _PLAIN.fullmatch(name) else '"' + re.sub(r'(\\*)("|\Z)', _double, name) + '"'
+
+
+def _double(end: re.Match[str]) -> str:
+    """Escapes the backslashes before a quote, and the quote."""
+    return 2 * end[1] + (end[2] and '\\"')

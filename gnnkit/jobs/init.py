@@ -5,6 +5,7 @@ Each key is chosen by the graph's properties, with the reason as a comment.
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,7 +79,7 @@ def init(order: Order) -> Result:
     choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings)))
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
     script = _write(folder, choices, tested, command)
-    lines = [f"{choice.key}={keys.plain(choice.value)}  # {choice.why}" for choice in choices if choice.why]
+    lines = [f"{choice.key}={keys.plain(choice.value)}  # {one_line(choice.why)}" for choice in choices if choice.why]
     ways = [f"train by the command   {command}", f"train your own model   python {shlex.quote(str(script))}"]
     figures: dict[str, Any] = {choice.key: choice.value for choice in choices}
     if tested is not None and (best := tested.best) is not None:
@@ -457,7 +458,7 @@ def _trainer(graph: Graph, task: str) -> Iterator[KeyChoice]:
 def _as_yaml(choices: list[KeyChoice], tested: Trials | None, command: str) -> str:
     """Formats the choices as an experiment with comments."""
     lines = ["# @package _global_", f"# Written by job=init. Train with {command}"]
-    lines += [f"# {line}" for line in ([] if tested is None else tested.lines())]
+    lines += [f"# {one_line(line)}" for line in ([] if tested is None else tested.lines())]
     lines += ["defaults:"]
     named, known = [choice for choice in choices if choice.key in _GROUPS], _with_default()
     for choice in sorted(named, key=lambda choice: choice.key in known):  # Hydra requires overrides last
@@ -470,7 +471,7 @@ def _as_yaml(choices: list[KeyChoice], tested: Trials | None, command: str) -> s
             if nested and choice is entries[0]:
                 lines.append(f"{section}:")
             key = choice.key.rpartition(".")[2]
-            lines.append(_commented(f"{'  ' * nested}{key}: {keys.plain(choice.value)}", choice.why))
+            lines.append(_commented(f"{'  ' * nested}{key}: {keys.plain(_escaped(choice.value))}", choice.why))
     return "\n".join(lines) + "\n"
 
 
@@ -490,7 +491,14 @@ def _sections(choices: list[KeyChoice]) -> dict[str, list[KeyChoice]]:
 
 
 def _commented(line: str, why: str) -> str:
-    return f"{line}  # {why}" if why else line
+    return f"{line}  # {one_line(why)}" if why else line
+
+
+def _escaped(value: Any) -> Any:
+    """Escapes interpolations, because names in the data are text."""
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 _SCRIPT = '''\

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids
 from gnnkit.graph.missing import MISSING
+from gnnkit.launch.phases import warn
 from gnnkit.prepare.columns import NumericTable, TrainedColumns
 from gnnkit.utils.checks import FLOAT32_MAX
 from gnnkit.utils.ranges import shown
@@ -121,7 +121,7 @@ class NewColumns:
             line = f"{item}: {shown(name)} does not occur in the training data"
             if self.only_known:
                 raise UserError(f"{line}, which features.text=known requires")
-            print(f"gnnkit: warning: {line}: all columns of {text} are 0", file=sys.stderr)
+            warn(f"{line}: all columns of {text} are 0")
         return name
 
     def _check_numbers(self, item: str, cells: Mapping[str, FeatureCell]) -> None:

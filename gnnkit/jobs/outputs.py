@@ -18,6 +18,7 @@ from gnnkit.jobs import weights
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.recommendations import write_top, write_vectors
 from gnnkit.jobs.row_files import node_ids, write_columns, write_rows, write_table
+from gnnkit.launch.phases import warn
 from gnnkit.leader.channel import LEADER
 from gnnkit.result.folder import CLASSES
 from gnnkit.strategy import Worker
@@ -100,7 +101,7 @@ def _measure(task: Task, logits: Tensor, worker: Worker, *, chance: bool) -> Sco
     """
     measured = task.measure(logits, worker)
     for line in task.doubts(measured) if worker.comm.rank == LEADER else ():
-        print(f"gnnkit: warning: {line}", file=sys.stderr)
+        warn(line)
     scores = Scores(measured, task.details(logits, worker))
     return replace(scores, chance=task.chance(logits, worker)) if chance else scores
 

@@ -13,6 +13,7 @@ from gnnkit.result.folder import TOP, VECTORS
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.task.evaluation import by_node
+from gnnkit.utils.ranges import file_name
 from gnnkit.utils.storage import save_array
 
 
@@ -56,7 +57,7 @@ def write_vectors(job: RankJob, outputs: Tensor, worker: Worker) -> None:
     ids = node_ids(job.folder, worker.shard.num_nodes)
     folder.mkdir(exist_ok=True)
     for name, _ in (("", len(ids)),) if schema is None else schema.node_types:
-        nodes, file = slice(None) if schema is None else schema.nodes(name), name.replace("/", "_") or "node"
+        nodes, file = slice(None) if schema is None else schema.nodes(name), file_name(name) or "node"
         write_rows(folder / f"{file}.npy", joined[nodes])
         save_array(folder / f"{file}_ids.npy", ids[nodes])
 

@@ -2,40 +2,77 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
-from collections.abc import Sequence
-from typing import Annotated
+import math
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Self, TypeVar
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictInt, StrictStr, Tag
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictInt,
+    StrictStr,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gnnkit.errors import UserError
-from gnnkit.jobs.new_nodes import NewEdge, NewNode
+from gnnkit.jobs.new_nodes import FeatureCell, NewEdge, NewNode
 from gnnkit.jobs.served import ServedRun
 from gnnkit.utils.documents import Json
+from gnnkit.utils.ranges import one_line, shown
 
 MAX_IDS, MAX_NEW, MAX_EDGES = 10_000, 1_000, 100_000  # of a request
 MAX_BYTES = 16 * 2**20  # of a request's body
 MAX_LINES = 3  # listed errors of an invalid request
 
+
+def _check_cells(cells: dict[str, FeatureCell]) -> dict[str, FeatureCell]:
+    """Raises at the first cell, because pydantic would create an error for each."""
+    for name, value in cells.items():
+        if isinstance(value, bool) or not isinstance(value, float | int | str | None):
+            raise ValueError(f"{shown(name)} should be a number, text or null")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{shown(name)} should be a finite number")
+    return cells
+
+
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Features = list[Number | StrictStr | None] | dict[str, Number | StrictStr | None]
+_Cells = Annotated[list[Number | StrictStr | None], Field(fail_fast=True), Tag("list")]
+_NamedCells = Annotated[dict[str, object], AfterValidator(_check_cells), Tag("dict")]
+Features = Annotated[_Cells | _NamedCells, Discriminator(lambda value: "dict" if isinstance(value, dict) else "list")]
 Name = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
-NodeId = StrictInt | Name
-_STEPS = ("int", "float", "str", "constrained-str", "pair", "values")  # types in the places of pydantic's errors
+NodeId = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | Name
+# Types in the places of pydantic's errors.
+_STEPS = ("int", "constrained-int", "float", "str", "constrained-str", "pair", "values", "list", "dict")
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")  # "forbid" would create an error for each
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        for name in self.model_extra or ():
+            raise ValueError(f"Extra inputs are not permitted: {shown(name)}")
+        return self
 
 
 class KnownNodes(_Body):
     """Nodes in the graph."""
 
-    ids: Annotated[list[NodeId], Field(min_length=1, max_length=MAX_IDS)]
+    ids: Annotated[list[NodeId], Field(min_length=1, max_length=MAX_IDS, fail_fast=True)]
 
 
 class Node(_Body):
@@ -67,53 +104,78 @@ _WHICH = Discriminator(
 class NewNodes(_Body):
     """New nodes and their edges."""
 
-    nodes: Annotated[list[Node], Field(min_length=1, max_length=MAX_NEW)]
-    edges: Annotated[list[Annotated[_EdgeForms, _WHICH]], Field(max_length=MAX_EDGES)] = []
+    nodes: Annotated[list[Node], Field(min_length=1, max_length=MAX_NEW, fail_fast=True)]
+    edges: Annotated[list[Annotated[_EdgeForms, _WHICH]], Field(max_length=MAX_EDGES, fail_fast=True)] = []
 
 
-def application(run: ServedRun) -> FastAPI:
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def application(run: ServedRun, hosts: Sequence[str] = ()) -> FastAPI:
     """Returns an application with the routes `/health`, `/predict` and `/predict_new`.
 
-    Requests are bounded, and errors are 4xx answers with a `detail`.
+    Requests are bounded, and errors are 4xx answers with a `detail`. Bodies are read in
+    threads, one at a time, so that `/health` never waits for one.
+
+    Args:
+        run: What is served.
+        hosts: Further names in the header `Host`, in addition to this machine's names.
     """
     app = FastAPI(title="gnnkit", docs_url=None, redoc_url=None)  # both pages load scripts from the network
     app.add_middleware(_BoundedBody)
+    app.add_middleware(_KnownHosts, hosts=frozenset(map(str.lower, (*hosts, "localhost", socket.gethostname()))))
+    reading = threading.Lock()
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        """Leaves out the values, which may be large, or have no form in JSON."""
-        lines: dict[str, list[str]] = {}
-        for one in error.errors():
-            lines.setdefault(_place(one["loc"]), []).append(one["msg"])
-        detail = "; ".join(f"{place}: {' or '.join(texts)}" for place, texts in [*lines.items()][:MAX_LINES])
-        return JSONResponse({"detail": detail}, 422)
+    def answer(form: type[Body], content: bytes, compute: Callable[[Body], list[Json]]) -> Json:
+        if why := run.changed():
+            raise HTTPException(409, f"{why}: restart the server")
+        try:
+            with reading:
+                body = form.model_validate_json(content)
+            return {"predictions": compute(body)}
+        except ValidationError as error:
+            raise HTTPException(422, _describe(error)) from None
+        except KeyError as error:
+            raise HTTPException(404, f"ids: no node has the id {error}") from None
+        except UserError as error:
+            raise HTTPException(422, one_line(error)) from error
+
+    def predict_new(body: NewNodes) -> list[Json]:
+        nodes = [NewNode(**dict(node)) for node in body.nodes]
+        edges = [NewEdge(**dict(edge)) if isinstance(edge, Edge) else NewEdge(*edge) for edge in body.edges]
+        return run.predict_new(nodes, edges)
+
+    def add_route(path: str, form: type[Body], compute: Callable[[Body], list[Json]]) -> None:
+        async def route(request: Request) -> JSONResponse:
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":  # which pages of other sites cannot send
+                raise HTTPException(422, "body: the content-type must be application/json")
+            return JSONResponse(await run_in_threadpool(answer, form, await request.body(), compute))
+
+        schema = {"application/json": {"schema": form.model_json_schema()}}
+        extra = {"requestBody": {"content": schema, "required": True}}
+        app.post(path, openapi_extra=extra, response_model=None)(route)
 
     @app.get("/health")
-    def health() -> Json:
-        return {"nodes": run.num_nodes}
+    async def health() -> Json:
+        return run.identity
 
-    @app.post("/predict")
-    def predict(request: KnownNodes) -> Json:
-        try:
-            return {"predictions": run.predict(request.ids)}
-        except KeyError as error:
-            raise HTTPException(404, f"ids: no node has the id {error}") from error
-
-    @app.post("/predict_new")
-    def predict_new(request: NewNodes) -> Json:
-        nodes = [NewNode(**dict(node)) for node in request.nodes]
-        edges = [NewEdge(**dict(edge)) if isinstance(edge, Edge) else NewEdge(*edge) for edge in request.edges]
-        try:
-            return {"predictions": run.predict_new(nodes, edges)}
-        except UserError as error:
-            raise HTTPException(422, str(error)) from error
-
+    add_route("/predict", KnownNodes, lambda body: run.predict(body.ids))
+    add_route("/predict_new", NewNodes, predict_new)
     return app
+
+
+def _describe(error: ValidationError) -> str:
+    """Lists errors by place, without the values, which may be large."""
+    lines: dict[str, list[str]] = {}
+    for details in error.errors(include_url=False, include_input=False, include_context=False):
+        lines.setdefault(_place(details["loc"]), []).append(details["msg"].removeprefix("Value error, "))
+    return one_line("; ".join(f"{place}: {' or '.join(texts)}" for place, texts in [*lines.items()][:MAX_LINES]))
 
 
 def _place(steps: Sequence[int | str]) -> str:
     """Returns where a value stands in a body, without the types that were tried."""
-    return ".".join(str(step) for step in steps[1:] if "[" not in str(step) and step not in _STEPS) or "body"
+    return ".".join(str(step) for step in steps if "[" not in str(step) and step not in _STEPS) or "body"
 
 
 class _BoundedBody:
@@ -128,9 +190,40 @@ class _BoundedBody:
         if scope["type"] == "http" and (
             b"transfer-encoding" in headers or not length.isdigit() or int(length) > MAX_BYTES
         ):
-            body = json.dumps({"detail": f"the body must have a content-length of at most {MAX_BYTES} bytes"}).encode()
-            kind = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-            await send({"type": "http.response.start", "status": 413, "headers": kind})
-            await send({"type": "http.response.body", "body": body})
+            await _refuse(send, 413, f"the body must have a content-length of at most {MAX_BYTES} bytes")
             return
         await self._app(scope, receive, send)
+
+
+class _KnownHosts:
+    """Rejects names of other machines, which a page can resolve to this one."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._knows(scope):
+            await _refuse(send, 421, "Host: a name of another machine; use gnnkit.serve(run, hosts=[NAME])")
+            return
+        await self._app(scope, receive, send)
+
+    def _knows(self, scope: Scope) -> bool:
+        """Returns whether a request names the server, or an address without a name."""
+        headers: Mapping[bytes, bytes] = dict(scope.get("headers", ()))
+        try:
+            name = (urlsplit(f"//{headers.get(b'host', b'').decode('ascii')}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        if name in self._hosts or name == str((scope.get("server") or ("",))[0]):
+            return True
+        try:
+            return bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False
+
+
+async def _refuse(send: Send, status: int, detail: str) -> None:
+    body = json.dumps({"detail": detail}).encode()
+    kind = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": kind})
+    await send({"type": "http.response.body", "body": body})

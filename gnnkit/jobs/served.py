@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 import numpy as np
@@ -23,47 +27,54 @@ from gnnkit.jobs.extensible import ExtensibleGraph, check_inputs
 from gnnkit.jobs.extension import ReadPart
 from gnnkit.jobs.models import ModelFactory
 from gnnkit.jobs.new_nodes import NewEdge, NewNode, NodeId
+from gnnkit.jobs.order import CONFIG_FILE
+from gnnkit.launch.phases import say
 from gnnkit.model.adapt import adapted
 from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.parameters import dtype_of
 from gnnkit.model.plain import on_plain
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.prepare.inputs import with_names
+from gnnkit.result.folder import CLASSES, INPUTS, LABELS
 from gnnkit.sampler import FullSampler
 from gnnkit.task import NodeTask, Task, numbered
 from gnnkit.utils.documents import Json
+from gnnkit.utils.ranges import one_line
 
 PREDICTIONS, PROBABILITIES = "predictions", "probabilities"
+_READ = (weights.FILE, CONFIG_FILE, INPUTS, LABELS, CLASSES)  # files of the run that decide its outputs
 
 
 class ServedRun:
     """Predicts for a graph's nodes by id, and for new nodes by their edges.
 
     Predictions by id are the rows that `job=predict` has written. For new nodes, the
-    model computes the rows that their outputs depend on, one call at a time.
+    model computes the rows that their outputs depend on, one call at a time. All is
+    read at the start, so that both answer by the same model and graph.
     """
 
     def __init__(
         self,
         settings: Settings,
         tables: Path,
+        files: ServedFiles,
         graph: Graph | None = None,
         model: nn.Module | ModelFactory | None = None,
     ) -> None:
-        """Reads the predictions.
+        """Reads the predictions, the model and the graph, and prints what is served.
 
         Args:
             settings: From `read_settings`.
             tables: Run folder of `job=predict write_format=parquet`, with the files of
                 `written_by`.
+            files: The run's files and its data, from before the predictions.
             graph: The graph of the predictions. None: the run's data set.
             model: As for `weights.load`.
         """
         import pyarrow.parquet
 
         assert settings.checkpoint is not None
-        self._settings, self._folder = settings, Path(settings.checkpoint)
-        self._graph, self._model, self._lock = graph, model, threading.Lock()
+        self._settings, self._folder, self._lock, self._files = settings, files.run, threading.Lock(), files
         self._names = weights.class_names(self._folder)
         columns: dict[str, list[Any]] = {}
         for name in written_by(settings):
@@ -71,15 +82,34 @@ class ServedRun:
         self._columns, self._place = columns, {node: place for place, node in enumerate(columns["id"])}
         if len(self._place) < len(columns["id"]):
             raise UserError("serve: an id occurs twice in the predictions: give nodes of all types distinct ids")
+        self._task: NodeTask = settings.task.create()
+        self._task.recall(weights.read_facts(self._folder))
+        self._trained: nn.Module = adapted(weights.trained(self._folder, model)).eval()
+        self._base: ExtensibleGraph | str  # why new nodes are refused
+        try:
+            self._base = self._read_graph(graph)
+        except UserError as error:
+            self._base = files.without_paths(one_line(error))
+        self.identity = {
+            "nodes": len(self._place),
+            "run": self._folder.name,
+            "dataset": settings.dataset.name if graph is None else "from Python",
+            "model": sha256((self._folder / weights.FILE).read_bytes()).hexdigest()[:16],
+        }
+        if why := self.changed():
+            raise UserError(f"serve: {why} while the server started: start it again")
+        say(f"serving {self._folder}: " + ", ".join(f"{name} {value}" for name, value in self.identity.items()))
 
-    @property
-    def num_nodes(self) -> int:
-        return len(self._place)
+    def changed(self) -> str:
+        """Describes a change of the run or its data since the start, or returns ""."""
+        return self._files.changed()
 
     def predict(self, ids: Sequence[NodeId]) -> list[Json]:
         """Returns a row per id. Raises `KeyError` for an unknown id."""
         places = [self._place[node] for node in ids]
-        return [{name: values[place] for name, values in self._columns.items()} for place in places]
+        rows = [{name: values[place] for name, values in self._columns.items()} for place in places]
+        _check_finite([value for row in rows for value in row.values()], np.repeat(np.array(ids, object), len(self._columns)))
+        return rows
 
     def predict_new(self, nodes: Sequence[NewNode], edges: Sequence[NewEdge]) -> list[Json]:
         """Returns a row per new node, as `job=predict` on the extended graph would.
@@ -93,6 +123,7 @@ class ServedRun:
         with self._lock, torch.no_grad(), _one_thread():
             rows = self._outputs(nodes, edges)
             ids = np.array([node.id for node in nodes], object)
+            _check_finite(torch.where(rows.isfinite(), 0.0, rows).sum(1).tolist(), ids)
             columns = dict(self._task.columns(self._task.predict(rows).numpy(), ids, self._names))
             if PROBABILITIES in written_by(self._settings):
                 titles = self._task.output_names(self._names)
@@ -108,6 +139,8 @@ class ServedRun:
         How far a module of (x, edge_index) reads is unknown, so it reads the graph.
         """
         model, base = self._trained, self._base
+        if isinstance(base, str):
+            raise UserError(base)
         hops = None if isinstance(model, EdgeIndexModel) else int(model.num_layers)  # type: ignore[arg-type]
         extension = base.extend(nodes, edges, self._place)
         part = ReadPart.of(base.graph, extension, hops)
@@ -120,26 +153,69 @@ class ServedRun:
         rows = x[torch.from_numpy(batch.input_nodes.astype(np.int64))]
         return model(rows, values.layers(batch.blocks, key=0))  # type: ignore[no-any-return]
 
-    @cached_property
-    def _trained(self) -> nn.Module:
-        model: nn.Module = adapted(weights.trained(self._folder, self._model))
-        return model.eval()
-
-    @cached_property
-    def _task(self) -> NodeTask:
-        task: NodeTask = self._settings.task.create()
-        task.recall(weights.read_facts(self._folder))
-        return task
-
-    @cached_property
-    def _base(self) -> ExtensibleGraph:
+    def _read_graph(self, graph: Graph | None) -> ExtensibleGraph:
+        """Raises `UserError` if the model or the graph has no place for new nodes."""
         check_inputs(self._settings)  # before the graph is loaded
-        graph, passed = with_names(self._settings, self._graph), self._graph is not None
-        base = ExtensibleGraph(graph, self._settings, self._trained, passed=passed)
+        passed = graph is not None
+        base = ExtensibleGraph(with_names(self._settings, graph), self._settings, self._trained, passed=passed)
         if isinstance(self._trained, HeteroModel):
             _, widths = weights.read(self._folder)
             self._trained.fit_types(base.graph.schema, widths.in_features, widths.edge_width)
         return base
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFiles:
+    """The files of a run and of its data, as they were at the start."""
+
+    run: Path
+    roots: tuple[Path, ...]  # files and folders of the data
+    stamp: Mapping[Path, tuple[int, int, int]]  # of each file: device time, size, inode
+
+    @classmethod
+    def of(cls, settings: Settings, *, passed: bool) -> ServedFiles:
+        """Looks at the files.
+
+        Args:
+            passed: Whether the graph comes from Python, and has no files.
+        """
+        run, values = Path(str(settings.checkpoint)).absolute(), {} if passed else settings.dataset.arguments
+        paths = [Path(value).absolute() for value in values.values() if isinstance(value, str) and value]
+        roots = tuple(path for path in paths if os.path.lexists(path))
+        return cls(run, roots, _stamp(run, roots))
+
+    def changed(self) -> str:
+        """Names a file that has changed since the start, or returns ""."""
+        stamp = _stamp(self.run, self.roots)
+        changes = (path for path in self.stamp | stamp if self.stamp.get(path) != stamp.get(path))
+        path = next(changes, None)
+        return "" if path is None else self.without_paths(one_line(f"{path} has changed since the server started"))
+
+    def without_paths(self, text: str) -> str:
+        """Shortens the paths of folders to their names, because others read the text."""
+        for root in sorted((self.run, *self.roots), key=lambda path: -len(str(path))):
+            text = text.replace(str(root), root.name)
+        return text
+
+
+def _stamp(run: Path, roots: Sequence[Path]) -> dict[Path, tuple[int, int, int]]:
+    """Returns what changes with a file's content: its time, size and inode."""
+    files = [run / name for name in _READ]
+    files += [path for root in roots for path in ([root, *root.rglob("*")] if root.is_dir() else [root])]
+    stamp = {}
+    for path in files:
+        with suppress(OSError):
+            facts = path.stat()
+            if not S_ISDIR(facts.st_mode):
+                stamp[path] = facts.st_mtime_ns, facts.st_size, facts.st_ino
+    return stamp
+
+
+def _check_finite(values: Sequence[Any], ids: Sequence[NodeId]) -> None:
+    """Raises `UserError` with the node whose output is NaN or infinite."""
+    for value, node in zip(values, ids, strict=True):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"nodes: {node}: the model's output is not finite: check the features and the model")
 
 
 @contextmanager

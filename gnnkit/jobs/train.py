@@ -22,7 +22,7 @@ from gnnkit.jobs.outputs import EMBEDDING, Scores, write_array, write_names, wri
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.rank_run import RankRun, measured_splits, open_run
 from gnnkit.jobs.restarts import RunRecord, marks_in
-from gnnkit.launch.phases import phase
+from gnnkit.launch.phases import phase, warn
 from gnnkit.launch.progress import progress, stepping, training
 from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.meter import SyncMeter
@@ -81,7 +81,7 @@ def _describe(run: RankRun) -> None:
     if unread := job.source.unread(job.widths(run.worker)):
         print(unread, file=sys.stderr, flush=True)
     for line in doubts:
-        print(f"gnnkit: warning: {line}", file=sys.stderr, flush=True)
+        warn(line)
     if (factors := task.facts().class_weights) is not None:
         names = job.prepared.class_names or range(len(factors))
         pairs = ", ".join(f"{name} {factor:.4g}" for name, factor in zip(names, factors, strict=False))

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -25,6 +26,7 @@ from gnnkit.jobs.order import Order
 from gnnkit.launch.group import RankError
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.inputs import filled
 from gnnkit.prepare.transform import is_table
@@ -327,7 +329,7 @@ def run(
             tried.append(last)
             score = last.remark if last.score is None else f"{figure} {last.score:.4f}"
             say(f"[{len(tried)} of {count}] {last.title}: {score} in {last.seconds:.1f} s")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # a second signal ends the process
         ended = "interrupted, the best trial so far counts"
         say(ended)
     return found()
@@ -364,7 +366,7 @@ def _try(
         return _try_boosting(settings, graph, figure, fixed, seconds, reads)
     begun = time.monotonic()
     training_keys = {key: value for key, value in tried.items() if not key.startswith("dataset.")}
-    with tempfile.TemporaryDirectory(prefix="gnnkit-trial-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gnnkit-trial-") as folder, if_forced(lambda: shutil.rmtree(folder)):
         curve_file = Path(folder) / "curve.json"
         try:
             trial_settings = _settings(settings, fixed, training_keys, seconds)

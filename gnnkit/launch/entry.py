@@ -20,7 +20,7 @@ from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.exits import as_user_error
 from gnnkit.launch.progress import Board, report_on
 from gnnkit.launch.rank_report import RankReport
-from gnnkit.launch.signals import HANDLED, ending_process
+from gnnkit.launch.signals import HANDLED, ending_process, leave_terminal
 from gnnkit.utils.redaction import redact
 
 GRACE = 1.0  # seconds from SIGTERM to the end of a process that reports no further progress
@@ -54,6 +54,7 @@ def enter(channels: Channels, parent: int, work: Work) -> None:
     """
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes, and the parent handles it
+    signal.signal(signal.SIGHUP, leave_terminal)  # reaches all processes, too
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with ending_process(GRACE):  # closes loggers and files in order
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
@@ -62,6 +63,8 @@ def enter(channels: Channels, parent: int, work: Work) -> None:
 
 def _run(channels: Channels, work: Work) -> None:
     os.environ.update(work.environment)
+    # Otherwise, torch keeps the stacks of the last 2,000 collectives, for debuggers of GPUs.
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
     _print_whole_lines()
     report_on(channels.board)
     gc.freeze()  # collecting imported modules would copy shared pages

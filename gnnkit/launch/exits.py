@@ -10,7 +10,7 @@ from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.launch import signals
-from gnnkit.utils.ranges import one_line
+from gnnkit.utils.ranges import one_line, printable
 from gnnkit.utils.redaction import redact
 
 FAILED, MENDABLE = 1, 2  # exit codes
@@ -50,9 +50,9 @@ def _print_failure(error: Exception) -> int:
         print(f"gnnkit: error: {one_line(mendable)}", file=sys.stderr)
         return MENDABLE
     if launcher is not None and isinstance(error, launcher.RankError):
-        print(f"gnnkit: error: {redact(str(error))}", file=sys.stderr)
+        print(f"gnnkit: error: {printable(redact(str(error)))}", file=sys.stderr)
     else:
-        sys.stderr.write(redact("".join(traceback.format_exception(error))))
+        sys.stderr.write(printable(redact("".join(traceback.format_exception(error)))))
     return FAILED
 
 

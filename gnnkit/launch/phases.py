@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gnnkit.launch.progress import progress
-from gnnkit.utils.ranges import one_line
+from gnnkit.utils.ranges import one_line, printable
 from gnnkit.utils.redaction import redact
 
 _begun, _silent = time.monotonic(), False
@@ -35,7 +35,7 @@ def phase(text: str) -> None:
 def say(text: str) -> None:
     """Prints to standard output. A closed pipe does not end the job."""
     try:
-        print(redact(text), flush=True)
+        print(printable(redact(text)), flush=True)
     except (OSError, ValueError):  # a closed pipe or file, a full disk
         return
 
@@ -51,4 +51,9 @@ def warnings_in_lines(name: str) -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         yield
     for warning in caught:
-        print(f"gnnkit: warning: dataset={name}: {redact(one_line(warning.message))}", file=sys.stderr)
+        warn(f"dataset={name}: {warning.message}")
+
+
+def warn(text: str) -> None:
+    """Prints a warning to standard error, on one line."""
+    print(f"gnnkit: warning: {redact(one_line(text))}", file=sys.stderr, flush=True)

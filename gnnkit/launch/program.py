@@ -89,5 +89,6 @@ def _ending(code: int) -> str:
 def answer(function: Callable[[Json], Mapping[str, Any]]) -> None:
     """Answers the request on standard input. Called by the program."""
     die_with_parent(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the leader decides
+    for number in (signal.SIGINT, signal.SIGHUP):  # both reach the whole group, and the leader decides
+        signal.signal(number, signal.SIG_IGN)
     sys.stdout.write(json.dumps(dict(function(json.load(sys.stdin)))))

@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-HANDLED = (signal.SIGINT, signal.SIGTERM)
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE = 2.0  # seconds from a signal to the next `check`, after which the process is ended
 LIMIT = 15.0  # seconds from the exception raised by `check` to the end of the process
 CLEANUP = 1.0  # seconds for the callbacks of `if_forced`
@@ -29,9 +30,8 @@ class _Deferral:
     def __init__(self) -> None:
         handlers = {number: signal.getsignal(number) for number in HANDLED}
         # Ignored signals stay ignored. None is a native handler, which also stays.
-        self.handlers: dict[int, Any] = {
-            n: handler for n, handler in handlers.items() if handler not in (None, signal.SIG_IGN)
-        }
+        stays = (None, signal.SIG_IGN, leave_terminal)
+        self.handlers: dict[int, Any] = {n: handler for n, handler in handlers.items() if handler not in stays}
         self.pid = os.getpid()
         self.numbers: list[int] = []  # signal numbers, in order of arrival
         self.owns_process = False  # any thread may end the process
@@ -45,7 +45,7 @@ _forced: list[Callable[[], object]] = []  # callbacks of `if_forced`, outermost 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Replaces the handlers of SIGINT and SIGTERM, so that signals wait for `check`.
+    """Replaces the handlers of `HANDLED`, so that signals wait for `check`.
 
     Signals that no `check` has handled are sent again after the handlers are restored.
     Does nothing within another `deferred`, and outside the main thread.
@@ -142,7 +142,19 @@ def if_forced(callback: Callable[[], object]) -> Iterator[None]:
             _forced.remove(callback)
 
 
+def leave_terminal(_number: int = 0, _frame: object = None) -> None:
+    """Discards output to a terminal that was closed, where each write would fail."""
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, descriptor)
+                os.close(null)
+
+
 def _note(number: int, frame: object) -> None:
+    if number == signal.SIGHUP:
+        leave_terminal()
     if _current is None:
         return
     if _current.pid == os.getpid():

@@ -73,7 +73,7 @@ class Watch:
     """Collects the workers' states as they arrive, and analyses them.
 
     Reports stragglers, and measures each epoch's balance of work, counted in edges.
-    With a folder, writes `workers.jsonl`, one line per worker and step, and
+    With a folder, writes `workers.jsonl`, one line per worker and listed step, and
     `epochs.jsonl`.
     """
 
@@ -306,7 +306,7 @@ class Watch:
         self._edges[:], self._epoch = 0, []
 
     def _publish(self, states: list[WorkerState], step: int, loss: float) -> None:
-        for state in states if self._lines is not None else ():
+        for state in states if self._lines is not None and _is_listed(step) else ():
             line = finite({"time": time.time(), "phase": state.phase} | asdict(state))
             self._lines.add(json.dumps(line))  # type: ignore[union-attr]
         if step % self.every == 0:
@@ -318,6 +318,15 @@ class Watch:
         self._last_status = time.monotonic()
         if not self.quiet:
             print(self.status, file=sys.stderr, flush=True)
+
+
+def _is_listed(step: int) -> bool:
+    """Returns whether `workers.jsonl` lists a step.
+
+    Lists the first 1,023 steps, then every second one, from step 2,048 every fourth
+    one, and so on. The file thus grows with the logarithm of the number of steps.
+    """
+    return step % (1 << max(step.bit_length() - 10, 0)) == 0
 
 
 def _step_scalars(states: list[WorkerState]) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from gnnkit.dataset.base import blame, name_list
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, Ids, SparseFeatures
 from gnnkit.graph.unfit_columns import IgnorableColumns, describe_many, has_many_values, remedy
+from gnnkit.launch.phases import warn
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown_names
 
@@ -199,7 +199,7 @@ class TrainedColumns:
             raise UserError(
                 f"dataset: {line}: features.text=known refuses these: leave out the {self.item}s, or train again"
             )
-        print(f"gnnkit: warning: {line}: all columns of that text are 0 there", file=sys.stderr)
+        warn(f"{line}: all columns of that text are 0 there")
 
     def check(self, names: Sequence[str]) -> None:
         """Raises `UserError` that lists missing and additional columns."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from gnnkit.dataset.base import both_ways
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, Split
 from gnnkit.graph.unfit_columns import join_reasons, remedy
+from gnnkit.launch.phases import warn
 from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts, find_ids, ignored_columns
 from gnnkit.prepare.run_partition import resumed_folder
 from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, warn_of_edges
@@ -121,7 +121,7 @@ class Inputs:
         """Fills and scales a table that has the model's columns in its order."""
         filled = FilledTable.create(table, self.fill, folder)
         for line in self.scale.describe_clipped(filled):
-            print(f"gnnkit: warning: {line}", file=sys.stderr)
+            warn(line)
         return self.scale.apply_to(filled)
 
     def check_node_types(self, names: Sequence[str], folder: Path) -> None:
@@ -280,7 +280,7 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, 
     if (trained_facts := _load_trained(settings)) is not None:
         trained, folder = trained_facts
         for line in [*_list_differences(trained, stored, folder), *_list_unnamed(trained, stored, folder)]:
-            print(f"gnnkit: warning: {line}", file=sys.stderr)
+            warn(line)
         pairs = (trained.features, stored.features, "node"), (trained.edge_features, stored.edge_features, "edge")
         for names, stored_names, item in pairs:
             if names is not None and stored_names is not None:
@@ -304,7 +304,7 @@ def _order_columns(settings: Settings, graph: Graph, trained: Inputs, folder: Pa
     facts = Inputs.of(graph, settings.inputs)
     changed = settings.read_otherwise if settings.dataset.origin != "Python" else ()
     for line in [*(changed or _list_differences(trained, facts, folder)), *_list_unnamed(trained, facts, folder)]:
-        print(f"gnnkit: warning: {line}", file=sys.stderr)
+        warn(line)
     return trained.ordered(graph, folder)
 
 

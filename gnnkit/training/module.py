@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from torch.nn import Parameter
 
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
+from gnnkit.launch.phases import warn
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
 from gnnkit.task import Task
@@ -423,7 +423,7 @@ class TrainingModule(hooks.OwnHooks):
         baseline = self.task.chance(outputs, self.worker)
         warning = chance.learned_nothing(self.task, measured, baseline, epochs, steps)
         if warning is not None and self.worker.comm.rank == 0:
-            print(f"gnnkit: warning: {warning}", file=sys.stderr, flush=True)
+            warn(warning)
 
     def _take_own_step(self, user_step: Callable[..., Any], logits: Tensor, labels: Tensor) -> None:
         """Calls the model's own evaluation step. Collective.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import hashlib
 import itertools
 import math
 import operator
@@ -20,6 +21,7 @@ MAX_LAYERS = 1000  # layers of a model
 MAX_WIDTH = 2**20  # width of a hidden layer
 MAX_COUNT = 2**31 - 1  # limit of steps, epochs and other counts without a smaller bound
 _NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,18})?(e-?\d{1,3})?", re.ASCII | re.IGNORECASE)
+_BREAKS = re.compile(r"\s*[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+\s*")
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # one slash suffices, because `Path` collapses `//`
 
 _OTHER_WORDS = {
@@ -80,8 +82,28 @@ def even_ranges(count: int, parts: int) -> list[range]:
 
 
 def one_line(text: object) -> str:
-    """Replaces line breaks by spaces."""
-    return re.sub(r"\s*[\r\n]+\s*", " ", str(text)).strip()
+    """Replaces line breaks and tabs by spaces, and escapes unprintable characters."""
+    return printable(_BREAKS.sub(" ", str(text)).strip())
+
+
+def printable(text: str) -> str:
+    """Escapes control characters and invisible ones, except line ends and tabs.
+
+    Names come from users' data. In a terminal, a log or a comment, they could otherwise
+    start lines, move the cursor, or reverse the order of what follows.
+    """
+    return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(character: str) -> str:
+    shows = character.isprintable() or character in "\n\t"
+    return character if shows else character.encode("unicode_escape").decode()
+
+
+def file_name(name: str) -> str:
+    """Returns a name as part of a file name: distinct ones for distinct names."""
+    safe = "".join(character if character.isprintable() and character != "/" else "_" for character in name)[:50]
+    return name if safe == name else f"{safe}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 
 def shown(value: object) -> str:

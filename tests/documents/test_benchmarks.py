@@ -59,6 +59,9 @@ def state(rank: int, epoch: int, seconds: float) -> dict[str, float]:
 def test_the_time_to_an_accuracy_is_of_the_slowest_worker_without_evaluations(runs: ModuleType, tmp_path: Path) -> None:
     states = [state(rank, epoch, 1.0 + rank) for epoch in (0, 1, 1) for rank in (0, 1)]
     (tmp_path / "workers.jsonl").write_text("".join(json.dumps(each) + "\n" for each in states))
+    parts = {"seconds_wait": [0.0, 0.0], "seconds_exchange": [0.5, 0.5], "seconds_sync": [0.5, 0.5]}
+    epochs = [{"epoch": epoch, "seconds_compute": [1.0, 2.0]} | parts for epoch in (0, 1, 1)]
+    (tmp_path / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in epochs))
     (tmp_path / "csv").mkdir()
     lines = ["epoch,val_accuracy,train_loss", ",,0.1", "0,0.5,", "1,,0.1", "1,0.75,"]
     (tmp_path / "csv/metrics.csv").write_text("\n".join(lines))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from gnnkit.graph import EdgeColumns, Graph
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.jobs import serve
 from gnnkit.jobs.extension import Extension, ReadPart
+from gnnkit.jobs.served import ServedRun
 from gnnkit.partition.degrees import Degrees
 from tests.cases import few
 from tests.farm import Farm
@@ -65,7 +69,8 @@ def test_answers_by_id_are_the_rows_of_job_predict(tmp_path: Path, name: str, fi
     served = client(finished_run(name), graph)
     ids = ["n7", "n0", "n7", "n59"]
     pd.testing.assert_frame_equal(answered(served, "/predict", ids=ids).set_index("id"), expected.loc[ids], atol=1e-12)
-    assert served.get("/health").json() == {"nodes": 60}
+    identity = served.get("/health").json()
+    assert (identity["nodes"], identity["run"], identity["dataset"]) == (60, "run", "from Python")
 
 
 @few("name", ["gcn", "gat", "sage", "three layers", "degree", "numbers"], default=("gcn",))
@@ -198,7 +203,7 @@ def test_new_nodes_join_the_data_set_of_the_run(finished_run: Farm) -> None:
         "id"
     ]
     assert row == "new"
-    assert served.get("/health").json() == {"nodes": 60}
+    assert served.get("/health").json()["nodes"] == 60
 
 
 def test_requests_are_checked_and_bounded(finished_run: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +233,7 @@ def test_requests_are_checked_and_bounded(finished_run: Farm, monkeypatch: pytes
         assert "nodes.0.features.0: Input should be a finite number" in response.json()["detail"]
     assert served.post("/predict", content=r'{"ids": ["\ud800"]}', headers=JSON).status_code == 422
     long = served.post("/predict", json={"ids": [0.5] * 100})
-    assert long.json()["detail"].count("ids.") == serve.MAX_LINES
+    assert long.json()["detail"] == "ids.0: Input should be a valid integer or Input should be a valid string"
     monkeypatch.setattr(serve, "MAX_BYTES", 10)
     refused("/predict", {"ids": [1, 2, 3]}, 413, "at most 10 bytes")
     chunked = served.post("/predict", content=iter([b'{"ids":', b"[1]}"]))
@@ -260,3 +265,109 @@ def test_a_server_starts_from_a_file_of_two_lines(tmp_path: Path, finished_run: 
         finally:
             server.send_signal(signal.SIGINT)
     assert response.json()["predictions"][0]["id"] == 4
+
+
+Change = Callable[[Path, pd.DataFrame], object]
+CHANGES: dict[str, Change] = {
+    "rows in another order": lambda root, nodes: nodes[::-1].to_csv(root / "data" / "nodes.csv", index=False),
+    "a file more": lambda root, _: (root / "data" / "more.csv").write_text("id"),
+    "a file less": lambda root, _: (root / "data" / "edges.csv").unlink(),
+    "another model": lambda root, _: (root / "run" / "model.safetensors").write_bytes(b"x"),
+    "other inputs": lambda root, _: (root / "run" / "inputs.json").write_text("{}"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_server_answers_by_the_files_of_its_start_or_not_at_all(
+    change: str, tmp_path: Path, table_run: tuple[Path, pd.DataFrame, pd.DataFrame]
+) -> None:
+    folder, nodes, _ = table_run
+    shutil.copytree(folder / "data", tmp_path / "data")
+    shutil.copytree(folder / "run", tmp_path / "run")
+    config = (tmp_path / "run" / "config.yaml").read_text()
+    (tmp_path / "run" / "config.yaml").write_text(config.replace(str(folder / "data"), str(tmp_path / "data")))
+    served = client(tmp_path / "run", None)
+    bodies = {"/predict": {"ids": ["k/3"]}, "/predict_new": {"nodes": [{"id": "n", "features": [0.5, 1, 0, 2.0]}]}}
+    assert [served.post(route, json=body).status_code for route, body in bodies.items()] == [200, 200]
+    (tmp_path / "run" / "report.html").write_text("of job=report, which changes no answer")
+    assert served.post("/predict", json=bodies["/predict"]).status_code == 200
+    CHANGES[change](tmp_path, nodes)
+    for route, body in bodies.items():
+        answer = served.post(route, json=body)
+        assert answer.status_code == 409
+        assert "has changed since the server started: restart the server" in answer.json()["detail"]
+        assert str(tmp_path) not in answer.text
+    assert served.get("/health").status_code == 200
+
+
+HOSTILE = {
+    "edges": '{"nodes": [{"id": "a"}], "edges": [%s]}' % ",".join(["{}"] * 2_000_000),
+    "numbers": '{"nodes": [{"id": "a"}], "edges": [%s]}' % ",".join(["1"] * 4_000_000),
+    "nodes": '{"nodes": [%s]}' % ",".join(["{}"] * 2_000_000),
+    "cells": '{"nodes": [{"id": "a", "features": [%s]}]}' % ",".join(["[]"] * 2_000_000),
+    "named cells": '{"nodes": [{"id": "a", "features": {%s}}]}' % ",".join(f'"{i}":[]' for i in range(100_000)),
+    "more keys": '{"nodes": [{"id": "a", %s}]}' % ",".join(f'"{i}":[]' for i in range(100_000)),
+    "more lists": "{%s}" % ",".join(f'"{i}":[]' for i in range(100_000)),
+    "deep": '{"nodes": %s}' % ("[" * 5_000_000),
+    "a long number": '{"nodes": [{"id": %s}]}' % ("9" * 5_000_000),
+    "a long id": '{"nodes": [{"id": "%s"}]}' % ("a" * 5_000_000),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_body_of_any_form_takes_bounded_work(name: str, finished_run: Farm) -> None:
+    served = client(finished_run("gcn"), small_graph())
+    begun = time.process_time()
+    answer = served.post("/predict_new", content=HOSTILE[name], headers=JSON)
+    assert answer.status_code == 422
+    assert len(answer.text) < 2_000
+    assert time.process_time() - begun < 3.0
+
+
+TEXTS = ["\n", "\x1b[2J", "\u2028", "\u202e", "a\r\nINFO: forged"]
+
+
+def test_names_in_a_request_forge_no_answer_and_no_line(
+    finished_run: Farm, capsys: pytest.CaptureFixture[str], table_run: tuple[Path, pd.DataFrame, pd.DataFrame]
+) -> None:
+    served = client(table_run[0] / "run", None)
+    capsys.readouterr()
+    for text in TEXTS:
+        node = {"id": text, "features": {"size": 1, "city": f"x{text}x", "age": None}}
+        assert served.post("/predict_new", json={"nodes": [node]}).status_code == 200
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.isprintable()
+        for body in ({"nodes": [node | {"type": text}]}, {"nodes": [node], text: 1}, {"nodes": [node], "edges": [[text, 7]]}):
+            answer = served.post("/predict_new", json=body)
+            assert answer.status_code == 422
+            assert answer.json()["detail"].isprintable()
+        assert served.post("/predict", json={"ids": [text]}).json()["detail"].isprintable()
+    for key in ('{"nodes": [{"id": "a", "features": {"\\ud800": 1}}]}', '{"nodes": [], "\\ud800": 1}', '{"\\ud800": []}'):
+        for route in ("/predict", "/predict_new"):
+            assert served.post(route, content=key, headers=JSON).status_code == 422
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_output_that_is_no_number_names_its_node(
+    value: float, finished_run: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = client(finished_run("gcn"), small_graph())
+    outputs = torch.tensor([[1e38, 1e38, 1e38], [0.0, value, 1.0]])
+    monkeypatch.setattr(ServedRun, "_outputs", lambda *_: outputs)
+    nodes = [{"id": name, "features": [0.0] * 8} for name in ("good", "bad")]
+    answer = served.post("/predict_new", json={"nodes": nodes})
+    assert answer.status_code == 422
+    assert "nodes: bad: the model's output is not finite" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8000", 200), ("127.0.0.1", 200), ("[::1]:8000", 200), ("10.0.0.7:80", 200), ("LOCALHOST.", 200),
+        ("gnn.example", 200), ("evil.example", 421), ("localhost.evil.example", 421), ("", 421), ("[", 421),
+    ],
+)  # fmt: skip
+def test_a_name_of_another_machine_is_refused(host: str, status: int, finished_run: Farm) -> None:
+    with within_process():
+        app = gnnkit.serve(finished_run("gcn"), small_graph(), hosts=["gnn.example"])
+    assert TestClient(app).get("/health", headers={"host": host}).status_code == status

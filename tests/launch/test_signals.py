@@ -24,7 +24,7 @@ from gnnkit.launch.progress import progress
 from gnnkit.launch.signals import HANDLED, check, deferred
 from tests.cases import exhaustive
 
-RAISED = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: SystemExit}
+RAISED = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: SystemExit, signal.SIGHUP: SystemExit}
 
 
 class Finalized:

@@ -6,9 +6,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gnnkit.report.page import PageTable
 from gnnkit.report.run import KINDS
@@ -43,10 +44,9 @@ class SchemeRun:
         figure: str = result.get("main_figure", {}).get("name", task.progress)
         parts = [*sorted(folder.glob("earlier-*"), key=_number), folder]
         states = [state for part in parts for state in _lines(part / STEPS)]
-        reached = training_seconds(states)
-        evaluated = {
-            line["epoch"]: line["figures"] for part in parts for line in _lines(part / EPOCHS) if "figures" in line
-        }
+        lines = [line for part in parts for line in _lines(part / EPOCHS)]
+        reached = training_seconds(lines)
+        evaluated = {line["epoch"]: line["figures"] for line in lines if "figures" in line}
         curve = [
             (reached[epoch], figures[figure])
             for epoch, figures in sorted(evaluated.items())
@@ -63,21 +63,19 @@ class SchemeRun:
         )
 
 
-def training_seconds(states: Iterable[Mapping[str, Any]]) -> dict[int, float]:
+def training_seconds(lines: Iterable[Mapping[str, Any]]) -> dict[int, float]:
     """Returns the slowest worker's training seconds until the end of each epoch.
 
     Args:
-        states: The lines of `workers.jsonl`, which do not include evaluations.
+        lines: The lines of `epochs.jsonl`. Those of evaluations are ignored.
     """
-    seconds: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))  # by rank and epoch
-    for state in states:
-        seconds[state["rank"]][state["epoch"]] += sum(state[f"seconds_{kind}"] for kind in KINDS)
-    slowest: dict[int, float] = defaultdict(float)
-    for epochs in seconds.values():
-        order = sorted(epochs)
-        for epoch, reached in zip(order, accumulate(epochs[epoch] for epoch in order), strict=True):
-            slowest[epoch] = max(slowest[epoch], reached)
-    return dict(sorted(slowest.items()))
+    seconds: dict[int, Any] = defaultdict(float)  # by epoch: [world_size], the parts of a resumed epoch added up
+    for line in lines:
+        if "seconds_compute" in line:
+            seconds[line["epoch"]] += np.sum([line[f"seconds_{kind}"] for kind in KINDS], axis=0)
+    order = sorted(seconds)
+    reached = np.cumsum([seconds[epoch] for epoch in order], axis=0)  # [num_epochs, world_size]
+    return {epoch: float(workers.max()) for epoch, workers in zip(order, reached, strict=True)}
 
 
 def best(curve: EpochCurve, *, lower_is_better: bool = False) -> float | None:
