@@ -68,7 +68,11 @@ def test_nothing_is_said_of_an_exact_run(
 @pytest.mark.slow
 def test_a_strategy_that_drifts_is_not_exact(tmp_path: Path) -> None:
     result = run(tmp_path / "run", strategy={"name": "vertex_centric", "local_iterations": 2})
-    assert result["inexact"] == ["strategy=vertex_centric: its steps depend on the number of workers"]
+    assert result["exact"] is False
+    assert result["inexact"] == [
+        "strategy.local_iterations=2: training is approximate",
+        "strategy=vertex_centric: its steps depend on the number of workers",
+    ]
 
 
 PRESET = "preset_workload"
