@@ -281,7 +281,7 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
         is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations are logged as float32
         keep = "" if is_best else f"; trainer.monitor={name} saves the best model"
         if finish is not None:
-            keep += _measured(finish)
+            keep += _measured(finish, stale=not run.sync.lockstep)
         _print_line(
             f"approximate training: the saved model, of epoch {saved}, has {name}={scores.figures[name]:.4g}; the best "
             f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
@@ -312,12 +312,18 @@ def _exact_finish(run: RankRun) -> Json | None:
     }
 
 
-def _measured(finish: Json) -> str:
-    """Describes the measurements of `_exact_finish`."""
+def _measured(finish: Json, *, stale: bool) -> str:
+    """Describes the measurements of `_exact_finish`.
+
+    Args:
+        finish: The measurements.
+        stale: Whether gradients are applied to newer parameters.
+    """
     text = ""
     if finish["gradients"]:
         epoch, cosine, ratio = finish["gradients"][-1]
         text += f"; in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"
+        text += " of the same parameters, which does not measure how stale these are" if stale else ""
     elif finish["unmeasured"]:
         text += f"; the gradient was not compared with the exact one, because {finish['unmeasured']}"
     if finish["before"] and finish["since"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -122,7 +123,7 @@ class ServedRun:
 
     @cached_property
     def _trained(self) -> nn.Module:
-        model: nn.Module = adapted(weights.trained(self._folder, self._model))
+        model: nn.Module = adapted(weights.trained(self._folder, copy.deepcopy(self._model)))
         return model.eval()
 
     @cached_property

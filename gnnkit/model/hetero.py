@@ -21,7 +21,7 @@ from gnnkit.model.edge_index import Reads, RelationPass
 from gnnkit.model.functions import ExactFunctions
 from gnnkit.model.hetero_forward import HeteroArguments, HeteroTrial, Tensors
 from gnnkit.model.norms import exact_norms
-from gnnkit.model.unchanged import EdgeIndexModel, is_convolution, joined, model_error, uncached
+from gnnkit.model.unchanged import EdgeIndexModel, index_error, is_convolution, joined, model_error, uncached
 
 if TYPE_CHECKING:
     from gnnkit.model.two_ranks import TrialRows
@@ -176,6 +176,8 @@ class HeteroModel(EdgeIndexModel):
         try:
             with functions, exact_norms(module, pools), uncached(module):
                 out = self._arguments.call(module, self._rows_by_type(x, rows), edges, _values(adjacency, graph))
+        except IndexError as error:
+            raise index_error(module, error) from error
         except RuntimeError as error:
             empty = ", ".join(name for name, ids in graph.nodes.items() if not len(ids))
             if not empty or type(error) is not RuntimeError:  # such as out of memory, or a lost rank

@@ -122,9 +122,7 @@ def _owners(num_nodes: int, shares: Sequence[float]) -> Array:  # [num_nodes]
     return np.searchsorted(ends, np.arange(num_nodes), side="right").clip(max=len(shares) - 1).astype(np.int32)
 
 
-def run_alone(
-    model: nn.Module, rows: TrialRows, wrapped: Callable[[Engine], Engine] = lambda engine: engine
-) -> None:
+def run_alone(model: nn.Module, rows: TrialRows, wrapped: Callable[[Engine], Engine] = lambda engine: engine) -> None:
     """Calls a model in training mode on a small graph, in this thread.
 
     Args:
