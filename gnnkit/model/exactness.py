@@ -173,8 +173,9 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _drop_rate(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Returns the value of an operator's argument `dropout_p`, or None."""
-    values = zip(func._schema.arguments, args, strict=False)
-    return {"dropout_p": None, **{argument.name: value for argument, value in values}, **kwargs}["dropout_p"]
+    names = [argument.name for argument in func._schema.arguments]
+    defaults = {argument.name: argument.default_value for argument in func._schema.arguments}
+    return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}.get("dropout_p")
 
 
 def _drawn(module: nn.Module, operator: str, cures: _Cures) -> str:

@@ -232,7 +232,7 @@ class SchemeTable:
             f"{_scaled(row.mean('test'), scale)}{spread}",
             "" if difference is None else f"{difference * scale:+.2f}" if scale > 1 else f"{difference:+.3g}",
             _format(row.mean("epochs"), ".0f"),
-            _format(row.mean("approximate"), ".0f"),
+            f"{row.mean('approximate'):.0f}{', taken back' if any(run.taken_back for run in row.runs) else ''}",
             _format(row.mean("seconds_per_epoch"), ".3g"),
             f"{statistics.fmean(times):.3g}{share}" if times else "not reached",
             _format(row.mean("bytes_per_epoch"), ",.3f", 1e-6),
@@ -241,7 +241,7 @@ class SchemeTable:
         ]
 
     def sentence(self) -> str:
-        """Names the fastest scheme, those equal to the reference, and those taken back."""
+        """Names the fastest, equal and taken-back schemes."""
         return " ".join([*self._fastest(), *self._equal(), *self._taken_back()])
 
     def _taken_back(self) -> Iterator[str]:
@@ -249,7 +249,7 @@ class SchemeTable:
             if any(run.taken_back for run in row.runs):
                 yield (
                     f"{row.scheme} had a problem, and only {row.mean('approximate'):.0f} of its {row.mean('epochs'):.0f} epochs "
-                    "are approximate: its figures are those of exact steps too, and trainer.exact_finish=0 shows its own."
+                    "are approximate: its figures are those of exact steps too, and trainer.exact_finish=0.1 keeps its own."
                 )
 
     def _fastest(self) -> Iterator[str]:
