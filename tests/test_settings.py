@@ -57,6 +57,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "features.cache": ["lots", "", "1XB", "-1GB", 2**61, None],
     "features.policy": ["fifo", "", None],
     "features.reads": ["aio", "", None, True],
+    "inexact": ["", "no", True, None],
     "features.direct": [0, 1, "yes", "auto", None],
     "memory": ["lots", "", "1XB", "1MB", "-1GB", 0, 2.5, 2**61, "1GB", None],
     "partition.nodes": ["none"],

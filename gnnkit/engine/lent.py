@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from gnnkit.engine.adjacency import Adjacency
+from gnnkit.engine.default_dtype import default_dtype
 from gnnkit.errors import UserError
 
 _NEW_VERSION = (0,)  # expected version of a tensor created in the meantime
@@ -17,6 +19,8 @@ _NEW_VERSION = (0,)  # expected version of a tensor created in the meantime
 @contextmanager
 def lent(model: object, adjacencies: Sequence[Adjacency], **others: Any) -> Iterator[None]:
     """Raises `UserError` on exit if `model` has modified a tensor in place.
+
+    Within the context, the model's new tensors have the dtype of its parameters.
 
     Later steps would read the modified values. Writes that bypass torch's version
     counter, as through `tensor.data` or `tensor.numpy()`, are not detected.
@@ -29,7 +33,9 @@ def lent(model: object, adjacencies: Sequence[Adjacency], **others: Any) -> Iter
     """
     tensors = {name: value for name, value in others.items() if isinstance(value, Tensor)}
     before = {id(tensor): (version_of(tensor), tensor) for _, tensor in _all(adjacencies, tensors)}
-    yield
+    parameters = model.parameters() if isinstance(model, nn.Module) else ()
+    with default_dtype(next((p.dtype for p in parameters if p.is_floating_point()), torch.float32)):
+        yield
     for name, tensor in _all(adjacencies, tensors):
         if version_of(tensor) != before.get(id(tensor), _NEW_VERSION)[0]:
             raise _error(model, name if name in tensors else f"adjacency.{name}")

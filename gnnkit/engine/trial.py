@@ -16,6 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from gnnkit.comm import Communicator
 from gnnkit.comm.pending import Counts, Pending
 from gnnkit.engine.adjacency import Adjacency, ShardAdjacency
+from gnnkit.engine.default_dtype import default_dtype
 from gnnkit.engine.engine import Engine
 from gnnkit.engine.relations import Pairs, RowPairs
 from gnnkit.engine.typed_edges import AddedRelations, EdgeList, TypedEdges
@@ -129,7 +130,7 @@ class ModelTrial:
                 model(x, self.adjacencies(num_layers))  # fills the cache
             self.take_exchanges()
         known += [*self.engine.held(), *model.parameters(), *model.buffers()]
-        with SavedTensors(known) as saved, self._precision(), fast_products():
+        with SavedTensors(known) as saved, self._precision(), fast_products(), default_dtype(self.engine.dtype):
             logits: Tensor = model(x, self.adjacencies(num_layers))
         return logits, saved.num_bytes
 

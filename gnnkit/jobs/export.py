@@ -156,7 +156,9 @@ def _plain(model: nn.Module, folder: Path) -> Plain:
             f"export: model={type(model).__name__} takes dictionaries of rows and edges by type, which a file of x and "
             "edge_index cannot hold: use gnnkit.load(run, model) or gnnkit.predict(run, data, model=model)"
         )
-    return (Plain if reads_edges(model) else PlainLayers)(model, _scale(folder), _unit(folder))
+    return (Plain if reads_edges(model) else PlainLayers)(
+        model, weights.row_transform(Inputs.load(folder)), _unit(folder)
+    )
 
 
 def _decisions(folder: Path) -> dict[str, str]:
@@ -172,34 +174,6 @@ def _unit(folder: Path) -> Callable[[Tensor], Tensor]:
         return lambda out: out
     mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in (facts.mean, facts.deviation))
     return lambda out: (out * deviation + mean).to(out.dtype)
-
-
-def _scale(folder: Path) -> Callable[[Tensor], Tensor]:
-    """Returns the function that scales input rows as in training."""
-    inputs = Inputs.load(folder)
-    kind = "none" if inputs is None else inputs.scale.kind
-    if inputs is None or kind == "none":
-        return lambda x: x
-    if kind == "row":
-        return _unit_rows
-    scale = inputs.scale
-    columns = (scale.mean, scale.deviation, scale.limit, scale.median or [0.0], scale.spread or [0.0])
-    mean, deviation, limit, median, spread = (torch.tensor(values, dtype=torch.float64) for values in columns)
-    compresses, unit = spread > 0, torch.where(spread > 0, spread, 1)
-
-    def standardise(x: Tensor) -> Tensor:
-        if scale.spread is not None:
-            distance = (x - median) / unit
-            x = torch.where(compresses, distance.sign() * distance.abs().log1p(), x)
-        return torch.clamp((x - mean) / deviation, -limit, limit)
-
-    return standardise
-
-
-def _unit_rows(x: Tensor) -> Tensor:
-    """An exportable version of `graph.features.normalized`."""
-    sums = x.abs().sum(1, keepdim=True, dtype=torch.float64)
-    return x / torch.where(sums == 0, 1, sums)
 
 
 def _inputs(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gnnkit.comm import Survivors
 from gnnkit.engine import Tally
+from gnnkit.errors import UserError
 from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import write_rows
@@ -237,23 +238,33 @@ def _skipped(run: RankRun) -> Skipped:
 def exactness(run: RankRun) -> Exactness:
     """Returns whether several ranks train the same model as one, with reasons.
 
-    Prints the reasons that lie in the model, and the scheme's approximations.
+    Prints the reasons that lie in the model, and the scheme's approximations. Raises
+    `UserError` for a model whose results differ systematically, unless inexact=allow.
     """
     worker, settings, world_size = run.worker, run.job.settings, run.worker.comm.world_size
-    if world_size == 1:
-        return Exactness(True, [], [])
-    reasons: list[str] = []
-    if run.strategy.on_one_rank(world_size, worker.sampler) is None:
-        reasons.append(f"strategy={settings.strategy.name}: its steps depend on the number of workers")
-    approximate = [*run.strategy.costs().splitlines(), *run.sync.costs().splitlines()]
+    costs = run.strategy.costs() if world_size > 1 or run.strategy.reads.sampler else ""  # one rank sends no rows
+    approximate = [*costs.splitlines(), *run.sync.costs().splitlines()]
     for line in approximate:
         _print_line(line)
+    reasons = [line.partition(",")[0] for line in approximate]
+    if world_size == 1:
+        return Exactness(not reasons, reasons, None, approximate)
     if not run.sync.exact:
         reasons.append(f"sync={settings.sync.name}: its steps are not those of the exact gradient")
-    for reason in run.job.inexact(worker):
+    elif run.job.alone(worker) is None:
+        reasons.append(f"strategy={settings.strategy.name}: its steps depend on the number of workers")
+    check = run.job.check_model(worker)
+    if check.systematic and run.strategy.reads.all_edges and settings.inexact == "refuse":
+        raise UserError(
+            f"workers={world_size}: model {'; model '.join(check.systematic)}; or use workers=1; or set inexact=allow "
+            "to train with results that depend on the number of workers"
+        )
+    for reason in check.reasons:
         reasons.append(f"model {reason}")
         _print_line(f"not exact on {world_size} workers: model {reason}")
-    return Exactness(not reasons, reasons, approximate)
+    if check.unchecked is not None:
+        _print_line(f"not checked whether the model is exact on {world_size} workers: {check.unchecked}")
+    return Exactness(False if reasons else None if check.unchecked else True, reasons, check.unchecked, approximate)
 
 
 def _verdict(run: RankRun, scores: Scores) -> Verdict:
@@ -270,7 +281,7 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
         is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations are logged as float32
         keep = "" if is_best else f"; trainer.monitor={name} saves the best model"
         if finish is not None:
-            keep += _measured(finish)
+            keep += _measured(finish, stale=not run.sync.lockstep)
         _print_line(
             f"approximate training: the saved model, of epoch {saved}, has {name}={scores.figures[name]:.4g}; the best "
             f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
@@ -301,12 +312,18 @@ def _exact_finish(run: RankRun) -> Json | None:
     }
 
 
-def _measured(finish: Json) -> str:
-    """Describes the measurements of `_exact_finish`."""
+def _measured(finish: Json, *, stale: bool) -> str:
+    """Describes the measurements of `_exact_finish`.
+
+    Args:
+        finish: The measurements.
+        stale: Whether gradients are applied to newer parameters.
+    """
     text = ""
     if finish["gradients"]:
         epoch, cosine, ratio = finish["gradients"][-1]
         text += f"; in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"
+        text += " of the same parameters, which does not measure how stale these are" if stale else ""
     elif finish["unmeasured"]:
         text += f"; the gradient was not compared with the exact one, because {finish['unmeasured']}"
     if finish["before"] and finish["since"]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -23,13 +24,15 @@ from gnnkit.jobs import models
 from gnnkit.jobs.models import Given, ModelSource, Widths, describe, share_state
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
-from gnnkit.model.exactness import inexact
+from gnnkit.model.exactness import ModelCheck, check_model
 from gnnkit.model.hetero import HeteroModel
+from gnnkit.model.two_ranks import TrialRows
+from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.partition.order import NodeOrder
 from gnnkit.partition.shard import Shard
 from gnnkit.partition.store.parts import RankParts
 from gnnkit.prepare.cut import Prepared
-from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.strategy import ExecutionStrategy, JoinedLayers, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.task.evaluation import Evaluation, SurvivorsEvaluation
@@ -41,6 +44,7 @@ T = TypeVar("T")
 _CURE = ". Make layers and calls in a fixed order, for example by sorted(names): set order differs between processes"
 # Dtype of features, parameters and messages by trainer.precision.
 DTYPES: dict[int | str, torch.dtype] = {32: torch.float32, 64: torch.float64, "bf16-mixed": torch.float32}
+_TRIED = 1000  # rows of nodes, and edges, from which small graphs for a trial are drawn
 _PRODUCTS = {"bf16-mixed": "medium"}  # torch's float32 matmul precision
 
 
@@ -279,11 +283,39 @@ class RankJob:
         here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
         return self.folder if here == processes else None
 
-    def inexact(self, worker: Worker) -> list[str]:
-        """Lists the known reasons why several ranks differ from one rank."""
+    def alone(self, worker: Worker) -> ExecutionStrategy | None:
+        """Returns a strategy for one rank with the same steps as all ranks, or None."""
+        strategy, sync = self.strategy(), self.sync()
+        joined = strategy.ability(JoinedLayers)
+        if (joined is not None and not joined.by_owners) and isinstance(
+            self.own_model(worker, self.widths(worker), self.task()), EdgeIndexModel
+        ):
+            return None  # the batch graph depends on all of a rank's seeds
+        return strategy.on_one_rank(worker.comm.world_size, worker.sampler) if sync.exact else None
+
+    def check_model(self, worker: Worker) -> ModelCheck:
+        """Searches for reasons in the model why several ranks differ from one rank.
+
+        The layers of gnnkit's own models are exact, and are not compared.
+        """
         widths = self.widths(worker)
         model = self.source.make_model(replace(widths, schema=self.schema), self.settings.seed)
-        return inexact(model, widths.in_features, widths.edge_width)
+        own = self.source.python_model is None and self.source.choice.load().__module__.startswith("gnnkit.")
+        return check_model(model, _trial_rows(worker, widths), compares=not own)
+
+
+def _trial_rows(worker: Worker, widths: Widths) -> TrialRows:
+    """Selects some of a rank's rows of nodes and edges."""
+    rng, data = np.random.default_rng(worker.seed), worker.shard if worker.graph is None else worker.graph
+    features, edges = None, {}
+    if widths.in_features == worker.features.width:  # otherwise rows are learned
+        nodes = np.sort(rng.permutation(worker.owned)[:_TRIED])
+        features = worker.features.rows(nodes).double().cpu().numpy()
+    if data.csc.num_edges:
+        chosen = np.sort(rng.integers(0, data.csc.num_edges, _TRIED))
+        columns = {"weight": data.csc.weight, "edge_features": data.edge_features}
+        edges = {name: np.asarray(values[chosen]) for name, values in columns.items() if values is not None}
+    return TrialRows(widths.in_features, widths.edge_width, features, edges)
 
 
 def set_up_torch(settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import threading
@@ -84,7 +85,7 @@ class ServedRun:
             raise UserError("serve: an id occurs twice in the predictions: give nodes of all types distinct ids")
         self._task: NodeTask = settings.task.create()
         self._task.recall(weights.read_facts(self._folder))
-        self._trained: nn.Module = adapted(weights.trained(self._folder, model)).eval()
+        self._trained: nn.Module = adapted(weights.trained(self._folder, copy.deepcopy(model))).eval()
         self._base: ExtensibleGraph | str  # why new nodes are refused
         try:
             self._base = self._read_graph(graph)
@@ -108,7 +109,9 @@ class ServedRun:
         """Returns a row per id. Raises `KeyError` for an unknown id."""
         places = [self._place[node] for node in ids]
         rows = [{name: values[place] for name, values in self._columns.items()} for place in places]
-        _check_finite([value for row in rows for value in row.values()], np.repeat(np.array(ids, object), len(self._columns)))
+        _check_finite(
+            [value for row in rows for value in row.values()], np.repeat(np.array(ids, object), len(self._columns))
+        )
         return rows
 
     def predict_new(self, nodes: Sequence[NewNode], edges: Sequence[NewEdge]) -> list[Json]:

@@ -23,9 +23,8 @@ from gnnkit.jobs.rank_run import make_module
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.meter import SyncMeter
-from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.partition.store.parts import WHOLE
-from gnnkit.strategy import Batch, ExecutionStrategy, JoinedLayers, Worker
+from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.task.evaluation import by_node
 from gnnkit.training.finite import Guard
 from gnnkit.training.step import own_method
@@ -75,14 +74,8 @@ class _Reference:
     @classmethod
     def of(cls, job: RankJob, worker: Worker) -> _Reference:
         """Selects one rank if the strategy guarantees its result, else all ranks."""
-        strategy, sync = job.strategy(), job.sync()
-        alone = strategy.on_one_rank(worker.comm.world_size, worker.sampler) if sync.exact else None
-        joined = strategy.ability(JoinedLayers)
-        if (joined is not None and not joined.by_owners) and isinstance(
-            job.own_model(worker, job.widths(worker), job.task()), EdgeIndexModel
-        ):
-            alone = None  # the batch graph depends on all of a rank's seeds
-        return cls(strategy, worker.comm.world_size) if alone is None else cls(alone, 1)
+        alone = job.alone(worker)
+        return cls(job.strategy(), worker.comm.world_size) if alone is None else cls(alone, 1)
 
 
 def verify(job: RankJob, world: Communicator) -> dict[str, Any]:
@@ -130,7 +123,7 @@ def _verify(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any
         return results[0]
 
     figures = _judge(computed, alone(nudged=False), functools.partial(alone, nudged=True))
-    notes = [_divergence(job, computed)] if figures["diverges"] else job.inexact(worker)
+    notes = [_divergence(job, computed)] if figures["diverges"] else job.check_model(worker).reasons
     if figures["not_compared"]:
         notes = [*notes, _amplification(job, computed, figures["not_compared"])]
     return figures | {"reference": reference.name, "note": "\n".join(notes) or None}

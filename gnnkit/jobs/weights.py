@@ -6,8 +6,7 @@ import contextlib
 import functools
 import hashlib
 import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -22,12 +21,13 @@ from gnnkit.config.settings import Choice
 from gnnkit.errors import UserError
 from gnnkit.jobs.models import DERIVED, WIDTHS, ModelFactory, ModelSource, Widths, check_given, check_module
 from gnnkit.model.adapt import reads_edges
-from gnnkit.model.plain import as_trained, in_unit, takes_edges
+from gnnkit.model.plain import as_trained, in_unit, reads_raw_rows, takes_edges
 from gnnkit.model.program import is_iterated
 from gnnkit.plugins import arguments_of, names, plugin_name
 from gnnkit.plugins import load as load_plugin
 from gnnkit.prepare.trained import Inputs
-from gnnkit.result.folder import CLASSES, INPUTS, LABELS
+from gnnkit.prepare.transform import Scale
+from gnnkit.result.folder import CLASSES, LABELS
 from gnnkit.task import LabelFacts
 from gnnkit.task.base import HEAD
 from gnnkit.utils.documents import parse_json, read_json, read_object
@@ -112,8 +112,8 @@ def _why_no_model(folder: Path) -> str:
 def load(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Module:
     """Returns a run's trained model in evaluation mode.
 
-    Prints a warning if the model reads scaled rows. Called on a graph, the model
-    selects columns by name and fills and scales them as in training. Numeric outputs
+    Rows of a tensor are filled and scaled as in training. Called on a graph, the model
+    also selects columns by name. Numeric outputs
     have the unit of the labels. Raises `UserError` for a folder without a trained
     model, and for a model that does not match.
 
@@ -123,14 +123,9 @@ def load(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Modu
             num_classes) that returns one. Default: the model in `config.yaml`.
     """
     model = trained(folder, model)
-    inputs = Inputs.load(folder)
-    if inputs is not None and inputs.scale.kind != "none":
-        print(
-            f"gnnkit: warning: the model of {folder} reads scaled features (features.scale={inputs.scale.kind}): "
-            f"gnnkit.predict and a call on a Graph scale rows, but rows of a tensor must be scaled as in {INPUTS}",
-            file=sys.stderr,
-        )
-    facts = read_facts(folder)
+    inputs, facts = Inputs.load(folder), read_facts(folder)
+    if inputs is not None and (inputs.scale.kind != "none" or inputs.fill.kind in ("mean", "zero")):
+        reads_raw_rows(model, row_transform(inputs))
     if facts.mean is not None and facts.deviation is not None:
         in_unit(model, facts.mean, facts.deviation)
     if hasattr(model, "num_layers") and not reads_edges(model):
@@ -138,6 +133,43 @@ def load(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Modu
         reads = None if inputs is None else functools.partial(inputs.read, folder=folder, node_types=typed)
         takes_edges(model, reads)
     return model
+
+
+def row_transform(inputs: Inputs | None) -> Callable[[Tensor], Tensor]:
+    """Returns the function that fills and scales rows as in training."""
+    if inputs is None:
+        return _unchanged
+    means = torch.tensor(inputs.fill.means or [0.0], dtype=torch.float64)
+    if inputs.fill.kind not in ("mean", "zero"):
+        return _row_scale(inputs.scale)
+    scale = _row_scale(inputs.scale)
+    return lambda x: scale(torch.where(x.isnan(), means.to(x.dtype), x))
+
+
+def _row_scale(scale: Scale) -> Callable[[Tensor], Tensor]:
+    if scale.kind != "standard":
+        return _unit_rows if scale.kind == "row" else _unchanged
+    columns = (scale.mean, scale.deviation, scale.limit, scale.median or [0.0], scale.spread or [0.0])
+    mean, deviation, limit, median, spread = (torch.tensor(values, dtype=torch.float64) for values in columns)
+    compresses, unit = spread > 0, torch.where(spread > 0, spread, 1)
+
+    def standardise(x: Tensor) -> Tensor:
+        if scale.spread is not None:
+            distance = (x - median) / unit
+            x = torch.where(compresses, distance.sign() * distance.abs().log1p(), x)
+        return torch.clamp((x - mean) / deviation, -limit, limit)
+
+    return standardise
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
+def _unit_rows(x: Tensor) -> Tensor:
+    """An exportable version of `graph.features.normalized`."""
+    sums = x.abs().sum(1, keepdim=True, dtype=torch.float64)
+    return x / torch.where(sums == 0, 1, sums)
 
 
 def trained(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Module:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gnnkit.engine.trial import ModelTrial, TrialInputs, TypeCounts
 from gnnkit.model.exactness import ONE_RANK, ROWS
 from gnnkit.model.hetero import HeteroModel
-from gnnkit.model.two_ranks import run_alone
+from gnnkit.model.two_ranks import TrialRows, run_alone
 
 
 def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
@@ -32,7 +32,7 @@ def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
     with contextlib.suppress(Exception):  # the model may require a larger graph
         replica, names = _copied(model)
         if isinstance(replica, HeteroModel):
-            run_alone(replica, in_features, edge_width, lambda engine: _Listening(engine, names, problems))  # type: ignore[arg-type, return-value]
+            run_alone(replica, TrialRows(in_features, edge_width), lambda engine: _Listening(engine, names, problems))  # type: ignore[arg-type, return-value]
             return problems
         inputs, dtype = TrialInputs(in_features, edge_width), next(replica.parameters()).dtype
         trial = ModelTrial(ONE_RANK, 0, inputs, dtype, ROWS, TypeCounts.of(replica))

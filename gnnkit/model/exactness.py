@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +17,13 @@ from gnnkit.engine.trial import ModelTrial, Sizes, TrialInputs, TypeCounts
 from gnnkit.model.functions import BATCH_NORMS
 from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.norms import NORMS
+from gnnkit.model.parameters import dtype_of
 from gnnkit.model.pyg import reads_whole_graph
-from gnnkit.model.two_ranks import differs, run_alone
+from gnnkit.model.two_ranks import TrialRows, differs, run_alone
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.traffic import Traffic
+from gnnkit.utils.ranges import one_line
 
 ROWS = Sizes(owned=3, edges=4)  # batch normalisation rejects a single row
 ONE_RANK = Traffic(Grid(1, 1, 1), np.array([3]), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64))
@@ -30,6 +31,7 @@ _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
 _ORDERED = (
     "LSTMAggregation", "GRUAggregation", "SortAggregation", "MLPAggregation", "PatchTransformerAggregation",
 )  # fmt: skip
+_ROW_MIXERS = ("GPSConv", "HANConv", "Polynormer", "SGFormer", "GraphUNet", "GraphMultisetTransformer")
 _UNORDERED = ("Set2Set",)  # its LSTM does not read neighbours
 
 
@@ -54,37 +56,61 @@ _ROWS_ONLY = _Cures(  # for modules called without an adjacency
 )
 
 
-def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
-    """Returns the reasons why a training step depends on the number of ranks.
+@dataclass(frozen=True, slots=True)
+class ModelCheck:
+    """Why a training step depends on the number of ranks, by module with a remedy."""
 
-    Each reason names a module, the layer and a replacement. The list is empty for an
-    exact model. Runs the model on three nodes in training mode, and records random
-    draws and batch statistics, also those of functions. If there are none, compares the
-    model on two ranks with the model on one. If the model does not run on a small
-    graph, only its modules are checked. torch's random state is preserved.
+    systematic: tuple[str, ...] = ()  # results differ from those of one rank on average too
+    random: tuple[str, ...] = ()  # other draws of the same distribution
+    unchecked: str | None = None  # why nothing was compared
+
+    @property
+    def reasons(self) -> list[str]:
+        """All reasons."""
+        return [*self.systematic, *self.random]
+
+
+def check_model(model: nn.Module, rows: TrialRows, *, compares: bool = True) -> ModelCheck:
+    """Searches for reasons why a training step depends on the number of ranks.
+
+    Runs the model on three nodes in training mode, and records random draws and batch
+    statistics, also those of functions. Then compares the model on several ranks with
+    the model on one. torch's random state is preserved.
 
     Args:
         model: The model. Its statistics and hooks change, so it must not be used again.
-        in_features: Number of node features.
-        edge_width: Number of edge features. 0: no edge features.
+        rows: The rows that the model reads.
+        compares: Whether to compare. False: the model is known to be exact otherwise.
     """
     untouched = copy.deepcopy(model.cpu())
     notes = _Notes(model)
-    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
-    try:
-        with torch.random.fork_rng(devices=[]), notes:
-            if isinstance(model, HeteroModel):
-                run_alone(model, in_features, edge_width)
-            else:
-                inputs = TrialInputs(in_features, edge_width)
-                ModelTrial(ONE_RANK, 0, inputs, dtype, ROWS, TypeCounts.of(model)).forward(model)
-    except Exception:
-        notes.add_dropouts(model)
-    with contextlib.suppress(Exception):
-        if not notes.reasons and differs(untouched, in_features, edge_width):
-            cure = f"as with x.mean(0) over the rows of a rank: {notes.cures.over_rows}"
-            notes.add("the model", f"outputs on two ranks differ from those on one, {cure}")
-    return [f"{name}: {reason}" for name, reason in notes.reasons.items()]
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with notes:
+                if isinstance(model, HeteroModel):
+                    run_alone(model, rows)
+                else:
+                    inputs, types = TrialInputs(rows.in_features, rows.edge_width), TypeCounts.of(model)
+                    ModelTrial(ONE_RANK, 0, inputs, dtype_of(model), ROWS, types).forward(model)
+        except Exception:
+            notes.add_dropouts(model)
+        unchecked = notes.compare(untouched, rows) if compares and not notes.systematic else None
+    return ModelCheck(_lines(notes.systematic), _lines(notes.random), unchecked)
+
+
+def _lines(reasons: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{name}: {reason}" for name, reason in reasons.items())
+
+
+def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
+    """Lists the reasons of `check_model` for drawn rows.
+
+    Args:
+        model: The model, which must not be used again.
+        in_features: Number of node features.
+        edge_width: Number of edge features. 0: no edge features.
+    """
+    return check_model(model, TrialRows(in_features, edge_width)).reasons
 
 
 class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -92,20 +118,40 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[tuple[str, nn.Module]] = [("the model", model)]  # modules being called, innermost last
-        self.reasons: dict[str, str] = {}
+        self.calls: list[tuple[str, nn.Module]] = [
+            (type(model).__name__, model)
+        ]  # modules being called, innermost last
+        self.systematic: dict[str, str] = {}  # by module
+        self.random: dict[str, str] = {}
         adapts = isinstance(model, EdgeIndexModel)
         exact, self.cures = ((*BATCH_NORMS, *NORMS), _ROWS_ONLY) if adapts else ((), _Cures())
         for name, module in model.named_modules():
             if type(module).__name__ not in exact and (reason := _by_module(module, self.cures)) is not None:
-                self.add(name or type(module).__name__, reason)
+                self.add(self.systematic, name or type(module).__name__, reason)
             if name:
                 module.register_forward_pre_hook(lambda module, _, name=name: self.calls.append((name, module)))
                 module.register_forward_hook(lambda _module, _inputs, _output: self.leave(), always_call=True)
 
-    def add(self, name: str, reason: str) -> None:
-        if not any(name.startswith(f"{noted}.") for noted in self.reasons):  # part of a layer that has been reported
-            self.reasons.setdefault(name, reason)
+    def add(self, reasons: dict[str, str], name: str, reason: str) -> None:
+        noted = {**self.systematic, **reasons}
+        if name not in noted and not any(name.startswith(f"{other}.") for other in noted):  # part of a noted layer
+            reasons[name] = reason
+
+    def compare(self, model: nn.Module, rows: TrialRows) -> str | None:
+        """Notes whether outputs depend on the ranks, or returns why it is unknown."""
+        try:
+            if not differs(model, rows, draws=bool(self.random)):
+                return None
+        except Exception as error:
+            return f"it failed on a few nodes with {type(error).__name__}: {one_line(error)}"
+        ordered = [(name, module) for name, module in model.named_modules() if _is_ordered(module)]
+        for name, module in ordered:
+            reason = f"{type(module).__name__} reads neighbours in an order that differs between layouts"
+            self.add(self.systematic, name or type(module).__name__, f"{reason}: {self.cures.order}")
+        if not ordered:
+            reason = "outputs on several ranks differ from those on one, as with x.mean(0) over the rows of a rank"
+            self.add(self.systematic, _over_rows(model), f"{reason}: {self.cures.over_rows}")
+        return None
 
     def leave(self) -> None:
         self.calls.pop()
@@ -114,31 +160,22 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Records torch's dropout modules, if the model could not be run."""
         for name, module in model.named_modules():
             if isinstance(module, _DropoutNd) and module.p > 0:
-                self.add(name or type(module).__name__, _drawn(module, "Dropout", self.cures))
+                self.add(self.random, name or type(module).__name__, _drawn(module, "Dropout", self.cures))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, module = self.calls[-1]
-        reason = _by_operator(func, args, module, self.cures)
-        if reason is not None:
-            self.add(name, reason)
+        (name, module), operator = self.calls[-1], str(func.overloadpacket.__name__)
+        if torch.Tag.nondeterministic_seeded in func.tags and _drop_rate(func, args, kwargs or {}) != 0:
+            self.add(self.random, name, _drawn(module, operator, self.cures))
+        if "batch_norm" in operator and next((flag for flag in args if isinstance(flag, bool)), True):
+            self.add(self.systematic, name, _normed(_own_name(module, "BatchNorm"), self.cures))
         return func(*args, **(kwargs or {}))
 
 
-def _by_operator(func: Any, args: tuple[Any, ...], module: nn.Module, cures: _Cures) -> str | None:
-    """Returns why an operator depends on the layout, or None.
-
-    Args:
-        func: The operator.
-        args: Its arguments.
-        module: The calling module.
-        cures: Recommended replacements.
-    """
-    name = str(func.overloadpacket.__name__)
-    if torch.Tag.nondeterministic_seeded in func.tags:
-        return _drawn(module, name, cures)
-    if "batch_norm" in name and next((flag for flag in args if isinstance(flag, bool)), True):
-        return _normed(_own_name(module, "BatchNorm"), cures)
-    return None
+def _drop_rate(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Returns the value of an operator's argument `dropout_p`, or None."""
+    names = [argument.name for argument in func._schema.arguments]
+    defaults = {argument.name: argument.default_value for argument in func._schema.arguments}
+    return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}.get("dropout_p")
 
 
 def _drawn(module: nn.Module, operator: str, cures: _Cures) -> str:
@@ -161,13 +198,26 @@ def _own_name(module: nn.Module, otherwise: str) -> str:
 
 
 def _by_module(module: nn.Module, cures: _Cures) -> str | None:
-    kind = type(module).__name__
-    if reads_whole_graph(module):
-        return _normed(kind, cures)
+    return _normed(type(module).__name__, cures) if reads_whole_graph(module) else None
+
+
+def _is_ordered(module: nn.Module) -> bool:
+    """Returns whether a layer's results depend on the order of neighbours."""
     by_recurrence = _gathers(module) and any(isinstance(part, nn.RNNBase) for part in module.children())
-    if kind in _ORDERED or (by_recurrence and kind not in _UNORDERED):
-        return f"{kind} reads neighbours in an order that differs between layouts: {cures.order}"
-    return None
+    return type(module).__name__ in _ORDERED or (by_recurrence and type(module).__name__ not in _UNORDERED)
+
+
+def _over_rows(model: nn.Module) -> str:
+    """Returns the names of layers over all rows of a rank, or the model's class."""
+    layers = {name: type(module).__name__ for name, module in model.named_modules() if _mixes_rows(module)}
+    outer = [name for name in layers if not any(name.startswith(f"{other}.") for other in layers)]
+    return ", ".join(f"{name} ({layers[name]})" for name in outer) or type(model).__name__
+
+
+def _mixes_rows(module: nn.Module) -> bool:
+    """Returns whether a layer is one that selects, pools or attends over all rows."""
+    kind = type(module).__name__
+    return kind in _ROW_MIXERS or kind.endswith("Pooling") or isinstance(module, nn.MultiheadAttention)
 
 
 def _gathers(module: nn.Module) -> bool:

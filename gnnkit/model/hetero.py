@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,9 +22,12 @@ from gnnkit.model.functions import ExactFunctions
 from gnnkit.model.hetero_forward import HeteroArguments, HeteroTrial, Tensors
 from gnnkit.model.norms import exact_norms
 from gnnkit.model.padding import shared_padding
-from gnnkit.model.unchanged import EdgeIndexModel, is_convolution, joined, model_error, uncached
+from gnnkit.model.unchanged import EdgeIndexModel, index_error, is_convolution, joined, model_error, uncached
 
-_FEW, _FEW_EDGES = 6, 10  # nodes of each type and edges of each relation, in a small graph
+if TYPE_CHECKING:
+    from gnnkit.model.two_ranks import TrialRows
+
+_FEW, _FEW_EDGES = 12, 30  # nodes of each type and edges of each relation, in a small graph
 
 
 class HeteroModel(EdgeIndexModel):
@@ -78,29 +81,30 @@ class HeteroModel(EdgeIndexModel):
         widths = {name: len(range(in_features)[columns]) for name, columns in self._columns(schema).items()}
         self._trial = HeteroTrial.of(module, self._arguments, schema, widths, edge_width)
 
-    def on_small_graph(self, in_features: int, edge_width: int) -> tuple[HeteroModel, Graph]:
+    def on_small_graph(self, rows: TrialRows, draw: int) -> tuple[HeteroModel, Graph]:
         """Returns a model with the same parameters for a small graph, and the graph.
 
         Args:
-            in_features: Columns of a node's input row.
-            edge_width: Number of edge features. 0: no edge features.
+            rows: The rows of the graph's nodes and edges.
+            draw: Number of the graph.
         """
-        counts, rng = tuple((name, _FEW) for name, _ in self.schema.node_types), np.random.default_rng(0)
+        counts, rng = tuple((name, _FEW) for name, _ in self.schema.node_types), np.random.default_rng(draw)
         model = self.with_sizes(counts)
         starts = [
             (model.schema.nodes(source).start, model.schema.nodes(destination).start)
             for source, _, destination in model.schema.relations or ()
         ]
-        ends = [rng.integers(0, _FEW, (2, _FEW_EDGES)) + np.array(start)[:, None] for start in starts]
-        num_nodes, num_edges = _FEW * len(counts), _FEW_EDGES * len(ends)
+        ends = np.concatenate(
+            [rng.integers(0, _FEW, (2, _FEW_EDGES)) + np.array(start)[:, None] for start in starts], 1
+        )
+        edge_types = np.repeat(np.arange(len(starts)), _FEW_EDGES)
         graph = Graph.from_edges(
-            np.concatenate(ends, 1)[0],
-            np.concatenate(ends, 1)[1],
-            num_nodes,
-            features=rng.normal(size=(num_nodes, in_features)),
-            edge_features=rng.normal(size=(num_edges, edge_width)) if edge_width else None,
-            edge_types=np.repeat(np.arange(len(ends)), _FEW_EDGES),
+            *ends,
+            _FEW * len(counts),
+            features=rows.node_rows(rng, _FEW * len(counts)),
+            edge_types=edge_types,
             edge_type_names=list(model.schema.edge_types),
+            **rows.edge_columns(rng, len(edge_types)),  # type: ignore[arg-type]
         )
         return model, graph
 
@@ -173,6 +177,8 @@ class HeteroModel(EdgeIndexModel):
         try:
             with functions, exact_norms(module, pools), shared_padding(module, adjacency), uncached(module):
                 out = self._arguments.call(module, self._rows_by_type(x, rows), edges, _values(adjacency, graph))
+        except IndexError as error:
+            raise index_error(module, error) from error
         except RuntimeError as error:
             empty = ", ".join(name for name, ids in graph.nodes.items() if not len(ids))
             if not empty or type(error) is not RuntimeError:  # such as out of memory, or a lost rank

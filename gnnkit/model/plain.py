@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,10 +54,45 @@ def in_unit(model: nn.Module, mean: Sequence[float], deviation: Sequence[float])
 
 
 def as_trained(model: nn.Module) -> None:
-    """Reverses `in_unit`, for training and for jobs, whose task converts the unit."""
-    for key, hook in list(model._forward_hooks.items()):
-        if isinstance(hook, _InUnit):
-            del model._forward_hooks[key]
+    """Reverses `in_unit` and `reads_raw_rows`, for training and for jobs."""
+    for hooks in (model._forward_hooks, model._forward_pre_hooks):
+        for key, hook in list(hooks.items()):
+            if isinstance(hook, _InUnit | _RawRows):
+                del hooks[key]
+
+
+def reads_raw_rows(model: nn.Module, transform: Callable[[Tensor], Tensor]) -> None:
+    """Makes calls of a model on tensors transform the rows as in training.
+
+    Args:
+        model: The module, called with rows, rows by node type, or PyG's `Data`.
+        transform: Fills and scales rows [num_nodes, in_features].
+    """
+    model.register_forward_pre_hook(_RawRows(transform, dtype_of(model)), with_kwargs=True)
+
+
+class _RawRows:
+    def __init__(self, transform: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+        self._transform, self._dtype = transform, dtype
+
+    def __call__(self, model: nn.Module, args: tuple[Any, ...], keys: dict[str, Any]) -> Any:
+        second = args[1] if len(args) > 1 else keys.get("adjacencies")
+        if isinstance(second, Sequence):  # the rows of a rank
+            return args, keys
+        if args:
+            return (self._read(args[0]), *args[1:]), keys
+        name = next(iter(inspect.signature(model.forward).parameters), "")
+        return args, keys | ({name: self._read(keys[name])} if name in keys else {})
+
+    def _read(self, rows: Any) -> Any:
+        if isinstance(rows, Tensor):
+            return self._transform(rows).to(self._dtype)
+        if isinstance(rows, dict):
+            return {name: self._read(value) for name, value in rows.items()}
+        if isinstance(getattr(rows, "x", None), Tensor):
+            rows = copy.copy(rows)
+            rows.x = self._read(rows.x)
+        return rows
 
 
 class _InUnit:

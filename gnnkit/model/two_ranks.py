@@ -1,9 +1,10 @@
-"""Compares a model's outputs on two ranks with those on one, on a small graph."""
+"""Compares a model's outputs on several ranks with those on one, on small graphs."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,100 +13,145 @@ from torch import Tensor, nn
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency
+from gnnkit.engine.default_dtype import default_dtype
 from gnnkit.engine.trial import TypeCounts
-from gnnkit.graph import Graph
+from gnnkit.graph import Floats, Graph
 from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.parameters import dtype_of
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.shard import Shard, cut_all, uncut
+from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import even_ranges
 
-_NODES, _EDGES = 12, 40
+_NODES, _EDGES = 26, 110
 _TIMEOUT = 20.0  # deadline of a rank's waits, in seconds
-_TOLERANCE = 1e-6  # relative, in float64
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}  # relative to the largest output
+_SHARES = ((0.8, 0.2), (0.5, 0.35, 0.15), (0.4, 0.6))  # of the nodes, by rank, of each comparison
 
 
-def differs(model: nn.Module, in_features: int, edge_width: int = 0) -> bool:
-    """Returns whether outputs in training mode depend on the number of ranks.
+@dataclass(frozen=True, slots=True)
+class TrialRows:
+    """Rows that the graphs of a trial have. Without rows of a run, they are drawn."""
 
-    Ranks are threads. The second one owns a sixth of the nodes.
+    in_features: int
+    edge_width: int = 0  # 0: no edge features
+    features: Floats | None = None  # [k, in_features] rows of nodes, or None
+    edges: Mapping[str, Array] = field(default_factory=dict)  # columns [m, ...], by argument of `Graph.from_edges`
+
+    def graph(self, types: TypeCounts, draw: int) -> Graph:
+        """Draws a graph."""
+        rng = np.random.default_rng(draw)
+        src, dst = rng.integers(0, _NODES, (2, _EDGES))
+        sizes = [len(part) for part in even_ranges(_NODES, types.of_nodes)]
+        edge_types = rng.integers(0, types.of_edges, _EDGES)
+        return Graph.from_edges(
+            src,
+            dst,
+            _NODES,
+            features=self.node_rows(rng, _NODES),
+            edge_types=edge_types,
+            edge_type_names=[str(relation) for relation in range(types.of_edges)],
+            node_types=tuple((str(number), size) for number, size in enumerate(sizes)),
+            **self.edge_columns(rng, _EDGES),  # type: ignore[arg-type]
+        )
+
+    def node_rows(self, rng: np.random.Generator, count: int) -> Floats:  # [count, in_features]
+        """Draws rows of nodes."""
+        if self.features is None or not len(self.features):
+            return rng.normal(size=(count, self.in_features))
+        rows: Floats = self.features[rng.choice(len(self.features), count, replace=len(self.features) < count)]
+        return rows
+
+    def edge_columns(self, rng: np.random.Generator, count: int) -> dict[str, Array]:  # [count, ...] each
+        """Draws values of edges."""
+        if self.edges:
+            chosen = rng.integers(0, len(next(iter(self.edges.values()))), count)
+            return {name: values[chosen] for name, values in self.edges.items()}
+        return {"edge_features": rng.normal(size=(count, self.edge_width))} if self.edge_width else {}
+
+    def fitted(self, model: nn.Module, draw: int) -> tuple[nn.Module, Graph]:
+        """Draws a graph with the model's types.
+
+        Returns the model for this graph, which shares its parameters, and the graph.
+        """
+        if isinstance(model, HeteroModel):
+            return model.on_small_graph(self, draw)
+        return model, self.graph(TypeCounts.of(model), draw)
+
+
+def differs(model: nn.Module, rows: TrialRows, *, draws: bool = False) -> bool:
+    """Returns whether outputs depend on the number of ranks.
+
+    Ranks are threads, with unequal numbers of nodes. The model runs in float64 or, if
+    that fails, in its own dtype. Raises the model's error if that fails too.
 
     Args:
         model: The model, which is not modified.
-        in_features: Number of node features.
-        edge_width: Number of edge features. 0: no edge features.
+        rows: The rows that it reads.
+        draws: Whether the model draws random numbers in training mode, so that only
+            evaluation mode can be compared.
     """
-    model, graph = small_graph(model, in_features, edge_width)
-    owner = np.zeros(graph.num_nodes, np.int32)
-    one, two = _outputs(model, graph, owner, 1), _outputs(model, graph, owner + (np.arange(len(owner)) % 6 == 5), 2)
-    return bool((one - two).abs().max() > _TOLERANCE * one.abs().max().clamp(min=1))
+    try:
+        return _differs(model, rows, draws, torch.float64)
+    except Exception:
+        return _differs(model, rows, draws, torch.float32)
 
 
-def small_graph(model: nn.Module, in_features: int, edge_width: int) -> tuple[nn.Module, Graph]:
-    """Draws a small graph with the types that a model reads.
+def _differs(model: nn.Module, rows: TrialRows, draws: bool, dtype: torch.dtype) -> bool:
+    modes = [not draws] * len(_SHARES) + [False] * (not draws)
+    for draw, training in enumerate(modes):
+        fitted, graph = rows.fitted(model, draw)
+        shares = _SHARES[draw % len(_SHARES)]
+        owner = np.random.default_rng(draw).permutation(_owners(graph.num_nodes, shares))
+        replica = copy.deepcopy(fitted).to(dtype).train(training)
+        one = _outputs(replica, graph, np.zeros_like(owner), dtype)
+        if draws and not torch.equal(one, _outputs(replica, graph, np.zeros_like(owner), dtype)):
+            return False  # random in evaluation mode too
+        many = _outputs(replica, graph, owner, dtype)
+        if not torch.isfinite(one).all():
+            raise ValueError("outputs are not finite")
+        if not (one - many).abs().max() <= _TOLERANCE[dtype] * one.abs().max():
+            return True
+    return False
 
-    Returns the model for this graph, which shares its parameters, and the graph.
 
-    Args:
-        model: The model.
-        in_features: Number of node features.
-        edge_width: Number of edge features. 0: no edge features.
-    """
-    if isinstance(model, HeteroModel):
-        return model.on_small_graph(in_features, edge_width)
-    return model, _graph(in_features, edge_width, TypeCounts.of(model))
+def _owners(num_nodes: int, shares: Sequence[float]) -> Array:  # [num_nodes]
+    """Assigns nodes to ranks, at least two to each."""
+    ends = np.rint(np.cumsum(shares) * num_nodes)
+    return np.searchsorted(ends, np.arange(num_nodes), side="right").clip(max=len(shares) - 1).astype(np.int32)
 
 
-def run_alone(
-    model: nn.Module, in_features: int, edge_width: int, wrapped: Callable[[Engine], Engine] = lambda engine: engine
-) -> None:
+def run_alone(model: nn.Module, rows: TrialRows, wrapped: Callable[[Engine], Engine] = lambda engine: engine) -> None:
     """Calls a model in training mode on a small graph, in this thread.
 
     Args:
         model: The model.
-        in_features: Number of node features.
-        edge_width: Number of edge features. 0: no edge features.
+        rows: The rows that it reads.
         wrapped: Wraps the engine. Default: as it is.
     """
-    model, graph = small_graph(model, in_features, edge_width)
+    model, graph = rows.fitted(model, 0)
     dtype = dtype_of(model)
     comm = Threads.connect(0, 1, device=torch.device("cpu"), timeout=_TIMEOUT)
     layers = ShardAdjacency.layers(wrapped(Engine(uncut(graph), comm, dtype)), model.num_layers, 0)  # type: ignore[arg-type]
-    model.train()(torch.tensor(np.asarray(graph.features), dtype=dtype), layers)
+    with default_dtype(dtype):
+        model.train()(torch.tensor(np.asarray(graph.features), dtype=dtype), layers)
 
 
-def _graph(in_features: int, edge_width: int, types: TypeCounts) -> Graph:
-    rng = np.random.default_rng(0)
-    src, dst = rng.integers(0, _NODES, (2, _EDGES))
-    edge_features = rng.normal(size=(_EDGES, edge_width)) if edge_width else None
-    features = rng.normal(size=(_NODES, in_features))
-    names = [str(relation) for relation in range(types.of_edges)]
-    sizes = [len(part) for part in even_ranges(_NODES, types.of_nodes)]
-    return Graph.from_edges(
-        src,
-        dst,
-        _NODES,
-        features=features,
-        edge_features=edge_features,
-        edge_types=rng.integers(0, types.of_edges, _EDGES),
-        edge_type_names=names,
-        node_types=tuple((str(number), size) for number, size in enumerate(sizes)),
-    )
-
-
-def _outputs(model: nn.Module, graph: Graph, owner: np.ndarray, ranks: int) -> Tensor:  # [num_nodes, width]
-    partition = Partition(owner.astype(np.int32), None, Grid(ranks, 1, 1))
-    shards = list(cut_all(graph, partition))
-    parts = Threads.run(lambda comm: _part(model, shards, comm), ranks, timeout=_TIMEOUT)
+def _outputs(model: nn.Module, graph: Graph, owner: Array, dtype: torch.dtype) -> Tensor:  # [num_nodes, width]
+    num_ranks = int(owner.max()) + 1
+    shards = list(cut_all(graph, Partition(owner, None, Grid(num_ranks, 1, 1))))
+    parts = Threads.run(lambda comm: _part(model, shards, comm, dtype), num_ranks, timeout=_TIMEOUT)
     order = torch.argsort(torch.cat([torch.from_numpy(shard.owned.astype(np.int64)) for shard in shards]))
     return torch.cat(parts)[order]
 
 
 @torch.no_grad()
-def _part(model: nn.Module, shards: Sequence[Shard], comm: Communicator) -> Tensor:  # [num_owned, width]
-    replica, shard = copy.deepcopy(model).double().train(), shards[comm.rank]
-    engine = Engine(shard.with_self_loops() if getattr(replica, "self_loops", False) else shard, comm, torch.float64)
+def _part(model: nn.Module, shards: Sequence[Shard], comm: Communicator, dtype: torch.dtype) -> Tensor:
+    """Returns a rank's outputs [num_owned, width]."""
+    replica, shard = copy.deepcopy(model), shards[comm.rank]
+    engine = Engine(shard.with_self_loops() if getattr(replica, "self_loops", False) else shard, comm, dtype)
     layers = ShardAdjacency.layers(engine, replica.num_layers, 0)  # type: ignore[arg-type]
-    outputs: Tensor = replica(torch.tensor(shard.features, dtype=torch.float64), layers)
+    with default_dtype(dtype):
+        outputs: Tensor = replica(torch.tensor(np.asarray(shard.features), dtype=dtype), layers)
     return outputs

@@ -137,6 +137,8 @@ class EdgeIndexModel(nn.Module):
                 uncached(module),
             ):
                 yield x, adjacency, called
+        except IndexError as error:
+            raise index_error(self, error) from error
         finally:
             called.end()
             self.fallbacks = called.reads.origin.fallbacks
@@ -281,6 +283,13 @@ def is_convolution(module: nn.Module) -> bool:
 
 def _of_pyg(module: nn.Module) -> bool:
     return any(base.__module__.startswith("torch_geometric.") for base in type(module).__mro__)
+
+
+def index_error(module: nn.Module, error: IndexError) -> UserError:
+    """Creates the error for an index out of range in `forward`."""
+    return model_error(
+        module, f"{error}: if forward uses columns of x as numbers of categories, use features.scale=none"
+    )
 
 
 def model_error(module: nn.Module, text: str) -> UserError:

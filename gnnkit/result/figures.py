@@ -139,8 +139,9 @@ class Skipped(FigureTopic):
 class Exactness(FigureTopic):
     """Whether several ranks train the same model as one."""
 
-    exact: bool
+    exact: bool | None  # None: not checked
     inexact: list[str]  # the reasons why not
+    not_checked: str | None  # why the model was not compared
     approximate: list[str]  # the approximations in training
 
 

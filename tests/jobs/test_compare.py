@@ -103,12 +103,25 @@ def test_time_is_to_99_percent_of_the_best_of_the_first_way() -> None:
         "parts reached val_accuracy 89.10 % (99 % of the best of full) first, after 2.5 s of training. "
         "Within noise, parts has the test_accuracy of full."
     )
-    assert [cells[:6] for cells in found.table().rows] == [
-        ["full", "81.00 +- 1.4", "", "3", "0.5", "3 (1 of 2)"],
-        ["parts", "79.00 +- 0", "-2.00", "3", "0.5", "2.5"],
-        ["half", "50.00 +- 0", "-31.00", "3", "0.5", "1 (1 of 2)"],
+    assert [cells[:7] for cells in found.table().rows] == [
+        ["full", "81.00 +- 1.4", "", "3", "0", "0.5", "3 (1 of 2)"],
+        ["parts", "79.00 +- 0", "-2.00", "3", "0", "0.5", "2.5"],
+        ["half", "50.00 +- 0", "-31.00", "3", "0", "0.5", "1 (1 of 2)"],
     ]
-    assert found.table().rows[0][6:] == ["2.000", "3", ""]
+    assert found.table().rows[0][7:] == ["2.000", "3", ""]
+
+
+def test_a_scheme_whose_steps_were_taken_back_is_not_credited_without_a_word(tmp_path: Path) -> None:
+    states = [state(0, epoch, 1.0) for epoch in range(30)]
+    finish = {"epoch": 10, "taken_back": True}
+    write(tmp_path / "late", states, {29: 0.8}, test_accuracy=0.8, approximate=["late rows"], exact_finish=finish)
+    write(tmp_path / "full", states, {29: 0.7}, test_accuracy=0.7, approximate=[], exact_finish=None)
+    rows = [SchemeRow(name, [SchemeRun.read(tmp_path / name, NodeClassification())]) for name in ("full", "late")]
+    compared = table(*rows)
+    assert [cells[3:5] for cells in compared.table().rows] == [["30", "0"], ["30", "9, taken back"]]
+    assert "late had a problem, and only 9 of its 30 epochs are approximate" in compared.sentence()
+    figures = [(row["approximate_epochs"], row["taken_back"]) for row in compared.figures()]
+    assert figures == [(0, 0), (9, 1)]
 
 
 def test_an_error_is_better_where_it_is_less_and_is_no_share() -> None:
@@ -121,7 +134,7 @@ def test_an_error_is_better_where_it_is_less_and_is_no_share() -> None:
 
 def test_a_way_without_a_run_is_a_row_that_says_why() -> None:
     found = table(SchemeRow("full", [], "failed no memory"), SchemeRow("parts", [run(0.5, {1.0: 0.5})]))
-    assert found.table().rows[0] == ["full", *["-"] * 7, "failed no memory"]
+    assert found.table().rows[0] == ["full", *["-"] * 8, "failed no memory"]
     assert found.table().rows[1][2] == "", "the first way that has a run is what others are held to"
     assert table(SchemeRow("full", [], "failed")).sentence() == ""
     assert table(SchemeRow("full", [], "failed")).table().rows[0][0] == "full"

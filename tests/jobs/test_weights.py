@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
 
 import gnnkit
 from gnnkit.errors import UserError
@@ -118,3 +121,47 @@ def test_names_of_classes_are_a_list_of_text(tmp_path: Path) -> None:
         (tmp_path / weights.CLASSES).write_text(text)
         with pytest.raises(UserError, match=rf"checkpoint={tmp_path}: {weights.CLASSES} {told}"):
             weights.class_names(tmp_path)
+
+
+class Embedding(nn.Module):
+    """Reads a wide column and the numbers of categories."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.linear = nn.Embedding(3, 2), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = self.linear(torch.cat([x[:, :1], self.embed(x[:, 1].long())], 1))
+        return rows
+
+
+def data_of_wide_range() -> Data:
+    draw = torch.Generator().manual_seed(0)
+    wide, category = (torch.randint(0, most, (60, 1), generator=draw) for most in (2000, 3))
+    data = Data(x=torch.cat([wide, category], 1).float(), edge_index=torch.randint(0, 60, (2, 200), generator=draw))
+    data.y = torch.arange(60) % 3
+    for number, name in enumerate(("train", "val", "test")):
+        data[f"{name}_mask"] = torch.arange(60) // 3 % 3 == number
+    return data
+
+
+@pytest.mark.parametrize("scale", ["auto", "standard", "row", "none"])
+def test_a_loaded_class_gives_the_logits_of_the_run_on_the_data(tmp_path: Path, scale: str) -> None:
+    data, keys = data_of_wide_range(), {"features": {"scale": scale}, "write": ["logits"], "workers": 1, **BARE}
+    result = gnnkit.train(data, model=pyg.GCN(2, 4, 2, 3), folder=tmp_path / "run", trainer={"max_epochs": 2}, **keys)
+    model = gnnkit.load(result.folder, pyg.GCN(2, 4, 2, 3))
+    written = np.load(result.folder / "logits.npy")
+    logits = model(data.x, data.edge_index).detach()
+    np.testing.assert_allclose(logits, written, rtol=1e-4, atol=1e-5 * abs(written).max())
+    named = model(x=data.x, edge_index=data.edge_index)
+    assert torch.equal(named, model(data.x, data.edge_index))
+    gnnkit.predict(result.folder, data, model=model, folder=tmp_path / "again", write=["logits"], **BARE)
+    np.testing.assert_allclose(np.load(tmp_path / "again/logits.npy"), written, rtol=1e-4, atol=1e-5)
+    assert torch.equal(model(data.x, data.edge_index), named)
+
+
+def test_scaled_categories_are_an_error_with_the_remedy(tmp_path: Path) -> None:
+    keys = {"model": Embedding(), "trainer": {"max_epochs": 1}, "workers": 1, **BARE}
+    with pytest.raises(UserError, match=r"model=Embedding: index out of range.*use features\.scale=none"):
+        gnnkit.train(data_of_wide_range(), folder=tmp_path / "auto", **keys)
+    gnnkit.train(data_of_wide_range(), folder=tmp_path / "none", features={"scale": "none"}, **keys)

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
 import gnnkit
+from gnnkit.errors import UserError
 from gnnkit.model.pyg import PyG
 from tests.cases import exhaustive, few
 from tests.graphs import random_graph
@@ -65,10 +67,80 @@ def test_nothing_is_said_of_an_exact_run(
     assert "not exact" not in capfd.readouterr().err
 
 
+class Centred(nn.Module):
+    """Subtracts the rows' mean, and makes a tensor of torch's default type."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.conv = pyg.GCNConv(in_features, num_classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows: Tensor = self.conv(x @ torch.eye(x.size(1)), edge_index)
+        return rows - rows.mean(0)
+
+
+class Identity(Centred):
+    """Computes no mean."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows: Tensor = self.conv(x @ torch.eye(x.size(1)), edge_index)
+        return rows
+
+
+class Unchecked(Centred):
+    """Fails on the few nodes of a trial."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        if len(x) < 20:
+            raise RuntimeError("too few nodes")
+        rows: Tensor = self.conv(x, edge_index)
+        return rows
+
+
+@few("comm", ["threads", "gloo"], default=["threads"])
+def test_a_model_that_cannot_be_exact_is_refused_with_the_ways_out(tmp_path: Path, comm: str) -> None:
+    with pytest.raises(UserError) as raised:
+        run(tmp_path / "run", model=Centred, comm=comm)
+    message = str(raised.value)
+    assert message.startswith("workers=2: model Centred: outputs on several ranks differ from those on one")
+    assert all(way in message for way in ("use nn.BatchNorm1d", "use workers=1", "set inexact=allow"))
+
+
+@pytest.mark.parametrize("keys", [{"inexact": "allow"}, {"workers": 1}], ids=str)
+def test_a_model_that_cannot_be_exact_runs_if_this_is_allowed_or_on_one_worker(
+    tmp_path: Path, keys: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = run(tmp_path / "run", model=Centred, **keys)
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("not exact")]
+    assert (result["exact"], len(result["inexact"]), len(lines)) == (
+        ("workers" in keys),
+        *[1 - ("workers" in keys)] * 2,
+    )
+
+
+def test_what_could_not_be_checked_is_not_called_exact(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = run(tmp_path / "run", model=Unchecked)
+    assert (result["exact"], result["inexact"]) == (None, [])
+    assert result["not_checked"] == "it failed on a few nodes with RuntimeError: too few nodes"
+    assert "not checked whether the model is exact on 2 workers: it failed on a few nodes" in capfd.readouterr().err
+    assert json.loads((tmp_path / "run/result.json").read_text())["exact"] is None
+
+
+@pytest.mark.parametrize("job", ["train", "verify"])
+def test_a_class_that_makes_tensors_of_the_default_type_runs_in_float64(tmp_path: Path, job: str) -> None:
+    result = run(tmp_path / "run", model=Identity, trainer={"max_epochs": 1, "precision": 64}, job=job)
+    assert result["exact" if job == "train" else "verified"] is True
+    assert torch.get_default_dtype() == torch.float32
+
+
 @pytest.mark.slow
 def test_a_strategy_that_drifts_is_not_exact(tmp_path: Path) -> None:
     result = run(tmp_path / "run", strategy={"name": "vertex_centric", "local_iterations": 2})
-    assert result["inexact"] == ["strategy=vertex_centric: its steps depend on the number of workers"]
+    assert result["exact"] is False
+    assert result["inexact"] == [
+        "strategy.local_iterations=2: training is approximate",
+        "strategy=vertex_centric: its steps depend on the number of workers",
+    ]
 
 
 PRESET = "preset_workload"

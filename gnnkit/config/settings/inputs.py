@@ -10,6 +10,7 @@ from gnnkit.utils.ranges import real
 
 INPUTS = ("features", "degree", "learned")
 TYPES = ("read", "ignore")
+INEXACT = ("refuse", "allow")
 INPUT_ROWS = (AUTO, "dense", "sparse")
 SCALES = ("standard", "row", "none")
 TEXTS = ("one_hot", "known", "refuse")

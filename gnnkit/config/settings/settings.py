@@ -13,6 +13,7 @@ from gnnkit.config.settings.choice import Choice
 from gnnkit.config.settings.fields import OnlyWith, Switch, by_job, names
 from gnnkit.config.settings.inputs import (
     FEATURES,
+    INEXACT,
     INPUT_ROWS,
     INPUTS,
     LEARNED,
@@ -83,6 +84,7 @@ class Settings:
     job: Annotated[JobFacts, _job]
     inputs: Annotated[str, names(INPUTS)]
     types: Annotated[str, names(TYPES)]  # node and edge types
+    inexact: Annotated[str, names(INEXACT)]  # models whose results depend on the number of ranks
     input_rows: Annotated[str, names(INPUT_ROWS), FEATURES]
     features: FeaturesSettings
     embedding: Annotated[_Width | None, LEARNED]  # width of a learned row. None: rows are not learned

@@ -36,6 +36,8 @@ class SchemeRun:
     memory: int | None  # bytes, peak of the busiest worker
     curve: EpochCurve
     figure: str | None = None  # the validation figure. None: the task's
+    approximate: int = 0  # epochs of approximate steps
+    taken_back: bool = False  # whether a problem ended the approximate steps
 
     @classmethod
     def read(cls, folder: Path, task: Task) -> SchemeRun:
@@ -52,6 +54,8 @@ class SchemeRun:
             for epoch, figures in sorted(evaluated.items())
             if epoch in reached and figures.get(figure) is not None
         ]
+        finish = result.get("exact_finish") or {}
+        before = (finish.get("epoch") or len(reached) + 1) - 1
         return cls(
             test=result.get(figure.replace("val_", "test_", 1)),
             epochs=len(reached),
@@ -60,6 +64,8 @@ class SchemeRun:
             memory=max((state["memory"] for state in states), default=None),
             curve=curve,
             figure=figure,
+            approximate=before if result.get("approximate") else 0,
+            taken_back=finish.get("taken_back", False),
         )
 
 
@@ -171,6 +177,8 @@ class SchemeTable:
             "deviation": statistics.stdev(tests) if len(tests) > 1 else None,
             "difference": self.difference(row),
             "epochs": row.mean("epochs"),
+            "approximate_epochs": row.mean("approximate"),
+            "taken_back": sum(run.taken_back for run in row.runs),
             "seconds_per_epoch": row.mean("seconds_per_epoch"),
             "time_to_target": statistics.fmean(times) if times else None,
             "reached_target": len(times),
@@ -202,6 +210,7 @@ class SchemeTable:
             f"{self.test}{unit}",
             points,
             "epochs",
+            "approximate",
             "s an epoch",
             f"s to {goal}",
             "MB sent an epoch",
@@ -221,6 +230,7 @@ class SchemeTable:
             f"{_scaled(row.mean('test'), scale)}{spread}",
             "" if difference is None else f"{difference * scale:+.2f}" if scale > 1 else f"{difference:+.3g}",
             _format(row.mean("epochs"), ".0f"),
+            f"{row.mean('approximate'):.0f}{', taken back' if any(run.taken_back for run in row.runs) else ''}",
             _format(row.mean("seconds_per_epoch"), ".3g"),
             f"{statistics.fmean(times):.3g}{share}" if times else "not reached",
             _format(row.mean("bytes_per_epoch"), ",.3f", 1e-6),
@@ -229,8 +239,16 @@ class SchemeTable:
         ]
 
     def sentence(self) -> str:
-        """Names the fastest scheme, and the schemes equal to the reference."""
-        return " ".join([*self._fastest(), *self._equal()])
+        """Names the fastest, equal and taken-back schemes."""
+        return " ".join([*self._fastest(), *self._equal(), *self._taken_back()])
+
+    def _taken_back(self) -> Iterator[str]:
+        for row in self.rows:
+            if any(run.taken_back for run in row.runs):
+                yield (
+                    f"{row.scheme} had a problem, and only {row.mean('approximate'):.0f} of its {row.mean('epochs'):.0f} epochs "
+                    "are approximate: its figures are those of exact steps too, and trainer.exact_finish=0.1 keeps its own."
+                )
 
     def _fastest(self) -> Iterator[str]:
         if self.first is None or self.target is None:

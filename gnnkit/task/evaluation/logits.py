@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import Engine, Rows, ShardAdjacency
+from gnnkit.engine.default_dtype import default_dtype
 from gnnkit.engine.lent import lent
 from gnnkit.engine.remote import FeatureStore, LearnedRows, TableFeatures
 from gnnkit.engine.remote.disk import DiskFeatures, OnDisk
@@ -230,7 +231,9 @@ class ChunkEvaluation(Evaluation):
         (block,) = FullSampler(num_hops=1).sample(self._graph.csc, nodes, key=0).blocks
         forget_pages(self._graph.csc.indices)
         (adjacency,) = self._blocks.layers([block], key=0)
-        rows: Tensor = model.layer(layer, features.input_rows(block.src_nodes, model), adjacency)  # type: ignore[operator]
+        x = features.input_rows(block.src_nodes, model)
+        with default_dtype(self.worker.dtype):
+            rows: Tensor = model.layer(layer, x, adjacency)  # type: ignore[operator]
         return rows
 
     def _alike(self, chunk_rows: list[Ids]) -> list[Ids]:
