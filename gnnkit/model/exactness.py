@@ -27,10 +27,6 @@ from gnnkit.partition.traffic import Traffic
 ROWS = Sizes(owned=3, edges=4)  # batch normalisation rejects a single row
 ONE_RANK = Traffic(Grid(1, 1, 1), np.array([3]), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64))
 _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
-_ORDERED = (
-    "LSTMAggregation", "GRUAggregation", "SortAggregation", "MLPAggregation", "PatchTransformerAggregation",
-)  # fmt: skip
-_UNORDERED = ("Set2Set",)  # its LSTM does not read neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +38,6 @@ class _Cures:
     draw: str = "derive draws from adjacency.key and adjacency.src_nodes"
     norm: str = "use gnnkit.nn.BatchNorm, or torch's LayerNorm"
     over_rows: str = "use gnnkit.nn.BatchNorm or adjacency.pool, see job=verify"
-    order: str = 'use aggr="mean", "sum" or "max"'
 
 
 _ROWS_ONLY = _Cures(  # for modules called without an adjacency
@@ -164,9 +159,6 @@ def _by_module(module: nn.Module, cures: _Cures) -> str | None:
     kind = type(module).__name__
     if reads_whole_graph(module):
         return _normed(kind, cures)
-    by_recurrence = _gathers(module) and any(isinstance(part, nn.RNNBase) for part in module.children())
-    if kind in _ORDERED or (by_recurrence and kind not in _UNORDERED):
-        return f"{kind} reads neighbours in an order that differs between layouts: {cures.order}"
     return None
 
 
