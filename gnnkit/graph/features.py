@@ -81,8 +81,8 @@ class SparseFeatures:
 
     @property
     def share(self) -> float:
-        """Density: the fraction of stored numbers, 0 to 1."""
-        return self.csr.num_edges / max(math.prod(self.shape), 1)
+        """Density: the fraction of numbers that are not 0, 0 to 1."""
+        return int(np.count_nonzero(self.values)) / max(math.prod(self.shape), 1)
 
     def __len__(self) -> int:
         return self.csr.num_nodes
@@ -234,6 +234,7 @@ def rows_of(features: object) -> Features:
         raise UserError(f"features has shape {list(features.shape)}, expected two dimensions")  # type: ignore[attr-defined]
     matrix: Any = features.tocsr(copy=True)
     matrix.sum_duplicates()
+    matrix.eliminate_zeros()
     return SparseFeatures(CSC(matrix.indptr, matrix.indices, matrix.data, num_sources=matrix.shape[1]))
 
 

@@ -246,8 +246,8 @@ def pack_tables(
 
 def _stack_columns(tables: Sequence[Floats], begins: npt.NDArray[np.int64]) -> SparseFeatures:
     """Places tables side by side, at the column offsets `begins` [num_tables + 1]."""
-    counts = np.repeat(np.diff(begins), [len(table) for table in tables])
-    pairs = zip(tables, begins, begins[1:], strict=False)
-    columns = [np.tile(np.arange(first, last), len(table)) for table, first, last in pairs]
-    values = np.concatenate([table.ravel().astype(np.float32, copy=False) for table in tables])
-    return SparseFeatures(CSC(offsets_of(counts), np.concatenate(columns), values, int(begins[-1])))
+    parts = [SparseFeatures.of(table.astype(np.float32, copy=False)) for table in tables]  # which stores no zeros
+    counts = np.concatenate([np.diff(part.csr.indptr) for part in parts])
+    columns = np.concatenate([part.csr.indices + first for part, first in zip(parts, begins, strict=False)])
+    values = np.concatenate([part.values for part in parts])
+    return SparseFeatures(CSC(offsets_of(counts), columns, values, int(begins[-1])))

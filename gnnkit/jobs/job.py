@@ -207,6 +207,7 @@ class OnRanks(Run):
         """Returns the data that the ranks read. `order` must not contain `auto`."""
         from gnnkit.jobs.fits import Parts, may_stay
         from gnnkit.jobs.models import reads_sparse
+        from gnnkit.model.padding import ordered_layer
         from gnnkit.prepare.cut import Needs
         from gnnkit.strategy import GatheredRows, JoinedLayers
 
@@ -230,6 +231,7 @@ class OnRanks(Run):
             inverse_edges=source.reads_relations
             and source.holds_inverse(parts.model, in_batches=not strategy.reads.all_edges),
             edge_order=getattr(parts.model, "edge_order", parts.model is None),
+            ordered_layer=ordered_layer(parts.model),
             untyped_model=_untyped(order),
             relational=source.reads_relations,
             rows_last=bool(strategy.lacks(GatheredRows)) and settings.inputs == "features" and source.trains,

@@ -215,13 +215,12 @@ class _Ends(Tensor):
     called: Pass
     edge_set: EdgeSet
 
-    def replaced(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns sources and destinations with other rows in place of these."""
-        raise NotImplementedError
-
     def replace(self, rows: Tensor) -> None:
         """Makes this tensor stand for other rows of the same shape."""
-        self.edge_set = self.edge_set.between(*self.replaced(rows))
+        ends = list((rows if isinstance(self, Edges) else self.edge_set.edge_index).unbind(0))
+        if not isinstance(self, Edges):
+            ends[isinstance(self, Destinations)] = rows
+        self.edge_set = self.edge_set.between(*ends)
         with torch._C.DisableTorchFunctionSubclass():
             self.data = rows
 
@@ -250,22 +249,13 @@ class Edges(_Ends):
         """Source rows and destination rows."""
         return _marked_ends(self.edge_set, self.called)
 
-    def replaced(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return rows[0], rows[1]
-
 
 class Destinations(_Ends):
     """[num_edges] destination rows, all of this rank. [num_edges, ...] if expanded."""
 
-    def replaced(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return self.edge_set.source, rows
-
 
 class Sources(_Ends):
     """[num_edges] source rows, of this rank and its halo."""
-
-    def replaced(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return rows, self.edge_set.destination
 
     def shifted(self, offset: int) -> Sources:
         """Returns sources whose rows begin at `offset` of a concatenation.

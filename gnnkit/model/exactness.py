@@ -28,11 +28,7 @@ from gnnkit.utils.ranges import one_line
 ROWS = Sizes(owned=3, edges=4)  # batch normalisation rejects a single row
 ONE_RANK = Traffic(Grid(1, 1, 1), np.array([3]), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64))
 _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
-_ORDERED = (
-    "LSTMAggregation", "GRUAggregation", "SortAggregation", "MLPAggregation", "PatchTransformerAggregation",
-)  # fmt: skip
 _ROW_MIXERS = ("GPSConv", "HANConv", "Polynormer", "SGFormer", "GraphUNet", "GraphMultisetTransformer")
-_UNORDERED = ("Set2Set",)  # its LSTM does not read neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,6 @@ class _Cures:
     draw: str = "derive draws from adjacency.key and adjacency.src_nodes"
     norm: str = "use gnnkit.nn.BatchNorm, or torch's LayerNorm"
     over_rows: str = "use gnnkit.nn.BatchNorm or adjacency.pool, see job=verify"
-    order: str = 'use aggr="mean", "sum" or "max"'
 
 
 _ROWS_ONLY = _Cures(  # for modules called without an adjacency
@@ -144,13 +139,8 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return None
         except Exception as error:
             return f"it failed on a few nodes with {type(error).__name__}: {one_line(error)}"
-        ordered = [(name, module) for name, module in model.named_modules() if _is_ordered(module)]
-        for name, module in ordered:
-            reason = f"{type(module).__name__} reads neighbours in an order that differs between layouts"
-            self.add(self.systematic, name or type(module).__name__, f"{reason}: {self.cures.order}")
-        if not ordered:
-            reason = "outputs on several ranks differ from those on one, as with x.mean(0) over the rows of a rank"
-            self.add(self.systematic, _over_rows(model), f"{reason}: {self.cures.over_rows}")
+        reason = "outputs on several ranks differ from those on one, as with x.mean(0) over the rows of a rank"
+        self.add(self.systematic, _over_rows(model), f"{reason}: {self.cures.over_rows}")
         return None
 
     def leave(self) -> None:
@@ -199,12 +189,6 @@ def _own_name(module: nn.Module, otherwise: str) -> str:
 
 def _by_module(module: nn.Module, cures: _Cures) -> str | None:
     return _normed(type(module).__name__, cures) if reads_whole_graph(module) else None
-
-
-def _is_ordered(module: nn.Module) -> bool:
-    """Returns whether a layer's results depend on the order of neighbours."""
-    by_recurrence = _gathers(module) and any(isinstance(part, nn.RNNBase) for part in module.children())
-    return type(module).__name__ in _ORDERED or (by_recurrence and type(module).__name__ not in _UNORDERED)
 
 
 def _over_rows(model: nn.Module) -> str:

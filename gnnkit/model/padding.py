@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency
 
+_ORDERED = ("LSTMAggregation", "GRUAggregation", "LCMAggregation", "MLPAggregation", "PatchTransformerAggregation")
 _LENGTH = "max_num_elements"  # parameter of an aggregation's `forward`
+
+
+def ordered_layer(model: object) -> str | None:
+    """Returns the class of a layer that reads in-edges in their order, or None."""
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    return next((type(part).__name__ for part in parts if type(part).__name__ in _ORDERED), None)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.model.base import GraphModel
+from gnnkit.model.padding import shared_padding
 from gnnkit.nn import call
 
 BIPARTITE = (
@@ -83,7 +84,8 @@ def _convolve(conv: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
         options["edge_attr"] = adjacency.edge_features
     elif _is(conv, ("GraphConv",)):
         options["edge_weight"] = graph.weight
-    out: Tensor = conv((adjacency.with_halo(x), x[: adjacency.num_dst]), graph.edge_index, **options)
+    with shared_padding(conv, adjacency):
+        out: Tensor = conv((adjacency.with_halo(x), x[: adjacency.num_dst]), graph.edge_index, **options)
     return out
 
 

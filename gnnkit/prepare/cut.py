@@ -110,6 +110,7 @@ class Needs:
     may_stay: bool = False  # whether feature rows may stay on disk
     inverse_edges: bool = False  # whether batches of a relational model contain the reverse of each edge
     edge_order: bool = False  # whether a model reads a node's in-edges in the order of the user's edge list
+    ordered_layer: str | None = None  # a layer whose result depends on this order, or None
     untyped_model: str | None = None  # name of a model that reads no types. None: types are read, or ignored
     relational: bool = False  # whether a model reads edge types, and so predicts edges of one relation
 

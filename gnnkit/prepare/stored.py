@@ -114,6 +114,11 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
         )
     if manifest.holds["vertex_cut"]:
         cut.check_owned(asked)
+    if asked.needs.ordered_layer is not None:
+        raise UserError(
+            f"model: {asked.needs.ordered_layer} reads a node's in-edges in the order of the edge list, and the store {root} "
+            'sorts them by source: use another data set than dataset=store, or aggr="mean", "sum" or "max"'
+        )
     if manifest.holds["links"]:
         _check_links(asked, manifest, root)
     is_split = manifest.holds["links"] or any(manifest.counts[split] for split in settings.job.splits)

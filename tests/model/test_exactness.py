@@ -26,7 +26,6 @@ WIDTH = 6
 DROP = "differs on every layout: use gnnkit.nn.Dropout, or adjacency.dropout"
 DRAW = "differs on every layout: derive draws from adjacency.key and adjacency.src_nodes"
 NORM = "takes its statistics over the rows of one rank: use gnnkit.nn.BatchNorm, or torch's LayerNorm"
-ORDER = 'reads neighbours in an order that differs between layouts: use aggr="mean", "sum" or "max"'
 
 
 class Own(nn.Module):
@@ -78,8 +77,6 @@ class Single(nn.Module):
         (Own(None, lambda x: F.batch_norm(x, None, None, training=True)), f"Own: BatchNorm {NORM}"),
         (PyG([pyg.GATConv(WIDTH, 4, dropout=0.5)]), "layers.0: GATConv drops by torch's own Dropout, which differs on"),
         (PyG([pyg.TransformerConv(WIDTH, 4, dropout=0.5)]), "layers.0: TransformerConv drops by torch's own Dropout,"),
-        (PyG([pyg.SAGEConv(WIDTH, 4, aggr="lstm")]), f"layers.0.aggr_module: LSTMAggregation {ORDER}"),
-        (PyG([pyg.SAGEConv(WIDTH, 4, aggr=pyg.GRUAggregation(WIDTH, WIDTH))]), "layers.0.aggr_module: GRUAgg"),
         (
             Own(None, lambda x: x - x.mean(0)),
             "Own: outputs on several ranks differ from those on one, as with x.mean(0)",
