@@ -52,7 +52,7 @@ def with_names(settings: Settings, graph: Graph | None = None) -> Graph:
             loaded: Graph = settings.dataset.create().load()
     except MemoryError as error:
         raise UserError(
-            f"dataset={settings.dataset.name} does not fit into memory ({one_line(error)}): import it in pieces with "
+            f"dataset={settings.dataset.name} does not fit into memory ({one_line(error) or 'an allocation failed'}): import it in pieces with "
             "job=import, or use a machine with more memory"
         ) from error
     return loaded
