@@ -23,4 +23,4 @@ def test_data_beyond_the_memory_end_in_one_error(
     np.savez(tmp_path / "g.npz", indptr=[0, 0])
     keys = ["job=init", "init.minutes=0", "dataset=npz", f"dataset.root={tmp_path / 'g.npz'}"]
     assert main([*keys, f"output={tmp_path / 'out'}"]) == 2
-    assert f"does not fit into memory ({error or 'an allocation failed'}): import it" in capfd.readouterr().err
+    assert f"does not fit into memory ({str(error) or 'an allocation failed'}): import it" in capfd.readouterr().err
