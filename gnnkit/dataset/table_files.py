@@ -58,6 +58,8 @@ def read_table(
             other = {"parquet": _read_parquet, "npy": _read_array}.get(form_of(path))
             table = _read_csv(path, ids, label, narrow=narrow) if other is None else other(path)
         return Table(path.name, table, missing=missing)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, EOFError) as error:
         raise UserError(f"{path.name}: {one_line(error)}") from error
 

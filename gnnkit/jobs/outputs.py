@@ -107,16 +107,21 @@ def _measure(task: Task, logits: Tensor, worker: Worker, *, chance: bool) -> Sco
 
 
 def _check_finite(logits: Tensor, worker: Worker, checkpoint: str | None) -> None:
-    """Raises `UserError` for non-finite outputs of a trained model. Collective."""
-    if checkpoint is None:
-        return
+    """Raises `UserError` for non-finite outputs of a trained model. Collective.
+
+    After training, the leader prints a warning instead.
+    """
     bad = (~torch.isfinite(logits)).reshape(len(logits), -1).any(1).sum()
     count = int(worker.comm.all_reduce(bad[None]))
-    if count:
+    what = f"outputs of {count:,} of {worker.shard.num_nodes:,} nodes are not finite"
+    if count and checkpoint is not None:
         raise UserError(
-            f"checkpoint={checkpoint}: outputs of {count:,} of {worker.shard.num_nodes:,} nodes are not finite: look for "
-            "buffers of the model that are not finite, and for features far larger than in training"
+            f"checkpoint={checkpoint}: {what}: look for buffers of the model that are not finite, and for features far "
+            "larger than in training"
         )
+    if count and worker.comm.rank == LEADER:
+        why = "look for features that are not finite (job=verify checks every byte of a store)"
+        print(f"gnnkit: warning: {what}, so figures may be null: {why}", file=sys.stderr)
 
 
 def _columns(name: str, titles: Sequence[str] | None, rows: Array, ids: Array) -> dict[str, Array]:

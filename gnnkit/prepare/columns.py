@@ -127,7 +127,7 @@ def find_ids(graph: Graph) -> list[tuple[str, str]]:
 
 
 def check_ids(graph: Graph, ignored: Sequence[str] | None) -> None:
-    """Raises `UserError` for columns of `find_ids` that `dataset.ignore` can exclude."""
+    """Raises `UserError` for numeric ids that `dataset.ignore` can exclude."""
     if ignored is not None and (ids := find_ids(graph)):
         with blame("dataset"):
             raise IgnorableColumns(ids, ignored)

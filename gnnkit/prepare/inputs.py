@@ -25,7 +25,7 @@ from gnnkit.partition.store.manifest import NODE_IDS
 from gnnkit.prepare.rounding import round_features
 from gnnkit.sampler.links import Links
 from gnnkit.utils.checks import Array
-from gnnkit.utils.ranges import shown_names
+from gnnkit.utils.ranges import one_line, shown_names
 from gnnkit.utils.storage import save_array
 
 # Sparse products were measured to be faster up to this density and from this width.
@@ -47,8 +47,14 @@ def with_names(settings: Settings, graph: Graph | None = None) -> Graph:
     """Like `load`, with column names."""
     if graph is not None:
         return graph
-    with warnings_in_lines(settings.dataset.name):
-        loaded: Graph = settings.dataset.create().load()
+    try:
+        with warnings_in_lines(settings.dataset.name):
+            loaded: Graph = settings.dataset.create().load()
+    except MemoryError as error:
+        raise UserError(
+            f"dataset={settings.dataset.name} does not fit into memory ({one_line(error) or 'an allocation failed'}): import it in pieces with "
+            "job=import, or use a machine with more memory"
+        ) from error
     return loaded
 
 

@@ -114,6 +114,9 @@ _LABELS = {
     "values": (st.floats(-100, 100).map(lambda x: x + 0.0), pa.float64()),
     "whole values": (st.integers(0, 3).map(float), pa.float64()),
     "far": (st.integers(10**6, 10**12), pa.int64()),
+    "targets": (st.integers(-3, 100_000), pa.int64()),
+    "targets as text": (st.integers(-3, 100_000).map(str), pa.string()),
+    "beyond float64": (st.sampled_from([5, 2**53, 2**60 + 1]), pa.int64()),
     "switch": (st.booleans(), pa.bool_()),
     "nothing": (st.none(), pa.string()),
 }
@@ -139,6 +142,8 @@ _TYPES = {
 _IDS = {
     "in order": (None, pa.int64()),
     "whole": (st.integers(-50, 1000), pa.int64()),
+    "sparse": (st.integers(1, 9 * 10**9), pa.int64()),
+    "from 1": (st.integers(1, 6), pa.int64()),
     "large": (st.integers(2**53 - 4, 2**53 + 30), pa.int64()),
     "small type": (st.integers(0, 100), pa.int16()),
     "text": (_texts(*"abcdefghijkl", "A", "b ", "ü", "a b"), pa.string()),
@@ -374,7 +379,7 @@ def _refused(message: str) -> tuple[str, str]:
     named = re.search(r"(?:column|attribute) '([^']*)'(.*)", message)
     if named is None:
         return "", message
-    reason = re.split(r": (?:edge_)?features=|: dataset\.ignore=", named[2])[0]
+    reason = re.split(r": (?:edge_)?features=|: dataset\.ignore=| \(also ", named[2])[0]  # one column at a time
     if table == "edges":  # networkx has these in another order, so another one is the first that is refused
         reason = re.sub(r"row \d+: (?!is )\S+", "row", re.sub(r"row \d+: is", "row is", reason))
     return f"{table}.{named[1]}", reason.replace("large_string", "string")

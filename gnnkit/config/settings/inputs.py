@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass
 from typing import Annotated
 
-from gnnkit.config.settings.fields import NotNegative, OnlyWith, Section, Switch, by_job, names
+from gnnkit.config.settings.fields import MAX_SCALE, OnlyWith, Scale, Section, Switch, by_job, names
 from gnnkit.config.settings.values import AUTO, size
 from gnnkit.utils.ranges import real
 
@@ -20,7 +20,6 @@ PLACES = ("memory", "mapped", "disk")  # where feature rows are stored
 READS = ("threads", "io_uring")  # how rows are read from disk
 POLICIES = ("exact", "static", "lru")  # cache policies for rows on disk
 DEFAULT_EMBEDDING = 64  # width of a learned row, for tasks without task.width
-MAX_SCALE = 1e6  # largest standard deviation of initial learned rows
 
 LabelShare = Annotated[float, functools.partial(real, above=0, below=1)]  # of the training nodes
 
@@ -57,4 +56,4 @@ class LearnedSettings(Section):
     conditions = (LEARNED,)
 
     scale: Annotated[float, functools.partial(real, above=0, high=MAX_SCALE)] | None  # standard deviation
-    weight_decay: NotNegative | None  # L2 penalty on the rows. None: the model's default
+    weight_decay: Scale | None  # L2 penalty on the rows. None: the model's default

@@ -4,7 +4,18 @@ import functools
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from gnnkit.config.settings.fields import Count, CountOrZero, NotNegative, OnlyWith, Positive, Section, Switch, names
+from gnnkit.config.settings.fields import (
+    MAX_SCALE,
+    Count,
+    CountOrZero,
+    NotNegative,
+    OnlyWith,
+    Positive,
+    Scale,
+    Section,
+    Switch,
+    names,
+)
 from gnnkit.config.settings.values import AUTO, LocalPath
 from gnnkit.errors import UserError
 from gnnkit.utils.ranges import real, whole
@@ -46,8 +57,8 @@ class TrainerSettings(Section):
 
     max_epochs: Count
     optimizer: Annotated[str, names(OPTIMIZERS)]
-    lr: Positive | None
-    weight_decay: NotNegative | None
+    lr: Annotated[float, functools.partial(real, above=0, high=MAX_SCALE)] | None
+    weight_decay: Scale | None
     schedule: Annotated[str, names(SCHEDULES)] | None
     warmup_epochs: CountOrZero
     plateau_factor: Annotated[Share | None, _PLATEAU]
