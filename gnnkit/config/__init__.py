@@ -19,9 +19,9 @@ from gnnkit.config.compose import dotted as dotted
 from gnnkit.config.compose import key_for as key_for
 from gnnkit.config.compose import leaves as leaves
 from gnnkit.config.compose import of_option as of_option
+from gnnkit.config.earlier import INIT_CHOICES as INIT_CHOICES
 from gnnkit.config.earlier import RECORD as RECORD
 from gnnkit.config.earlier import of_file as of_file
-from gnnkit.config.earlier import INIT_CHOICES as INIT_CHOICES
 from gnnkit.config.earlier import of_run as of_run
 from gnnkit.config.earlier import read_otherwise as read_otherwise
 from gnnkit.config.earlier import with_data as with_data
