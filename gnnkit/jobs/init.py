@@ -80,12 +80,15 @@ def init(order: Order) -> Result:
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
     script = _write(folder, choices, tested, command)
     figures: dict[str, Any] = {choice.key: choice.value for choice in choices}
-    why = next(choice.why for choice in choices if choice.key == "model")
-    lines = [f"wrote model={figures['model']}, {why}, with a reason for each key"]
+    lines = [f"{choice.key}={choice.value}  # {choice.why}" for choice in choices if choice.key in ("task", "model")]
     if tested is not None and (best := tested.best) is not None:
         figures |= {tested.figure: best.score, tested.held_back: best.test, "trials": len(tested.tried)}
     lines = [*([] if tested is None else tested.summary), *lines]
-    ways = [f"train by the command   {command}", f"train your own model   python {shlex.quote(str(script))}"]
+    ways = [
+        f"a reason for each key  {folder / 'experiment' / NAME}.yaml",
+        f"train by the command   {command}",
+        f"train your own model   python {shlex.quote(str(script))}",
+    ]
     result = Result("init", figures, "\n".join([*lines, *ways]), folder)
     say(result.table())
     return result

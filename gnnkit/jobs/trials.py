@@ -163,7 +163,7 @@ class Trials:
         return math.sqrt(max(trial.score * (1 - trial.score), 0) / self.num_validated)
 
     def _is_better(self, one: Trial, other: Trial) -> bool:
-        """Returns whether the gain exceeds `MIN_GAIN` and the noise, and tests agree."""
+        """Returns whether the gain exceeds `MIN_GAIN` and the noise, also by test."""
         assert other.score is not None
         held_back = (replace(trial, score=trial.test) for trial in (one, other))
         is_lost = None not in (one.test, other.test) and self._gain(*held_back) < 0
@@ -395,9 +395,9 @@ def _baselines(graph: Graph) -> list[tuple[Keys, str]]:
 def _epoch(settings: Settings, graph: Graph) -> float:
     """Estimates the seconds of an epoch on a nominal machine."""
     model = settings.model.arguments
-    width, layers = model.get("hidden", 64) * model.get("heads", 1), model.get("num_layers", 2)
-    learned = graph.num_nodes * (settings.embedding or 64)
-    values = learned if settings.inputs == "learned" else filled(graph.features) * graph.features.size
+    width, layers = int(model.get("hidden", 64)) * int(model.get("heads", 1)), int(model.get("num_layers", 2))
+    columns = settings.embedding or 64 if settings.inputs == "learned" else graph.features.shape[1]
+    values = graph.num_nodes * columns * (1.0 if settings.inputs == "learned" else filled(graph.features))
     return _EPOCH + 6 * width * (values + layers * (graph.num_edges + graph.num_nodes * width)) / _RATE
 
 
