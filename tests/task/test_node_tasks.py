@@ -469,5 +469,5 @@ def test_logarithms_are_learned_and_every_door_returns_the_labels_unit(tmp_path:
         np.testing.assert_allclose(loaded(graph)[:, 0].numpy(), expected, rtol=1e-4, atol=1e-4)
     gnnkit.export(tmp_path / "log", tmp_path / "model.pt2")
     ends = torch.from_numpy(np.stack([np.arange(199), np.arange(1, 200)]))
-    exported = torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(x), ends)
+    exported = torch.export.load(tmp_path / "model.pt2").module()(x=torch.from_numpy(x), edge_index=ends)
     np.testing.assert_allclose(exported[:, 0].detach().numpy(), expected, rtol=1e-4, atol=1e-4)
