@@ -15,6 +15,11 @@ cells are numbers, and stop by the nodes that validate. `benchmarks/recommend.py
 measures users and items.
 
     uv run python benchmarks/tables.py --minutes 1 --seeds 5
+
+`--folders` measures folders of your own instead, of classes or numbers, each with a
+split drawn for each seed, beside what is trained without `job=init`, too.
+
+    uv run python benchmarks/tables.py --folders DATA/* --seeds 3
 """
 
 from __future__ import annotations
@@ -36,11 +41,13 @@ from torch_geometric.nn import SAGEConv
 
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.graph import Graph, Split
-from gnnkit.jobs import boosting
+from gnnkit.jobs import boosting, init
+from gnnkit.task import NodeTask
 from gnnkit.task.node_classification import NodeClassification
+from gnnkit.task.regression import Regression
 
 FLAWS = ("rare", "missing", "dates", "duplicates", "edge categories")
-COLUMNS = ("two commands", "boosting", "boosting with means", "20 lines of PyG")
+COLUMNS = ("two commands", "plain default", "boosting", "boosting with means", "20 lines of PyG")
 WIDTH, EPOCHS = 8, 200
 DAY = datetime.date(2020, 1, 1)
 
@@ -103,34 +110,56 @@ def _command(*arguments: str) -> None:
         raise RuntimeError(done.stderr)
 
 
+def by_default(folder: Path, keys: list[str], figure: str) -> float:
+    """Returns the test figure of training without job=init."""
+    rest = ["cache=false", "report=false", "logger=none", f"output={folder}/plain"]
+    _command("dataset=edges", f"dataset.root={folder}", *keys, "workers=1", *rest)
+    return float(json.loads((folder / "plain/result.json").read_text(encoding="utf-8"))[f"test_{figure}"])
+
+
 def by_boosting(graph: Graph, figure: str, seed: int) -> list[float]:
     """Returns the test figures on the columns, and with the neighbours' means."""
     tables = boosting.columns(graph), boosting.columns_and_means(graph)
-    task, name = NodeClassification(), f"val_{figure}"
-    return [boosting.boost(graph, task, name, rows, 600.0, seed)[0].test or 0.0 for rows in tables]
+    task, name = _task(graph), f"val_{figure}"
+    tables = tuple(rows for rows in tables if rows.shape[1])
+    return [
+        *[0.0] * (2 - len(tables)),
+        *[boosting.boost(graph, task, name, rows, 600.0, seed)[0].test or 0.0 for rows in tables],
+    ]
+
+
+def _task(graph: Graph) -> NodeTask:
+    return Regression(scale="none") if graph.labels.dtype.kind == "f" else NodeClassification()
 
 
 def by_pyg(graph: Graph, figure: str, seed: int) -> float:
     """Trains a GraphSAGE, and returns the test figure of the best epoch."""
     torch.manual_seed(seed)
     rows, train = boosting.columns(graph), graph.split == Split.TRAIN
-    x = torch.from_numpy(np.nan_to_num((rows - np.nanmean(rows[train], 0)) / np.nanstd(rows[train], 0))).float()
+    spread = np.nanstd(rows[train], 0)
+    x = torch.from_numpy(np.nan_to_num((rows - np.nanmean(rows[train], 0)) / np.where(spread > 0, spread, 1))).float()
+    x = x if x.shape[1] else torch.nn.Parameter(torch.randn(graph.num_nodes, 64) / 8)  # learned rows
+    task, mean, deviation = _task(graph), 0.0, 1.0
     targets = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
     edges, y = torch.from_numpy(np.stack([graph.csc.indices, targets])).long(), torch.from_numpy(graph.labels)
+    if y.is_floating_point():
+        mean, deviation = float(y[train].mean()), float(y[train].std())
     first, last = SAGEConv(x.shape[1], 64), SAGEConv(64, graph.num_classes)
-    parameters = [*first.parameters(), *last.parameters()]
+    parameters = [*first.parameters(), *last.parameters(), *([x] if x.requires_grad else [])]
     optimizer = torch.optim.Adam(parameters, lr=0.01, weight_decay=5e-4)
-    best: list[tuple[float, float]] = [(-1.0, 0.0)]
+    best, sign = list[tuple[float, float]](), -1 if y.is_floating_point() else 1
     for _ in range(EPOCHS):
         optimizer.zero_grad()
         hidden = F.dropout(first(x, edges).relu(), 0.5)
-        F.cross_entropy(last(hidden, edges)[train], y[train]).backward()
+        out = last(hidden, edges)[train]
+        wrong = F.l1_loss(out[:, 0], (y[train].float() - mean) / deviation) if sign < 0 else None
+        (F.cross_entropy(out, y[train]) if wrong is None else wrong).backward()
         optimizer.step()
         with torch.no_grad():
-            out = last(first(x, edges).relu(), edges)
-        scores = [boosting.measure(graph, NodeClassification(), out, f"{split}_{figure}") for split in ("val", "test")]
+            out = last(first(x, edges).relu(), edges) * deviation + mean
+        scores = [boosting.measure(graph, task, out, f"{split}_{figure}") for split in ("val", "test")]
         best.append((scores[0] or 0.0, scores[1] or 0.0))
-    return max(best, key=lambda pair: pair[0])[1]
+    return max(best, key=lambda pair: sign * pair[0])[1]
 
 
 def row(flaw: str, minutes: float, seed: int) -> list[float]:
@@ -141,27 +170,48 @@ def row(flaw: str, minutes: float, seed: int) -> list[float]:
         write(folder, flaw, seed)
         commanded, verdict = by_commands(folder, [f"dataset.{key}={keys[key]}" for key in keys], figure, minutes)
         graph = EdgeFolder(name, **keys).load().symmetrize()
-    figures = [commanded, *by_boosting(graph, figure, seed), by_pyg(graph, figure, seed)]
+        plain = by_default(folder, [f"dataset.{key}={keys[key]}" for key in keys], figure)
+    figures = [commanded, plain, *by_boosting(graph, figure, seed), by_pyg(graph, figure, seed)]
     print(f"{flaw}, seed {seed}: {[round(one, 4) for one in figures]} {verdict}", file=sys.stderr, flush=True)
+    return figures
+
+
+def row_of_folder(folder: Path, minutes: float, seed: int) -> list[float]:
+    """Measures a folder's graph with a split drawn by the seed."""
+    graph = EdgeFolder(str(folder), split=init.SPLIT, seed=seed, symmetrize=True).load()
+    classes = graph.labels.dtype.kind != "f"
+    figure = (init._figure(graph, "node_classification") or "val_accuracy").removeprefix("val_") if classes else "mae"
+    keys = [f"dataset.split={init.SPLIT}".replace(" ", ""), f"dataset.seed={seed}", f"seed={seed}"]
+    with TemporaryDirectory() as name:
+        copy = Path(name)
+        for file in ("edges.csv", "nodes.csv"):
+            (copy / file).symlink_to(folder.absolute() / file)
+        commanded, verdict = by_commands(copy, keys, figure, minutes)
+        keys += ["dataset.symmetrize=true", *(["inputs=learned"] if not graph.features.shape[1] else [])]
+        plain = by_default(copy, [*keys, *([] if classes else ["task=regression"])], figure)
+    figures = [commanded, plain, *by_boosting(graph, figure, seed), by_pyg(graph, figure, seed)]
+    shown = [round(one, 4) for one in figures]
+    print(f"{folder.name}, seed {seed}: {figure} {shown} {verdict}", file=sys.stderr, flush=True)
     return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flaws", nargs="+", choices=FLAWS, default=FLAWS)
+    parser.add_argument("--folders", nargs="+", type=Path, help="measure these in place of the flaws")
     parser.add_argument("--minutes", type=float, default=2.0, help="of the trials of job=init")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=0, help="seed, which also draws the table (default: 0)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"| {' | '.join(['flaw', *COLUMNS])} |\n|{'---|' * (1 + len(COLUMNS))}")
-    for flaw in options.flaws:
-        figures = [row(flaw, options.minutes, options.first + seed) for seed in range(options.seeds)]
-        cells = [
-            f"{100 * statistics.mean(one):.1f} ± {100 * statistics.pstdev(one):.1f}"
-            for one in zip(*figures, strict=True)
-        ]
-        print(f"| {' | '.join([flaw, *cells])} |", flush=True)
+    for one in options.folders or options.flaws:
+        measure = row_of_folder if options.folders else row
+        figures = [measure(one, options.minutes, options.first + seed) for seed in range(options.seeds)]
+        columns = list(zip(*figures, strict=True))
+        unit = 100 if max(map(max, columns)) <= 1 else 1  # errors are in the labels' unit
+        cells = [f"{unit * statistics.mean(each):.1f} ± {unit * statistics.pstdev(each):.1f}" for each in columns]
+        print(f"| {' | '.join([str(one), *cells])} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -170,10 +170,7 @@ def _decisions(folder: Path) -> dict[str, str]:
 def _unit(folder: Path) -> Callable[[Tensor], Tensor]:
     """Returns the function that converts outputs as `LabelFacts.in_unit` does."""
     facts = weights.read_facts(folder)
-    if facts.mean is None or facts.deviation is None:
-        return lambda out: out
-    mean, deviation = (torch.tensor(values, dtype=torch.float64) for values in (facts.mean, facts.deviation))
-    return lambda out: (out * deviation + mean).to(out.dtype)
+    return lambda out: facts.in_unit(out if facts.mean is None else out.double()).to(out.dtype)
 
 
 def _inputs(

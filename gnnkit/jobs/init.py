@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.config import keys
+from gnnkit.config import INIT_CHOICES, key_of, keys
 from gnnkit.config.settings import FEW_EDGES, Settings, with_choice
 from gnnkit.dataset.base import both_ways, describe_share
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Ids, Relation, Split
-from gnnkit.graph.edge_columns import EdgeColumns
+from gnnkit.graph import Graph, Ids, Relation, Split
 from gnnkit.graph.unfit_columns import IgnorableColumns
 from gnnkit.jobs import boosting, trials
 from gnnkit.jobs.decide import SMALL_EDGES
@@ -41,6 +40,8 @@ from gnnkit.utils.documents import parse_yaml, read_yaml
 from gnnkit.utils.ranges import local_path, num_cores, one_line
 
 NAME = "mine"  # of the experiment
+_SCRIPT_FILE = "train.py"
+_FILES = {"experiment", trials.FILE, _SCRIPT_FILE}
 SPLIT = [0.6, 0.2, 0.2]
 # Above either, full-graph steps take long, and mini-batches train faster.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
@@ -75,19 +76,39 @@ def init(order: Order) -> Result:
     if order.graph is not None:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
     folder = local_path("output", named).absolute()
-    _check_new(folder)
-    choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings)))
+    _check_new(folder, settings.on_exists)
+    choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings)), _named_choices(order))
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
     script = _write(folder, choices, tested, command)
-    lines = [f"{choice.key}={keys.plain(choice.value)}  # {one_line(choice.why)}" for choice in choices if choice.why]
-    ways = [f"train by the command   {command}", f"train your own model   python {shlex.quote(str(script))}"]
     figures: dict[str, Any] = {choice.key: choice.value for choice in choices}
+    lines = [
+        f"{choice.key}={choice.value}  # {one_line(choice.why)}"
+        for choice in choices
+        if choice.key in ("task", "model")
+    ]
     if tested is not None and (best := tested.best) is not None:
         figures |= {tested.figure: best.score, tested.held_back: best.test, "trials": len(tested.tried)}
-    trial_lines = [] if tested is None else tested.lines()
-    result = Result("init", figures, "\n".join([*trial_lines, *lines, *ways]), folder)
+    lines = [*([] if tested is None else tested.summary), *lines]
+    ways = [
+        f"a reason for each key  {folder / 'experiment' / NAME}.yaml",
+        f"train by the command   {command}",
+        f"train your own model   python {shlex.quote(str(script))}",
+    ]
+    result = Result("init", figures, "\n".join([*lines, *ways]), folder)
     say(result.table())
     return result
+
+
+def _named_choices(order: Order) -> list[KeyChoice]:
+    """Returns the keys that the user has chosen instead of job=init."""
+    composed, choices = order.settings.composed, dict[str, KeyChoice]()
+    for key in map(key_of, order.overrides):
+        if key.partition(".")[0] in INIT_CHOICES:
+            value: Any = composed
+            for part in key.split("."):
+                value = value[part]
+            choices[key] = KeyChoice(key, value["name"] if key == "task" else value, "as you chose")
+    return list(choices.values())
 
 
 def _without_unfit(settings: Settings) -> tuple[Settings, Graph]:
@@ -141,13 +162,21 @@ def _ranked(graph: Graph) -> Relation | None:
     return relations[0] if is_ranked else None
 
 
-def _check_new(folder: Path) -> None:
-    """Raises `UserError` before any trial if the folder exists or cannot be made."""
+def _check_new(folder: Path, on_exists: str) -> None:
+    """Raises `UserError` before any trial if the folder may not or cannot be written."""
+    if on_exists == "resume":
+        raise UserError("on_exists=resume: job=init cannot resume: choose refuse or replace")
+    if folder.is_dir() and on_exists == "replace":
+        if not {path.name for path in folder.iterdir()} <= _FILES:
+            raise UserError(f"output={folder}: on_exists=replace replaces only what job=init wrote: name a new folder")
+        return
     try:
         folder.mkdir(parents=True)
         folder.rmdir()
     except OSError as error:
-        raise UserError(f"output={folder}: cannot make the folder: {error.strerror}: name a new one") from error
+        raise UserError(
+            f"output={folder}: cannot make the folder: {error.strerror}: name a new one, or on_exists=replace"
+        ) from error
 
 
 def _write(folder: Path, choices: list[KeyChoice], tested: Trials | None, command: str) -> Path:
@@ -160,21 +189,23 @@ def _write(folder: Path, choices: list[KeyChoice], tested: Trials | None, comman
         command: Trains with the experiment.
     """
     try:
-        folder.mkdir(parents=True)
-        (folder / "experiment").mkdir()
+        (folder / "experiment").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"output={folder}: cannot make the folder: {error.strerror}") from error
     (folder / "experiment" / f"{NAME}.yaml").write_text(_as_yaml(choices, tested, command), encoding="utf-8")
+    (folder / trials.FILE).unlink(missing_ok=True)  # an earlier one
     if tested is not None:
         tested.save(folder)
-    script = folder / "train.py"
+    script = folder / _SCRIPT_FILE
     script.write_text(_as_script(choices), encoding="utf-8")
     return script
 
 
-def by_evidence(settings: Settings, graph: Graph) -> tuple[list[KeyChoice], Trials | None]:
+def by_evidence(
+    settings: Settings, graph: Graph, named: Sequence[KeyChoice] = ()
+) -> tuple[list[KeyChoice], Trials | None]:
     """Returns the choices for the graph, and the trials that selected the model."""
-    choices = list(choose(settings, graph))
+    choices = list(choose(settings, graph, named))
     if leaks := describe_leaks(_with_split(settings, graph), ignored_columns(settings)):
         say(leaks)
     if why := _why_no_trials(settings, graph, choices):
@@ -190,8 +221,9 @@ def by_evidence(settings: Settings, graph: Graph) -> tuple[list[KeyChoice], Tria
 def _why_best(tested: Trials, best: Trial) -> str:
     """Describes which trial was chosen, and whether it was not trained fully."""
     held_back = "none held back" if best.test is None else f"{tested.held_back} {best.test:.4g}"
+    lost = ", and less than gradient boosting, which is not written" if tested.is_boosting_better else ""
     cut = f", {best.remark} before its last epoch: a larger init.minutes trains it fully" if best.remark else ""
-    return f"best of {len(tested.tried)} trials: {tested.figure} {best.score:.4g}, {held_back}{cut}"
+    return f"best of {len(tested.tried)} trials: {tested.figure} {best.score:.4g}, {held_back}{lost}{cut}"
 
 
 def _why_no_trials(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> str:
@@ -213,20 +245,18 @@ def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
     known = {choice.key: choice.value for choice in choices}
     graph = _with_split(settings, graph)
     one_way, is_open = known.get("dataset.symmetrize") is True, _may_symmetrize(settings, graph)
-    graphs: dict[bool | None, Callable[[], Graph]] = {False: lambda: graph}
+    graphs: dict[bool, Callable[[], Graph]] = {False: lambda: graph}
     if is_open and both_ways(graph.csc) < _UNDIRECTED:
         graphs[True] = graph.symmetrize
-    if known.get("inputs", "features") == "features":
-        untyped: Any = dict.fromkeys(("edge_types", "edge_type_names", "relations"))
-        unnamed = replace(graph, edge_feature_names=None, edge_category_of=None, **untyped)
-        graphs[None] = lambda: unnamed.with_edges(CSC.from_edges([], [], graph.num_nodes), EdgeColumns())
     fixed: dict[str, Any] = {
-        key: known[key] for key in ("task", "inputs", "features.scale", "features.fill", "threads") if key in known
+        key: value
+        for key, value in known.items()
+        if key in ("inputs", "features.scale", "features.fill", "threads") or key.partition(".")[0] == "task"
     }
     planned = trials.candidates(graph, known.get("inputs", "features"), known["task"])
     figure = _figure(graph, known["task"])
     if figure is not None:
-        planned = (*planned[:2], {**planned[0], "task.class_weights": "balanced"}, *planned[2:])
+        planned = (planned[0], {**planned[0], "task.class_weights": "balanced"}, *planned[1:])
     tested = trials.run(settings, graphs, fixed, planned, one_way and is_open, figure)
     validated = int(np.count_nonzero(graph.labelled & (graph.split == Split.VAL)))
     assert isinstance(tested.task, NodeTask)
@@ -267,20 +297,34 @@ def _replace_model(choices: list[KeyChoice], best: Mapping[str, Any], why: str) 
     return list(by_key.values())
 
 
-def choose(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
-    """Yields the choices that follow from the graph's properties."""
+def choose(settings: Settings, graph: Graph, named: Sequence[KeyChoice] = ()) -> list[KeyChoice]:
+    """Lists the choices that follow from the graph's properties.
+
+    Args:
+        settings: The configuration of job=init.
+        graph: The graph.
+        named: Choices of the user, which replace others.
+    """
+    choices = {choice.key: choice for choice in (*_choose(settings, graph, named), *named)}
+    return list(choices.values())
+
+
+def _choose(settings: Settings, graph: Graph, named: Sequence[KeyChoice]) -> Iterator[KeyChoice]:
+    keys_of = {choice.key: choice.value for choice in named}
     yield from _dataset(settings, graph)
     task = next(tasks := _task(settings, graph))
-    yield from (task, *tasks)
+    yield from [task, *tasks] if keys_of.get("task", task.value) == task.value else []
+    task_name = keys_of.get("task", task.value)
     yield from _strategy(graph)
-    yield from _inputs(graph, ignored_columns(settings))
+    if keys_of.get("inputs", "features") == "features":
+        yield from _inputs(graph, ignored_columns(settings))
     if graph.num_edges <= FEW_EDGES:
         yield KeyChoice("workers", 1, "the graph is small: workers would wait for each other more than they save")
         if graph.num_edges <= SMALL_EDGES:
             yield KeyChoice("threads", 1, "and so would threads")
     else:
         yield KeyChoice("workers", min(num_cores(), 4), "cores of this machine, at most 4")
-    yield from _trainer(_with_split(settings, graph), task.value)
+    yield from _trainer(_with_split(settings, graph), task_name)
     if graph.node_ids is not None or graph.class_names is not None:
         yield KeyChoice("write_format", "parquet", "predictions name your ids and classes")
 

@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gnnkit import config
 from gnnkit.config import keys
 from gnnkit.config.settings import Choice, Settings, settle, with_choice
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, Split
 from gnnkit.jobs import boosting, dispatch, pruning
 from gnnkit.jobs.feature_checks import has_few_rows
 from gnnkit.jobs.order import Order
@@ -41,7 +43,11 @@ LOSS = "val_loss"  # decides between equal scores
 MACRO = "val_macro_f1"  # mean over classes, for unbalanced classes
 MIN_GAIN = 0.01  # relative gain over another score that counts as better
 NO_EDGES, COLUMNS, MEANS = "without edges", "on the columns", "on columns and neighbours' means"  # read by baselines
-_MOST, _LEAST = 1 / 3, 0.5  # share of the time for one trial; share of the last trial's time needed to start another
+_MOST, _LEAST = 1 / 3, 0.5  # share of the work for one trial; share of the last trial's work needed to start another
+# The work is counted in seconds of a nominal machine, so that it does not depend on the
+# load: seconds before the first epoch, seconds of an epoch, and operations a second.
+_START, _EPOCH, _RATE = 2.0, 0.02, 2e10
+_AGREE = 0.25  # excess over chance of the edges within classes, from which labels and learned rows come first
 Keys = Mapping[str, Any]  # values by configuration key
 BOOSTING: Keys = {"model": "gradient boosting"}
 
@@ -56,6 +62,9 @@ _ROW: Keys = {"features.scale": "row"}
 _LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # for graphs whose structure is more informative than the columns
 _LEARNED_BY_TYPE: Keys = {"model": "rgcn", "types": "read", "inputs": "learned", "trainer.weight_decay": 0}
 _ABSOLUTE: Keys = {"task.loss": "absolute"}
+_LOGARITHM: Keys = {"task.loss": "absolute", "task.scale": "log"}
+_PLAIN: Keys = {"model": "gcn"}  # what is trained without job=init
+_ALONE: Keys = {**_SAGE, "model.aggregator": "none"}
 _LABELS: Keys = {**_SAGE, "label_inputs": 0.5}
 _RELATIONS: tuple[Keys, ...] = tuple(
     {"model": model, "types": "read", "trainer.weight_decay": decay}
@@ -110,8 +119,9 @@ class Trial:
     epochs: int
     seconds: float
     remark: str = ""
-    baseline: str = ""  # what a baseline reads, which is never selected
+    baseline: str = ""  # what a baseline reads
     curve: pruning.Curve = ()  # empty if it was not recorded
+    work: float = 0.0  # seconds of a nominal machine
 
     @property
     def title(self) -> str:
@@ -134,8 +144,8 @@ class Trials:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best score, if any, which is not a baseline."""
-        return self._best_of("")
+        """The trial with the best score, if any, of the models that can be written."""
+        return self._best_of("", NO_EDGES)
 
     def _best_of(self, *baselines: str) -> Trial | None:
         scored = (one for one in self._ordered if one.score is not None and not one.remark.startswith(pruning.PRUNED))
@@ -155,9 +165,17 @@ class Trials:
         return math.sqrt(max(trial.score * (1 - trial.score), 0) / self.num_validated)
 
     def _is_better(self, one: Trial, other: Trial) -> bool:
-        """Returns whether the gain exceeds `MIN_GAIN` and the noise."""
+        """Returns whether the gain exceeds `MIN_GAIN` and the noise, also by test."""
         assert other.score is not None
-        return self._gain(one, other) > max(MIN_GAIN * abs(other.score), self._noise(other))
+        held_back = (replace(trial, score=trial.test) for trial in (one, other))
+        is_lost = None not in (one.test, other.test) and self._gain(*held_back) < 0
+        return not is_lost and self._gain(one, other) > max(MIN_GAIN * abs(other.score), self._noise(other))
+
+    @property
+    def is_boosting_better(self) -> bool:
+        """Whether gradient boosting, which is not written, beats all that can be."""
+        boosted, best = self._best_of(COLUMNS, MEANS), self.best
+        return boosted is not None and best is not None and self._is_better(boosted, best)
 
     @property
     def learned_nothing(self) -> str:
@@ -172,7 +190,7 @@ class Trials:
     @property
     def verdict(self) -> str:
         """Compares the best model with the baselines, or is empty if none was tried."""
-        alone, means, best = self._best_of(NO_EDGES, COLUMNS), self._best_of(MEANS), self.best
+        alone, means, best = self._best_of(NO_EDGES, COLUMNS), self._best_of(MEANS), self._best_of("")
         if alone is None or best is None:
             return self.learned_nothing
         how = "" if alone.baseline == NO_EDGES else " by gradient boosting"
@@ -184,10 +202,12 @@ class Trials:
             return f"the graph helps, but gradient boosting more than a graph model: {scores}"
         if self._is_better(best, alone):
             return f"the graph helps: {scores}"
-        if abs(self._gain(best, alone)) < self._noise(alone):
-            noise = f"the difference is within the noise of {self.num_validated:,} validation nodes"
-            return f"it is not clear whether the graph helps: {scores}: {noise}"
-        return f"the graph does not help: {scores}, so try a model of the columns"
+        if self._is_better(alone, best):
+            return f"the graph does not help: {scores}"
+        noise = (
+            f"the difference is within the noise of {self.num_validated:,} validation nodes, or not that of the test"
+        )
+        return f"it is not clear whether the graph helps: {scores}: {noise}"
 
     @property
     def _ordered(self) -> list[Trial]:
@@ -200,8 +220,14 @@ class Trials:
         """The name of the test metric."""
         return _test_of(self.figure)
 
+    @property
+    def summary(self) -> list[str]:
+        """The number of trials, and the comparison with the baselines."""
+        end = f": {self.why_ended}" if self.why_ended else ""
+        return [f"{len(self.tried)} of {self.num_planned} trials{end}", *filter(None, [self.verdict])]
+
     def lines(self) -> list[str]:
-        """Formats the trials as a table, best first."""
+        """Formats the trials as a table, best first, with the summary."""
         judged = f"{self.figure.removeprefix('val_')} of each trial"
         judged += ", as classes are uneven" if self.figure != self.task.progress else ""
         lines = [f"{'val':>7} {'test':>7} {'epochs':>6} {'s':>6}  {judged}"]
@@ -212,8 +238,7 @@ class Trials:
             lines.append(
                 f"{numbers} {trial.epochs:6d} {trial.seconds:6.1f}  {' '.join([trial.title, trial.remark]).strip()}"
             )
-        end = f": {self.why_ended}" if self.why_ended else ""
-        return [*lines, f"{len(self.tried)} of {self.num_planned} trials{end}", *filter(None, [self.verdict])]
+        return [*lines, *self.summary]
 
     def save(self, folder: Path) -> None:
         """Writes `trials.csv` with a row for each trial, in order."""
@@ -246,15 +271,28 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
     keys_to_try = tuple(one for one in keys_to_try if not unread & one.keys())
     if graph.edge_features is not None:
         keys_to_try = (keys_to_try[0], _GINE, *keys_to_try[1:])
+    planned = _with_types(graph, from_columns, keys_to_try)
     if task == "regression":
-        first, second = ({**candidate, "model.dropout": 0} for candidate in keys_to_try[:2])
-        # The mean absolute error selects, so the loss that it measures comes first.
-        keys_to_try = ({**first, **_ABSOLUTE}, first, {**second, **_ABSOLUTE}, *keys_to_try)
-    return _with_types(graph, from_columns, keys_to_try)
+        planned = tuple(candidate for one in planned for candidate in ({**one, "model.dropout": 0}, one))
+        planned = ({**planned[0], **_ABSOLUTE}, {**planned[0], **_LOGARITHM}, *planned[1:])
+    first = {**_PLAIN, "types": "ignore"} if graph.schema.several else _PLAIN
+    return planned if graph.num_relations > 1 else (first, *planned)
+
+
+def _agree(graph: Graph) -> bool:
+    """Returns whether edges join training nodes of one class more than by chance."""
+    if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
+        return False
+    labels = np.where(graph.split == Split.TRAIN, graph.labels, -1)
+    ends = labels[graph.csc.indices], np.repeat(labels, np.diff(graph.csc.indptr))
+    known = (ends[0] >= 0) & (ends[1] >= 0)
+    sizes = np.bincount(labels[labels >= 0])
+    chance = float(np.square(sizes / max(sizes.sum(), 1)).sum())
+    return bool(known.any()) and float((ends[0] == ends[1])[known].mean()) - chance > _AGREE * (1 - chance)
 
 
 def _with_types(graph: Graph, from_columns: bool, keys_to_try: tuple[Keys, ...]) -> tuple[Keys, ...]:
-    """Adds models of types, and puts learned rows first if few rows are distinct."""
+    """Adds models of types, and puts first what rows and neighbours suggest."""
     relations: tuple[Keys, ...] = _RELATIONS if graph.num_relations > 1 else ()
     by_type, first = (_LEARNED_BY_TYPE,) * bool(relations), tuple[Keys, ...]()
     if not from_columns:
@@ -262,6 +300,9 @@ def _with_types(graph: Graph, from_columns: bool, keys_to_try: tuple[Keys, ...])
     elif has_few_rows(graph.features):
         first, by_type = (*by_type, _LEARNED), ()
         keys_to_try = tuple(one for one in keys_to_try if one is not _LEARNED)
+    if _agree(graph):
+        promising = [one for one in keys_to_try if one is _LEARNED or "label_inputs" in one]
+        keys_to_try = (*promising, *(one for one in keys_to_try if one not in promising))
     planned = (*first, *relations, *by_type, *keys_to_try)
     if not graph.schema.several:
         return planned
@@ -270,81 +311,96 @@ def _with_types(graph: Graph, from_columns: bool, keys_to_try: tuple[Keys, ...])
 
 def run(
     settings: Settings,
-    graphs: Mapping[bool | None, Callable[[], Graph]],
+    graphs: Mapping[bool, Callable[[], Graph]],
     fixed: Keys,
     planned: tuple[Keys, ...],
     usual: bool,
     figure: str | None = None,
 ) -> Trials:
-    """Trains each configuration in its own process until the time is used up.
+    """Trains each configuration in its own process until the work is used up.
 
     If Optuna is installed, its `MedianPruner` stops trials that lag behind complete
-    ones. These are never selected, and baselines are never pruned. A trial takes at
-    most a third of the time. It starts only if half of the last
-    trial's duration is left. If the time limit stops a trial, its best model counts. An
-    interrupt ends the trials and keeps the completed ones.
+    ones. These are never selected, and baselines are never pruned. A trial gets at most
+    a third of the work, as a number of epochs, and starts only if half of the last
+    trial's work is left. So the load of the machine changes nothing. An interrupt ends
+    the trials and keeps the completed ones.
 
     Args:
         settings: The configuration of job=init.
-        graphs: Make the training graph with (True) and without reverse edges, and
-            without any edges (None). The first configuration that reads the columns,
-            and no types, is also tried without edges, for comparison.
+        graphs: Make the training graph with (True) and without reverse edges.
         fixed: Keys of all trials.
-        planned: The configurations, in order.
+        planned: The configurations, in order, the first of which is followed by the
+            baselines. Those after the losses and class weights take the best of these.
         usual: Whether trials use reverse edges. If both graphs are available, the best
             configuration is also tried on the other one.
         figure: The validation metric that stops trials and selects the best. None: the
             task's.
     """
-    begun, allowed = time.monotonic(), 60 * settings.init.minutes
-    tried: list[Trial] = []
-    task: Task = _settings(settings, fixed, {}, allowed).task.create()
+    allowed, tried = 60 * settings.init.minutes, list[Trial]()
+    task: Task = _settings(settings, fixed, {}, MAX_EPOCHS).task.create()
     figure = figure or task.progress
     fixed = {**fixed, "trainer.monitor": figure}
-    made_graphs: dict[bool | None, Graph] = {usual: graphs[usual]()}
-    baselines = _baselines(made_graphs[usual], planned) if None in graphs else []
+    made_graphs = {usual: graphs[usual]()}
+    baselines = _baselines(made_graphs[usual]) if fixed.get("inputs", "features") == "features" else []
     count, ended = len(planned) + len(baselines) + ((not usual) in graphs), ""
 
     def found() -> Trials:
         return Trials(task, figure, tuple(tried), count, ended)
 
-    def others() -> Iterator[tuple[Keys, bool | None, str]]:
+    def others() -> Iterator[tuple[Keys, bool, str]]:
         yield planned[0], usual, ""
-        yield from ((keys_of, None if reads == NO_EDGES else usual, reads) for keys_of, reads in baselines)
-        yield from ((candidate, usual, "") for candidate in planned[1:])
+        yield from ((keys_of, usual, reads) for keys_of, reads in baselines)
+        yield from ((_with_task(candidate, found().best), usual, "") for candidate in planned[1:])
         best = found().best
         if (not usual) in graphs and best is not None:
             yield {**best.keys, "dataset.symmetrize": not usual}, not usual, ""
 
     try:
         for candidate, both, reads in others():
-            left = allowed - (time.monotonic() - begun)
-            if tried and tried[-1].seconds * _LEAST > left:
+            spent = sum(trial.work for trial in tried)
+            if tried and tried[-1].work * _LEAST > allowed - spent:
                 ended = f"init.minutes={settings.init.minutes:g} allows no more"
                 break
             if both not in made_graphs:
                 made_graphs[both] = graphs[both]()
-            seconds = max(min(left, allowed * _MOST), 1.0)
-            last = _try(settings, made_graphs[both], figure, fixed, candidate, seconds, reads, tried)
+            work = max(min(allowed - spent, allowed * _MOST), _START)
+            last = _try(settings, made_graphs[both], figure, fixed, candidate, work, reads, tried)
             tried.append(last)
             score = last.remark if last.score is None else f"{figure} {last.score:.4f}"
-            say(f"[{len(tried)} of {count}] {last.title}: {score} in {last.seconds:.1f} s")
+            share = f"{min((spent + last.work) / allowed, 1):.0%} of the work of init.minutes"
+            say(f"[{len(tried)} of {count}] {last.title}: {score} in {last.seconds:.1f} s, {share}")
     except (KeyboardInterrupt, SystemExit):  # a second signal ends the process
         ended = "interrupted, the best trial so far counts"
         say(ended)
     return found()
 
 
-def _baselines(graph: Graph, planned: tuple[Keys, ...]) -> list[tuple[Keys, str]]:
+def _with_task(candidate: Keys, best: Trial | None) -> Keys:
+    """Adds the best trial's loss and weights, unless the candidate has others."""
+    keys_of = {} if best is None else best.keys
+    task = {key: value for key, value in keys_of.items() if key.startswith("task.")}
+    return candidate if any(key.startswith("task.") for key in candidate) else {**candidate, **task}
+
+
+def _baselines(graph: Graph) -> list[tuple[Keys, str]]:
     """Lists the configurations to compare with, and what they read."""
-    first = next(one for one in planned if not learns(one) and one.get("types") != "read")
+    alone = _ALONE if not graph.schema.several else {**_ALONE, "types": "ignore"}
     if not boosting.is_installed():
         say(boosting.MISSING)
     elif not boosting.fits(graph):
         say("gradient boosting is not tried: the table has too many cells")
     else:
-        return [(first, NO_EDGES), (BOOSTING, COLUMNS), (BOOSTING, MEANS)]
-    return [(first, NO_EDGES)]
+        return [(alone, NO_EDGES), (BOOSTING, COLUMNS), (BOOSTING, MEANS)]
+    return [(alone, NO_EDGES)]
+
+
+def _epoch(settings: Settings, graph: Graph) -> float:
+    """Estimates the seconds of an epoch on a nominal machine."""
+    model = settings.model.arguments
+    width, layers = int(model.get("hidden", 64)) * int(model.get("heads", 1)), int(model.get("num_layers", 2))
+    columns = settings.embedding or 64 if settings.inputs == "learned" else graph.features.shape[1]
+    values = graph.num_nodes * columns * (1.0 if settings.inputs == "learned" else filled(graph.features))
+    return _EPOCH + 6 * width * (values + layers * (graph.num_edges + graph.num_nodes * width)) / _RATE
 
 
 def _test_of(figure: str) -> str:
@@ -357,19 +413,21 @@ def _try(
     figure: str,
     fixed: Keys,
     tried: Keys,
-    seconds: float,
+    work: float,
     reads: str,
     earlier: Sequence[Trial],
 ) -> Trial:
-    """Trains one configuration within a time limit."""
+    """Trains one configuration with at most this work."""
     if tried is BOOSTING:
-        return _try_boosting(settings, graph, figure, fixed, seconds, reads)
+        return _try_boosting(settings, graph, figure, fixed, work, reads)
     begun = time.monotonic()
     training_keys = {key: value for key, value in tried.items() if not key.startswith("dataset.")}
     with tempfile.TemporaryDirectory(prefix="gnnkit-trial-") as folder, if_forced(lambda: shutil.rmtree(folder)):
         curve_file = Path(folder) / "curve.json"
         try:
-            trial_settings = _settings(settings, fixed, training_keys, seconds)
+            each = _epoch(_settings(settings, fixed, training_keys, MAX_EPOCHS), graph)
+            epochs = max(min(int((work - _START) / each), MAX_EPOCHS), 1)
+            trial_settings = _settings(settings, fixed, training_keys, epochs)
             if not reads and pruning.is_installed():
                 trial_settings = _with_pruner(trial_settings, figure, earlier, curve_file)
             order = Order(trial_settings, graph, folder=Path(folder) / "run")
@@ -377,13 +435,15 @@ def _try(
             log, patience = Path(folder) / "log", Patience.of(settings.timeout)
             figures = run_in_child(_figures, order, figure, log, always=True, patience=patience)
         except UserError as error:
-            return Trial(tried, None, None, None, 0, time.monotonic() - begun, f"refused: {error}", reads)
+            remark = f"refused: {error}"
+            return Trial(tried, None, None, None, 0, time.monotonic() - begun, remark, reads, work=_START)
         curve = read_json(curve_file) if curve_file.exists() else ()
     stopped = figures["stopped"] or ""
-    remark = "ended by the clock" if "trainer.max_time" in stopped else ""
+    remark = "ended by init.minutes" if not stopped and epochs < MAX_EPOCHS else ""
     remark = stopped if stopped.startswith(pruning.PRUNED) else remark
     scores, taken = (figures[figure], figures.get(LOSS), figures[_test_of(figure)]), time.monotonic() - begun
-    return Trial(tried, *scores, figures["epochs"], taken, remark, reads, curve)
+    spent = _START + figures["epochs"] * each
+    return Trial(tried, *scores, figures["epochs"], taken, remark, reads, curve, spent)
 
 
 def _with_pruner(settings: Settings, figure: str, earlier: Sequence[Trial], file: Path) -> Settings:
@@ -394,30 +454,33 @@ def _with_pruner(settings: Settings, figure: str, earlier: Sequence[Trial], file
     return replace(settings, callback=(Choice("callback", "pruning", {}, pruner),))
 
 
-def _try_boosting(settings: Settings, graph: Graph, figure: str, fixed: Keys, seconds: float, reads: str) -> Trial:
-    """Trains gradient boosting within a time limit."""
-    begun, task = time.monotonic(), _settings(settings, fixed, {}, seconds).task.create()
-    options, patience = (reads, seconds, settings.seed), Patience.of(settings.timeout)
+def _try_boosting(settings: Settings, graph: Graph, figure: str, fixed: Keys, work: float, reads: str) -> Trial:
+    """Trains gradient boosting with at most this work."""
+    begun, task = time.monotonic(), _settings(settings, fixed, {}, MAX_EPOCHS).task.create()
+    patience = Patience.of(settings.timeout)
     try:
-        figures = run_in_child(_boost, graph, task, figure, *options, always=True, patience=patience)
+        best = run_in_child(
+            _boost, graph, task, figure, reads, work - _START, settings.seed, always=True, patience=patience
+        )
     except (UserError, RankError) as error:
         remark = f"failed: {str(error).splitlines()[0]}"
-        return Trial(BOOSTING, None, None, None, 0, time.monotonic() - begun, remark, reads)
-    remark, taken = "ended by the clock" if figures["late"] else "", time.monotonic() - begun
-    return Trial(BOOSTING, figures["score"], None, figures["test"], figures["trees"], taken, remark, reads)
+        return Trial(BOOSTING, None, None, None, 0, time.monotonic() - begun, remark, reads, work=_START)
+    taken = time.monotonic() - begun
+    spent = _START + best["work"]
+    return Trial(BOOSTING, best["score"], None, best["test"], best["trees"], taken, "", reads, work=spent)
 
 
 def _boost(
-    graph: Graph, task: NodeTask, figure: str, reads: str, seconds: float, seed: int
+    graph: Graph, task: NodeTask, figure: str, reads: str, work: float, seed: int
 ) -> dict[str, float | int | None]:
     """Trains gradient boosting in a child process."""
-    begun, graph = time.monotonic(), task.read(graph)
+    graph = task.read(graph)
     rows = boosting.columns(graph) if reads == COLUMNS else boosting.columns_and_means(graph)
-    best, late = boosting.boost(graph, task, figure, rows, seconds - (time.monotonic() - begun), seed)
-    return {"score": best.score, "test": best.test, "trees": best.trees, "late": late}
+    best, spent = boosting.boost(graph, task, figure, rows, work, seed)
+    return {"score": best.score, "test": best.test, "trees": best.trees, "work": spent}
 
 
-def _settings(settings: Settings, fixed: Keys, tried: Keys, seconds: float) -> Settings:
+def _settings(settings: Settings, fixed: Keys, tried: Keys, epochs: int) -> Settings:
     """Makes the settings of one trial."""
     values: dict[str, Any] = {
         "job": "train",
@@ -429,10 +492,10 @@ def _settings(settings: Settings, fixed: Keys, tried: Keys, seconds: float) -> S
         "seed": settings.seed,
         "cache": False,
         "write": [],
-        "trainer.max_time": seconds,
         "trainer.checkpoint": False,
         "trainer.progress_bar": False,
         **training(),
+        "trainer.max_epochs": epochs,
         **{key: value for key, value in fixed.items() if not (learns(tried) and key.startswith("features."))},
         **tried,
     }

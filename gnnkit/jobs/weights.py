@@ -127,7 +127,7 @@ def load(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Modu
     if inputs is not None and (inputs.scale.kind != "none" or inputs.fill.kind in ("mean", "zero")):
         reads_raw_rows(model, row_transform(inputs))
     if facts.mean is not None and facts.deviation is not None:
-        in_unit(model, facts.mean, facts.deviation)
+        in_unit(model, facts.in_unit)
     if hasattr(model, "num_layers") and not reads_edges(model):
         typed = getattr(model, "num_node_types", 1) > 1
         reads = None if inputs is None else functools.partial(inputs.read, folder=folder, node_types=typed)

@@ -42,15 +42,14 @@ def takes_edges(model: nn.Module, reads: Reads | None = None) -> None:
     model.register_forward_pre_hook(_Converter(reads), with_kwargs=True)
 
 
-def in_unit(model: nn.Module, mean: Sequence[float], deviation: Sequence[float]) -> None:
+def in_unit(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> None:
     """Makes calls of a model return values in the labels' unit.
 
     Args:
         model: The module, whose outputs are standardised.
-        mean: [width] of the training labels.
-        deviation: [width] of the training labels.
+        convert: Converts outputs, as `LabelFacts.in_unit`.
     """
-    model.register_forward_hook(_InUnit(mean, deviation))
+    model.register_forward_hook(_InUnit(convert))
 
 
 def as_trained(model: nn.Module) -> None:
@@ -96,11 +95,11 @@ class _RawRows:
 
 
 class _InUnit:
-    def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
-        self._mean, self._deviation = list(mean), list(deviation)
+    def __init__(self, convert: Callable[[Tensor], Tensor]) -> None:
+        self._convert = convert
 
     def __call__(self, model: nn.Module, given: Any, out: Tensor) -> Tensor:
-        return out * out.new_tensor(self._deviation) + out.new_tensor(self._mean)
+        return self._convert(out)
 
 
 class _Converter:

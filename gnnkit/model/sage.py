@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from gnnkit.engine import Adjacency
 from gnnkit.model.base import ConvModel, Norm
 from gnnkit.utils.ranges import MAX_WIDTH, one_of, whole
+
+Aggregator = Literal["mean", "max", "none"]
 
 
 class SAGEConv(nn.Module):
@@ -22,14 +24,14 @@ class SAGEConv(nn.Module):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, aggregator: Literal["mean", "max"] = "mean", dropout: float = 0
+        self, in_features: int, out_features: int, aggregator: Aggregator = "mean", dropout: float = 0
     ) -> None:
         """Creates the weights.
 
         Args:
             in_features: Number of input features.
             out_features: Number of output features.
-            aggregator: "mean" or "max" over in-neighbours.
+            aggregator: "mean" or "max" over in-neighbours, or "none" of them.
             dropout: Dropout probability of the input.
         """
         super().__init__()
@@ -44,7 +46,9 @@ class SAGEConv(nn.Module):
             weight = torch.cat([neighbor, own_weight], 1).t()
             return adjacency.product(adjacency.mean_beside(x, p), weight, self.own.bias)
         x = adjacency.dropout(x, p, training=True)
-        if not mean:
+        if self.aggregator == "none":
+            z = (x @ own_weight.t())[: adjacency.num_dst]
+        elif not mean:
             z = x[: adjacency.num_dst] @ own_weight.t() + F.linear(adjacency.aggregate(x, reduce="max"), neighbor)
         elif x.shape[0] == adjacency.num_dst:  # one product reads the rows once
             rows, sources = (x @ torch.cat([own_weight, neighbor]).t()).chunk(2, 1)
@@ -71,7 +75,7 @@ class GraphSAGE(ConvModel):
         hidden: int = 64,
         num_layers: int = 2,
         dropout: float = 0.5,
-        aggregator: Literal["mean", "max"] = "mean",
+        aggregator: Aggregator = "mean",
         norm: Norm = "none",
     ) -> None:
         """Creates the layers.
@@ -82,16 +86,17 @@ class GraphSAGE(ConvModel):
             hidden: Number of hidden features.
             num_layers: Number of convolutions.
             dropout: Dropout probability of layer inputs, in [0, 1).
-            aggregator: "mean" or "max" over in-neighbours.
+            aggregator: "mean" or "max" over in-neighbours. "none": nodes read only
+                their own rows, for comparison.
             norm: Normalisation between convolutions: "none", "batch" over all nodes of
                 a step, or "layer" over a node's features.
         """
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
-        one_of("model.aggregator", aggregator, ("mean", "max"))
+        one_of("model.aggregator", aggregator, get_args(Aggregator))
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
-        self.reads_columns = aggregator == "mean"
-        self.reads_sparse = aggregator == "mean" and widths[1] < in_features
+        self.reads_columns = aggregator != "max"
+        self.reads_sparse = aggregator != "max" and widths[1] < in_features
         self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in pairwise(widths))
         self.convs[0].dropout = self.dropout  # type: ignore[assignment]
 

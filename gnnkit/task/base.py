@@ -29,7 +29,8 @@ HEAD = "task_head"  # name of `Task.head()` within the model
 class LabelFacts:
     """Label statistics and decision rules, saved with the model.
 
-    `outputs * deviation + mean` are numbers in the labels' unit, or calibrated logits.
+    `outputs * deviation + mean` are numbers in the labels' unit or their logarithms, or
+    calibrated logits.
     """
 
     class_weights: tuple[float, ...] | None = None  # [num_classes] factors of the losses
@@ -37,6 +38,7 @@ class LabelFacts:
     deviation: tuple[float, ...] | None = None  # [width], or [1] for all outputs
     thresholds: tuple[float, ...] | None = None  # [num_classes] lowest probabilities at which classes are predicted
     shares: tuple[float, ...] | None = None  # [num_classes] of the training nodes
+    logarithm: tuple[float, ...] | None = None  # [1] if outputs are logarithms, with a sign, of 1 and the number
 
     @property
     def positive(self) -> int:
@@ -51,7 +53,8 @@ class LabelFacts:
         """Returns outputs [k, width] in the labels' unit, or calibrated logits."""
         if self.mean is None or self.deviation is None:
             return outputs
-        return outputs * outputs.new_tensor(self.deviation) + outputs.new_tensor(self.mean)
+        numbers = outputs * outputs.new_tensor(self.deviation) + outputs.new_tensor(self.mean)
+        return numbers if self.logarithm is None else numbers.sign() * numbers.abs().expm1()
 
 
 PredictionColumns = Mapping[str, Array | Sequence[object]]  # columns of `predictions.parquet`, by name

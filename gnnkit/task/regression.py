@@ -40,10 +40,10 @@ class Regression(NodeTask):
         Args:
             loss: "squared" or "absolute" error.
             scale: "standard": outputs and losses are in training-label deviations.
-                "none": they are in the labels' unit.
+                "log": in those of the labels' logarithms. "none": in the labels' unit.
         """
         self.loss = one_of("task.loss", loss, ("squared", "absolute"))
-        self.scale = one_of("task.scale", scale, ("standard", "none"))
+        self.scale = one_of("task.scale", scale, ("standard", "log", "none"))
         self._facts: LabelFacts | None = None  # None before `begin`
 
     def read(self, graph: Graph) -> Graph:
@@ -72,13 +72,18 @@ class Regression(NodeTask):
             return
         shard = worker.shard
         rows = shard.labels[shard.labelled & (shard.split == Split.TRAIN)].astype(np.float64)
-        labels = torch.from_numpy(rows.reshape(len(rows), math.prod(rows.shape[1:]))).to(worker.device)
+        labels = self._read(torch.from_numpy(rows.reshape(len(rows), math.prod(rows.shape[1:])))).to(worker.device)
         known = ~labels.isnan()
         count = worker.comm.all_reduce(known.sum(0).to(torch.float64)).clamp(min=1)
         mean = worker.comm.all_reduce(labels.nansum(0)) / count
         variance = worker.comm.all_reduce((labels - mean).square().nansum(0)) / count
         deviation = torch.where(variance > 0, variance.sqrt(), 1.0)
-        self._facts = LabelFacts(mean=tuple(mean.tolist()), deviation=tuple(deviation.tolist()))
+        logarithm = (1.0,) if self.scale == "log" else None
+        self._facts = LabelFacts(mean=tuple(mean.tolist()), deviation=tuple(deviation.tolist()), logarithm=logarithm)
+
+    def _read(self, labels: Tensor) -> Tensor:
+        """Returns the labels, or signed logarithms of 1 plus their sizes."""
+        return labels.sign() * labels.abs().log1p() if self.scale == "log" else labels
 
     def _scale(self, outputs: Tensor) -> tuple[Tensor, Tensor]:  # [width] twice
         """Returns the labels' mean and deviation, or 0 and 1 without scaling."""
@@ -89,7 +94,7 @@ class Regression(NodeTask):
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         mean, deviation = self._scale(outputs)
-        wanted = ((labels.reshape(outputs.shape) - mean.double()) / deviation.double()).to(outputs.dtype)
+        wanted = ((self._read(labels.reshape(outputs.shape)) - mean.double()) / deviation.double()).to(outputs.dtype)
         error, known = _errors(outputs, wanted)
         size = error.square() if self.loss == "squared" else error.abs()
         return size.sum(1) / known.sum(1).clamp(min=1)
@@ -99,7 +104,7 @@ class Regression(NodeTask):
         return ("rmse",) if self.loss == "squared" else ("mae",)
 
     def constant(self, labels: Tensor, width: int, comm: Communicator) -> Tensor:
-        rows = labels.to(torch.float64).reshape(len(labels), width)
+        rows = self._read(labels.to(torch.float64).reshape(len(labels), width))
         sums = torch.cat([rows.nansum(0), (~rows.isnan()).sum(0)])
         total, known = comm.all_reduce(sums).chunk(2)
         mean, deviation = self._scale(total)

@@ -75,11 +75,12 @@ def test_trees_learn_what_the_columns_determine(task: NodeTask, figure: str, lea
     split = 1 + (np.arange(300) % 3).astype(np.int8)
     graph = Graph.from_edges([0], [1], 300, features=rows, labels=labels, split=split)
     rows = np.column_stack([rows, np.where(split == Split.TRAIN, np.nan, 0)])  # empty in training
-    best, late = boosting.boost(graph, task, figure, rows, 60.0, 0)
+    best, work = boosting.boost(graph, task, figure, rows, 60.0, 0)
     assert (best.score < least) if figure == "val_mae" else (best.score > least)
     assert best.test is not None
-    assert not late
-    assert boosting.boost(graph, task, figure, rows, 0.0, 0)[1]
+    assert boosting.boost(graph, task, figure, rows, work, 0) == (best, work)
+    fewest, _ = boosting.boost(graph, task, figure, rows, 0.0, 0)
+    assert fewest.trees == 10  # work, not time, limits the trees
 
 
 def test_the_last_line_names_the_winner() -> None:
@@ -108,14 +109,14 @@ def test_the_last_line_names_the_winner() -> None:
 def test_what_keeps_boosting_from_a_trial_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    graph, first = random_graph(), {"model": "gcn"}
+    graph, first = random_graph(), trials._ALONE
     monkeypatch.setattr(boosting, "is_installed", lambda: False)
-    assert trials._baselines(graph, (first,)) == [(first, NO_EDGES)]
+    assert trials._baselines(graph) == [(first, NO_EDGES)]
     assert capsys.readouterr().out == f"{boosting.MISSING}\n"
     monkeypatch.setattr(boosting, "is_installed", lambda: True)
-    assert [reads for _, reads in trials._baselines(graph, (first,))] == [NO_EDGES, COLUMNS, MEANS]
+    assert [reads for _, reads in trials._baselines(graph)] == [NO_EDGES, COLUMNS, MEANS]
     monkeypatch.setattr(boosting, "_MOST_CELLS", 10)
-    assert trials._baselines(graph, (first,)) == [(first, NO_EDGES)]
+    assert trials._baselines(graph) == [(first, NO_EDGES)]
     assert "the table has too many cells" in capsys.readouterr().out
 
 

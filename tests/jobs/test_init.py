@@ -189,10 +189,23 @@ def test_every_form_of_labels_runs_as_it_is(tmp_path: Path, form: str) -> None:
     assert main(["--config-dir", f"{tmp_path}/new", "+experiment=mine", *quick]) == 0
 
 
+def test_the_users_task_and_inputs_are_written_as_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = np.random.default_rng(0).lognormal(size=40)
+    replace(random_graph(), labels=labels).save(tmp_path / "graph")
+    named = ["task=regression", "task.loss=absolute", "task.scale=log", "inputs=degree", "init.minutes=0"]
+    command = ["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}/new"]
+    assert main([*command, *named]) == 0
+    written = yaml.safe_load((tmp_path / "new/experiment/mine.yaml").read_text())
+    assert written["task"] == {"loss": "absolute", "scale": "log"}
+    assert written["inputs"] == "degree"
+    assert {"override /task": "regression"} in written["defaults"]
+    assert len(capsys.readouterr().out.splitlines()) <= 8  # the reasons are in the file
+
+
 @pytest.mark.slow
 def test_what_init_cannot_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["job=init", "dataset=saved", "model=gat", f"output={tmp_path}/new"]) == 2
-    assert "model: job=init chooses this setting for your data" in capsys.readouterr().err
+    assert "model: job=init reads the data, task, inputs and threads, and chooses the rest" in capsys.readouterr().err
     assert main(["job=init"]) == 2
     assert "job=init needs output=FOLDER" in capsys.readouterr().err
     assert main(["job=init", "dataset=edges", f"dataset.root={tmp_path}/none", f"output={tmp_path}/new"]) == 2
@@ -201,6 +214,14 @@ def test_what_init_cannot_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     random_graph().save(tmp_path / "graph")
     assert main(["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}"]) == 2
     assert "cannot make the folder: File exists: name a new one" in capsys.readouterr().err
+    replacing = ["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", "init.minutes=0"]
+    assert main([*replacing, f"output={tmp_path}", "on_exists=replace"]) == 2
+    assert "on_exists=replace replaces only what job=init wrote" in capsys.readouterr().err
+    assert main([*replacing, f"output={tmp_path}/new", "on_exists=resume"]) == 2
+    assert "job=init cannot resume: choose refuse or replace" in capsys.readouterr().err
+    assert main([*replacing, f"output={tmp_path}/new"]) == 0
+    assert main([*replacing, f"output={tmp_path}/new", "on_exists=replace", "threads=2"]) == 0
+    assert "threads: 2  # as you chose" in (tmp_path / "new/experiment/mine.yaml").read_text()
     with pytest.raises(UserError, match="give dataset=NAME in place of a graph"):
         gnnkit.train(random_graph(), strategy="auto", job="init", folder=tmp_path / "new")
 

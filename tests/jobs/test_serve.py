@@ -337,12 +337,20 @@ def test_names_in_a_request_forge_no_answer_and_no_line(
         assert served.post("/predict_new", json={"nodes": [node]}).status_code == 200
         (line,) = capsys.readouterr().err.splitlines()
         assert line.isprintable()
-        for body in ({"nodes": [node | {"type": text}]}, {"nodes": [node], text: 1}, {"nodes": [node], "edges": [[text, 7]]}):
+        for body in (
+            {"nodes": [node | {"type": text}]},
+            {"nodes": [node], text: 1},
+            {"nodes": [node], "edges": [[text, 7]]},
+        ):
             answer = served.post("/predict_new", json=body)
             assert answer.status_code == 422
             assert answer.json()["detail"].isprintable()
         assert served.post("/predict", json={"ids": [text]}).json()["detail"].isprintable()
-    for key in ('{"nodes": [{"id": "a", "features": {"\\ud800": 1}}]}', '{"nodes": [], "\\ud800": 1}', '{"\\ud800": []}'):
+    for key in (
+        '{"nodes": [{"id": "a", "features": {"\\ud800": 1}}]}',
+        '{"nodes": [], "\\ud800": 1}',
+        '{"\\ud800": []}',
+    ):
         for route in ("/predict", "/predict_new"):
             assert served.post(route, content=key, headers=JSON).status_code == 422
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,28 +32,25 @@ def asked(*overrides: str) -> Settings:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """Puts scores in the place of training. A trial takes 30 s of a made-up clock."""
+    """Puts scores in the place of training. A trial takes 30 s of work."""
 
     def make(*scores: Any) -> list[Any]:
-        clock, seen = [0.0], []
+        seen: list[Any] = []
         left = iter(scores)
 
         def tried(
-            settings: Settings, graph: Any, figure: str, fixed: Any, keys: Any, seconds: float, reads: str, earlier: Any
+            settings: Settings, graph: Any, figure: str, fixed: Any, keys: Any, work: float, reads: str, earlier: Any
         ) -> Trial:
             score = next(left)
             if isinstance(score, BaseException):
                 raise score
-            clock[0] += 30
             assert fixed["trainer.monitor"] == figure
-            seen.append((graph, dict(keys), seconds))
-            return Trial(
-                keys, score, 1 - (score or 0), 0.5, 10, 30.0, "" if score is not None else "refused: no", reads
-            )
+            seen.append((graph, dict(keys), work))
+            remark = "" if score is not None else "refused: no"
+            return Trial(keys, score, 1 - (score or 0), 0.5, 10, 1000.0, remark, reads, work=30.0)
 
         monkeypatch.setattr(trials, "_try", tried)
         monkeypatch.setattr(boosting, "is_installed", lambda: False)
-        monkeypatch.setattr(time, "monotonic", lambda: clock[0])
         return seen
 
     return make
@@ -62,7 +58,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
 
 def run(*overrides: str, graphs: Any = None, usual: bool = False) -> Trials:
     return trials.run(
-        asked(*overrides), graphs or {False: lambda: "graph"}, {"task": "node_classification"}, PLANNED, usual
+        asked(*overrides),
+        graphs or {False: lambda: "graph"},
+        {"task": "node_classification", "inputs": "degree"},
+        PLANNED,
+        usual,
     )
 
 
@@ -71,7 +71,7 @@ def test_trials_end_where_the_next_one_would_not_fit(fake: Callable[..., list[An
     seen = fake(0.5, 0.7, 0.6, 0.9)
     found = run("init.minutes=1.2")  # 72 s
     assert [keys["model"] for _, keys, _ in seen] == ["gcn", "sage"]
-    assert [seconds for *_, seconds in seen] == [24, 24]  # a third at most
+    assert [work for *_, work in seen] == [24, 24]  # a third at most
     assert found.best is not None
     assert found.best.keys == {"model": "sage"}
     assert found.lines()[-1] == "2 of 4 trials: init.minutes=1.2 allows no more"
@@ -152,9 +152,9 @@ def test_balanced_weights_are_tried_and_a_trial_cut_short_is_told(fake: Callable
     seen = fake(*np.linspace(0.9, 0.1, 20))
     found = init._try(asked(), graph, [init.KeyChoice("task", "node_classification")])
     assert found.figure == "val_average_precision"
-    assert [keys.get("task.class_weights") for _, keys, _ in seen[:4]] == [None, None, None, "balanced"]
-    best = replace(found.tried[0], remark="ended by the clock")
-    assert "ended by the clock before its last epoch" in init._why_best(replace(found, tried=(best,)), best)
+    assert [keys.get("task.class_weights") for _, keys, _ in seen[:4]] == [None, None, "balanced", None]
+    best = replace(found.tried[0], remark="ended by init.minutes")
+    assert "ended by init.minutes before its last epoch" in init._why_best(replace(found, tried=(best,)), best)
 
 
 @pytest.mark.slow
@@ -163,19 +163,19 @@ def test_balanced_weights_are_tried_and_a_trial_cut_short_is_told(fake: Callable
     [
         (0.4, "the graph helps: val_accuracy 0.7 with edges, 0.4 without"),
         (0.695, "it is not clear whether the graph helps: val_accuracy 0.7 with edges, 0.695 without"),
-        (0.95, "the graph does not help"),
+        (0.95, "the graph does not help: val_accuracy 0.7 with edges, 0.95 without"),
         (None, ""),
     ],
 )
-def test_the_first_model_is_tried_without_edges_and_never_best(
+def test_a_model_without_edges_is_tried_second_and_written_where_it_is_best(
     alone: float | None, line: str, fake: Callable[..., list[Any]]
 ) -> None:
     seen = fake(0.5, alone, 0.7, *[0.1] * 20)
     found = init._try(asked(), random_graph(), [init.KeyChoice("task", "node_classification")])
-    assert [graph.num_edges > 0 for graph, _, _ in seen[:3]] == [True, False, True]
-    assert seen[0][1] == seen[1][1]
+    assert [keys.get("model.aggregator") for _, keys, _ in seen[:3]] == [None, "none", None]
+    assert seen[0][1] == {"model": "gcn"}  # what is trained without job=init
     assert found.best is not None
-    assert found.best.score == 0.7
+    assert found.best.score == max(0.7, alone or 0)
     assert found.verdict.startswith(line)
     assert (found.lines()[-1] == found.verdict) == bool(line)
 
@@ -188,8 +188,8 @@ def test_words_are_scaled_by_rows_and_tables_never() -> None:
     ]
     assert scaled == [True, False, False]
     few = replace(wide, features=np.eye(40, 100, dtype=np.float32))
-    assert "features.scale" not in trials.candidates(wide, "features")[0]
-    assert trials.candidates(few, "features")[0]["features.scale"] == "row"
+    assert "features.scale" not in trials.candidates(wide, "features")[1]
+    assert trials.candidates(few, "features")[1]["features.scale"] == "row"
     assert not any("features.scale" in each for each in trials.candidates(wide, "learned"))
     typed = replace(narrow, edge_types=np.arange(narrow.num_edges) % 2, edge_type_names=("a", "b"))
     planned = trials.candidates(typed, "features")
@@ -202,10 +202,10 @@ def test_words_are_scaled_by_rows_and_tables_never() -> None:
 def test_learned_rows_are_tried_beside_columns_and_leave_these_unread() -> None:
     planned = trials.candidates(random_graph(), "features")
     (learned,) = (each for each in planned if trials.learns(each))
-    assert planned.index(learned) == 3
+    assert planned.index(learned) == 4
     assert not any(map(trials.learns, trials.candidates(random_graph(), "learned")))
     fixed = {"task": "node_classification", "features.scale": "standard"}
-    kinds = [trials._settings(asked(), fixed, each, 1.0).features.scale for each in (planned[0], learned)]
+    kinds = [trials._settings(asked(), fixed, each, 1).features.scale for each in (planned[0], learned)]
     assert kinds == ["standard", "auto"]
     written = {
         each.key: each
@@ -284,13 +284,13 @@ def test_what_the_best_trial_had_is_what_the_files_say(
     command = ["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}/new"]
     assert main([*command, "cache=false"]) == 0
     told = capsys.readouterr().out
-    assert "3 of 3 trials" in told
+    assert "4 of 4 trials" in told
     rows = list(csv.DictReader((tmp_path / "new/trials.csv").open()))
     best = min(rows, key=lambda row: (-float(row["val_accuracy"]), float(row["val_loss"])))
     text = (tmp_path / "new/experiment/mine.yaml").read_text()
     written = yaml.safe_load(text)
     assert written["model"]["hidden"] == int(best["model.hidden"])
-    assert f"/model: {best['model']}  # best of 3 trials: val_accuracy" in text
+    assert f"/model: {best['model']}  # best of 4 trials: val_accuracy" in text
     assert f"[{best['model.hidden']}] * (self.num_layers - 1)" in (tmp_path / "new/train.py").read_text()
     quick = ["comm=threads", "cache=false", "report=false", "logger=none", f"output={tmp_path}/run"]
     assert main(["--config-dir", f"{tmp_path}/new", "+experiment=mine", *quick]) == 0
@@ -298,3 +298,41 @@ def test_what_the_best_trial_had_is_what_the_files_say(
     assert result["val_accuracy"] == pytest.approx(float(best["val_accuracy"]))  # the trial again
     assert main(["strategy=vertex_centric", "init.minutes=1"]) == 2
     assert "init.minutes=1 is read by job=init only: leave the key out" in capsys.readouterr().err
+
+
+def test_what_neighbours_suggest_comes_after_the_plain_default() -> None:
+    n, rng = 400, np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), n // 4)
+    graph = replace(random_graph(n), labels=labels, split=np.full(n, 1, np.int8))
+    within = Graph.from_edges(rng.permuted(np.arange(n).reshape(4, -1), axis=1).ravel(), np.arange(n), n).csc
+    agrees = replace(graph, csc=within, edge_features=None, edge_feature_names=None)
+    first = [trials.candidates(one, "features")[:3] for one in (agrees, graph)]
+    assert [[("label_inputs" in each, trials.learns(each)) for each in planned[1:]] for planned in first] == [
+        [(True, False), (False, True)],
+        [(False, False), (True, False)],
+    ]
+    assert first[0][0] == first[1][0] == {"model": "gcn"}
+
+
+def test_no_setting_is_tried_under_a_loss_that_has_lost(fake: Callable[..., list[Any]]) -> None:
+    seen = fake(5.0, 6.0, 4.0, 3.0, *[9.0] * 20)
+    graph = replace(random_graph(), labels=np.arange(40.0))
+    found = init._try(asked("init.minutes=60"), graph, [init.KeyChoice("task", "regression")])
+    assert found.figure == "val_mae"
+    losses = [(keys.get("task.loss"), keys.get("task.scale")) for _, keys, _ in seen]
+    assert losses[:4] == [(None, None), (None, None), ("absolute", None), ("absolute", "log")]
+    assert set(losses[4:]) == {("absolute", "log")}
+
+
+def test_what_a_trial_costs_does_not_depend_on_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def epochs(seconds: float) -> tuple[int, float, str]:
+        clock = iter(np.arange(0, 1e6, seconds))
+        monkeypatch.setattr(trials.time, "monotonic", lambda: float(next(clock)))
+        figures = {"val_accuracy": 0.5, "test_accuracy": 0.5, "epochs": 40, "stopped": None}
+        monkeypatch.setattr(trials, "run_in_child", lambda *_, **__: figures)
+        fixed = {"task": "node_classification", "trainer.monitor": "val_accuracy"}
+        trial = trials._try(asked(), random_graph(), "val_accuracy", fixed, {"model": "gcn"}, 3.0, "", ())
+        return trial.epochs, trial.work, trial.remark
+
+    assert epochs(0.1) == epochs(100.0)
+    assert epochs(0.1)[2] == "ended by init.minutes"

@@ -18,7 +18,14 @@ from tests.cases import exhaustive
 from tests.forked import SECONDS, forked
 
 pytestmark = pytest.mark.slow
-DATA = ("dataset=synthetic", "dataset.num_nodes=600", "dataset.num_edges=2400", "threads=1", "logger=none", "report=false")
+DATA = (
+    "dataset=synthetic",
+    "dataset.num_nodes=600",
+    "dataset.num_edges=2400",
+    "threads=1",
+    "logger=none",
+    "report=false",
+)
 TRAIN = (*DATA, "strategy=vertex_centric", "workers=2", "trainer.max_epochs=1000000", "output=run")
 # The arguments of each job, and the text after which the signal is sent.
 JOBS = {

@@ -26,6 +26,7 @@ from gnnkit.model.gin import GINE
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
+from gnnkit.task import LabelFacts
 from tests.cases import few
 from tests.runs import train_on_threads
 
@@ -168,7 +169,7 @@ def test_hooks_of_the_user_stay_beside_ours() -> None:
     model, seen = GCN(WIDTH, 3), []
     model.register_forward_pre_hook(lambda *_: seen.append("before"))
     model.register_forward_hook(lambda *_: seen.append("after"))
-    plain.in_unit(model, [5.0, 6.0, 7.0], [0.0, 0.0, 0.0])
+    plain.in_unit(model, LabelFacts(mean=(5.0, 6.0, 7.0), deviation=(0.0, 0.0, 0.0)).in_unit)
     plain.takes_edges(model, lambda given: given)
     assert model(graph())[0].tolist() == [5, 6, 7]
     plain.as_trained(model)

@@ -453,3 +453,34 @@ def test_a_default_task_asks_whether_whole_numbers_are_classes(tmp_path: Path) -
         classes = gnnkit.train(graph, task="node_classification", folder=tmp_path / "classes", **keys)
     assert "val_rmse" in numbers
     assert "val_accuracy" in classes
+
+
+@pytest.mark.slow
+def test_logarithms_are_learned_and_every_door_returns_the_labels_unit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4)).astype(np.float32)
+    graph = dataclasses.replace(
+        Graph.from_edges(np.arange(199), np.arange(1, 200), 200, features=x),
+        labels=np.exp(4 * x[:, 0].astype(np.float64)) - 1,
+        split=np.repeat([1, 2, 3], [120, 40, 40]).astype(np.int8),
+    )
+    scores = {}
+    for scale in ("standard", "log"):
+        folder = tmp_path / scale
+        task = {"name": "regression", "loss": "absolute", "scale": scale}
+        keys = {"strategy": "vertex_centric", "workers": 1, "comm": "threads", "report": False}
+        model = {"name": "sage", "aggregator": "none", "dropout": 0}
+        result = gnnkit.train(graph, task=task, model=model, trainer={"max_epochs": 60}, folder=folder, **keys)
+        scores[scale] = result["test_mae"]
+        assert result["test_mae"] == pytest.approx(
+            np.abs(np.load(folder / "predictions.npy") - graph.labels)[160:].mean(), rel=1e-4
+        )
+    assert scores["log"] < 0.5 * scores["standard"]
+    expected = np.load(tmp_path / "log/predictions.npy")
+    loaded = gnnkit.load(tmp_path / "log").eval()
+    with torch.no_grad():
+        np.testing.assert_allclose(loaded(graph)[:, 0].numpy(), expected, rtol=1e-4, atol=1e-4)
+    gnnkit.export(tmp_path / "log", tmp_path / "model.pt2")
+    ends = torch.from_numpy(np.stack([np.arange(199), np.arange(1, 200)]))
+    exported = torch.export.load(tmp_path / "model.pt2").module()(x=torch.from_numpy(x), edge_index=ends)
+    np.testing.assert_allclose(exported[:, 0].detach().numpy(), expected, rtol=1e-4, atol=1e-4)
