@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,7 +16,7 @@ _Vectors = npt.NDArray[np.float64]  # [num_nodes, k] or [num_nodes]
 
 _NUM_VECTORS = 8  # eigenvectors to try for each cut
 _ROUNDS, _DEGREE = 10, 10  # filters, and the degree of their polynomials: products with the adjacency matrix
-_REGULARISATION = 0.1  # share of the mean degree that every node adds, as edges to all nodes
+_REGULARISATION = 0.03  # share of the mean degree that is added to every degree
 _RANK_TOLERANCE = 1e-10  # squared ratio to the longest direction, below which vectors are dependent
 
 
@@ -25,8 +27,9 @@ def spectral_cells(csc: CSC, shape: tuple[int, ...]) -> Ids:  # [num_nodes] int6
     of the leading eigenvectors of the subgraph's normalised Laplacian, the one that
     leaves the fewest boundary nodes. This is recursive spectral bisection (Pothen,
     Simon, Liou, SIAM J. Matrix Anal. Appl. 1990), after the quadratic placement of Hall
-    (Management Science 1970). A weak edge between all nodes keeps small components and
-    isolated nodes out of the leading eigenvectors (Zhang, Rohe, NeurIPS 2018).
+    (Management Science 1970). Degrees are enlarged, which keeps small components and
+    isolated nodes out of the leading eigenvectors (Chaudhuri, Chung, Tsiatas, COLT
+    2012).
 
     Args:
         csc: A symmetric graph without self-loops, see `undirected`.
@@ -82,50 +85,39 @@ def _bisect(csc: CSC, size: int) -> npt.NDArray[np.bool_]:  # [num_nodes]
 
 
 def _leading_eigenvectors(csc: CSC) -> _Vectors:
-    """Approximates the smoothest functions on the graph, without the constant one.
+    """Approximates the smoothest functions on the graph.
 
-    These are eigenvectors of the normalised Laplacian, by subspace iteration with
-    Chebyshev filters (Zhou, Saad, Tiago, Chelikowsky, J. Comput. Phys. 2006). Products
-    are summed in one order, which BLAS does not promise. Values are rounded, so that
-    small differences between machines do not change the order of nodes.
+    These are eigenvectors of the regularised normalised Laplacian, by subspace
+    iteration with Chebyshev filters (Zhou, Saad, Tiago, Chelikowsky, J. Comput. Phys.
+    2006). Products are summed in one order, which BLAS does not promise. Values are
+    rounded, so that small differences between machines do not change the order of
+    nodes.
     """
-    adjacency = _RegularisedAdjacency(csc)
+    aggregator = _core.Aggregator(csc.indptr, csc.indices, csc.num_nodes)
+    scale = 1 / np.sqrt(np.diff(csc.indptr) + _REGULARISATION * csc.num_edges / csc.num_nodes)
+
+    def multiply(x: _Vectors) -> _Vectors:
+        result = np.empty_like(x)
+        aggregator.sum(x, result, source=scale, destination=scale)
+        return result
+
     hashes = [hash_ids(csc.num_nodes, key=key) for key in range(_NUM_VECTORS)]
     x = np.stack(hashes, axis=1) / 2.0**64 - 0.5
     cutoff = 0.0
     for _ in range(_ROUNDS):
-        x = _independent(_filtered(adjacency, x, cutoff))
-        values, rotation = np.linalg.eigh(np.einsum("ni,nj->ij", x, adjacency.product(x)))
+        x = _independent(_filtered(multiply, x, cutoff))
+        values, rotation = np.linalg.eigh(np.einsum("ni,nj->ij", x, multiply(x)))
         x = np.einsum("ni,ij->nj", x, rotation[:, ::-1])
         cutoff = float(values.min(initial=1.0))
-    return np.round(x * adjacency.scale[:, None] * np.sqrt(csc.num_edges), 6)
+    return np.round(x * scale[:, None] * np.sqrt(csc.num_edges), 6)
 
 
-class _RegularisedAdjacency:
-    """D^-1/2 (A + t/n) D^-1/2 without the eigenvector of its largest eigenvalue, 1."""
-
-    def __init__(self, csc: CSC) -> None:
-        self._aggregator = _core.Aggregator(csc.indptr, csc.indices, csc.num_nodes)
-        added = _REGULARISATION * csc.num_edges / csc.num_nodes
-        degree = np.diff(csc.indptr) + added
-        self.scale: _Vectors = 1 / np.sqrt(degree)
-        self._first: _Vectors = np.sqrt(degree / degree.sum())
-        self._added = added / csc.num_nodes
-
-    def product(self, x: _Vectors) -> _Vectors:
-        result = np.empty_like(x)
-        self._aggregator.sum(np.ascontiguousarray(x), result, source=self.scale, destination=self.scale)
-        result += np.outer(self.scale, self._added * np.einsum("n,nk->k", self.scale, x))
-        result -= np.outer(self._first, np.einsum("n,nk->k", self._first, result))
-        return result
-
-
-def _filtered(adjacency: _RegularisedAdjacency, x: _Vectors, cutoff: float) -> _Vectors:
+def _filtered(multiply: Callable[[_Vectors], _Vectors], x: _Vectors, cutoff: float) -> _Vectors:
     """Applies the Chebyshev polynomial that is small from -1 to `cutoff`."""
     centre, radius = (cutoff - 1) / 2, (cutoff + 1) / 2
-    before, x = x, (adjacency.product(x) - centre * x) / radius
+    before, x = x, (multiply(x) - centre * x) / radius
     for _ in range(_DEGREE - 1):
-        before, x = x, (adjacency.product(x) - centre * x) * (2 / radius) - before
+        before, x = x, (multiply(x) - centre * x) * (2 / radius) - before
     return x
 
 
