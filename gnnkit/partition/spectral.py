@@ -15,7 +15,7 @@ from gnnkit.partition.base import hash_ids
 _Vectors = npt.NDArray[np.float64]  # [num_nodes, k] or [num_nodes]
 
 _NUM_VECTORS = 8  # eigenvectors to try for each cut
-_ROUNDS, _DEGREE = 10, 10  # filters, and the degree of their polynomials: products with the adjacency matrix
+_ROUNDS, _DEGREE = 10, 10  # filters, and the degree of their polynomials
 _REGULARISATION = 0.03  # share of the mean degree that is added to every degree
 _RANK_TOLERANCE = 1e-10  # squared ratio to the longest direction, below which vectors are dependent
 
@@ -79,7 +79,7 @@ def _bisect(csc: CSC, size: int) -> npt.NDArray[np.bool_]:  # [num_nodes]
             side[end] = True
             boundary = np.zeros(csc.num_nodes, bool)
             boundary[dst[side[dst] != side[csc.indices]]] = True
-            if (count := np.count_nonzero(boundary)) < fewest:
+            if (count := int(np.count_nonzero(boundary))) < fewest:
                 best, fewest = side, count
     return best
 
@@ -109,7 +109,8 @@ def _leading_eigenvectors(csc: CSC) -> _Vectors:
         values, rotation = np.linalg.eigh(np.einsum("ni,nj->ij", x, multiply(x)))
         x = np.einsum("ni,ij->nj", x, rotation[:, ::-1])
         cutoff = float(values.min(initial=1.0))
-    return np.round(x * scale[:, None] * np.sqrt(csc.num_edges), 6)
+    leading: _Vectors = np.round(x * scale[:, None] * np.sqrt(csc.num_edges), 6)
+    return leading
 
 
 def _filtered(multiply: Callable[[_Vectors], _Vectors], x: _Vectors, cutoff: float) -> _Vectors:
@@ -125,4 +126,5 @@ def _independent(x: _Vectors) -> _Vectors:
     """Returns an orthonormal basis of the columns, without dependent ones."""
     squares, directions = np.linalg.eigh(np.einsum("ni,nj->ij", x, x))
     long = squares > _RANK_TOLERANCE * squares.max(initial=0)
-    return np.einsum("ni,ij->nj", x, directions[:, long] / np.sqrt(squares[long]))
+    basis: _Vectors = np.einsum("ni,ij->nj", x, directions[:, long] / np.sqrt(squares[long]))
+    return basis
