@@ -42,6 +42,21 @@ def complete_graph(num_nodes: int) -> Graph:
     return make_graph(src, dst, num_nodes)
 
 
+def cliques(count: int, size: int, links: list[tuple[int, int]] | None = None) -> Graph:
+    """Complete graphs of `size` nodes, with one edge for each link between two of them.
+
+    Node ids are shuffled. Clique k has the labels k.
+    """
+    src, dst = np.nonzero(~np.eye(size, dtype=bool))
+    first = np.arange(count)[:, None] * size
+    ends = size * np.array(links or [], np.int64).reshape(-1, 2)
+    sources, targets = np.r_[(first + src).ravel(), ends[:, 0]], np.r_[(first + dst).ravel(), ends[:, 1]]
+    ids = np.random.default_rng(1).permutation(count * size)
+    labels = np.empty(count * size, np.int64)
+    labels[ids] = np.repeat(np.arange(count), size)
+    return Graph.from_edges(ids[sources], ids[targets], count * size, labels=labels)
+
+
 def destinations(graph: Graph) -> np.ndarray:
     return np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
 

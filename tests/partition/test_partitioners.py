@@ -1,16 +1,17 @@
 """What all partitioners promise, and what each adds."""
 
-from itertools import product
+from dataclasses import replace
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_cases import GRIDS, graphs, make_graph, random_graph
+from partition_cases import GRIDS, cliques, graphs, make_graph, random_graph
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, Ids
 from gnnkit.partition import Grid, NodePartitioner, Partitioner, cut_all, measure
 from gnnkit.partition.balanced import Balanced
 from gnnkit.partition.contiguous import Contiguous
@@ -19,8 +20,9 @@ from gnnkit.partition.hash import Hash
 from gnnkit.partition.hdrf import Hdrf
 from gnnkit.partition.ldg import Ldg
 from gnnkit.partition.random import Random
-from gnnkit.partition.tiles import Tiles
+from gnnkit.partition.tiles import Tiles, _places
 from gnnkit.partition.two_phase import TwoPhase
+from gnnkit.testing import check_partitioner
 from tests.cases import exhaustive
 
 PARTITIONERS: list[Partitioner] = [Balanced(), Contiguous(), Hash(), Random(), Random(seed=3), Tiles()]
@@ -135,9 +137,63 @@ def test_tiles_hold_equal_numbers_of_nodes_and_cut_the_least(shape: tuple[int, .
         assert {len(np.unique(graph.coordinates[owners == part, 1])) for part in range(4)} == {10}
 
 
-def test_tiles_of_a_graph_without_coordinates_name_the_key() -> None:
-    with pytest.raises(ValueError, match=r"partition\.nodes=tiles needs a graph with coordinates"):
-        Tiles().assign_nodes(random_graph(10, 20), 4)
+class TilesOfEdges(Tiles):
+    """Tiles that ignore coordinates."""
+
+    def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:
+        return super().assign_nodes(replace(graph, coordinates=None), num_parts)
+
+
+@pytest.mark.slow
+def test_tiles_without_coordinates_satisfy_the_contract_of_partitioners() -> None:
+    check_partitioner(TilesOfEdges())
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 7, 9])
+@pytest.mark.parametrize("num_edges", [0, 30, 800])
+def test_tiles_without_coordinates_are_balanced_and_repeatable(num_edges: int, workers: int) -> None:
+    graph = random_graph(200, num_edges)
+    owners = Tiles().assign_nodes(graph, workers)
+    assert owners.dtype == np.int32
+    assert np.bincount(owners, minlength=workers).max() <= max(1.1 * 200 / workers, -(-200 // workers))
+    np.testing.assert_array_equal(owners, Tiles().assign_nodes(graph, workers))
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_communities_on_a_grid_exchange_with_their_face_neighbours_only(rows: int) -> None:
+    """Communities have edges to those next to them, and no coordinates."""
+    ids = np.arange(rows * rows).reshape(rows, rows)
+    links = np.c_[np.r_[ids[1:].ravel(), ids[:, 1:].ravel()], np.r_[ids[:-1].ravel(), ids[:, :-1].ravel()]].tolist()
+    graph = cliques(rows * rows, 20, links)
+    row, col = np.divmod(np.arange(rows * rows), rows)
+    distance = np.abs(row[:, None] - row) + np.abs(col[:, None] - col)
+    words = measure(graph, Tiles().assign(graph, Grid(rows * rows, 1, 1))).traffic.gather_rows
+    assert words.sum() == len(links)
+    assert words[distance > 1].sum() == 0
+
+
+def test_tiles_without_coordinates_move_fewer_words_than_ranges_and_nearly_as_few_as_tiles_of_a_lattice() -> None:
+    graph = lattice(24, 24)
+    tiles, others = [measure(graph, p.assign(graph, Grid(4, 1, 1))).words.sum() for p in (Tiles(), TilesOfEdges())]
+    ranges = measure(graph, Contiguous().assign(graph, Grid(4, 1, 1))).words.sum()
+    assert tiles <= others <= 1.5 * tiles < ranges / 5
+
+
+@given(st.integers(0, 1000), st.sampled_from([(2, 2), (3, 3), (5, 1), (3, 2)]))
+def test_places_are_a_permutation_that_shortens_distances(seed: int, shape: tuple[int, int]) -> None:
+    num_parts = int(np.prod(shape))
+    rows = np.random.default_rng(seed).integers(0, 100, (num_parts, num_parts))
+    rows = np.triu(rows, 1) + np.triu(rows, 1).T
+    position = np.indices(shape).reshape(2, -1)
+    distance = np.abs(position[:, :, None] - position[:, None]).sum(axis=0)
+    places = _places(rows, shape)
+    assert sorted(places) == list(range(num_parts))
+    cost = (rows * distance[np.ix_(places, places)]).sum()
+    assert cost <= (rows * distance).sum()
+    for one, other in combinations(range(num_parts), 2):
+        swapped = places.copy()
+        swapped[[one, other]] = swapped[[other, one]]
+        assert cost <= (rows * distance[np.ix_(swapped, swapped)]).sum()
 
 
 class Fixed(NodePartitioner):
