@@ -62,7 +62,7 @@ def _make_fortran(path: Path, rows: Tensor, num_nodes: int) -> int:
     with naming(path):
         table = np.lib.format.open_memmap(path, "w+", dtype, shape, fortran_order=True)
     reserve(path)
-    return int(table.offset)  # type: ignore[attr-defined]
+    return int(table.offset)
 
 
 def node_ids(folder: Path, num_nodes: int) -> Array:  # [num_nodes]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -77,18 +77,24 @@ def test_no_worker_receives_more_than_a_column_at_a_time(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_full_disk_leaves_the_earlier_file_and_names_it(
+def test_a_full_disk_of_one_worker_leaves_the_earlier_file_and_names_it(
     ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "x.npy"
+    path, here, fsync = tmp_path / "x.npy", threading.local(), os.fsync
     path.write_bytes(b"earlier")
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full_on_the_last(descriptor: int) -> None:
+        if getattr(here, "rank", 0) == ranks - 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", full)
+    def write(rows: Tensor, worker: Worker) -> None:
+        here.rank = worker.comm.rank
+        write_columns(path, rows, worker)
+
+    monkeypatch.setattr(os, "fsync", full_on_the_last)
     with pytest.raises(OSError, match="No space left") as caught:
-        on_workers(lambda rows, worker: write_columns(path, rows, worker), TABLES["wide"], ranks)
+        on_workers(write, TABLES["wide"], ranks)
     assert str(of_disk(caught.value)).startswith(f"{path}: No space left on device: free some")
     assert path.read_bytes() == b"earlier"
     assert [*tmp_path.iterdir()] == [path]
