@@ -1,4 +1,4 @@
-"""What the launching process shows during training: a page, or a notebook's bar."""
+"""The bar that a notebook shows during training."""
 
 from __future__ import annotations
 
@@ -31,18 +31,12 @@ def following(order: Order) -> Iterator[Callable[[], None]]:
     Args:
         order: The request, with the run folder on the leader.
     """
-    settings = order.settings
-    with contextlib.ExitStack() as stack:
-        if settings.serves_report and order.is_leader:
-            from gnnkit.jobs.live import served
-
-            stack.enter_context(served(order))
-        if not shows_bar(order):
-            yield lambda: None
-            return
-        bar = Bar(settings, order.run_folder)
-        yield bar.look
-        bar.show()
+    if not shows_bar(order):
+        yield lambda: None
+        return
+    bar = Bar(order.settings, order.run_folder)
+    yield bar.look
+    bar.show()
 
 
 class Bar:

@@ -56,7 +56,6 @@ OWN_KEYS = (
     "cache",
     "threads",
     "report",
-    "report_port",
     "launcher.name",
     "launcher.ask",
     "trainer.progress_bar",

@@ -9,7 +9,6 @@ from gnnkit.report.run import RunFiles as RunFiles
 from gnnkit.report.run import read_folder as read_folder
 from gnnkit.report.run import read_run as read_run
 from gnnkit.report.run_page import progress as progress
-from gnnkit.report.run_page import served_page as served_page
 from gnnkit.report.run_page import write as write
 from gnnkit.report.sweep import Sweep as Sweep
 from gnnkit.report.sweep import SweptRun as SweptRun

@@ -171,7 +171,6 @@ def _environment() -> Environment:
         "style": Markup(asset("style.css")),
         "script": Markup(asset("script.js")),  # a script element has no escapes
         "script_hash": base64.b64encode(digest).decode(),
-        "status": "",
     }
     return environment
 

@@ -50,16 +50,6 @@ def write(run: RunFiles, folder: Path) -> Path:
     return save("run.html", figures, folder, **values)
 
 
-def served_page(run: RunFiles, status: str) -> str:
-    """Returns an unfinished run's page, which refreshes itself.
-
-    Args:
-        run: The content of the run folder so far.
-        status: The progress of the run, in a line.
-    """
-    return render("run.html", status=status, **_content(run))
-
-
 def progress(done: int, total: int, text: str) -> str:
     """Returns a progress bar with a text, as HTML for a notebook.
 

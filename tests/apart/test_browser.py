@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gnnkit.jobs.live import served
 from gnnkit.report import Sweep, compare, read_run, write, write_sweep
-from tests.jobs.test_live import order as live_order
 from tests.report.browser import NAMES, Browser, find
 from tests.report.folders import HOSTILE, run_folder
 from tests.report.test_sweep_page import swept
@@ -220,32 +216,6 @@ def test_the_page_of_a_sweep_is_sorted_by_a_click_and_fits(browser: Browser, tmp
     assert browser.evaluate(f"{head}.innerText") == "val_accuracy"
     assert browser.evaluate(first) == "8"
     check_quiet(browser, page)
-
-
-def wait_for(browser: Browser, text: str) -> bool:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if text in browser.evaluate("document.body.innerText"):
-            return True
-        time.sleep(0.2)
-    return False
-
-
-def test_a_served_page_renews_itself_and_says_when_the_run_has_ended(browser: Browser, tmp_path: Path) -> None:
-    folder = run_folder(tmp_path / "run", text=HOSTILE)
-    (folder / "result.json").unlink()
-    with served(live_order(folder)) as address:
-        browser.open(address, 1400)
-        assert wait_for(browser, "epoch 12 of 20")
-        browser.evaluate("document.querySelectorAll('#graph input')[1].click()")
-        with (folder / "epochs.jsonl").open("a") as file:
-            file.write(json.dumps({"epoch": 12, "train_loss": 0.1}) + "\n")
-        assert wait_for(browser, "epoch 13 of 20")
-        assert browser.evaluate("document.querySelectorAll('#graph input')[1].checked")
-        browser.ask("Input.dispatchMouseEvent", type="mouseMoved", **at(browser, "loss", 0.5))
-        assert "train_loss" in browser.evaluate("document.querySelector('#loss .tip').innerText")
-    assert wait_for(browser, "The run has ended")
-    assert browser.evaluate("document.querySelectorAll('figure').length") > 5
 
 
 def test_a_comparison_shows_what_differs_in_a_narrow_window(browser: Browser, tmp_path: Path) -> None:

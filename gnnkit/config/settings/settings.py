@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gnnkit import plugins
 from gnnkit.config import JOBS, JobFacts
@@ -60,7 +60,6 @@ MAX_RESTARTS = 1000
 _Width = Annotated[int, functools.partial(whole, low=1, high=MAX_WIDTH, what="null or a whole number")]
 _Workers = Annotated[int, functools.partial(whole, low=1, high=MAX_WORKERS)]
 _MEMORY = functools.partial(size, least=LEAST_MEMORY)
-_LIVE = OnlyWith("report=live", lambda s: s.report == "live")
 _AS_NPY = OnlyWith("write_format=npy", lambda s: s.write_format == "npy", hint="use write_format=npy")
 _CHECKPOINT = by_job(lambda job: job.reads_checkpoint, hint="set trainer.resume to continue training")
 
@@ -69,8 +68,10 @@ def _job(key: str, value: object) -> JobFacts:
     return JOBS[one_of(key, value, JOBS)]
 
 
-def _report(key: str, value: object) -> bool | Literal["live"]:
-    return "live" if value == "live" else switch(key, value, what="true, false or live")
+def _report(key: str, value: object) -> bool:
+    if value == "live":
+        raise UserError("report=live: the page is written after training; use logger=tensorboard during training")
+    return switch(key, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,7 @@ class Settings:
     plan: PlanSettings
     compare: CompareSettings
     init: InitSettings
-    report: Annotated[bool | Literal["live"], _report]  # whether training writes report.html, or also serves it
-    report_port: Annotated[int, functools.partial(whole, low=0, high=2**16 - 1), _LIVE]  # 0: any free port
+    report: Annotated[bool, _report]  # whether training writes report.html
     profile: Switch  # whether training writes trace.json
     restarts: Annotated[int, functools.partial(whole, low=0, high=MAX_RESTARTS)]  # limit, after ranks have died
     composed: Mapping[str, Any]  # plain data for config.yaml
@@ -164,12 +164,7 @@ class Settings:
     @property
     def draws_report(self) -> bool:
         """Whether the run writes `report.html`."""
-        return self.job.trains and bool(self.report)
-
-    @property
-    def serves_report(self) -> bool:
-        """Whether the report is served during training."""
-        return self.job.trains and self.report == "live"
+        return self.job.trains and self.report
 
     @property
     def is_open(self) -> bool:

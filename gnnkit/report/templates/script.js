@@ -145,19 +145,3 @@ const begin = () => {
   document.querySelectorAll("figure").forEach(choose);
 };
 begin();
-
-const news = async () => {  // of a page that is served during the run
-  if (document.hidden || document.querySelector(".zoomed, details[open]")) return;
-  try {
-    const answer = await fetch(location.href, {cache: "no-store", signal: AbortSignal.timeout(10000)});
-    if (!answer.ok) throw new Error("gone");
-    const chosen = [...document.querySelectorAll("input")].findIndex(input => input.checked);
-    document.body.replaceWith(new DOMParser().parseFromString(await answer.text(), "text/html").body);
-    begin();
-    document.querySelectorAll("input")[chosen]?.click();
-  } catch {
-    clearInterval(asks);
-    document.querySelector("#live").textContent = "The run has ended, and so has this page: report.html in the run folder stays.";
-  }
-};
-const asks = document.querySelector("#live") ? setInterval(news, 1000 * document.querySelector("#live").dataset.seconds) : 0;
