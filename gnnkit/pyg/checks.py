@@ -152,6 +152,9 @@ def read_negatives(value: Any, num_pairs: int) -> NegativeSampling | None:
         return None
     if not isinstance(rule, NegativeSampling):
         raise UserError(f"neg_sampling={shown(value)} must be binary, triplet or a NegativeSampling")
+    for weights in (rule.src_weight, rule.dst_weight):
+        if weights is not None:
+            check_tensor("neg_sampling: weights", weights)
     amount = real("neg_sampling: amount", rule.amount, above=0)
     check_memory(f"neg_sampling: amount={amount:g} for {num_pairs} edges", amount * num_pairs * _PAIR_BYTES)
     return rule

@@ -15,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC
 from gnnkit.partition.undirected import undirected
 from gnnkit.pyg.checks import check_edges, parse
-from gnnkit.utils.ranges import MAX_COUNT, shown, whole
+from gnnkit.utils.ranges import MAX_COUNT, one_of, shown, whole
 
 _BUFFER = 262_144  # nodes that are clustered together, as in `partition=buffered`
 _BOUND = 1.03  # largest cluster over the mean, as METIS allows
@@ -45,6 +45,7 @@ class ClusterData(pyg.ClusterData):  # type: ignore[misc]  # PyG is untyped
         if not isinstance(data, Data) or data.edge_index is None:
             raise UserError(f"data={shown(type(data).__name__)} must be a Data with edge_index")
         num_parts = whole("num_parts", num_parts, 1, MAX_COUNT)
+        one_of("sparse_format", sparse_format, ("csr", "csc"))
         num_nodes = whole("num_nodes", parse("num_nodes", lambda: data.num_nodes), 0)
         check_edges("edge_index", data.edge_index, (num_nodes, num_nodes))
         self._log = log

@@ -26,19 +26,19 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
-from gnnkit.pyg.checks import check_fanouts, read_negatives, read_num_neighbors, read_times
+from gnnkit.pyg.checks import check_edges, check_fanouts, check_tensor, read_negatives, read_num_neighbors, read_times
 from gnnkit.pyg.local_ids import LocalIds
 from gnnkit.pyg.negatives import SeededNegatives, TemporalNegatives
 from gnnkit.pyg.pool import PooledTable, RowPool
 from gnnkit.pyg.relation import DrawRule
 from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, EdgeType, SampledGraph, SampleOptions
 from gnnkit.pyg.subgraph import Growth, SampledSubgraph, grow_one_type
+from gnnkit.sampler.fanouts import DRAW_BYTES
 from gnnkit.utils.checks import int64s
 from gnnkit.utils.memory import check_memory
 from gnnkit.utils.ranges import shown
 
 _MAX_SEED = 2**63 - 1
-_EDGE_BYTES = 128  # of a draw: its edge, and what finds and numbers it
 
 
 class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
@@ -168,7 +168,13 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
+        source, _, destination = inputs.input_type or ONE_EDGE_TYPE
+        counts = self.graph.num_nodes.get(source, 0), self.graph.num_nodes.get(destination, 0)
+        check_edges("edge_label_index", (inputs.row, inputs.col), counts, (source, destination))
         neg_sampling, times = read_negatives(neg_sampling, len(inputs.row)), self.graph.node_time
+        if inputs.time is not None:
+            check_tensor("edge_label_time", inputs.time)
+            read_times("edge_label_time", inputs.time, len(inputs.row))
         if inputs.time is not None and not self.disjoint:
             raise UserError("edge_label_time needs the times of nodes or edges: pass time_attr")
         if inputs.time is None and neg_sampling is not None and times:
@@ -245,7 +251,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             total += sum(reached.values())
             frontier = {name: min(count, num_trees * self.graph.num_nodes[name]) for name, count in reached.items()}
         key = f"num_neighbors={shown(self.num_neighbors.values)} with replacement, for {max(seeds.values(), default=0)} seeds"
-        check_memory(key, num_batches * total * _EDGE_BYTES)
+        check_memory(key, num_batches * total * DRAW_BYTES)
 
     def _local_ids(self, seeds: Mapping[str, Ids]) -> dict[str, LocalIds]:
         """Numbers the seeds. Trees are counted over all types, in order of `seeds`."""

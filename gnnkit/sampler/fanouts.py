@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from gnnkit.errors import UserError
+from gnnkit.utils.memory import check_memory
 from gnnkit.utils.ranges import shown, shown_names, whole
 
 MAX_FANOUT = 2**31 - 1
 MAX_REPLACED = 2**20  # with replacement, the degree does not bound draws
 MAX_HOPS = 1000
+DRAW_BYTES = 128  # of a draw: its edge, and what finds and numbers it
 DEFAULT = "default"  # key for the relations that a mapping does not name
 KEY = "sampler.fanouts"
 
@@ -136,6 +138,25 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
 
 
 FanoutsLike: TypeAlias = Sequence[int] | Mapping[Any, Sequence[int]]  # argument of `Fanouts.parse`
+
+
+def check_draws(fanouts: Sequence[int], num_seeds: int, num_nodes: int, num_batches: int = 1) -> None:
+    """Raises `UserError` if draws with replacement may need too much memory.
+
+    Without replacement, degrees bound the draws.
+
+    Args:
+        fanouts: [num_hops] draws per node.
+        num_seeds: Seeds of a batch.
+        num_nodes: Nodes of the graph, each of which draws once.
+        num_batches: Batches that are drawn at the same time.
+    """
+    rows, total = min(num_seeds, num_nodes), 0
+    for fanout in fanouts:
+        draws = rows * max(fanout, 0)
+        total, rows = total + draws, min(draws, num_nodes)
+    key = f"{KEY}={_listed(fanouts)} with replacement, for {num_seeds} seeds"
+    check_memory(key, num_batches * total * DRAW_BYTES)
 
 
 def _per_hop(key: str, value: object) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, wrap
 from gnnkit.sampler.batching import BatchSchedule, Epoch, check_costs, draws_key, order_key
 from gnnkit.sampler.contract import check_batch
-from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
+from gnnkit.sampler.fanouts import Fanouts, FanoutsLike, check_draws
 from gnnkit.sampler.gather import as_bytes
 from gnnkit.sampler.loaded import LoadedBatch
 from gnnkit.sampler.neighbor import NeighborSampler
@@ -137,6 +137,8 @@ class Loader:
         self._sampler = sampler.with_features(self.tables.features)
         groups = _read_groups(sampler, self.csc, self.seeds)
         schedule = BatchSchedule(self.seeds, batch_size, 1, batching, window, shuffle, drop_last, groups, repeat=repeat)
+        if getattr(sampler, "replace", False) and sampler.fanouts is not None:
+            check_draws(sampler.fanouts, schedule.batch_size, self.csc.num_nodes, self.threads)
         self._sharding = Sharding(schedule, rank, world_size)
         self._allocate = frameworks.page_locked if pin_memory else _pageable
         self._priced = self.costs  # computed by the sampler on first use

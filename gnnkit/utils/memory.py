@@ -26,11 +26,11 @@ def available_memory() -> float:
     process (`ulimit -v`). Infinite if unknown.
     """
     available = math.inf
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if addresses != resource.RLIM_INFINITY:
         with suppress(OSError, ValueError):
-            pages = int(_ADDRESSES.read_text(encoding="ascii").split()[0])
-            available = limit - pages * resource.getpagesize()
+            num_pages = int(_ADDRESSES.read_text(encoding="ascii").split()[0])
+            available = addresses - num_pages * resource.getpagesize()
     with suppress(OSError, KeyError, ValueError):
         lines = dict(line.split(":", 1) for line in _MEMORY.read_text(encoding="ascii").splitlines())
         available = min(available, int(lines["MemAvailable"].split()[0]) * 1024)

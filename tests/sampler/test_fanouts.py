@@ -11,7 +11,8 @@ import pytest
 
 from gnnkit.config.compose import as_overrides, compose
 from gnnkit.errors import UserError
-from gnnkit.sampler import Fanouts, LaborSampler, NativeSampler, NeighborSampler
+from gnnkit.graph import CSC
+from gnnkit.sampler import Fanouts, LaborSampler, Loader, NativeSampler, NeighborSampler
 from tests.sampler.test_batching import random_graph
 
 TYPED = {"default": [10, 5], "author-writes-paper": [15, 5]}
@@ -89,3 +90,11 @@ def test_mappings_need_a_sampler_with_fanouts() -> None:
         compose(["strategy=vertex_centric", "sampler.fanouts={default:[1]}"])
     with pytest.raises(UserError, match=r"^sampler\.fanouts is not known: sampler\.fanouts needs sampler="):
         compose(["strategy=individual_sample", "sampler=full", "sampler.fanouts={default:[1]}"])
+
+
+def test_draws_that_do_not_fit_in_memory_are_refused() -> None:
+    ring = CSC(np.arange(10**6 + 1), np.roll(np.arange(10**6), 1))
+    with pytest.raises(UserError, match=r"sampler.fanouts=\[1048576,1048576\] with replacement, for 8 seeds needs"):
+        Loader(ring, NeighborSampler([2**20, 2**20], replace=True), batch_size=8)
+    assert len(Loader(ring, NeighborSampler([2**20], replace=True), batch_size=1, threads=1)) == 10**6
+    assert Loader(ring, NeighborSampler([2**20, 2**20]), batch_size=8)  # degrees bound these draws

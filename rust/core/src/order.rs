@@ -156,6 +156,7 @@ mod tests {
         assert_eq!(count(1), Ok(5));
         assert!(count(0).is_err());
         assert_eq!(missed_rows(csc, &[4, 1], None), Ok(8));
+        assert_eq!(count(u32::MAX as usize - 1), Ok(3)); // without memory for so many slots
     }
 
     #[test]

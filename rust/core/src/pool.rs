@@ -146,4 +146,11 @@ mod tests {
             assert_eq!(sum.into_inner(), (100 << 20) + 4950, "{threads} threads");
         }
     }
+
+    #[test]
+    fn a_pool_has_at_most_eight_threads_per_core() {
+        let cores = thread::available_parallelism().unwrap().get();
+        assert_eq!(started(1), 1);
+        assert_eq!(started(usize::MAX), (8 * cores).min(MOST_THREADS));
+    }
 }
