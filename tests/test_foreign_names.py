@@ -31,21 +31,32 @@ def hostile_names(count: int) -> list[str]:
 
 
 NAMES = hostile_names(NUM_NAMES)
-BASE = [KeyChoice("dataset", "edges"), KeyChoice("strategy", "vertex_centric"), KeyChoice("model", "sage"), KeyChoice("task", "node_classification")]
+BASE = [
+    KeyChoice("dataset", "edges"),
+    KeyChoice("strategy", "vertex_centric"),
+    KeyChoice("model", "sage"),
+    KeyChoice("task", "node_classification"),
+]
 
 
 def test_a_written_configuration_reads_back_to_its_keys() -> None:
     for first in range(0, NUM_NAMES, 50):
         names = NAMES[first : first + 50]
         why = "; ".join(names)
-        choices = [KeyChoice("dataset.ignore", names, why), KeyChoice("dataset.label", names[0], why), KeyChoice("seed", 3, why)]
+        choices = [
+            KeyChoice("dataset.ignore", names, why),
+            KeyChoice("dataset.label", names[0], why),
+            KeyChoice("seed", 3, why),
+        ]
         text = _as_yaml([*BASE, *choices], None, why_in_command := one_line(f"gnnkit {why}"))
         assert why_in_command.isprintable()
         assert all(line.isprintable() for line in text.split("\n"))
         text.encode()
         content = parse_yaml(text, "mine.yaml")
         assert sorted(content) == ["dataset", "defaults", "seed"]
-        resolved = OmegaConf.to_container(OmegaConf.create({"dataset": content["dataset"], "seed": content["seed"]}), resolve=True)
+        resolved = OmegaConf.to_container(
+            OmegaConf.create({"dataset": content["dataset"], "seed": content["seed"]}), resolve=True
+        )
         assert resolved == {"dataset": {"ignore": names, "label": names[0]}, "seed": 3}
 
 
@@ -55,7 +66,7 @@ def test_a_written_script_passes_the_names_unchanged() -> None:
         text = _as_script([*BASE, KeyChoice("dataset.ignore", names, names[0])])
         text.encode()
         arguments = text[text.index("gnnkit.train(") :].partition("\nprint(")[0].replace("model=Model,", "")
-        passed = eval(arguments.replace("gnnkit.train", "dict", 1))  # noqa: S307
+        passed = eval(arguments.replace("gnnkit.train", "dict", 1))
         assert passed["dataset"]["ignore"] == names
 
 

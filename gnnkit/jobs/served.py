@@ -108,7 +108,9 @@ class ServedRun:
         """Returns a row per id. Raises `KeyError` for an unknown id."""
         places = [self._place[node] for node in ids]
         rows = [{name: values[place] for name, values in self._columns.items()} for place in places]
-        _check_finite([value for row in rows for value in row.values()], np.repeat(np.array(ids, object), len(self._columns)))
+        _check_finite(
+            [value for row in rows for value in row.values()], np.repeat(np.array(ids, object), len(self._columns))
+        )
         return rows
 
     def predict_new(self, nodes: Sequence[NewNode], edges: Sequence[NewEdge]) -> list[Json]:
@@ -192,7 +194,7 @@ class ServedFiles:
         return "" if path is None else self.without_paths(one_line(f"{path} has changed since the server started"))
 
     def without_paths(self, text: str) -> str:
-        """Shortens the paths of folders to their names, because others read the text."""
+        """Shortens paths of folders to their names, because strangers read the text."""
         for root in sorted((self.run, *self.roots), key=lambda path: -len(str(path))):
             text = text.replace(str(root), root.name)
         return text

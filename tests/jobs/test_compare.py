@@ -46,8 +46,11 @@ def write(folder: Path, states: list[dict[str, Any]], accuracies: dict[int, floa
     (folder / "workers.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in states))
     lines = [{"epoch": epoch, "figures": {"val_accuracy": value}} for epoch, value in accuracies.items()]
     for epoch in sorted({each["epoch"] for each in states}):
-        sums = [sum(each["seconds_compute"] for each in states if (each["rank"], each["epoch"]) == (rank, epoch)) for rank in (0, 1)]
-        parts = dict.fromkeys(("seconds_wait", "seconds_exchange", "seconds_sync"), [0.0, 0.0])
+        sums = [
+            sum(each["seconds_compute"] for each in states if (each["rank"], each["epoch"]) == (rank, epoch))
+            for rank in (0, 1)
+        ]
+        parts = {key: [0.0, 0.0] for key in ("seconds_wait", "seconds_exchange", "seconds_sync")}
         lines.append({"epoch": epoch, "seconds_compute": sums, **parts})
     (folder / "epochs.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
     (folder / "result.json").write_text(json.dumps(result))

@@ -18,7 +18,14 @@ from tests.cases import exhaustive
 from tests.forked import SECONDS, forked
 
 pytestmark = pytest.mark.slow
-DATA = ("dataset=synthetic", "dataset.num_nodes=600", "dataset.num_edges=2400", "threads=1", "logger=none", "report=false")
+DATA = (
+    "dataset=synthetic",
+    "dataset.num_nodes=600",
+    "dataset.num_edges=2400",
+    "threads=1",
+    "logger=none",
+    "report=false",
+)
 TRAIN = (*DATA, "strategy=vertex_centric", "workers=2", "trainer.max_epochs=1000000", "output=run")
 # The arguments of each job, and the text after which the signal is sent.
 JOBS = {
@@ -104,7 +111,7 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(tmp_path: Path) -> No
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
-        sys.stdout, sys.stderr = open(1, "w", buffering=1), open(2, "w", buffering=1)  # in place of pytest's
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", 1) for number in (1, 2))  # in place of pytest's
         os.setsid = lambda: None  # type: ignore[assignment] # pty.fork has begun a session
         start((*TRAIN, "trainer.progress_bar=false"), tmp_path)
     shown = b""
