@@ -103,7 +103,7 @@ def post(address: str, route: str, body: Any) -> int | None:
 
 
 def soak(server: subprocess.Popen[str], address: str, count: int, width: int) -> bool:
-    """Sends requests, then SIGTERM among more. Returns whether all answers are right."""
+    """Sends requests, then SIGTERM among more. Returns whether all were right."""
     new = {"nodes": [{"id": "new", "features": [0.5] * width}]}
     kinds = [("/predict", {"ids": ["no such node"]}, 404), ("/predict_new", new, 200)]
     kinds.append(("/predict_new", {**new, "edges": [{}] * 1000}, 422))
