@@ -5,6 +5,13 @@ seed, in batches of several sizes, then single new nodes with a few edges. Ends 
 if an answer differs from the tables of job=predict.
 
     uv run python benchmarks/serve.py RUN --requests 200
+
+With `--soak N`, sends N requests from four threads instead, valid and invalid ones,
+prints the server's memory and descriptors after each tenth, and then sends SIGTERM
+among further requests. Ends with 1 if an answer is wrong. Status 0 is a connection that
+was closed without an answer, because the server had not read its request yet.
+
+    uv run python benchmarks/serve.py RUN --soak 20000 --width 4
 """
 
 from __future__ import annotations
@@ -15,8 +22,11 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,8 +42,8 @@ TABLES = ("predictions", "probabilities")
 
 
 @contextmanager
-def served(run: Path, folder: Path) -> Iterator[httpx.Client]:
-    """Yields a client of a server in its own process."""
+def served(run: Path, folder: Path) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
+    """Yields a client of a server in its own process, and the process."""
     (folder / "app.py").write_text(f"import gnnkit\n\napp = gnnkit.serve({str(run)!r})\n")
     command = [sys.executable, "-m", "uvicorn", "app:app", "--port", "0", "--no-access-log"]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
@@ -41,7 +51,7 @@ def served(run: Path, folder: Path) -> Iterator[httpx.Client]:
         try:
             address = next(match[0] for line in server.stderr if (match := re.search(r"http://[\d.]+:\d+", line)))
             with httpx.Client(base_url=address, timeout=60) as client:
-                yield client
+                yield client, server
         finally:
             server.terminate()
 
@@ -73,19 +83,68 @@ def expected(run: Path, folder: Path) -> dict[Any, dict[str, Any]]:
     return {values["id"]: values for values in rows}
 
 
+def post(address: str, route: str, body: Any) -> int | None:
+    """Sends a request on a connection of its own. Returns its status.
+
+    Returns None if the server no longer accepts connections.
+    """
+    connection = HTTPConnection(address, timeout=60)
+    try:
+        connection.connect()
+    except ConnectionRefusedError:
+        return None
+    try:
+        connection.request("POST", route, json.dumps(body), {"content-type": "application/json"})
+        return connection.getresponse().status
+    except (OSError, HTTPException):
+        return 0
+    finally:
+        connection.close()
+
+
+def soak(server: subprocess.Popen[str], address: str, count: int, width: int) -> bool:
+    """Sends requests, then SIGTERM among more. Returns whether all were right."""
+    new = {"nodes": [{"id": "new", "features": [0.5] * width}]}
+    kinds = [("/predict", {"ids": ["no such node"]}, 404), ("/predict_new", new, 200)]
+    kinds.append(("/predict_new", {**new, "edges": [{}] * 1000}, 422))
+
+    def send(number: int) -> bool:
+        route, body, status = kinds[number % len(kinds)]
+        return post(address, route, body) == status
+
+    wrong, process = 0, Path(f"/proc/{server.pid}")
+    with ThreadPoolExecutor(4) as threads:
+        for tenth in range(10):
+            wrong += [*threads.map(send, range(count // 10))].count(False)
+            pages = int((process / "statm").read_text().split()[1])
+            print(
+                f"{(tenth + 1) * count // 10} requests: {pages * 4} kB, {len(list((process / 'fd').iterdir()))} files open"
+            )
+        last = [threads.submit(post, address, "/predict_new", new) for _ in range(400)]
+        time.sleep(0.2)
+        server.terminate()
+        statuses = Counter(future.result() for future in last)
+    print(f"{wrong} wrong answers; during SIGTERM {dict(statuses)}; exit code {server.wait(60)}")
+    return not wrong and set(statuses) <= {200, 0, None}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a run that has trained classes on a data set")
     parser.add_argument("--requests", type=int, default=200, help="of each kind")
     parser.add_argument("--width", type=int, help="columns of features, to measure new nodes too")
     parser.add_argument("--new", type=Path, help="JSON file with a body of /predict_new, to measure it too")
+    parser.add_argument("--soak", type=int, help="number of requests, in place of measurements")
     options = parser.parse_args()
     draw = np.random.default_rng(0)
     with TemporaryDirectory() as folder:
+        if options.soak:
+            with served(options.run.absolute(), Path(folder)) as (client, server):
+                sys.exit(not soak(server, client.base_url.netloc.decode(), options.soak, options.width or 1))
         tables = expected(options.run.absolute(), Path(folder))
         ids, differing = list(tables), 0
         lines = ["| request | p50 ms | p99 ms | nodes/s |", "|---|---|---|---|"]
-        with served(options.run.absolute(), Path(folder)) as client:
+        with served(options.run.absolute(), Path(folder)) as (client, _):
             for count in BATCHES:
                 bodies = [{"ids": [ids[i] for i in draw.integers(0, len(ids), count)]} for _ in range(options.requests)]
                 answers, seconds = timed(client, "/predict", bodies)

@@ -1,4 +1,4 @@
-"""Sends SIGINT, SIGTERM or SIGHUP to a job at a random moment, and looks at how the job ends.
+"""Sends SIGINT, SIGTERM or SIGHUP to a job at a random moment, and checks its end.
 
     uv run python benchmarks/signals.py --signals 300
 
@@ -6,9 +6,9 @@ Jobs, signals, and whether the process alone or its group gets the signal take t
 Every sixth job is a fresh `python -m gnnkit`, which imports everything. The others are
 forked from this process, so that most of their time is work.
 
-A signal is answered if the exit code is 130, 143 or 129, or if Python died of the signal
-before the first line of gnnkit. It is swallowed if the job goes on to its usual end. An
-orphan is a process of the job that is left a second after the job.
+A signal is answered if the exit code is 130, 143 or 129, or if Python died of the
+signal before the first line of gnnkit. It is swallowed if the job goes on to its usual
+end. An orphan is a process of the job that is left a second after the job.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def plain(value: Any) -> str:
     """Formats a value as one line of YAML. Unprintable text is quoted, as in JSON."""
     import yaml
 
-    class Quoting(yaml.SafeDumper):
+    class Quoting(yaml.SafeDumper):  # type: ignore[misc]
         """Quotes text with escapes if it has unprintable characters."""
 
     def represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

@@ -57,7 +57,7 @@ def _open_locked(path: Path) -> int:
 
 
 def _open(path: Path) -> int | None:
-    """Opens the file, or returns None if another process has just removed its folder."""
+    """Opens the file. Returns None if another process has just removed its folder."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except FileNotFoundError:

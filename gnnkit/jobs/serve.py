@@ -7,8 +7,9 @@ import json
 import math
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Self, TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, HTTPException, Request
@@ -107,6 +108,11 @@ class NewNodes(_Body):
     nodes: Annotated[list[Node], Field(min_length=1, max_length=MAX_NEW, fail_fast=True)]
     edges: Annotated[list[Annotated[_EdgeForms, _WHICH]], Field(max_length=MAX_EDGES, fail_fast=True)] = []
 
+    def read(self) -> tuple[list[NewNode], list[NewEdge]]:
+        """Returns the nodes and edges."""
+        edges = [NewEdge(**dict(edge)) if isinstance(edge, Edge) else NewEdge(*edge) for edge in self.edges]
+        return [NewNode(**dict(node)) for node in self.nodes], edges
+
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -124,13 +130,44 @@ def application(run: ServedRun, hosts: Sequence[str] = ()) -> FastAPI:
     app = FastAPI(title="gnnkit", docs_url=None, redoc_url=None)  # both pages load scripts from the network
     app.add_middleware(_BoundedBody)
     app.add_middleware(_KnownHosts, hosts=frozenset(map(str.lower, (*hosts, "localhost", socket.gethostname()))))
-    reading = threading.Lock()
+    answers = _Answers(run)
 
-    def answer(form: type[Body], content: bytes, compute: Callable[[Body], list[Json]]) -> Json:
-        if why := run.changed():
+    @app.get("/health")
+    async def health() -> Json:
+        return run.identity
+
+    def add_route(path: str, form: type[Body], compute: Callable[[Body], list[Json]]) -> None:
+        schema = {"application/json": {"schema": form.model_json_schema()}}
+        extra = {"requestBody": {"content": schema, "required": True}}
+        app.post(path, openapi_extra=extra, response_model=None)(answers.route(form, compute))
+
+    add_route("/predict", KnownNodes, lambda body: run.predict(body.ids))
+    add_route("/predict_new", NewNodes, lambda body: run.predict_new(*body.read()))
+    return app
+
+
+class _Answers:
+    """Answers requests in threads."""
+
+    def __init__(self, run: ServedRun) -> None:
+        self._run, self._reading = run, threading.Lock()
+
+    def route(self, form: type[Body], compute: Callable[[Body], list[Json]]) -> Callable[[Request], Any]:
+        """Returns a function that answers the requests of one form."""
+
+        async def answer(request: Request) -> JSONResponse:
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":  # which pages of other sites cannot send
+                raise HTTPException(422, "body: the content-type must be application/json")
+            return JSONResponse(await run_in_threadpool(self._answer, form, await request.body(), compute))
+
+        return answer
+
+    def _answer(self, form: type[Body], content: bytes, compute: Callable[[Body], list[Json]]) -> Json:
+        if why := self._run.changed():
             raise HTTPException(409, f"{why}: restart the server")
         try:
-            with reading:
+            with self._reading:
                 body = form.model_validate_json(content)
             return {"predictions": compute(body)}
         except ValidationError as error:
@@ -139,30 +176,6 @@ def application(run: ServedRun, hosts: Sequence[str] = ()) -> FastAPI:
             raise HTTPException(404, f"ids: no node has the id {error}") from None
         except UserError as error:
             raise HTTPException(422, one_line(error)) from error
-
-    def predict_new(body: NewNodes) -> list[Json]:
-        nodes = [NewNode(**dict(node)) for node in body.nodes]
-        edges = [NewEdge(**dict(edge)) if isinstance(edge, Edge) else NewEdge(*edge) for edge in body.edges]
-        return run.predict_new(nodes, edges)
-
-    def add_route(path: str, form: type[Body], compute: Callable[[Body], list[Json]]) -> None:
-        async def route(request: Request) -> JSONResponse:
-            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json":  # which pages of other sites cannot send
-                raise HTTPException(422, "body: the content-type must be application/json")
-            return JSONResponse(await run_in_threadpool(answer, form, await request.body(), compute))
-
-        schema = {"application/json": {"schema": form.model_json_schema()}}
-        extra = {"requestBody": {"content": schema, "required": True}}
-        app.post(path, openapi_extra=extra, response_model=None)(route)
-
-    @app.get("/health")
-    async def health() -> Json:
-        return run.identity
-
-    add_route("/predict", KnownNodes, lambda body: run.predict(body.ids))
-    add_route("/predict_new", NewNodes, predict_new)
-    return app
 
 
 def _describe(error: ValidationError) -> str:
@@ -209,17 +222,12 @@ class _KnownHosts:
 
     def _knows(self, scope: Scope) -> bool:
         """Returns whether a request names the server, or an address without a name."""
-        headers: Mapping[bytes, bytes] = dict(scope.get("headers", ()))
-        try:
-            name = (urlsplit(f"//{headers.get(b'host', b'').decode('ascii')}").hostname or "").rstrip(".")
-        except ValueError:
-            return False
-        if name in self._hosts or name == str((scope.get("server") or ("",))[0]):
-            return True
-        try:
-            return bool(ipaddress.ip_address(name))
-        except ValueError:
-            return False
+        host = dict(scope.get("headers", ())).get(b"host", b"").decode("latin-1")
+        with suppress(ValueError):
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+            server = str((scope.get("server") or ("",))[0])
+            return name in (*self._hosts, server) or bool(ipaddress.ip_address(name))
+        return False
 
 
 async def _refuse(send: Send, status: int, detail: str) -> None:

@@ -6,7 +6,7 @@ import copy
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -77,29 +77,25 @@ class ServedRun:
         assert settings.checkpoint is not None
         self._settings, self._folder, self._lock, self._files = settings, files.run, threading.Lock(), files
         self._names = weights.class_names(self._folder)
-        columns: dict[str, list[Any]] = {}
+        self._columns: dict[str, list[Any]] = {}
         for name in written_by(settings):
-            columns |= pyarrow.parquet.read_table(tables / f"{name}.parquet").to_pydict()
-        self._columns, self._place = columns, {node: place for place, node in enumerate(columns["id"])}
-        if len(self._place) < len(columns["id"]):
+            self._columns |= pyarrow.parquet.read_table(tables / f"{name}.parquet").to_pydict()
+        self._place = {node: place for place, node in enumerate(self._columns["id"])}
+        if len(self._place) < len(self._columns["id"]):
             raise UserError("serve: an id occurs twice in the predictions: give nodes of all types distinct ids")
         self._task: NodeTask = settings.task.create()
         self._task.recall(weights.read_facts(self._folder))
         self._trained: nn.Module = adapted(weights.trained(self._folder, copy.deepcopy(model))).eval()
-        self._base: ExtensibleGraph | str  # why new nodes are refused
-        try:
-            self._base = self._read_graph(graph)
-        except UserError as error:
-            self._base = files.without_paths(one_line(error))
-        self.identity = {
-            "nodes": len(self._place),
-            "run": self._folder.name,
-            "dataset": settings.dataset.name if graph is None else "from Python",
-            "model": sha256((self._folder / weights.FILE).read_bytes()).hexdigest()[:16],
-        }
+        self._base = self._read_graph(graph)
         if why := self.changed():
             raise UserError(f"serve: {why} while the server started: start it again")
+        self.identity = self._identify("from Python" if graph is not None else settings.dataset.name)
         say(f"serving {self._folder}: " + ", ".join(f"{name} {value}" for name, value in self.identity.items()))
+
+    def _identify(self, dataset: str) -> Json:
+        """Returns what `/health` answers."""
+        digest = sha256((self._folder / weights.FILE).read_bytes()).hexdigest()[:16]
+        return {"nodes": len(self._place), "run": self._folder.name, "dataset": dataset, "model": digest}
 
     def changed(self) -> str:
         """Describes a change of the run or its data since the start, or returns ""."""
@@ -156,11 +152,14 @@ class ServedRun:
         rows = x[torch.from_numpy(batch.input_nodes.astype(np.int64))]
         return model(rows, values.layers(batch.blocks, key=0))  # type: ignore[no-any-return]
 
-    def _read_graph(self, graph: Graph | None) -> ExtensibleGraph:
-        """Raises `UserError` if the model or the graph has no place for new nodes."""
-        check_inputs(self._settings)  # before the graph is loaded
+    def _read_graph(self, graph: Graph | None) -> ExtensibleGraph | str:
+        """Returns the graph, or why it or the model has no place for new nodes."""
         passed = graph is not None
-        base = ExtensibleGraph(with_names(self._settings, graph), self._settings, self._trained, passed=passed)
+        try:
+            check_inputs(self._settings)  # before the graph is loaded
+            base = ExtensibleGraph(with_names(self._settings, graph), self._settings, self._trained, passed=passed)
+        except UserError as error:
+            return self._files.without_paths(one_line(error))
         if isinstance(self._trained, HeteroModel):
             _, widths = weights.read(self._folder)
             self._trained.fit_types(base.graph.schema, widths.in_features, widths.edge_width)
@@ -173,7 +172,7 @@ class ServedFiles:
 
     run: Path
     roots: tuple[Path, ...]  # files and folders of the data
-    stamp: Mapping[Path, tuple[int, int, int]]  # of each file: device time, size, inode
+    stamp: dict[Path, tuple[int, int, int]]  # of each file: device time, size, inode
 
     @classmethod
     def of(cls, settings: Settings, *, passed: bool) -> ServedFiles:
@@ -195,7 +194,7 @@ class ServedFiles:
         return "" if path is None else self.without_paths(one_line(f"{path} has changed since the server started"))
 
     def without_paths(self, text: str) -> str:
-        """Shortens the paths of folders to their names, because others read the text."""
+        """Shortens paths of folders to their names, because strangers read the text."""
         for root in sorted((self.run, *self.roots), key=lambda path: -len(str(path))):
             text = text.replace(str(root), root.name)
         return text
@@ -214,7 +213,7 @@ def _stamp(run: Path, roots: Sequence[Path]) -> dict[Path, tuple[int, int, int]]
     return stamp
 
 
-def _check_finite(values: Sequence[Any], ids: Sequence[NodeId]) -> None:
+def _check_finite(values: Iterable[Any], ids: Iterable[Any]) -> None:
     """Raises `UserError` with the node whose output is NaN or infinite."""
     for value, node in zip(values, ids, strict=True):
         if isinstance(value, float) and not math.isfinite(value):

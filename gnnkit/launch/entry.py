@@ -63,7 +63,7 @@ def enter(channels: Channels, parent: int, work: Work) -> None:
 
 def _run(channels: Channels, work: Work) -> None:
     os.environ.update(work.environment)
-    # Otherwise, torch keeps the stacks of the last 2,000 collectives, for debuggers of GPUs.
+    # Otherwise, torch keeps stacks of the last 2,000 collectives, 8 MB in each rank.
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
     _print_whole_lines()
     report_on(channels.board)

@@ -50,7 +50,7 @@ def write(folder: Path, states: list[dict[str, Any]], accuracies: dict[int, floa
             sum(each["seconds_compute"] for each in states if (each["rank"], each["epoch"]) == (rank, epoch))
             for rank in (0, 1)
         ]
-        parts = dict.fromkeys(("seconds_wait", "seconds_exchange", "seconds_sync"), [0.0, 0.0])
+        parts = {key: [0.0, 0.0] for key in ("seconds_wait", "seconds_exchange", "seconds_sync")}
         lines.append({"epoch": epoch, "seconds_compute": sums, **parts})
     (folder / "epochs.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
     (folder / "result.json").write_text(json.dumps(result))

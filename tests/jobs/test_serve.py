@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -250,6 +252,20 @@ def test_what_cannot_be_served_is_refused(finished_run: Farm) -> None:
     assert "inputs=learned" in response.text
 
 
+@pytest.fixture
+def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    return importlib.import_module("serve")
+
+
+@pytest.mark.exhaustive
+def test_sigterm_among_requests_loses_none(tmp_path: Path, finished_run: Farm, benchmark_module: ModuleType) -> None:
+    with benchmark_module.served(finished_run("command"), tmp_path) as (http, server):
+        count, address = int(os.environ.get("GNNKIT_REQUESTS", "200")), http.base_url.netloc.decode()
+        assert benchmark_module.soak(server, address, count, 8)
+    assert server.returncode == -signal.SIGTERM  # 143 in a shell
+
+
 @pytest.mark.exhaustive
 def test_a_server_starts_from_a_file_of_two_lines(tmp_path: Path, finished_run: Farm) -> None:
     run = finished_run("command")
@@ -300,17 +316,23 @@ def test_a_server_answers_by_the_files_of_its_start_or_not_at_all(
     assert served.get("/health").status_code == 200
 
 
+def many(item: str, count: int) -> str:
+    return ",".join([item] * count)
+
+
+NUMBERED = ",".join(f'"{number}":[]' for number in range(100_000))  # keys of an object
+NEW = '{"nodes": [{"id": "a"}], "edges": ['
 HOSTILE = {
-    "edges": '{"nodes": [{"id": "a"}], "edges": [%s]}' % ",".join(["{}"] * 2_000_000),
-    "numbers": '{"nodes": [{"id": "a"}], "edges": [%s]}' % ",".join(["1"] * 4_000_000),
-    "nodes": '{"nodes": [%s]}' % ",".join(["{}"] * 2_000_000),
-    "cells": '{"nodes": [{"id": "a", "features": [%s]}]}' % ",".join(["[]"] * 2_000_000),
-    "named cells": '{"nodes": [{"id": "a", "features": {%s}}]}' % ",".join(f'"{i}":[]' for i in range(100_000)),
-    "more keys": '{"nodes": [{"id": "a", %s}]}' % ",".join(f'"{i}":[]' for i in range(100_000)),
-    "more lists": "{%s}" % ",".join(f'"{i}":[]' for i in range(100_000)),
-    "deep": '{"nodes": %s}' % ("[" * 5_000_000),
-    "a long number": '{"nodes": [{"id": %s}]}' % ("9" * 5_000_000),
-    "a long id": '{"nodes": [{"id": "%s"}]}' % ("a" * 5_000_000),
+    "edges": NEW + many("{}", 2_000_000) + "]}",
+    "numbers": NEW + many("1", 4_000_000) + "]}",
+    "nodes": '{"nodes": [' + many("{}", 2_000_000) + "]}",
+    "cells": '{"nodes": [{"id": "a", "features": [' + many("[]", 2_000_000) + "]}]}",
+    "named cells": '{"nodes": [{"id": "a", "features": {' + NUMBERED + "}}]}",
+    "more keys": '{"nodes": [{"id": "a", ' + NUMBERED + "}]}",
+    "more lists": "{" + NUMBERED + "}",
+    "deep": '{"nodes": ' + "[" * 5_000_000 + "}",
+    "a long number": '{"nodes": [{"id": ' + "9" * 5_000_000 + "}]}",
+    "a long id": '{"nodes": [{"id": "' + "a" * 5_000_000 + '"}]}',
 }
 
 

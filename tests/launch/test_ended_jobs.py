@@ -111,8 +111,8 @@ def test_a_closed_terminal_ends_training_with_a_checkpoint(tmp_path: Path) -> No
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
-        sys.stdout, sys.stderr = open(1, "w", buffering=1), open(2, "w", buffering=1)  # in place of pytest's
-        os.setsid = lambda: None  # type: ignore[assignment] # pty.fork has begun a session
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", 1) for number in (1, 2))  # in place of pytest's
+        os.setsid = lambda: None  # pty.fork has begun a session
         start((*TRAIN, "trainer.progress_bar=false"), tmp_path)
     shown = b""
     while b"training 1000000 epochs" not in shown:

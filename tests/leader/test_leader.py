@@ -28,7 +28,7 @@ from gnnkit.graph import Graph, Split
 from gnnkit.jobs import train as running
 from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.stragglers import Straggler, Stragglers
-from gnnkit.leader.watch import Watch, WorkerState
+from gnnkit.leader.watch import Watch, WorkerState, _is_listed
 from gnnkit.model.gcn import GCN
 from gnnkit.sampler import Loader, NeighborSampler
 from gnnkit.training.display import Display, worker_table
@@ -345,3 +345,10 @@ def test_the_work_of_vertex_centric_is_the_shards_edges_after_a_resume_too(
     edges = np.diff(skewed_graph().csc.indptr[[0, 40, 80, 120]])  # partition=contiguous; sage has two layers
     check_work(result, tmp_path / "rest", np.array([2 * edges] * 2))
     assert result["balance"]["work_worst"] == pytest.approx(result["balance"]["edges"])
+
+
+def test_the_record_of_steps_grows_with_the_logarithm_of_their_number() -> None:
+    listed = [step for step in range(1, 100_001) if _is_listed(step)]
+    assert listed[:1023] == list(range(1, 1024))
+    assert len(listed) < 1023 + 512 * 7
+    assert all(after - before <= before / 512 for before, after in itertools.pairwise(listed[1023:]))
