@@ -98,7 +98,8 @@ class HeteroModel(EdgeIndexModel):
         )
         edge_types = np.repeat(np.arange(len(starts)), _FEW_EDGES)
         graph = Graph.from_edges(
-            *ends,
+            ends[0],
+            ends[1],
             _FEW * len(counts),
             features=rows.node_rows(rng, _FEW * len(counts)),
             edge_types=edge_types,
