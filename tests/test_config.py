@@ -374,3 +374,9 @@ def test_a_folder_of_something_else_than_a_run_is_named(text: str, tmp_path: Pat
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(UserError, match=rf"checkpoint={tmp_path}: config\.yaml is not the configuration of a run"):
         of_run(tmp_path)
+
+
+def test_a_key_that_earlier_runs_recorded_is_not_passed_on(tmp_path: Path) -> None:
+    text = "model: {name: gcn}\ntask: {name: node_classification}\nsampler: {name: neighbor, edge_ids: true}\n"
+    (tmp_path / "config.yaml").write_text(text)
+    assert of_run(tmp_path)["sampler"] == {"name": "neighbor"}

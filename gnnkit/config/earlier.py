@@ -42,6 +42,8 @@ def of_run(folder: Path) -> Json:
     composed = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
     if not isinstance(composed, dict) or not all(isinstance(composed.get(key), dict) for key in _MODEL_SECTIONS):
         raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
+    if isinstance(composed.get("sampler"), dict):
+        composed["sampler"].pop("edge_ids", None)  # a key of earlier versions, always true
     return composed
 
 

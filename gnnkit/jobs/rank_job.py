@@ -44,7 +44,7 @@ T = TypeVar("T")
 _CURE = ". Make layers and calls in a fixed order, for example by sorted(names): set order differs between processes"
 # Dtype of features, parameters and messages by trainer.precision.
 DTYPES: dict[int | str, torch.dtype] = {32: torch.float32, 64: torch.float64, "bf16-mixed": torch.float32}
-_TRIED = 1000  # rows of nodes, and edges, from which small graphs for a trial are drawn
+_TRIED = 200  # rows of nodes, and edges, from which small graphs for a trial are drawn
 _PRODUCTS = {"bf16-mixed": "medium"}  # torch's float32 matmul precision
 
 
@@ -308,8 +308,8 @@ def _trial_rows(worker: Worker, widths: Widths) -> TrialRows:
     """Selects some of a rank's rows of nodes and edges."""
     rng, data = np.random.default_rng(worker.seed), worker.shard if worker.graph is None else worker.graph
     features, edges = None, {}
-    if widths.in_features == worker.features.width:  # otherwise rows are learned
-        nodes = np.sort(rng.permutation(worker.owned)[:_TRIED])
+    if widths.in_features == worker.features.width and len(worker.owned):  # otherwise rows are learned
+        nodes = np.unique(worker.owned[rng.integers(0, len(worker.owned), _TRIED)])
         features = worker.features.rows(nodes).double().cpu().numpy()
     if data.csc.num_edges:
         chosen = np.sort(rng.integers(0, data.csc.num_edges, _TRIED))

@@ -113,9 +113,7 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[tuple[str, nn.Module]] = [
-            (type(model).__name__, model)
-        ]  # modules being called, innermost last
+        self.calls = [(type(model).__name__, model)]  # modules being called, innermost last
         self.systematic: dict[str, str] = {}  # by module
         self.random: dict[str, str] = {}
         adapts = isinstance(model, EdgeIndexModel)

@@ -27,6 +27,8 @@ from gnnkit.model.unchanged import EdgeIndexModel, index_error, is_convolution, 
 if TYPE_CHECKING:
     from gnnkit.model.two_ranks import TrialRows
 
+_EMPTY_WORKER = "worker has no nodes of type {}: use fewer workers"
+_EMPTY_BATCH = "batch has no nodes of type {}: use larger strategy.batch_size and sampler.fanouts"
 _FEW, _FEW_EDGES = 12, 30  # nodes of each type and edges of each relation, in a small graph
 
 
@@ -99,7 +101,8 @@ class HeteroModel(EdgeIndexModel):
         )
         edge_types = np.repeat(np.arange(len(starts)), _FEW_EDGES)
         graph = Graph.from_edges(
-            *ends,
+            ends[0],
+            ends[1],
             _FEW * len(counts),
             features=rows.node_rows(rng, _FEW * len(counts)),
             edge_types=edge_types,
@@ -183,9 +186,7 @@ class HeteroModel(EdgeIndexModel):
             empty = ", ".join(name for name, ids in graph.nodes.items() if not len(ids))
             if not empty or type(error) is not RuntimeError:  # such as out of memory, or a lost rank
                 raise
-            what = "worker has no nodes of type {}: use fewer workers"
-            if isinstance(adjacency, BlockAdjacency):
-                what = "batch has no nodes of type {}: use larger strategy.batch_size and sampler.fanouts"
+            what = _EMPTY_BATCH if isinstance(adjacency, BlockAdjacency) else _EMPTY_WORKER
             raise self._error(f"{error}: this {what.format(empty)}") from error
         finally:
             for called in passes.values():

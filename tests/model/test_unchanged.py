@@ -555,12 +555,12 @@ class Dropped(Rows):
             lambda: Rows(CONV(), nn.InstanceNorm1d(CLASSES)),
             "function: InstanceNorm1d takes its statistics.*BatchNorm1d",
         ),
-        (lambda: Rows(CONV(), lambda x: x - x.mean(0)), "the model: outputs on two ranks differ.*use nn.BatchNorm1d"),
+        (lambda: Rows(CONV(), lambda x: x - x.mean(0)), "Rows: outputs on several ranks differ.*use nn.BatchNorm1d"),
         (lambda: Rows(CONV(aggr="lstm")), None),
         (lambda: Rows(pyg.TransformerConv(WIDTH, 4, dropout=0.5)), None),
         (lambda: Rows(pyg.GATConv(WIDTH, 4, dropout=0.5)), None),
-        (lambda: ByHand(p=0.5), "the model: torch's own Dropout differs on every layout"),
-        (lambda: Dropped(CONV()), "the model: a draw of torch .rand. differs on every layout: draw by nn.Dropout only"),
+        (lambda: ByHand(p=0.5), "ByHand: torch's own Dropout differs on every layout"),
+        (lambda: Dropped(CONV()), "Dropped: a draw of torch .rand. differs on every layout: draw by nn.Dropout only"),
     ],
 )
 def test_parts_that_depend_on_the_number_of_workers_are_named(
