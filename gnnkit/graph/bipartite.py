@@ -42,7 +42,7 @@ def _without_suffix(name: str) -> str:
 def check_one_type(name: str, columns: Sequence[pa.Array], ends: tuple[str, str], key: str) -> str:
     """Returns a hint if no source is a destination, of at least two each.
 
-    Raises `UserError` if both columns hold whole numbers under the names of different
+    Raises `UserError` if both columns hold integers under the names of different
     things, such as userId and movieId, so that equal ids may be different nodes.
 
     Args:

@@ -25,7 +25,7 @@ class LabelColumns(IdColumns):
     """Reads node labels, splits and edge types."""
 
     def labels(self, name: str, reading: ColumnReading) -> Labels:  # [rows]
-        """Reads whole numbers or decimal fractions, with `EMPTY` or NaN if empty.
+        """Reads integers or decimal fractions, with `EMPTY` or NaN if empty.
 
         Args:
             reading: How to read text and booleans, decided over all pieces of the
@@ -100,7 +100,7 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
     """Reads a label column, and the class names if it is text.
 
     Text is read twice: first to decide whether it contains numbers. `settle_labels`
-    decides whether whole numbers are classes.
+    decides whether integers are classes.
 
     Args:
         pieces: Yields the rows, in one or several tables.

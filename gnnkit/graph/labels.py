@@ -15,7 +15,7 @@ from gnnkit.graph.types import Ids, Labels
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
 
-EMPTY = np.iinfo(np.int64).min  # an empty cell in a column of whole numbers
+EMPTY = np.iinfo(np.int64).min  # an empty cell in a column of integers
 _MAX_CLASSES = 1 << 16  # a class beyond this and the number of nodes is treated as a number
 _MOST_DISTINCT = 50  # classes that are not numbered 0, 1, ...; more are numbers
 _NODES_PER_CLASS = 10  # mean of classes in a small graph
@@ -46,7 +46,7 @@ def read_labels(values: object, num_nodes: int, num_classes: int | None = None) 
 
 
 def settle_labels(labels: Array, class_names: object | None = None) -> Array:
-    """Decides whether whole numbers in the data are classes or numbers to predict.
+    """Decides whether integers in the data are classes or numbers to predict.
 
     `task=regression` and `task=node_classification` convert either. Readers call this
     instead of `Graph`, because a part of a graph may contain only some of the labels.

@@ -26,8 +26,6 @@ from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_of
 
-_JOIN = "duplicates=first, sum or mean keeps one of them"
-
 
 def from_tables(
     edges: Any,
@@ -50,19 +48,34 @@ def from_tables(
     weight = weight or ("weight" if "weight" in links.names else None)
     if edge_features is None:
         edge_features = _default_features(links, {*ends, edge_type, weight}, "edge_features=[NAME, ...] reads it")
-    if named is None and _is_bipartite(links, ends, bipartite):
-        graph = read_bipartite(links, ends, list(edge_features), weight, edge_type)
-        return without_duplicates(graph, duplicates, _JOIN)
     if named and bipartite:
         raise UserError("bipartite=True reads edges only, and nodes are given: leave nodes out, or use a HeteroData")
-    if named and duplicates == FIRST:
-        named = named.first_rows(columns[0])
-    ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
-    with _name_remedy("features"):
-        node_fields = _read_node_fields(named, columns, features)
+    if named is None and _is_bipartite(links, ends, bipartite):
+        graph = read_bipartite(links, ends, list(edge_features), weight, edge_type)
+    else:
+        if named and duplicates == FIRST:
+            named = named.first_rows(columns[0])
+        ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
+        with _name_remedy("features"):
+            node_fields = _read_node_fields(named, columns, features)
+        graph = _read_graph(links, named, ends, ids, weight, edge_type, edge_features, node_fields)
+    return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
+
+
+def _read_graph(
+    links: Table,
+    nodes: Table | None,
+    ends: tuple[str, str],
+    ids: pa.Array | None,
+    weight: str | None,
+    edge_type: str,
+    edge_features: Sequence[str],
+    node_fields: EdgeListFields,
+) -> Graph:
+    """Reads edges between nodes of one type."""
     with _name_remedy("edge_features"):
         edge_fields = _read_edge_fields(links, edge_type, edge_features)
-    for table in (named, links):
+    for table in (nodes, links):
         if table is not None:
             warn_readings(table.name, table.readings)
     src, dst = (links.positions(end, ids) for end in ends)
@@ -72,8 +85,7 @@ def from_tables(
         "weight": None if weight is None else links.weights(weight),
         "node_ids": None if ids is None else as_ids(ids),
     }
-    graph = Graph.from_edges(src, dst, None if ids is None else len(ids), one_class=True, **fields)
-    return without_duplicates(graph, duplicates, _JOIN)
+    return Graph.from_edges(src, dst, None if ids is None else len(ids), one_class=True, **fields)
 
 
 def _is_bipartite(edges: Table, ends: tuple[str, str], bipartite: bool | None) -> bool:

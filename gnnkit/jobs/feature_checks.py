@@ -98,7 +98,7 @@ def _names(table: NumericTable, rows: Ids, classes: Ids) -> Iterator[str]:
 def _dense(features: Features, rows: Ids, columns: Ids) -> Array:  # [len(rows), len(columns)]
     """Returns some rows and columns, without making others dense."""
     if isinstance(features, np.ndarray):
-        return features[np.ix_(rows, columns)]
+        return np.asarray(features[np.ix_(rows, columns)])
     if not isinstance(features, SparseFeatures):
         return np.asarray(features[:, columns])[rows]
     some, number = features[rows], np.full(features.shape[1], -1)

@@ -111,7 +111,7 @@ def check_texts(graph: Graph, kind: str, ignored: Sequence[str] | None = ()) -> 
 def find_ids(graph: Graph) -> list[tuple[str, str]]:
     """Returns numeric feature columns that identify nodes, each with the reason.
 
-    Their name ends in id, and they have as many different whole numbers as text that
+    Their name ends in id, and they have as many different integers as text that
     identifies nodes has values.
     """
     if not isinstance(graph.features, np.ndarray) or graph.feature_names is None:

@@ -63,9 +63,9 @@ def check_implied_task(settings: Settings, graph: Graph) -> None:
     if not (settings.implies_task and settings.task.name == DEFAULT_TASK and graph.labels.dtype.kind == "f"):
         return
     numbers = graph.labels[graph.labelled]
-    whole = "whole" if (numbers == np.floor(numbers)).all() else "floating-point"
+    kind = "whole" if (numbers == np.floor(numbers)).all() else "floating-point"
     raise UserError(
-        f"task={DEFAULT_TASK} is the default, but labels are {whole} numbers from {numbers.min():g} to "
+        f"task={DEFAULT_TASK} is the default, but labels are {kind} numbers from {numbers.min():g} to "
         f"{numbers.max():g}: use task=regression to predict numbers, or task={DEFAULT_TASK} if whole numbers are classes"
     )
 

@@ -219,7 +219,7 @@ class NodeClassification(ClassTask):
 
 
 def _as_classes(graph: Graph) -> Graph:
-    """Converts labels that are whole numbers to classes.
+    """Converts integral floating-point labels to classes.
 
     Numbers that `settle_labels` does not read as classes become names of classes.
     """

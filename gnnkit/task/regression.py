@@ -20,7 +20,7 @@ from gnnkit.utils.ranges import one_of, shown
 class Regression(NodeTask):
     """Choose this task if each node has one or several numbers.
 
-    Whole numbers that are read as classes are predicted as numbers, too, except for -1,
+    Integers that are read as classes are predicted as numbers, too, except for -1,
     which means unlabelled.
 
     NaN marks an unknown number, which is ignored by loss and metrics. A node's loss is

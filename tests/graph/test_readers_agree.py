@@ -379,7 +379,9 @@ def _refused(message: str) -> tuple[str, str]:
     named = re.search(r"(?:column|attribute) '([^']*)'(.*)", message)
     if named is None:
         return "", message
-    reason = re.split(r": (?:edge_)?features=|: dataset\.ignore=| \(also ", named[2])[0]  # one column at a time
+    reason = re.split(r": (?:edge_)?features=|: dataset\.ignore=| \(also |; (?:edges|nodes)\b", named[2])[
+        0
+    ]  # one column at a time
     if table == "edges":  # networkx has these in another order, so another one is the first that is refused
         reason = re.sub(r"row \d+: (?!is )\S+", "row", re.sub(r"row \d+: is", "row is", reason))
     return f"{table}.{named[1]}", reason.replace("large_string", "string")
