@@ -263,7 +263,7 @@ def _check_stored(graph: GraphStore, attr: Any) -> None:
         raise UserError(f"{name}: size={shown(attr.size)} must be the numbers of sources and destinations")
     for end, ids in enumerate((first, second)):
         check_tensor(f"{name}[{end}]", ids)
-    largest = [int(ids.max()) + 1 if len(ids) else 0 for ids in (first, second)]
+    largest = [int(checks.int64s(name, ids).max(initial=-1)) + 1 for ids in (first, second)]
     size = [_check_count(f"{name}: size[{end}]", count) for end, count in enumerate(attr.size or largest)]
     if attr.layout == EdgeLayout.COO:
         check_edges(name, (first, second), (size[0], size[1]))
