@@ -48,6 +48,10 @@ class ClusterData(pyg.ClusterData):  # type: ignore[misc]  # PyG is untyped
         one_of("sparse_format", sparse_format, ("csr", "csc"))
         num_nodes = whole("num_nodes", parse("num_nodes", lambda: data.num_nodes), 0)
         check_edges("edge_index", data.edge_index, (num_nodes, num_nodes))
+        for name, values in data.items():
+            num_rows = values.shape[:1] if isinstance(values, Tensor) and name != "edge_index" else None
+            if "edge" in name and num_rows not in (None, data.edge_index.shape[1:]):
+                raise UserError(f"{name} has shape {list(values.shape)}, expected {data.edge_index.shape[1]} rows")
         self._log = log
         super().__init__(data, num_parts, recursive, save_dir, filename, False, keep_inter_cluster_edges, sparse_format)
 

@@ -189,18 +189,24 @@ def _read_times(
     """Returns the times of nodes or of edges, whichever have the attribute."""
     if name is None:
         return {}, {}
-    if isinstance(data, Data):
-        nodes = {ONE_NODE_TYPE: data} if name in data and data.is_node_attr(name) else {}
-        edges = {ONE_EDGE_TYPE: data} if not nodes and name in data and data.is_edge_attr(name) else {}
-    else:
-        nodes = {node_type: store for node_type, store in data.node_items() if name in store}
-        edges = {edge_type: store for edge_type, store in stores.items() if name in store}
+    nodes, edges = _stores_with(name, data, stores)
     if nodes and edges:
         raise ValueError(f"The time attribute '{name}' holds both node-level and edge-level information")
     if not nodes and not edges:
         raise ValueError(f"The time attribute '{name}' is neither a node-level or edge-level attribute")
     of_nodes = {key: _times(_name((key,), name), store[name], num_nodes[key]) for key, store in nodes.items()}
     return of_nodes, {key: _times(_name(key, name), store[name], _num_edges(store)) for key, store in edges.items()}
+
+
+def _stores_with(name: str, data: Any, stores: Mapping[EdgeType, Any]) -> tuple[dict[str, Any], dict[EdgeType, Any]]:
+    """Returns the stores of nodes, and of edges, that have an attribute."""
+    if isinstance(data, Data):
+        nodes = {ONE_NODE_TYPE: data} if name in data and data.is_node_attr(name) else {}
+        edges = {ONE_EDGE_TYPE: data} if not nodes and name in data and data.is_edge_attr(name) else {}
+        return nodes, edges
+    nodes = {node_type: store for node_type, store in data.node_items() if name in store}
+    edges = {edge_type: store for edge_type, store in stores.items() if name in store}
+    return nodes, edges
 
 
 def _times(name: str, values: Any, length: int | None = None) -> Tensor:  # [length] int64
@@ -263,7 +269,7 @@ def _check_stored(graph: GraphStore, attr: Any) -> None:
         raise UserError(f"{name}: size={shown(attr.size)} must be the numbers of sources and destinations")
     for end, ids in enumerate((first, second)):
         check_tensor(f"{name}[{end}]", ids)
-    largest = [int(ids.max()) + 1 if len(ids) else 0 for ids in (first, second)]
+    largest = [int(checks.int64s(name, ids).max(initial=-1)) + 1 for ids in (first, second)]
     size = [_check_count(f"{name}: size[{end}]", count) for end, count in enumerate(attr.size or largest)]
     if attr.layout == EdgeLayout.COO:
         check_edges(name, (first, second), (size[0], size[1]))

@@ -36,8 +36,8 @@ def check_nodes(sampler: SubgraphSampler, data: Any, inputs: tuple[Any, Any, Any
         raise UserError(
             f"input_nodes: the mask has shape {list(mask.shape)}, expected [{count}] for the nodes{of_type}"
         )
+    _check_rows("input_time", times, len(nodes))
     if times is not None:
-        check_tensor("input_time", times)
         read_times("input_time", times, len(nodes))
     sampler.check_draws({node_type or ONE_NODE_TYPE: _batch_size(options, len(nodes))}, options["threads"])
 
@@ -58,12 +58,9 @@ def check_links(sampler: SubgraphSampler, data: Any, links: Mapping[str, Any], o
     counts = sampler.graph.num_nodes.get(ends[0], 0), sampler.graph.num_nodes.get(ends[1], 0)
     check_edges("edge_label_index", edges, counts, ends)
     count = edges.shape[1]
-    if labels is not None:
-        check_tensor("edge_label", labels)
-        if len(labels) != count:
-            raise UserError(f"edge_label has {len(labels)} entries, expected {count}, one per labelled edge")
+    _check_rows("edge_label", labels, count)
+    _check_rows("edge_label_time", times, count)
     if times is not None:
-        check_tensor("edge_label_time", times)
         read_times("edge_label_time", times, count)
     if ratio is not None and real("neg_sampling_ratio", ratio, 0):
         rule = ("binary", ratio)
@@ -74,6 +71,14 @@ def check_links(sampler: SubgraphSampler, data: Any, links: Mapping[str, Any], o
     if type(rule) is NegativeSampling:
         check_negatives(rule, counts)
     sampler.check_draws(dict.fromkeys(ends, batch_size), options["threads"])
+
+
+def _check_rows(name: str, values: Any, count: int) -> None:
+    """Raises `UserError` unless an optional tensor has an entry for each input."""
+    if values is not None:
+        check_tensor(name, values)
+        if len(values) != count:
+            raise UserError(f"{name} has {len(values)} entries, expected {count}")
 
 
 def _batch_size(options: Mapping[str, Any], count: int) -> int:

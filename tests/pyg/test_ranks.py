@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,12 @@ def fit(kind: str, folder: Path, devices: int, use_distributed_sampler: bool) ->
 
 def fit_apart(kind: str, folder: Path, use_distributed_sampler: bool) -> tuple[list[list[int]], str]:
     """Trains on two ranks, forks of a fork. Returns each rank's inputs, and the log."""
-    with forked(lambda: fit(kind, folder, 2, use_distributed_sampler), folder) as program:
+
+    def work() -> None:
+        warnings.showwarning = lambda message, *_: print(message)  # type: ignore[assignment]  # pytest's keeps them
+        fit(kind, folder, 2, use_distributed_sampler)
+
+    with forked(work, folder) as program:
         code, text = program.ended()
     assert code == 0, text
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)], text
