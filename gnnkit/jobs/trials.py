@@ -346,14 +346,14 @@ def run(
     baselines = _baselines(made_graphs[usual]) if fixed.get("inputs", "features") == "features" else []
     count, ended = len(planned) + len(baselines) + ((not usual) in graphs), ""
 
-    def found() -> Trials:
+    def so_far() -> Trials:
         return Trials(task, figure, tuple(tried), count, ended)
 
     def upcoming() -> Iterator[tuple[Keys, bool, str]]:
         yield planned[0], usual, ""
         yield from ((keys_of, usual, reads) for keys_of, reads in baselines)
-        yield from ((_with_task(candidate, found().best), usual, "") for candidate in planned[1:])
-        best = found().best
+        yield from ((_with_task(candidate, so_far().best), usual, "") for candidate in planned[1:])
+        best = so_far().best
         if (not usual) in graphs and best is not None:
             yield {**best.keys, "dataset.symmetrize": not usual}, not usual, ""
 
@@ -374,7 +374,7 @@ def run(
     except KeyboardInterrupt:
         ended = "interrupted, the best trial so far counts"
         say(ended)
-    return found()
+    return so_far()
 
 
 def _with_task(candidate: Keys, best: Trial | None) -> Keys:
