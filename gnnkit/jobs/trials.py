@@ -202,9 +202,7 @@ class Trials:
             return f"the graph helps: {scores}"
         if self._is_better(alone, best):
             return f"the graph does not help: {scores}"
-        noise = (
-            f"the difference is within the noise of {self.num_validated:,} validation nodes, or the test disagrees"
-        )
+        noise = f"the difference is within the noise of {self.num_validated:,} validation nodes, or the test disagrees"
         return f"it is not clear whether the graph helps: {scores}: {noise}"
 
     @property
