@@ -119,9 +119,9 @@ def by_default(folder: Path, keys: list[str], figure: str) -> float:
 
 def by_boosting(graph: Graph, figure: str, seed: int) -> list[float]:
     """Returns the test figures on the columns, and with the neighbours' means."""
-    tables = boosting.columns(graph), boosting.columns_and_means(graph)
+    tables = [boosting.columns(graph), boosting.columns_and_means(graph)]
     task, name = _task(graph), f"val_{figure}"
-    tables = tuple(rows for rows in tables if rows.shape[1])
+    tables = [rows for rows in tables if rows.shape[1]]
     return [
         *[0.0] * (2 - len(tables)),
         *[boosting.boost(graph, task, name, rows, 600.0, seed)[0].test or 0.0 for rows in tables],

@@ -202,10 +202,10 @@ def _write(folder: Path, choices: list[KeyChoice], tested: Trials | None, comman
 
 
 def by_evidence(
-    settings: Settings, graph: Graph, named: Sequence[KeyChoice] = ()
+    settings: Settings, graph: Graph, from_user: Sequence[KeyChoice] = ()
 ) -> tuple[list[KeyChoice], Trials | None]:
     """Returns the choices for the graph, and the trials that selected the model."""
-    choices = list(choose(settings, graph, named))
+    choices = list(choose(settings, graph, from_user))
     if leaks := describe_leaks(_with_split(settings, graph), ignored_columns(settings)):
         say(leaks)
     if why := _why_no_trials(settings, graph, choices):
@@ -297,20 +297,20 @@ def _replace_model(choices: list[KeyChoice], best: Mapping[str, Any], why: str) 
     return list(by_key.values())
 
 
-def choose(settings: Settings, graph: Graph, named: Sequence[KeyChoice] = ()) -> list[KeyChoice]:
+def choose(settings: Settings, graph: Graph, from_user: Sequence[KeyChoice] = ()) -> list[KeyChoice]:
     """Lists the choices that follow from the graph's properties.
 
     Args:
         settings: The configuration of job=init.
         graph: The graph.
-        named: Choices of the user, which replace others.
+        from_user: Choices of the user, which replace others.
     """
-    choices = {choice.key: choice for choice in (*_choose(settings, graph, named), *named)}
+    choices = {choice.key: choice for choice in (*_choose(settings, graph, from_user), *from_user)}
     return list(choices.values())
 
 
-def _choose(settings: Settings, graph: Graph, named: Sequence[KeyChoice]) -> Iterator[KeyChoice]:
-    keys_of = {choice.key: choice.value for choice in named}
+def _choose(settings: Settings, graph: Graph, from_user: Sequence[KeyChoice]) -> Iterator[KeyChoice]:
+    keys_of = {choice.key: choice.value for choice in from_user}
     yield from _dataset(settings, graph)
     task = next(tasks := _task(settings, graph))
     yield from [task, *tasks] if keys_of.get("task", task.value) == task.value else []

@@ -204,9 +204,7 @@ class Trials:
             return f"the graph helps: {scores}"
         if self._is_better(alone, best):
             return f"the graph does not help: {scores}"
-        noise = (
-            f"the difference is within the noise of {self.num_validated:,} validation nodes, or not that of the test"
-        )
+        noise = f"the difference is within the noise of {self.num_validated:,} validation nodes, or the test disagrees"
         return f"it is not clear whether the graph helps: {scores}: {noise}"
 
     @property
@@ -272,11 +270,15 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
     if graph.edge_features is not None:
         keys_to_try = (keys_to_try[0], _GINE, *keys_to_try[1:])
     planned = _with_types(graph, from_columns, keys_to_try)
-    if task == "regression":
-        planned = tuple(candidate for one in planned for candidate in ({**one, "model.dropout": 0}, one))
-        planned = ({**planned[0], **_ABSOLUTE}, {**planned[0], **_LOGARITHM}, *planned[1:])
+    planned = _for_numbers(planned) if task == "regression" else planned
     first = {**_PLAIN, "types": "ignore"} if graph.schema.several else _PLAIN
     return planned if graph.num_relations > 1 else (first, *planned)
+
+
+def _for_numbers(planned: tuple[Keys, ...]) -> tuple[Keys, ...]:
+    """Puts first the losses on numbers and their logarithms, without dropout."""
+    first, second = ({**candidate, "model.dropout": 0} for candidate in planned[:2])
+    return ({**first, **_ABSOLUTE}, {**first, **_LOGARITHM}, second, *planned)
 
 
 def _agree(graph: Graph) -> bool:
@@ -285,10 +287,10 @@ def _agree(graph: Graph) -> bool:
         return False
     labels = np.where(graph.split == Split.TRAIN, graph.labels, -1)
     ends = labels[graph.csc.indices], np.repeat(labels, np.diff(graph.csc.indptr))
-    known = (ends[0] >= 0) & (ends[1] >= 0)
+    joined = (ends[0] >= 0) & (ends[1] >= 0)
     sizes = np.bincount(labels[labels >= 0])
     chance = float(np.square(sizes / max(sizes.sum(), 1)).sum())
-    return bool(known.any()) and float((ends[0] == ends[1])[known].mean()) - chance > _AGREE * (1 - chance)
+    return bool(joined.any()) and float((ends[0] == ends[1])[joined].mean()) - chance > _AGREE * (1 - chance)
 
 
 def _with_types(graph: Graph, from_columns: bool, keys_to_try: tuple[Keys, ...]) -> tuple[Keys, ...]:
@@ -344,19 +346,19 @@ def run(
     baselines = _baselines(made_graphs[usual]) if fixed.get("inputs", "features") == "features" else []
     count, ended = len(planned) + len(baselines) + ((not usual) in graphs), ""
 
-    def found() -> Trials:
+    def so_far() -> Trials:
         return Trials(task, figure, tuple(tried), count, ended)
 
-    def others() -> Iterator[tuple[Keys, bool, str]]:
+    def upcoming() -> Iterator[tuple[Keys, bool, str]]:
         yield planned[0], usual, ""
         yield from ((keys_of, usual, reads) for keys_of, reads in baselines)
-        yield from ((_with_task(candidate, found().best), usual, "") for candidate in planned[1:])
-        best = found().best
+        yield from ((_with_task(candidate, so_far().best), usual, "") for candidate in planned[1:])
+        best = so_far().best
         if (not usual) in graphs and best is not None:
             yield {**best.keys, "dataset.symmetrize": not usual}, not usual, ""
 
     try:
-        for candidate, both, reads in others():
+        for candidate, both, reads in upcoming():
             spent = sum(trial.work for trial in tried)
             if tried and tried[-1].work * _LEAST > allowed - spent:
                 ended = f"init.minutes={settings.init.minutes:g} allows no more"
@@ -372,7 +374,7 @@ def run(
     except (KeyboardInterrupt, SystemExit):  # a second signal ends the process
         ended = "interrupted, the best trial so far counts"
         say(ended)
-    return found()
+    return so_far()
 
 
 def _with_task(candidate: Keys, best: Trial | None) -> Keys:
@@ -425,8 +427,8 @@ def _try(
     with tempfile.TemporaryDirectory(prefix="gnnkit-trial-") as folder, if_forced(lambda: shutil.rmtree(folder)):
         curve_file = Path(folder) / "curve.json"
         try:
-            each = _epoch(_settings(settings, fixed, training_keys, MAX_EPOCHS), graph)
-            epochs = max(min(int((work - _START) / each), MAX_EPOCHS), 1)
+            seconds = _epoch(_settings(settings, fixed, training_keys, MAX_EPOCHS), graph)
+            epochs = max(min(int((work - _START) / seconds), MAX_EPOCHS), 1)
             trial_settings = _settings(settings, fixed, training_keys, epochs)
             if not reads and pruning.is_installed():
                 trial_settings = _with_pruner(trial_settings, figure, earlier, curve_file)
@@ -442,7 +444,7 @@ def _try(
     remark = "ended by init.minutes" if not stopped and epochs < MAX_EPOCHS else ""
     remark = stopped if stopped.startswith(pruning.PRUNED) else remark
     scores, taken = (figures[figure], figures.get(LOSS), figures[_test_of(figure)]), time.monotonic() - begun
-    spent = _START + figures["epochs"] * each
+    spent = _START + figures["epochs"] * seconds
     return Trial(tried, *scores, figures["epochs"], taken, remark, reads, curve, spent)
 
 
@@ -455,12 +457,12 @@ def _with_pruner(settings: Settings, figure: str, earlier: Sequence[Trial], file
 
 
 def _try_boosting(settings: Settings, graph: Graph, figure: str, fixed: Keys, work: float, reads: str) -> Trial:
-    """Trains gradient boosting with at most this work."""
+    """Trains gradient boosting with at most half of this work."""
     begun, task = time.monotonic(), _settings(settings, fixed, {}, MAX_EPOCHS).task.create()
     patience = Patience.of(settings.timeout)
     try:
         best = run_in_child(
-            _boost, graph, task, figure, reads, work - _START, settings.seed, always=True, patience=patience
+            _boost, graph, task, figure, reads, work / 2 - _START, settings.seed, always=True, patience=patience
         )
     except (UserError, RankError) as error:
         remark = f"failed: {str(error).splitlines()[0]}"

@@ -31,26 +31,23 @@ def _lost(run: RunFiles) -> Iterator[str]:
 
 
 def _speed(run: RunFiles) -> Iterator[str]:
-    by_kind, keys, fanouts = shares(run), section(run, "strategy"), section(run, "sampler").get("fanouts")
-    batches = "a larger strategy.batch_size exchanges and synchronises less often" if "batch_size" in keys else ""
+    by_kind, keys = shares(run), section(run, "strategy")
     exchange, sync = by_kind.get("exchange", 0), by_kind.get("sync", 0)
     wait = max(run.number("wait_share") or 0, by_kind.get("wait", 0))
+    fewer = ["a larger strategy.batch_size exchanges and synchronises less often"] * ("batch_size" in keys)
     if exchange > EXCHANGE:
-        nodes = (
-            ""
-            if run.result.get("nodes") == "metis"
-            else "partition.nodes=metis cuts fewer edges (install gnnkit-metis). "
-        )
-        cheaper = "exchange=quantized sends fewer bytes, and exchange=pipelined hides the exchange."
-        yield f"Exchange takes {exchange:.0%} of the time: {nodes}{f'{batches[0].upper()}{batches[1:]}.' if batches else cheaper}"
+        is_cut = run.result.get("nodes") == "metis"
+        nodes = [] if is_cut else ["partition.nodes=metis cuts fewer edges (install gnnkit-metis)"]
+        cheaper = fewer or ["exchange=quantized sends fewer bytes, and exchange=pipelined hides the exchange"]
+        yield f"Exchange takes {exchange:.0%} of the time: {'; '.join([*nodes, *cheaper])}."
     if wait > WAIT:
-        cures = ["more threads", *["a larger strategy.prefetch"] * ("prefetch" in keys)]
-        cures += ["smaller sampler.fanouts"] * bool(fanouts)
-        yield f"Workers wait {wait:.0%} of the time for batches: try {' or '.join(cures)}."
+        prefetch = ["a larger strategy.prefetch"] * ("prefetch" in keys)
+        fanouts = ["smaller sampler.fanouts"] * ("fanouts" in section(run, "sampler"))
+        yield f"Workers wait {wait:.0%} of the time for batches: try {' or '.join(['more threads', *prefetch, *fanouts])}."
     if sync > SYNC:
         local = ["strategy.local_iterations=4 synchronises less often (not exact)"] * ("local_iterations" in keys)
-        rarer = ", or ".join([*filter(None, [batches]), *local, "use fewer workers"])
-        yield f"Synchronisation takes {sync:.0%} of the time, including waits for slower ranks: {rarer}."
+        cures = ", or ".join([*fewer, *local, "use fewer workers"])
+        yield f"Synchronisation takes {sync:.0%} of the time, including waits for slower ranks: {cures}."
 
 
 def _balance(run: RunFiles) -> Iterator[str]:
