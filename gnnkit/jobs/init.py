@@ -163,7 +163,7 @@ def _ranked(graph: Graph) -> Relation | None:
 
 
 def _check_new(folder: Path, on_exists: str) -> None:
-    """Raises `UserError` before any trial if the folder may not or cannot be written."""
+    """Raises `UserError` before any trial if the folder cannot be written."""
     if on_exists == "resume":
         raise UserError("on_exists=resume: job=init cannot resume: choose refuse or replace")
     if folder.is_dir() and on_exists == "replace":

@@ -300,8 +300,8 @@ class RankJob:
         """
         widths = self.widths(worker)
         model = self.source.make_model(replace(widths, schema=self.schema), self.settings.seed)
-        own = self.source.python_model is None and self.source.choice.load().__module__.startswith("gnnkit.")
-        return check_model(model, _trial_rows(worker, widths), compares=not own)
+        is_exact = self.source.python_model is None and self.source.choice.load().__module__.startswith("gnnkit.")
+        return check_model(model, _trial_rows(worker, widths), compares=not is_exact)
 
 
 def _trial_rows(worker: Worker, widths: Widths) -> TrialRows:

@@ -33,7 +33,6 @@ from gnnkit.prepare.storing import manifest, of_ranges
 from gnnkit.prepare.trained import Inputs, fit
 from gnnkit.prepare.transform import ColumnTransform, FilledRows, warn_of_edges
 from gnnkit.result.folder import INPUTS, PARTITION
-from gnnkit.task import Task
 from gnnkit.utils.documents import Json
 from gnnkit.utils.npy_writer import NpyWriter
 from gnnkit.utils.storage import forget_pages, save_array, whole_folder, write_atomically
@@ -142,9 +141,8 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
         lines += warn_of_edges(raw)
         facts = replace(Inputs.of(raw, settings.inputs), scale=transform.scale, fill=transform.fill)
         replace(facts, text=settings.features.text).save(folder)
-    task: Task = settings.task.create()
     check_implied_task(settings, raw)
-    read, _ = task.prepare(_drop_edges(raw))
+    read, _ = settings.task.create().prepare(_drop_edges(raw))
     rows = transform.read(NumericTable.of_nodes(raw))
     if settings.inputs == "features":
         check_width(rows.shape[1])
