@@ -55,6 +55,7 @@ class Adjacency(ABC):
     num_edges: int  # held edges, the leader's measure of a rank's work
     edge_features: Tensor | None  # [held edges, edge_width]
     key: int  # random key of this layer and step
+    alone: bool = False  # whether the edges read no rows of other ranks, on any rank
     columns: slice = slice(None)  # input columns that `x` holds: all, except for models that read columns
 
     @abstractmethod
@@ -306,11 +307,6 @@ class Adjacency(ABC):
         return RelationRows(graph, lambda x, _: x[:0])
 
     @property
-    def alone(self) -> bool:
-        """Whether the edges read no rows of other ranks, on any rank."""
-        return False
-
-    @property
     def rank_graph(self) -> RankGraph:
         """The held edges as a graph over this rank's rows and the halo.
 
@@ -401,7 +397,7 @@ class ShardAdjacency(Adjacency):
 
     def __init__(self, engine: Engine, layer: int, key: int, forward: ForwardPass) -> None:
         self.engine, self.layer, self.key, self.forward = engine, layer, key, forward
-        self.num_dst, self.src_nodes = len(engine.nodes), engine.nodes
+        self.num_dst, self.src_nodes, self.alone = len(engine.nodes), engine.nodes, engine.comm.world_size == 1
         self.in_degree, self.out_degree = engine.in_degree, engine.out_degree
         self.num_edges, self.edge_ids, self.edge_features = len(engine.edge_ids), engine.edge_ids, engine.edge_features
 
@@ -502,10 +498,6 @@ class ShardAdjacency(Adjacency):
 
     def lent(self) -> dict[str, Tensor]:
         return self.engine.lent()
-
-    @property
-    def alone(self) -> bool:
-        return self.engine.comm.world_size == 1
 
     @property
     def rank_graph(self) -> RankGraph:

@@ -239,6 +239,8 @@ class BlockAdjacency(Adjacency):
     Ranks do not communicate here. Values are computed on access.
     """
 
+    alone = True
+
     def __init__(self, layers: LayerValues, block: Block, key: int, *, counted: bool = True) -> None:
         """Adds self-loops if the model requires them.
 
@@ -373,10 +375,6 @@ class BlockAdjacency(Adjacency):
 
     def _attention_edges(self, h: Tensor) -> HeldEdges | None:
         return self.edges if serves(self.edges, h) else None
-
-    @property
-    def alone(self) -> bool:
-        return True
 
     @cached_property
     def rank_graph(self) -> RankGraph:

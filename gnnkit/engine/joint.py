@@ -93,13 +93,9 @@ class JointAdjacency(BlockAdjacency):
             counted: See `BlockAdjacency`.
         """
         super().__init__(layers, block, derive(key, layer), counted=counted)
-        self._route, self._layer = route, layer
+        self._route, self._layer, self.alone = route, layer, route.plane.comm.world_size == 1
         self._halos: dict[str, tuple[Tensor | None, Tensor, tuple[bool, int]]] = {}  # latest rows received, by type
         self._read = block.src_nodes[: len(block.src_nodes) - len(route.held_ids)]  # [num_src]
-
-    @property
-    def alone(self) -> bool:
-        return self._route.plane.comm.world_size == 1
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:
         return Adjacency.aggregate_normalized(self, x)  # owners have the sources' degrees

@@ -130,11 +130,6 @@ class Pass:
         meaning = Rows(edge_set, rows, at_source, shape, None, self._sums(unchanged) if is_plain else None)
         return deferring.deferred(self.reads.origin, meaning, lazy, [x], (len(index), *shape))
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether functions that these edges do not serve may read plain tensors."""
-        return self.alone and not (self._over and self.reads.drew)
-
     def _unchanged(self, x: Tensor) -> Callable[[], Tensor]:
         """Returns a function that returns `x`, or raises if its memory has changed."""
         version = version_of(x)
@@ -233,7 +228,8 @@ class _Ends(Tensor):
             return _serve(func, args, kwargs)
         except UserError:
             ends = next(value for value in _flat((*args, *kwargs.values())) if isinstance(value, _Ends))
-            if not ends.called.is_plain:
+            called = ends.called
+            if not called.alone or (called._over and called.reads.drew):
                 raise
             return _on_plain(func, args, kwargs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -53,7 +53,7 @@ class _Length:
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
 
-    def __call__(self, part: nn.Module, args: Any, keys: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def __call__(self, part: nn.Module, args: Any, keys: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
         index = keys.get("index", args[1] if len(args) > 1 else None)
         if not isinstance(index, Tensor) or keys.get(_LENGTH) is not None:
             return args, keys
@@ -62,4 +62,4 @@ class _Length:
         if len(rows):
             lengths[self._comm.rank] = torch.bincount(rows).max()
         rest = int(type(part).__name__ == "PatchTransformerAggregation")  # it adds 1 itself, before it rounds down
-        return args, keys | {_LENGTH: int(self._comm.all_reduce(lengths).max()) + rest}
+        return args, {**keys, _LENGTH: int(self._comm.all_reduce(lengths).max()) + rest}

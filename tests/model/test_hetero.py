@@ -330,7 +330,7 @@ def test_self_loops_between_two_types_are_refused() -> None:
     with pytest.raises(
         UserError, match=r"GATConv looks for self-loops, or adds them, between nodes of two types: use add"
     ):
-        Threads.run(functools.partial(on_rank, cut(Graph.of(data), 1), model.double()), 1, timeout=20)
+        Threads.run(functools.partial(on_rank, cut(Graph.of(data), 2), model.double()), 2, timeout=20)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.config.settings import settle
 from gnnkit.dataset.npz import Npz
-from gnnkit.engine import Engine, ShardAdjacency
+from gnnkit.engine import Engine, ShardAdjacency, trial
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.jobs.fits import Parts
@@ -305,6 +305,12 @@ def run_alone(model: nn.Module) -> Tensor:
     return Threads.run(lambda comm: on_rank([shard], model.double(), comm), 1, timeout=20)[0][0]
 
 
+def run_apart(model: nn.Module) -> None:
+    """Runs a model on the first of two ranks, which has all nodes."""
+    shard = next(cut_all(make_graph(False), Partition(np.zeros(NODES, np.int32), None, Grid(2, 1, 1))))
+    on_rank([shard], model.double(), trial.Alone(0, 2))
+
+
 def ring(x: Tensor) -> Tensor:
     rows = torch.arange(len(x))
     return torch.stack([rows, rows.roll(1)])
@@ -346,7 +352,7 @@ def test_sources_that_reach_another_function_are_refused_by_name(
     read: Callable[[Tensor, Tensor], Any], expected: str
 ) -> None:
     with pytest.raises(UserError, match=f"model=Reading: .*{expected}"):
-        run_alone(Reading(read))
+        run_apart(Reading(read))
 
 
 def plain(e: Tensor) -> Tensor:
@@ -394,13 +400,13 @@ def test_an_evaluation_reads_the_statistics_that_training_left(ranks: int) -> No
 
 class OfSeveral(Normed):
     def forward(self, x: Tensor, adj_t: Tensor) -> Tensor:
-        out: Tensor = self.norm(self.conv1(x, adj_t), torch.zeros(len(x), dtype=torch.int64))
+        out: Tensor = self.norm(self.conv1(x, adj_t), torch.arange(len(x)) % 2)
         return out
 
 
 def test_a_normalisation_that_is_told_of_several_graphs_is_refused() -> None:
-    with pytest.raises(UserError, match="model: GraphNorm gets the batch of each node, and all nodes are one graph"):
-        run_alone(OfSeveral(pyg.GraphNorm(HIDDEN)))
+    with pytest.raises(UserError, match="model: GraphNorm gets a batch of several graphs, and all nodes are one graph"):
+        run_apart(OfSeveral(pyg.GraphNorm(HIDDEN)))
 
 
 class OfOwnRows(pyg.MessagePassing):
@@ -427,7 +433,7 @@ def test_dropout_of_messages_that_read_no_source_is_that_of_torch() -> None:
 
 def test_a_layer_that_adds_up_at_sources_is_named() -> None:
     with pytest.raises(UserError, match="model=Net: ChebConv calls view on the sources of edges"):
-        run_alone(two(functools.partial(pyg.ChebConv, K=2))())
+        run_apart(two(functools.partial(pyg.ChebConv, K=2))())
 
 
 def test_edges_of_an_earlier_step_are_refused() -> None:
@@ -437,7 +443,7 @@ def test_edges_of_an_earlier_step_are_refused() -> None:
         kept.append(edge_index)
         x[kept[0][0]]
 
-    (shard,) = cut_all(make_graph(False), Partition(np.zeros(NODES, np.int32), None, Grid(1, 1, 1)))
+    shard = next(cut_all(make_graph(False), Partition(np.zeros(NODES, np.int32), None, Grid(2, 1, 1))))
 
     def twice(comm: Communicator) -> None:
         model, x = adapted(Reading(read).double()), torch.tensor(np.asarray(shard.features))
@@ -445,7 +451,7 @@ def test_edges_of_an_earlier_step_are_refused() -> None:
             model(x, layers_of(shard, comm))
 
     with pytest.raises(UserError, match="Reading reads edges of an earlier step, or in the backward pass: keep none"):
-        Threads.run(twice, 1, timeout=20)
+        twice(trial.Alone(0, 2))
     with pytest.raises(UserError, match="model=Reading: the model reads edges of an earlier step"):
         torch.zeros(NODES, 1)[kept[0][0]]
 
