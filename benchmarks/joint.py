@@ -7,10 +7,10 @@ over widths of features and of hidden layers. All rows have batches of the same 
 
 - individual: feature rows of other owners, each once for a worker and batch, where
   features are partitioned by node
-- cooperative and push_pull: rows and gradients of rows, as the strategy counts them
+- joint: rows and gradients of rows, as the strategy counts them
 
-`factor` is the words of individual divided by the words of the mode. Gradients of
-parameters are left out, as these are the same in all three.
+`factor` is the words of individual divided by those of joint. Gradients of parameters
+are left out, as these are the same in both.
 """
 
 from __future__ import annotations
@@ -86,23 +86,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     given = parser.parse_args()
     edges = 10 * given.nodes
-    print(
-        f"{'features':>8} {'hidden':>7} {'individual':>12} {'cooperative':>12} {'factor':>7} {'push_pull':>12} {'factor':>7}"
-    )
+    print(f"{'features':>8} {'hidden':>7} {'individual':>12} {'joint':>12} {'factor':>7}")
     for width in (64, 256, 1024):
         graph = Synthetic(num_nodes=given.nodes, num_edges=edges, width=width, threads=1).load()
         owner = (np.arange(graph.num_nodes) * given.workers // graph.num_nodes).astype(np.int32)
         shards = list(cut_all(graph, Partition(owner, None, Grid(given.workers, 1, 1))))
         for hidden in (16, 64, 256):
-            modes = (
-                IndividualSample(given.batch),
-                JointSample("cooperative", given.batch),
-                JointSample("push_pull", given.batch),
-            )
-            base, joint, columns = (total(graph, shards, mode, hidden, given.steps) for mode in modes)
-            print(
-                f"{width:8} {hidden:7} {base:12,.0f} {joint:12,.0f} {base / joint:7.1f} {columns:12,.0f} {base / columns:7.1f}"
-            )
+            strategies = (IndividualSample(given.batch), JointSample(batch_size=given.batch))
+            base, joint = (total(graph, shards, strategy, hidden, given.steps) for strategy in strategies)
+            print(f"{width:8} {hidden:7} {base:12,.0f} {joint:12,.0f} {base / joint:7.1f}")
 
 
 if __name__ == "__main__":

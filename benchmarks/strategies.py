@@ -45,12 +45,6 @@ STRATEGIES: dict[str, list[str]] = {
     "preset_workload, server": ["strategy=preset_workload", "sync=parameter_server"],
     "individual_sample": ["strategy=individual_sample", "sampler.fanouts=[15,10]", "strategy.batch_size=128"],
     "joint_sample": ["strategy=joint_sample", "sampler.fanouts=[15,10]", "strategy.batch_size=128"],
-    "joint_sample, push_pull": [
-        "strategy=joint_sample",
-        "strategy.mode=push_pull",
-        "sampler.fanouts=[15,10]",
-        "strategy.batch_size=128",
-    ],
 }
 
 

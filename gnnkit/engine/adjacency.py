@@ -56,7 +56,6 @@ class Adjacency(ABC):
     edge_features: Tensor | None  # [held edges, edge_width]
     key: int  # random key of this layer and step
     alone: bool = False  # whether the edges read no rows of other ranks, on any rank
-    columns: slice = slice(None)  # input columns that `x` holds: all, except for models that read columns
 
     @abstractmethod
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
@@ -88,26 +87,6 @@ class Adjacency(ABC):
             scale: Scalar tensor, differentiable.
         """
         return scale * x[: self.num_dst] + self.aggregate(x)
-
-    def add_columns(self, z: Tensor) -> Tensor:  # [num_dst, f] -> [num_dst, f]
-        """Adds up products of the ranks' columns. Collective if ranks have columns.
-
-        A layer that is linear before the sum over in-edges may hold some of its input's
-        columns. It multiplies `x` with the rows `columns` of its weight, aggregates,
-        and passes the product to this method. The bias and all nonlinear operations
-        follow.
-        """
-        return z
-
-    def product(self, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # [num_dst, f] -> [num_dst, k]
-        """Computes z W + b, where z and W may hold some of the input's columns.
-
-        Args:
-            z: [num_dst, f] sums over in-edges.
-            weight: [f, k].
-            bias: [k].
-        """
-        return torch.addmm(bias, z, weight)
 
     def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
         """Concatenates the mean over in-edges and the destination's row.

@@ -348,7 +348,7 @@ class BlockAdjacency(Adjacency):
         return attend_locally(attention, rows, rows[: self.num_dst] if y is None else y, edges, weighing)
 
     def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
-        if p == 0 or self.columns.start or x.device.type != "cpu":
+        if p == 0 or x.device.type != "cpu":
             rows = self.with_halo(self.dropout(x, p, training=True))
             return self.edges.sum_beside(rows, Factors(self._held.factor("mean", x.dtype)))
         # A mask bit per number takes less memory traffic than the number.

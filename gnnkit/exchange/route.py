@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from gnnkit.comm import Arrived, Communicator, Pending
 from gnnkit.exchange.schedule import Passes
-from gnnkit.exchange.tally import Exchange, Tally
+from gnnkit.exchange.tally import Exchange
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import CSC, Ids
 from gnnkit.kernels.once import once_only
@@ -91,23 +91,6 @@ class Demand:
         asked_counts: list[int] = comm.all_to_all(torch.tensor(counts, device=comm.device), ones, ones).tolist()
         ids = torch.tensor(np.asarray(rows, np.int64), device=comm.device)
         return cls(ids, counts, comm.all_to_all(ids, counts, asked_counts), asked_counts)
-
-
-def from_all(rows: Tensor, comm: Communicator, tally: Tally) -> tuple[Tensor, list[int]]:
-    """Gathers all ranks' rows on all ranks. Collective.
-
-    Args:
-        rows: [num_own, ...] this rank's rows.
-
-    Returns:
-        The rows by rank, and each rank's row count.
-    """
-    ones, num_ranks = [1] * comm.world_size, comm.world_size
-    with tally.timed():
-        row_counts = torch.full((num_ranks,), len(rows), device=comm.device)
-        counts: list[int] = comm.all_to_all(row_counts, ones, ones).tolist()
-        repeated = rows.repeat(num_ranks, *[1] * (rows.dim() - 1))
-        return comm.all_to_all(repeated, [len(rows)] * num_ranks, counts), counts
 
 
 class Route:

@@ -99,13 +99,6 @@ class SparseFeatures:
         """Permutes the columns, `order[0]` first."""
         return SparseFeatures(replace(self.csr, indices=np.argsort(order)[self.csr.indices].astype(np.int32)))
 
-    def within(self, columns: slice) -> SparseFeatures:
-        """Sets all columns outside `columns` to 0, without changing the shape."""
-        csr = self.csr
-        inside = (csr.indices >= columns.start) & (csr.indices < columns.stop)
-        indptr = offsets_of(inside)[csr.indptr]
-        return SparseFeatures(CSC(indptr, csr.indices[inside], self.values[inside], csr.num_sources))
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:  # [n, width]
         """Returns the dense rows. Raises `UserError` if they exceed memory."""
         try:

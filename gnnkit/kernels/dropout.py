@@ -39,21 +39,19 @@ def derive(key: int, *values: int) -> int:
     return key
 
 
-def dropout(x: R, ids: Tensor, p: float, key: int, first: int = 0) -> R:
+def dropout(x: R, ids: Tensor, p: float, key: int) -> R:
     """Zeroes random entries in `x`, and scales the others to preserve the mean.
 
-    A hash of (key, ids[r], first + j) decides whether x[r, j] is kept.
+    A hash of (key, ids[r], j) decides whether x[r, j] is kept.
 
     Args:
-        x: [n, f] rows. `ProductRows` have all columns.
+        x: [n, f] rows.
         ids: [n] int64 global row ids.
         p: Dropout probability, in [0, 1).
-        first: Index of the first column of `x` within the complete rows.
     """
     if isinstance(x, ProductRows):
-        assert first == 0
         return x.dropout(ids, p, key)
-    result: R = _Dropout.apply(x, ids, p, key, first)
+    result: R = _Dropout.apply(x, ids, p, key)
     return result
 
 
@@ -126,24 +124,24 @@ class _ReluDropout(Function):
 
 class _Dropout(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int, first: int) -> Tensor:
-        ctx.ids, ctx.p, ctx.key, ctx.first = ids, p, key, first
-        return _drop(x.detach(), ids, p, key, first)
+    def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
+        ctx.ids, ctx.p, ctx.key = ids, p, key
+        return _drop(x.detach(), ids, p, key)
 
     @staticmethod
     @once_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        return _drop(grad, ctx.ids, ctx.p, ctx.key, ctx.first), None, None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _drop(grad, ctx.ids, ctx.p, ctx.key), None, None, None
 
 
-def _drop(x: Tensor, ids: Tensor, p: float, key: int, first: int) -> Tensor:
-    if x.device.type == "cpu" and first == 0:
+def _drop(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
+    if x.device.type == "cpu":
         x = x.contiguous()
         out = torch.empty_like(x)
         _core.dropout(as_array(x), ids.numpy(), p, key, as_array(out), threads=torch.get_num_threads())
         return out
     threshold = int(65536 * p + 0.5)
-    keep_mask = _lanes(ids, math.prod(x.shape[1:]), key, first).view_as(x) >= threshold
+    keep_mask = _lanes(ids, math.prod(x.shape[1:]), key).view_as(x) >= threshold
     return torch.where(keep_mask, x * (65536 / (65536 - threshold)), 0)
 
 
@@ -161,22 +159,21 @@ def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 
     return _drawn(ids, width, key).view(torch.int16)[:, :width].float() / 65536 + 0.5
 
 
-def _lanes(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, width] 0..65535
+def _lanes(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] 0..65535
     """Draws 16 bits per element: lane j % 4 of word j // 4 of the row's stream.
 
     Args:
         ids: [n] int64, one random stream each.
     """
-    skipped = first % 4
     shifts = torch.arange(0, 64, 16, device=ids.device)
-    words = _drawn(ids, skipped + width, key, first // 4)
-    return ((words[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, skipped : skipped + width]
+    words = _drawn(ids, width, key)
+    return ((words[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, :width]
 
 
-def _drawn(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, ceil(width / 4)] int64
-    """Draws 64 bits per four row elements, starting at word `first`."""
+def _drawn(ids: Tensor, width: int, key: int) -> Tensor:  # [n, ceil(width / 4)] int64
+    """Draws 64 bits per four row elements."""
     rows = _mix_tensor(_mix_tensor(ids + _signed(_GOLDEN)) ^ _signed(key))
-    counter = torch.arange(first + 1, first + (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
+    counter = torch.arange(1, (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
     return _mix_tensor(rows[:, None] + counter)
 
 

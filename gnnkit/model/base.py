@@ -31,7 +31,6 @@ class GraphModel(nn.Module):
     num_layers: int
     default_lr = 0.01  # learning rate with `trainer.lr=null`
     default_weight_decay = 0.0  # with `trainer.weight_decay=null`, if features far outnumber training nodes
-    reads_columns = False  # True: layer 0 uses `adjacency.columns`, so it supports input split by columns
     reads_sparse = False  # True: layer 0 multiplies its input by a weight first, so it supports `SparseRows`
     decays_rows = False  # True: `trainer.weight_decay` also applies to learned input rows
     adds_rows_itself = False  # True: layers aggregate with torch functions, in the rows' dtype

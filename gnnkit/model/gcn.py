@@ -27,11 +27,10 @@ class GCNConv(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        weight = self.weight[adjacency.columns]
-        if adjacency.projects(x, weight.shape[1]):
-            z = adjacency.add_columns(adjacency.aggregate_normalized(x @ weight))
+        if adjacency.projects(x, self.weight.shape[1]):
+            z = adjacency.aggregate_normalized(x @ self.weight)
             return z + self.bias.to(z.dtype)
-        return adjacency.product(adjacency.aggregate_normalized(x), weight, self.bias)
+        return torch.addmm(self.bias, adjacency.aggregate_normalized(x), self.weight)
 
 
 class GCN(ConvModel):
@@ -43,7 +42,6 @@ class GCN(ConvModel):
     """
 
     self_loops = True
-    reads_columns = True
     reads_sparse = True
     default_weight_decay = 5e-4
 

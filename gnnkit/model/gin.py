@@ -28,14 +28,10 @@ class GINConv(nn.Module):
         self.eps = Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        first = self.first.weight[:, adjacency.columns]
-        project_first = adjacency.projects(x, first.shape[0])
-        h = x @ first.t() if project_first else x
-        z = adjacency.aggregate_with_own(h, 1 + self.eps)
-        if project_first:
-            z = adjacency.add_columns(z) + self.bias.to(z.dtype)
-        else:
-            z = adjacency.product(z, first.t(), self.bias)
+        weight = self.first.weight.t()
+        project_first = adjacency.projects(x, weight.shape[1])
+        z = adjacency.aggregate_with_own(x @ weight if project_first else x, 1 + self.eps)
+        z = z + self.bias.to(z.dtype) if project_first else torch.addmm(self.bias, z, weight)
         out: Tensor = self.second(z.relu())
         return out
 
@@ -65,7 +61,6 @@ class GIN(ConvModel):
     layers, not within the MLPs as in the paper.
     """
 
-    reads_columns = True
     reads_sparse = True
 
     def __init__(
@@ -102,7 +97,7 @@ class GIN(ConvModel):
 class GINE(GIN):
     """GIN with edge features in its messages (Hu et al., ICLR 2020)."""
 
-    reads_columns = reads_sparse = False  # a ReLU precedes the sum
+    reads_sparse = False  # a ReLU precedes the sum
 
     def __init__(
         self,

@@ -40,11 +40,11 @@ class SAGEConv(nn.Module):
         self.neighbor = nn.Linear(in_features, out_features, bias=False)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        own_weight, neighbor = self.own.weight[:, adjacency.columns], self.neighbor.weight[:, adjacency.columns]
+        own_weight, neighbor = self.own.weight, self.neighbor.weight
         mean, p = self.aggregator == "mean", self.dropout if self.training else 0
         if mean and not adjacency.projects(x, neighbor.shape[0]):
             weight = torch.cat([neighbor, own_weight], 1).t()
-            return adjacency.product(adjacency.mean_beside(x, p), weight, self.own.bias)
+            return torch.addmm(self.own.bias, adjacency.mean_beside(x, p), weight)
         x = adjacency.dropout(x, p, training=True)
         if self.aggregator == "none":
             z = (x @ own_weight.t())[: adjacency.num_dst]
@@ -55,7 +55,7 @@ class SAGEConv(nn.Module):
             z = rows + adjacency.aggregate(sources, reduce="mean")
         else:
             z = x[: adjacency.num_dst] @ own_weight.t() + adjacency.aggregate(x @ neighbor.t(), reduce="mean")
-        return adjacency.add_columns(z) + self.own.bias.to(z.dtype)
+        return z + self.own.bias.to(z.dtype)
 
 
 class GraphSAGE(ConvModel):
@@ -95,7 +95,6 @@ class GraphSAGE(ConvModel):
         super().__init__(num_layers, dropout, norm, hidden)
         one_of("model.aggregator", aggregator, get_args(Aggregator))
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
-        self.reads_columns = aggregator != "max"
         self.reads_sparse = aggregator != "max" and widths[1] < in_features
         self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in pairwise(widths))
         self.convs[0].dropout = self.dropout  # type: ignore[assignment]

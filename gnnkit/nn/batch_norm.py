@@ -53,8 +53,7 @@ class BatchNorm(nn.BatchNorm1d):
         if x.shape[1:] != (self.num_features,):
             raise UserError(
                 f"gnnkit.nn.BatchNorm({self.num_features}) needs rows of {self.num_features} columns, got "
-                f"{list(x.shape[1:])}. With strategy.mode=push_pull, input rows have only some of their columns: "
-                "normalise after the first layer"
+                f"{list(x.shape[1:])}: create it with the width of its rows"
             )
         if not self.training:
             return super().forward(x)

@@ -154,17 +154,14 @@ class FetchedBatches(BackgroundBatches[RequestedBatch, FetchedBatch]):
         self._record(prepared.fetched, prepared.sent)
         self.fetched_rows += int(prepared.fetched.received.sum())
         self.hits += prepared.fetched.hits
-        return self._batch(prepared)
-
-    def _record(self, fetched: Fetched, sent: Sent) -> None:
-        self.rows.record(fetched, sent, self.tally, self.worker.comm.rank)
-
-    def _batch(self, prepared: FetchedBatch) -> Batch:
         step, rows = prepared.step, prepared.fetched.rows
         x = self.worker.fetched_rows(self.rows.features(rows), self.model)
         layers = self._layers(prepared)
         adjacencies = layers.layers(step.kept(prepared.batch.blocks, layers), step.key)
         return step.batch(x, adjacencies, rows["label"][: len(step.seeds)], nodes=prepared.batch.input_nodes)
+
+    def _record(self, fetched: Fetched, sent: Sent) -> None:
+        self.rows.record(fetched, sent, self.tally, self.worker.comm.rank)
 
     def _layers(self, prepared: FetchedBatch) -> LayerValues:
         worker = self.worker

@@ -8,11 +8,6 @@ from gnnkit.errors import UserError
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
 _PLACES = ("shared", "partitioned")
-_JOINT = {  # the only supported value per mode of `joint_sample`, with the reason
-    ("cooperative", "topology"): ("partitioned", "owners draw from the in-edges of their own nodes"),
-    ("cooperative", "features"): ("partitioned", "owners read the features of their own nodes"),
-    ("push_pull", "features"): ("partitioned", "a worker holds some columns of all nodes"),
-}
 
 
 def place(key: str, value: Any) -> str:
@@ -64,26 +59,3 @@ def check_cache(features: str, cache: str, cache_rows: int | None) -> None:
         whole("strategy.cache_rows", cache_rows, 1, MAX_COUNT)
         if cache == "none":
             raise UserError(f"strategy.cache_rows={cache_rows} must be null with strategy.cache=none")
-
-
-def check_joint(mode: str, places: dict[str, str | None], cache: str, cache_rows: int | None) -> None:
-    """Raises `UserError` for values that a mode of `joint_sample` does not support.
-
-    Args:
-        mode: "cooperative" or "push_pull".
-        places: The keys "topology" and "features". None: the mode's default.
-        cache: Name of the cache, or "none".
-        cache_rows: Number of cached rows, or None.
-    """
-    for key, value in places.items():
-        only, reason = _JOINT.get((mode, key), (value, ""))
-        if value is not None and place(key, value) != only:
-            raise UserError(
-                f"strategy.{key}={value} does not go with strategy.mode={mode}: {reason}, leave the key out"
-            )
-    if cache != "none":
-        raise UserError(
-            f"strategy.cache={cache} keeps features of other workers, and strategy=joint_sample moves no features: "
-            "leave the key out"
-        )
-    check_cache("partitioned", cache, cache_rows)

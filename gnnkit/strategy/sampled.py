@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -68,8 +68,6 @@ class SampledBatches:
         prefetch: Number of prefetched batches.
     """
 
-    gathers: ClassVar[bool] = True  # whether a batch includes its nodes' features
-
     def __init__(
         self,
         worker: Worker,
@@ -87,10 +85,10 @@ class SampledBatches:
         self.layers = worker.layers(model, Pool(worker.comm, tally))
         self._drawn = worker.drawn(model)
         self._source: _Nodes | _Links
-        self._tally, self._disk, self._prefetch = tally, worker.disk if self.gathers else None, prefetch
+        self._tally, self._disk, self._prefetch = tally, worker.disk, prefetch
         self.window: int | None = None  # number of batches sampled in advance, once known
         if worker.links is not None:
-            self._source = _Links(worker, self.layers, self._drawn, batch_size, prefetch, gathers=self.gathers)
+            self._source = _Links(worker, self.layers, self._drawn, batch_size, prefetch)
             return
         sampler = weighing_sums(worker.sampler)
         self._source = _Nodes(
@@ -99,7 +97,7 @@ class SampledBatches:
                 sampler.with_features(np.asarray(self.graph.features)) if sampler.reads_features else sampler,
                 np.flatnonzero(self.graph.split == Split.TRAIN),
                 batch_size,
-                features=_table(worker) if self.gathers else None,
+                features=_table(worker),
                 rank=worker.comm.rank,
                 world_size=worker.comm.world_size,
                 batching=batching,
@@ -125,8 +123,7 @@ class SampledBatches:
         with closing(self._epoch(epoch, first)) as drawn_batches:
             for drawn in drawn_batches:
                 x, adjacencies = self._inputs(drawn.blocks, drawn.x, drawn.step.key)
-                nodes = drawn.blocks[0].src_nodes if self.gathers else None
-                yield drawn.step.batch(x, adjacencies, self.graph.labels[drawn.step.seeds], nodes=nodes)
+                yield drawn.step.batch(x, adjacencies, self.graph.labels[drawn.step.seeds], nodes=_nodes_of(drawn))
 
     def _epoch(self, epoch: int, first: int) -> Generator[_Prefetched, None, None]:
         """Samples an epoch's batches, including their rows unless these are sparse."""
@@ -235,8 +232,6 @@ class _Links:
         drawn: CSC | RelationGroups,
         batch_size: int,
         prefetch: int,
-        *,
-        gathers: bool,
     ) -> None:
         """Stores the arguments.
 
@@ -246,10 +241,9 @@ class _Links:
             drawn: The in-edges that the sampler reads.
             batch_size: Number of edges per worker and step.
             prefetch: Number of prefetched batches.
-            gathers: Whether a batch includes its nodes' features.
         """
         self._worker, self._layers, self._drawn, self._prefetch = worker, layers, drawn, prefetch
-        self._table = _table(worker) if gathers else None
+        self._table = _table(worker)
         self._sampler, self._seeds = drawing(worker), LinkSeeds(worker, batch_size)
 
     def __len__(self) -> int:

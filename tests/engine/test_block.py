@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gnnkit.engine import BlockAdjacency, BlockLayers
-from gnnkit.engine.columns import ColumnAdjacency
 from gnnkit.graph import CSC, Block, Graph
 from gnnkit.partition import loops
 from gnnkit.partition.degrees import Degrees
@@ -154,15 +153,6 @@ def test_dropout_in_the_first_sum_has_the_bits_of_dropout_before(p: float, dtype
     assert at_once.dtype == dtype
     slopes = [torch.autograd.grad(z.sin().sum(), x)[0] for z in (at_once, in_turn)]
     assert torch.equal(*slopes)
-
-
-def test_columns_from_the_middle_drop_as_the_whole_rows_do() -> None:
-    """A rank with some columns counts these from the first column of all."""
-    adjacency, _ = of_block(make_graph(60), [5, 0, 11, 3], False)
-    x = torch.randn(len(adjacency.src_nodes), 40)
-    part = ColumnAdjacency(adjacency._layers, adjacency._block, None, slice(8, 40), adjacency.key)  # type: ignore[arg-type]
-    expected = adjacency.mean_beside(x, 0.5).view(-1, 2, 40)[:, :, 8:]
-    assert torch.equal(part.mean_beside(x[:, 8:].contiguous(), 0.5).view(-1, 2, 32), expected)
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat", "gin", "sage", "sage-max"])

@@ -22,7 +22,6 @@ KINDS = {"bf16": 2, "int8": 1}  # bytes of a number
 ALL_WAYS = {
     **WAYS,
     "full graph": {"strategy": "vertex_centric"},
-    "push pull": {"strategy": {"name": "joint_sample", "mode": "push_pull", "batch_size": 20}},
 }
 
 
@@ -37,7 +36,7 @@ def rounded(kind: str) -> Graph:
     "kind,way",
     [(kind, way) for kind in KINDS for way in ALL_WAYS],
     default=[
-        ("int8", "push pull"),
+        ("int8", "cooperative"),
     ],
 )
 def test_every_place_gives_the_bits_of_rounded_numbers_in_memory(kind: str, way: str, tmp_path: Path) -> None:

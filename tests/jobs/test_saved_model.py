@@ -44,10 +44,9 @@ STEPS: dict[str, Any] = {
     "sampled": {"name": "individual_sample", "batch_size": 4},
     "owners": {"name": "individual_sample", "batch_size": 4, "topology": "partitioned"},
     "cooperative": {"name": "joint_sample", "batch_size": 8},
-    "push_pull": {"name": "joint_sample", "batch_size": 4, "mode": "push_pull"},
 }
-SAMPLED = {"sampled", "owners", "cooperative", "push_pull", "llcg"}
-TOGETHER = {"cooperative", "push_pull"}  # ranks may have one row, too few for torch's BatchNorm
+SAMPLED = {"sampled", "owners", "cooperative", "llcg"}
+TOGETHER = {"cooperative"}  # ranks may have one row, too few for torch's BatchNorm
 SYNCS: dict[str, Any] = {
     "all_reduce": "all_reduce",
     "leader": "leader",

@@ -20,16 +20,14 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "individual_sample": {"name": "individual_sample", **DRAWN},
     "fetched": {"name": "individual_sample", "topology": "partitioned", "cache": "lru", "cache_rows": 20, **DRAWN},
     "cooperative": {"name": "joint_sample", **DRAWN},
-    "push_pull": {"name": "joint_sample", "mode": "push_pull", **DRAWN},
-    "push_pull of shards": {"name": "joint_sample", "mode": "push_pull", "topology": "partitioned", **DRAWN},
 }
-MODELS = ["gcn", "sage", "gat", "gin"]  # push_pull refuses gat, which has no product of columns
+MODELS = ["gcn", "sage", "gat", "gin"]
 
 
 @pytest.mark.slow
 @few(
     "name,model",
-    [(name, model) for name in STRATEGIES for model in MODELS if not name.startswith("push_pull") or model != "gat"],
+    [(name, model) for name in STRATEGIES for model in MODELS],
     default=[
         ("vertex_centric", "gat"),
     ],

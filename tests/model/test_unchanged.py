@@ -801,7 +801,7 @@ def test_other_layouts_are_refused_with_what_to_change(tmp_path: Path, partition
 
 @pytest.mark.slow
 @turns(
-    strategy=[{"name": "joint_sample", "mode": "push_pull"}, {"name": "preset_workload", "exchange_every": 1}],
+    strategy=[{"name": "preset_workload", "exchange_every": 1}],
     model=[TwoLayers, TwoLayers(WIDTH, CLASSES)],
 )
 def test_batches_that_workers_share_are_refused_by_name(tmp_path: Path, strategy: Any, model: Any) -> None:

@@ -42,11 +42,11 @@ class Deep(nn.Module):
 
     num_layers = 2
 
-    def __init__(self, mode: str = "lstm", *, inputs: bool = True) -> None:
+    def __init__(self, mode: str = "lstm") -> None:
         super().__init__()
         torch.manual_seed(1)
         widths = [WIDTH, HIDDEN]
-        self.first = BatchNorm(WIDTH) if inputs else None
+        self.first = BatchNorm(WIDTH)
         self.convs = nn.ModuleList(nn.Linear(width, HIDDEN) for width in widths)
         self.norms = nn.ModuleList([BatchNorm(HIDDEN), BatchNorm(HIDDEN, momentum=None, affine=False)])
         self.rows, self.drops = LayerNorm(HIDDEN), nn.ModuleList([Dropout(0.3), Dropout(0.4, draw=1)])
@@ -55,7 +55,7 @@ class Deep(nn.Module):
         self.double()
 
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
-        x, rows = x if self.first is None else self.first(x, adjacencies[0]), []
+        x, rows = self.first(x, adjacencies[0]), []
         for conv, norm, adjacency in zip(self.convs, self.norms, adjacencies, strict=True):
             x = self.drops[0](x, adjacency)
             x = conv(adjacency.aggregate(x, reduce="mean") + x[: adjacency.num_dst])
@@ -124,8 +124,7 @@ def test_models_with_a_norm_are_exact(make: Callable[..., nn.Module], norm: str)
     model = make(WIDTH, CLASSES, hidden=HIDDEN, norm=norm).double()
     assert sum("norms" in name for name, _ in model.named_parameters()) == 2
     check(Grid(2, 1, 2), VertexCentric, model)
-    for mode in ("cooperative", "push_pull"):
-        check(Grid(3, 1, 1), lambda mode=mode: JointSample(mode, batch_size=2), model, NeighborSampler([3, 3]))
+    check(Grid(3, 1, 1), lambda: JointSample(batch_size=2), model, NeighborSampler([3, 3]))
 
 
 SAMPLED: dict[str, Callable[[], ExecutionStrategy]] = {
@@ -159,30 +158,6 @@ def test_a_sampled_step_is_that_of_one_rank_with_all_seeds(name: str, sampler: s
 )
 def test_ranks_without_rows_take_part(name: str, graph: str) -> None:
     check(Grid(3, 1, 1), SAMPLED[name], Deep("lstm"), SAMPLERS["neighbor"](), GRAPHS[graph])
-
-
-@pytest.mark.slow
-@few("topology", ["shared", "partitioned"], ["partitioned"])
-def test_rows_after_the_first_layer_of_push_pull_are_normalised_and_dropped(topology: str) -> None:
-    class Linear(Deep):
-        """A first layer that holds some columns."""
-
-        reads_columns = True
-
-        def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
-            for conv, norm, a in zip(self.convs, self.norms, adjacencies, strict=True):
-                z = a.aggregate(self.drops[0](x, a), reduce="mean") + x[: a.num_dst]
-                x = self.drops[1](norm(a.product(z, conv.weight.t()[a.columns], conv.bias), a), a)
-            out: Tensor = self.out(x)
-            return out
-
-    model = Linear("max", inputs=False)
-    check(
-        Grid(3, 1, 1),
-        lambda: JointSample("push_pull", batch_size=2, topology=topology),
-        model,
-        NeighborSampler([3, 3], threads=1),
-    )
 
 
 @pytest.mark.slow
@@ -244,5 +219,5 @@ def test_dropouts_of_one_layer_differ_by_their_draw() -> None:
 def test_layers_tell_what_they_need() -> None:
     with pytest.raises(UserError, match="JumpingKnowledge: mode=lstm needs channels and num_layers"):
         JumpingKnowledge("lstm", channels=4)
-    with pytest.raises(UserError, match=r"BatchNorm\(4\) needs rows of 4 columns, got \[3\]. With strategy.mode=push"):
+    with pytest.raises(UserError, match=r"BatchNorm\(4\) needs rows of 4 columns, got \[3\]: create it with the width"):
         BatchNorm(4)(torch.zeros(2, 3), None)  # type: ignore[arg-type]

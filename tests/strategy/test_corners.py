@@ -88,7 +88,6 @@ STRATEGIES: dict[str, Callable[[int], ExecutionStrategy]] = {
     "features": lambda size: IndividualSample(batch_size=size, features="partitioned"),
     "partitioned": lambda size: IndividualSample(batch_size=size, topology="partitioned"),
     "cooperative": lambda size: JointSample(batch_size=size),
-    "push_pull": lambda size: JointSample("push_pull", batch_size=size),
 }
 MODELS = {name: make_model(name) for name in ("gcn", "sage", "gat", "gine")}
 
@@ -124,11 +123,6 @@ def check(graph: Graph, make: Callable[[int], ExecutionStrategy], sampler: Any, 
     assert_close(by_node([(nodes, logits) for _, nodes, logits in several]), one[2], "logits")
 
 
-def linear(strategy: str, model: str) -> bool:
-    """Whether the strategy serves the model."""
-    return strategy != "push_pull" or model in ("gcn", "sage")
-
-
 def in_turn(*names: Sequence[str]) -> list[Any]:
     """Returns all combinations of names, each with the next model in turn.
 
@@ -142,14 +136,12 @@ def in_turn(*names: Sequence[str]) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "graph", "model"), in_turn([*STRATEGIES], [*GRAPHS]))
 def test_batches_of_one_seed_on_three_ranks_are_those_of_one_rank(strategy: str, graph: str, model: str) -> None:
-    model = model if linear(strategy, model) else "sage"
     check(GRAPHS[graph], STRATEGIES[strategy], SAMPLERS["neighbor"], model)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "sampler", "model"), in_turn([*STRATEGIES], [*SAMPLERS]))
 def test_hops_without_neighbours_are_those_of_one_rank(strategy: str, sampler: str, model: str) -> None:
-    model = model if linear(strategy, model) else "gcn"
     check(GRAPH, STRATEGIES[strategy], SAMPLERS[sampler], model, size=2)
 
 
@@ -209,7 +201,7 @@ def test_shares_of_every_kind_give_finite_steps_on_every_graph(keys: str, graph:
 RUNS: list[Any] = [
     "vertex_centric",
     *({"name": "individual_sample", "batch_size": 1, **keys} for keys in ({}, {"topology": "partitioned"})),
-    *({"name": "joint_sample", "batch_size": 1, "mode": mode} for mode in ("cooperative", "push_pull")),
+    {"name": "joint_sample", "batch_size": 1},
     {"name": "preset_workload", "halo": "none"},
 ]
 

@@ -219,7 +219,6 @@ def test_a_model_of_node_types_expects_those_of_training(tmp_path: Path) -> None
             "a-x-b is not a relation",
         ),
         ({"model": "gcn", "types": "ignore", "sampler": SOME}, "reads no relations"),
-        ({"strategy": {"name": "joint_sample", "mode": "push_pull"}}, "use strategy.mode=cooperative"),
         ({"strategy": {"name": "preset_workload", "degrees": "local"}}, "does not weigh edges by relation"),
     ],
 )

@@ -180,10 +180,7 @@ def test_a_run_never_goes_on_without_a_server(tmp_path: Path, strike: Callable[[
     ("keys", "told"),
     [
         ({"strategy": "vertex_centric"}, "strategy=vertex_centric exchanges rows between workers"),
-        (
-            {"strategy": {"name": "joint_sample", "mode": "push_pull"}},
-            "strategy=joint_sample exchanges rows between workers",
-        ),
+        ({"strategy": "joint_sample"}, "strategy=joint_sample exchanges rows between workers"),
         (
             {"strategy": {"name": "individual_sample", "features": "partitioned"}},
             "workers fetch rows from each other, so each step needs every worker",

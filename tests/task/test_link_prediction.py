@@ -256,8 +256,6 @@ SERVING: dict[str, ExecutionStrategy] = {
     "features apart": IndividualSample(batch_size=400, features="partitioned"),
     "topology apart": IndividualSample(batch_size=400, topology="partitioned"),
     "cooperative": JointSample(batch_size=400),
-    "push_pull": JointSample("push_pull", batch_size=400),
-    "push_pull apart": JointSample("push_pull", batch_size=400, topology="partitioned"),
 }
 
 

@@ -38,8 +38,6 @@ STRATEGIES: dict[str, Callable[[int], ExecutionStrategy]] = {
     "features apart": lambda size: IndividualSample(batch_size=size, features="partitioned"),
     "topology apart": lambda size: IndividualSample(batch_size=size, topology="partitioned"),
     "cooperative": lambda size: JointSample(batch_size=size),
-    "push_pull": lambda size: JointSample("push_pull", batch_size=size),
-    "push_pull apart": lambda size: JointSample("push_pull", batch_size=size, topology="partitioned"),
 }
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "neighbor": lambda: NeighborSampler([3, 3], threads=1),
@@ -101,18 +99,6 @@ def test_edges_predicted_together_have_the_loss_and_gradient_of_one_rank(name: s
         torch.testing.assert_close(found, of_a_shared_graph(24 * ranks, 1, name, model), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.slow
-@few(
-    "name,kind",
-    itertools.product(["uneven", "labor", "neighbor"], ["push_pull", "push_pull apart"]),
-    default=[("uneven", "push_pull"), ("labor", "push_pull apart")],
-)
-def test_columns_of_the_first_layer_add_up_to_individual_batches_of_edges(name: str, kind: str) -> None:
-    for ranks in (1, 4) if name == "neighbor" else (3,):
-        found = total(STRATEGIES[kind](36), ranks, SAMPLERS[name](), make_model("gcn"))
-        torch.testing.assert_close(found, of_a_shared_graph(36, ranks, name, "gcn"), rtol=1e-10, atol=1e-10)
-
-
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
@@ -133,8 +119,6 @@ def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
 @turns(kind=list(STRATEGIES), name=["gcn", "gat"])
 def test_no_rank_reads_an_edge_that_any_rank_predicts_in_the_step(kind: str, name: str) -> None:
     assert LINKS is not None
-    if kind.startswith("push_pull") and name == "gat":
-        name = "sage"
     held = unordered(np.concatenate([LINKS.val, LINKS.test]), NUM_NODES)
     every, strategy = pairs_of(GRAPH.csc), STRATEGIES[kind](10)
 
@@ -251,9 +235,8 @@ def test_epochs_go_on_from_any_step() -> None:
     [
         ("threads", {"name": "joint_sample"}),
         ("gloo", {"name": "individual_sample", "topology": "partitioned", "cache": "vip"}),
-        ("threads", {"name": "joint_sample", "mode": "push_pull", "topology": "partitioned"}),
     ],
-    ids=["cooperative", "individual", "push_pull"],
+    ids=["cooperative", "individual"],
 )
 def test_whole_runs_over_edges_that_no_rank_holds_are_verified(comm: str, keys: dict[str, Any], tmp_path: Path) -> None:
     result = gnnkit.train(

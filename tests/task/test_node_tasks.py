@@ -69,8 +69,6 @@ STRATEGIES: dict[str, tuple[Callable[[], ExecutionStrategy], Sampler | None]] = 
     "features apart": (lambda: IndividualSample(batch_size=4, features="partitioned", cache="lru"), DRAWS),
     "topology apart": (lambda: IndividualSample(batch_size=4, topology="partitioned"), DRAWS),
     "cooperative": (lambda: JointSample(batch_size=4), DRAWS),
-    "push_pull": (lambda: JointSample("push_pull", batch_size=4), DRAWS),
-    "push_pull apart": (lambda: JointSample("push_pull", batch_size=4, topology="partitioned"), DRAWS),
     "preset_workload": (lambda: PresetWorkload(exchange_every=1), None),
 }
 

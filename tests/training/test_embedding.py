@@ -358,10 +358,6 @@ SAMPLED = "strategy=individual_sample"
             ["strategy=preset_workload"],
             "inputs=learned: strategy=preset_workload builds the input rows of a share once",
         ),
-        (
-            ["strategy=joint_sample", "strategy.mode=push_pull"],
-            "inputs=learned: strategy=joint_sample with strategy.mode",
-        ),
         (["strategy=vertex_centric", "strategy.local_iterations=2"], "inputs=learned: strategy=vertex_centric with"),
         (
             [SAMPLED, "strategy.features=partitioned", "strategy.cache=lru"],

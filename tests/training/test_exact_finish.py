@@ -49,7 +49,6 @@ SAMPLED: dict[str, dict[str, Any]] = {
     "individual": {"strategy": {"name": "individual_sample", "batch_size": 4}},
     "partitioned": {"strategy": {"name": "individual_sample", "batch_size": 4, "topology": "partitioned"}},
     "joint": {"strategy": {"name": "joint_sample", "batch_size": 4}},
-    "push_pull": {"strategy": {"name": "joint_sample", "mode": "push_pull", "batch_size": 4}},
 }
 
 
@@ -88,9 +87,7 @@ def test_steps_that_are_taken_back_leave_the_exact_run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["individual", exhaustive("partitioned"), exhaustive("joint"), exhaustive("push_pull")]
-)
+@pytest.mark.parametrize("name", ["individual", exhaustive("partitioned"), exhaustive("joint")])
 def test_mini_batches_end_with_full_graph_steps_on_request(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

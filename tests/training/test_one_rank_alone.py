@@ -49,7 +49,6 @@ MORE = int(os.environ.get("GNNKIT_FAULTS", "0"))
 STRATEGIES: dict[str, dict[str, Any]] = {
     "vertex_centric": {},
     "local": {"strategy": {"name": "vertex_centric", "local_iterations": 2}},
-    "push_pull": {"strategy": {"name": "joint_sample", "batch_size": 3, "mode": "push_pull"}},
     "2d": {"partition": {"name": "2d", "grid": [2, 2, 1]}, "workers": 4},
     "pipelined": {"exchange": "pipelined"},
     "adaptive": {"exchange": "adaptive"},
@@ -58,7 +57,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fetched": {"strategy": {"name": "individual_sample", "batch_size": 3, "topology": "partitioned"}},
     "preset": {"strategy": "preset_workload"},
 }
-DRAWN = ("joint", "push_pull", "individual", "fetched")
+DRAWN = ("joint", "individual", "fetched")
 SYNCS: dict[str, Any] = {
     "all_reduce": "all_reduce",
     "leader": "leader",

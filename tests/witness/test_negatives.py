@@ -40,9 +40,7 @@ STRATEGIES: dict[str, Callable[[], ExecutionStrategy]] = {
     "individual": functools.partial(IndividualSample, batch_size=50),
     "individual, features apart": functools.partial(IndividualSample, batch_size=50, features="partitioned"),
     "individual, topology apart": functools.partial(IndividualSample, batch_size=50, topology="partitioned"),
-    "joint, cooperative": functools.partial(JointSample, batch_size=50),
-    "joint, push_pull": functools.partial(JointSample, "push_pull", batch_size=50),
-    "joint, push_pull apart": functools.partial(JointSample, "push_pull", batch_size=50, topology="partitioned"),
+    "joint": functools.partial(JointSample, batch_size=50),
 }
 
 

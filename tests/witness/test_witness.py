@@ -151,11 +151,6 @@ WAYS: dict[str, dict[str, Any]] = {
         "sampler": FULL,
     },
     "cooperative": {"strategy": PARTIAL(JointSample, batch_size=2), "sampler": FULL},
-    "push_pull": {"strategy": PARTIAL(JointSample, "push_pull", batch_size=2), "sampler": FULL},
-    "push_pull at owners": {
-        "strategy": PARTIAL(JointSample, "push_pull", batch_size=2, topology="partitioned"),
-        "sampler": FULL,
-    },
     "accumulated": {"strategy": PARTIAL(IndividualSample, batch_size=1), "sampler": FULL, "accumulate": 2},
     "accumulated together": {"strategy": PARTIAL(JointSample, batch_size=1), "sampler": FULL, "accumulate": 3},
     "exchanging shares": {"strategy": PARTIAL(PresetWorkload, exchange_every=1)},

@@ -23,7 +23,7 @@ from gnnkit.sampler.base import Reading, ReadRelations, grow
 
 PARTITIONED, COOPERATIVE = "strategy.topology=partitioned", "strategy.mode=cooperative"
 # Alternatives that read the complete graph.
-_ALTERNATIVES = {PARTITIONED: "strategy.topology=shared", COOPERATIVE: "strategy.mode=push_pull"}
+_ALTERNATIVES = {PARTITIONED: "strategy.topology=shared", COOPERATIVE: "strategy=individual_sample"}
 _COUNT = np.dtype(np.int64)  # number of draws per node
 
 

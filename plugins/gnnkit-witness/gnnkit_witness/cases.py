@@ -88,7 +88,6 @@ class _ExactStrategy:
     along_nodes: bool = True  # whether a node's in-edges must be on its owner
     samples: bool = False
     learns: bool = True  # whether input rows may be learned
-    columns: bool = False  # whether layer 0 receives only some input columns, and must not be the last layer
     averages: bool = False  # whether to average parameters instead of gradients
     linear: bool = False  # whether other workers' rows may only be read in sums and means
     relations: bool = False  # whether edges have types
@@ -113,15 +112,6 @@ def _way(rng: Random) -> tuple[str, _ExactStrategy]:
             functools.partial(IndividualSample, batch_size=size, topology="partitioned"), samples=True
         ),
         "cooperative": _ExactStrategy(functools.partial(JointSample, batch_size=size), samples=True),
-        "push_pull": _ExactStrategy(
-            functools.partial(JointSample, "push_pull", batch_size=size), samples=True, learns=False, columns=True
-        ),
-        "push_pull of shards": _ExactStrategy(
-            functools.partial(JointSample, "push_pull", batch_size=size, topology="partitioned"),
-            samples=True,
-            learns=False,
-            columns=True,
-        ),
         "exchanged": _ExactStrategy(functools.partial(PresetWorkload, exchange_every=1), learns=False),
         "one hop": _ExactStrategy(PresetWorkload, learns=False, most_layers=1),
         "averages": _ExactStrategy(
@@ -173,8 +163,6 @@ def draw_negatives(rng: Random) -> Callable[[], NegativeCounts]:
         (functools.partial(IndividualSample, batch_size=size, features="partitioned"), True),
         (functools.partial(IndividualSample, batch_size=size, topology="partitioned"), True),
         (functools.partial(JointSample, batch_size=size), True),
-        (functools.partial(JointSample, "push_pull", batch_size=size), True),
-        (functools.partial(JointSample, "push_pull", batch_size=size, topology="partitioned"), True),
     ]
     make, along_nodes = rng.choice(ways)
     share, loops, both = rng.choice([0.2, 0.5, 0.8]), rng.random() < 0.5, rng.random() < 0.5
@@ -222,12 +210,12 @@ def _partition(rng: Random, graph: Graph, grid: Grid, *, cut: bool) -> Partition
 
 
 def _model(rng: Random, way: _ExactStrategy) -> tuple[str, nn.Module]:
-    layers = rng.randint(2 if way.columns else 1, way.most_layers)
-    if not way.columns and rng.random() < 0.6:
+    layers = rng.randint(1, way.most_layers)
+    if rng.random() < 0.6:
         recipe = _recipe(rng, layers, [read for read in READS if not way.linear or read not in _NOT_LINEAR])
         return str(recipe), _draw_parameters(rng, RecipeModel(recipe, HIDDEN, CLASSES))
     models = _MODELS | _RELATIONAL if way.relations else _MODELS
-    few = ("gcn", "sage", "gin") if way.columns or way.linear else tuple(models)
+    few = ("gcn", "sage", "gin") if way.linear else tuple(models)
     name = rng.choice(few)
     options = {"hidden": rng.choice([3, 4, 5]), "num_layers": layers, "norm": rng.choice(["none", "batch", "layer"])}
     options["dropout"] = rng.choice([0.0, 0.4])

@@ -301,12 +301,6 @@ class DenseAdjacency:
     def row_types(self, num_rows: int, num_types: int) -> DenseRowTypes:
         return DenseRowTypes(self._edges.node_types[self.src_nodes[:num_rows]])
 
-    def add_columns(self, z: Tensor) -> Tensor:
-        return z
-
-    def product(self, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return z @ weight + bias
-
     def project_first(self, in_features: int, out_features: int) -> bool:
         return False  # the engine decides by widths, with the same result
 
