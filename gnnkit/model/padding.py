@@ -33,12 +33,11 @@ def shared_padding(module: nn.Module, adjacency: Adjacency) -> Iterator[None]:
         module: This rank's module.
         adjacency: The pass's edges.
     """
-    comm = adjacency.pool(0).comm
+    comm = None if adjacency.alone else adjacency.pool(0).comm
     with ExitStack() as hooks:
-        if comm is not None and not adjacency.alone:
-            for part in module.modules():
-                if _pads(part):
-                    hooks.callback(part.register_forward_pre_hook(_Length(comm), with_kwargs=True).remove)
+        for part in module.modules() if comm is not None else ():
+            if _pads(part):
+                hooks.callback(part.register_forward_pre_hook(_Length(comm), with_kwargs=True).remove)
         yield
 
 

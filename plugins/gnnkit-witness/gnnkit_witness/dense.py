@@ -176,7 +176,7 @@ class RowPool:
 class DenseAdjacency:
     """All in-edges of some nodes, as one layer reads them."""
 
-    columns = slice(None)
+    alone = True
 
     def __init__(self, edges: DenseEdges, dst: Tensor, key: int) -> None:
         """Selects the in-edges of some nodes.
