@@ -767,7 +767,7 @@ def test_an_annotation_holds_rule_type_and_condition() -> None:
     assert [condition.condition for condition in rules["patience"].conditions] == ["trainer.monitor=NAME"]
     assert rules["lr"].read("trainer.lr", 1) == 1
     assert rules["clip_norm"].read("trainer.clip_norm", None) is None
-    with pytest.raises(UserError, match=r"^trainer.clip_norm=0 must be a number above 0 and at most 1e\+06$"):
+    with pytest.raises(UserError, match=r"^trainer.clip_norm=0 must be a number above 0$"):
         rules["clip_norm"].read("trainer.clip_norm", 0)
 
 

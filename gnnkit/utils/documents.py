@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import stat
 from collections import Counter
 from collections.abc import Iterator
@@ -53,7 +52,7 @@ def read_bytes(path: Path, limit: int = MAX_JSON, name: str = "") -> bytes:
     check_regular(path, name)
     try:
         with path.open("rb") as file:
-            content = file.read(min(limit, max(os.fstat(file.fileno()).st_size, 2**16)) + 1)  # allocated at once
+            content = file.read(min(limit, max(path.stat().st_size, 2**16)) + 1)  # allocated at once
     except OSError as error:
         raise UserError(f"{name or path}: {_why(error)}") from error
     if len(content) > limit:

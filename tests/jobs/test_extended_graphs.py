@@ -222,7 +222,7 @@ def test_types_and_relations_that_do_not_fit_are_refused(tmp_path: Path) -> None
         (changed(case, edge={"source": 57}), "edges: 57 -> p leads from subject to paper, but edges of author-"),
         (changed(case, edge={"weight": None}), "has no weight"),
         (changed(case, edge={"weight": True}), "edges.0.weight: Input should be a valid number"),
-        (changed(case, edge={"more": 1}), "edges.0.more: Extra inputs are not permitted"),
+        (changed(case, edge={"more": 1}), "edges.0: Extra inputs are not permitted: more"),
         (changed(case, node={"features": [1.0]}), "nodes: s has features, and nodes of type subject have none"),
         (changed(case, node={"type": "book"}), "nodes: s: type 'book' is unknown: expected paper, author, subject"),
         ({"nodes": [{"id": "x", "type": "author"}]}, "nodes: x has 0 features, expected 2"),

@@ -67,12 +67,12 @@ def test_a_pruned_trial_is_never_best() -> None:
 @pytest.mark.usefixtures("one_core")
 def test_curves_of_complete_trials_prune_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
-    planned: tuple[trials.Keys, ...] = ({"model": "gcn"}, {"model": "sage"}, {"model": "gat", "trainer.lr": 1e-9})
+    planned: tuple[trials.Keys, ...] = ({"model": "sage"}, {"model": "sage"}, {"model": "gat", "trainer.lr": 1e-9})
     monkeypatch.setattr(trials, "_TABLE", planned)
     monkeypatch.setattr(trials, "MAX_EPOCHS", 12)
     monkeypatch.setattr(pruning, "WARMUP_EPOCHS", 3)
     monkeypatch.setattr(boosting, "is_installed", lambda: False)
     found = init._try(asked("cache=false"), random_graph(), [init.KeyChoice("task", "node_classification")])
-    assert [len(trial.curve) for trial in found.tried[:3]] == [12, 0, 12]  # the second has no edges
-    assert found.tried[3].remark.startswith("pruned after epoch")
-    assert found.best in (found.tried[0], found.tried[2])
+    assert [len(trial.curve) for trial in found.tried[:4]] == [12, 0, 12, 12]  # the second has no edges
+    assert found.tried[4].remark.startswith("pruned after epoch")
+    assert found.best in found.tried[:4]

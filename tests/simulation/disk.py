@@ -249,7 +249,8 @@ class Place:
         return self.name_ in self.disk.folders
 
     def stat(self) -> Any:
-        return SimpleNamespace(st_ino=self._file().number, st_mtime=self._file().written, st_mode=S_IFREG)
+        file = self._file()
+        return SimpleNamespace(st_ino=file.number, st_mtime=file.written, st_mode=S_IFREG, st_size=len(file.data))
 
     def iterdir(self) -> Iterator[Place]:
         self.disk.call()

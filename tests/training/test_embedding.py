@@ -386,7 +386,7 @@ def test_runs_that_cannot_learn_rows_are_refused_with_the_reason(overrides: list
     ("override", "message"),
     [
         ("learned.scale=0", r"learned\.scale=0 must be a number above 0"),
-        ("learned.weight_decay=-1", r"learned\.weight_decay=-1 must be a number of at least 0"),
+        ("learned.weight_decay=-1", r"learned\.weight_decay=-1 must be a number from 0 to 1e\+06"),
         ("learned.decay=1", r"learned\.decay is not known: did you mean learned\.weight_decay"),
         ("learned=0.1", r"learned=0\.1 is a section: set learned\.scale"),
         ("inputs=degree", r"learned\.scale=0\.5 is read by inputs=learned only: leave the key out"),

@@ -59,6 +59,7 @@ def run(folder: Path, kind: str, **keys: Any) -> Any:
         "comm": "threads",
         "threads": 1,
         "partition": "1d",
+        "inexact": "allow",  # for its BatchNorm1d
         **BARE,
         **keys,
     }
