@@ -145,8 +145,8 @@ def read_negatives(value: Any, num_pairs: int, num_nodes: tuple[int, int]) -> Ne
     check_memory(f"neg_sampling: amount={amount:g} for {num_pairs} edges", amount * num_pairs * _PAIR_BYTES)
     for end, count in zip(("src", "dst"), num_nodes, strict=True):
         key, weight = f"neg_sampling: {end}_weight", getattr(rule, f"{end}_weight")
-        if weight is not None:
-            check_tensor(key, weight)
+        if weight is not None and not (isinstance(weight, Tensor) and weight.is_floating_point()):
+            raise UserError(f"{key}={shown(weight)} must be a tensor of a floating-point type")
         weights = torch.ones(min(count, 1)) if weight is None else read_weights(key, weight, count)
         if not weights.any() and (end == "dst" or rule.is_binary()):
             raise UserError(f"{key} is 0 for all nodes: expected one node to draw")

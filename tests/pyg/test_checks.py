@@ -165,6 +165,7 @@ def test_arguments_are_refused_at_construction(options: dict[str, Any], message:
             r"src_weight\[0\] = -1.0 must be at least 0",
         ),
         ({"neg_sampling": NegativeSampling("binary", 1, torch.zeros(60))}, "src_weight is 0 for all nodes"),
+        ({"neg_sampling": NegativeSampling("binary", 1, torch.arange(60))}, "src_weight=.* of a floating-point type"),
     ],
     ids=lambda value: str(value)[:30],
 )
