@@ -195,7 +195,7 @@ def _stores_with(name: str, data: Any, stores: Mapping[EdgeType, Any]) -> tuple[
     return nodes, edges
 
 
-def _times(name: str, values: Any, length: int | None = None) -> Tensor:  # [length] int64
+def _times(name: str, values: Any, length: int | None) -> Tensor:  # [length] int64
     return torch.from_numpy(read_times(name, values, length)).to(getattr(values, "device", "cpu"))
 
 
@@ -222,8 +222,9 @@ def _of_stores(features: FeatureStore, graph: GraphStore, options: SampleOptions
         num_nodes = {ONE_NODE_TYPE: _check_count("num_nodes", max(edge_attrs[0].size or (None,)))}
         edge_types = [ONE_EDGE_TYPE]
         colptr, row, permutation = ({ONE_EDGE_TYPE: value} for value in (colptr, row, permutation))
-    node_time, edge_time = _stored_times(features, options.time_attr, typed)
     edges = {name: (colptr[name], row[name], (permutation or {}).get(name)) for name in edge_types}
+    sizes = {**num_nodes, **{name: len(sources) for name, (_, sources, _) in edges.items()}}
+    node_time, edge_time = _stored_times(features, options.time_attr, typed, sizes)
     return _Arrays(num_nodes, edges, {}, node_time, edge_time).graph(typed, options.backward)
 
 
@@ -258,7 +259,7 @@ def _check_stored(graph: GraphStore, attr: Any) -> None:
 
 
 def _stored_times(
-    features: FeatureStore, name: str | None, typed: bool
+    features: FeatureStore, name: str | None, typed: bool, sizes: Mapping[Any, int]
 ) -> tuple[dict[str, Tensor], dict[EdgeType, Tensor]]:
     """Reads complete time columns from a feature store."""
     if name is None:
@@ -267,14 +268,12 @@ def _stored_times(
     for attr in features.get_all_tensor_attrs():
         if attr.attr_name == name:
             attr.index = None  # reads all rows
-            columns[attr.group_name] = _times(
-                f"{name} of {attr.group_name!r}" if typed else name, features.get_tensor(attr)
-            )
-    if not columns or (not typed and len(columns) != 1):
+            # without types, PyG distinguishes nodes and edges by the attribute's name
+            group = attr.group_name if typed else ONE_NODE_TYPE if name == "time" else ONE_EDGE_TYPE
+            key = f"{name} of {group!r}" if typed else name
+            columns[group] = _times(key, features.get_tensor(attr), sizes.get(group))
+    if not columns:
         raise ValueError(f"Temporal sampling by '{name}' specified but did not find any temporal data")
-    if not typed:  # PyG distinguishes nodes and edges apart by the attribute's name
-        time = next(iter(columns.values()))
-        return ({ONE_NODE_TYPE: time}, {}) if name == "time" else ({}, {ONE_EDGE_TYPE: time})
     of_nodes = {isinstance(group, str) for group in columns}
     if len(of_nodes) > 1:
         raise ValueError(f"Found time attribute '{name}' for both node-level and edge-level types")

@@ -63,6 +63,18 @@ def test_edges_of_a_store_are_checked_in_their_layout(layout: str, spoiled: int)
         SubgraphSampler((features, graph), [2])
 
 
+@pytest.mark.parametrize("count", [3, 5])
+@pytest.mark.parametrize("group", ["a", ("a", "to", "a")])
+def test_times_of_a_store_are_one_per_node_or_edge(group: Any, count: int) -> None:
+    features, graph = MyFeatureStore(), MyGraphStore()
+    features.put_tensor(torch.zeros(4, 1), group_name="a", attr_name="x", index=None)
+    features.put_tensor(torch.arange(count), group_name=group, attr_name="time", index=None)
+    ids = torch.tensor([0, 1, 2, 3])
+    graph.put_edge_index((ids, ids), edge_type=("a", "to", "a"), layout="coo", size=(4, 4), is_sorted=True)
+    with pytest.raises(UserError, match=f"time of .* has {count} entries, expected 4"):
+        SubgraphSampler((features, graph), [2], time_attr="time")
+
+
 @pytest.mark.parametrize("backward", [False, True])
 def test_edges_that_are_said_to_be_sorted_are(backward: bool) -> None:
     data = Data(num_nodes=4, edge_index=torch.tensor([[0, 1, 2, 0], [0, 2, 1, 3]]))
