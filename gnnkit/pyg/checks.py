@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.sampler import NegativeSampling, NumNeighbors
+from torch_geometric.sampler import NegativeSampling
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
@@ -34,10 +34,14 @@ def check_ids(place: str, ids: object, num_nodes: int, of_type: str = "") -> Ids
         of_type: End of the message, such as " of type 'paper'".
     """
     row = checks.integers(place.partition("[")[0], ids)
-    if row.size and not 0 <= row.min() <= row.max() < num_nodes:
-        at = np.flatnonzero((row < 0) | (row >= num_nodes))[0]
-        raise UserError(f"{place}{at}] = {row[at]} is out of range for {num_nodes} nodes{of_type}")
+    _refuse_first((row < 0) | (row >= num_nodes), place, row, f"is out of range for {num_nodes} nodes{of_type}")
     return row
+
+
+def _refuse_first(wrong: Any, place: str, values: Any, rule: str) -> None:
+    """Raises `UserError` for the first of some values [k] that is wrong [k]."""
+    for at in np.flatnonzero(wrong)[:1]:
+        raise UserError(f"{place}{at}] = {values.flat[at]} {rule}")
 
 
 def check_tensor(name: str, value: object, *, num_dims: int = 1) -> None:
@@ -71,11 +75,9 @@ def check_edges(name: str, edges: Any, counts: tuple[int, int], types: tuple[str
 
 def check_sorted(name: str, destinations: Tensor) -> None:
     """Raises `UserError` for the first edge that is out of order."""
-    descends = torch.nonzero(destinations.diff() < 0)[:1].flatten().tolist()
-    for at in descends:
-        raise UserError(
-            f"is_sorted=True: {name}{at + 1}] = {destinations[at + 1]} follows {destinations[at]}: use is_sorted=False"
-        )
+    row = checks.array(name, destinations)
+    descends = np.diff(row, prepend=row[:1]) < 0
+    _refuse_first(descends, f"is_sorted=True: {name}", row, "follows a larger number: use is_sorted=False")
 
 
 def read_times(name: str, values: object, length: int | None = None) -> Ids:  # [length] int64
@@ -83,55 +85,38 @@ def read_times(name: str, values: object, length: int | None = None) -> Ids:  # 
 
     Raises `UserError` with the position of the first other number, such as NaN.
     """
+    row = checks.array(name, values)
     if isinstance(values, Tensor) and values.is_floating_point():
-        check_tensor(name, values, num_dims=0)
         limit = 2 / torch.finfo(values.dtype).eps  # beyond it, not every integer has a number of its own
-        wrong = ~((values.abs() < limit) & (values == values.round())).flatten()
-        for at in torch.nonzero(wrong)[:1].flatten().tolist():
-            value = values.flatten()[at].item()
-            raise UserError(
-                f"{name}[{at}] = {value:.17g} is not a whole number below {limit:.0f}, "
-                f"the limit of {values.dtype}: use int64 times"
-            )
-        values = values.to(torch.int64)
-    times = checks.int64s(name, values, length)
-    for at in np.flatnonzero(times == np.iinfo(np.int64).min)[:1]:
-        raise UserError(f"{name}[{at}] is NaT, the smallest int64: expected a time")
+        rule = f"is not a whole number below {limit:.0f}, the limit of {values.dtype}: use int64 times"
+        _refuse_first(~((np.abs(row) < limit) & (row == np.round(row))), f"{name}[", row.astype(np.float64), rule)
+        row = row.astype(np.int64)
+    times = checks.int64s(name, row, length)
+    _refuse_first(times == np.iinfo(np.int64).min, f"{name}[", times, "is NaT: expected a time")
     return times
+
+
+def check_times(name: str, times: object, count: int) -> None:
+    """Raises `UserError` unless optional times are a tensor of one per input."""
+    if times is not None:
+        check_tensor(name, times)
+        read_times(name, times, count)
 
 
 def read_weights(name: str, values: object, num_edges: int) -> Tensor:  # [num_edges] float32
     """Reads edge weights, which must be finite and at least 0."""
-    if isinstance(values, Tensor) and values.dim() == 1 and len(values) != num_edges:
-        raise UserError(f"{name} has {len(values)} entries, expected {num_edges}, one per edge")
     weights = checks.floats(name, values, (num_edges,), bound=checks.FLOAT32_MAX)
-    for at in np.flatnonzero(weights < 0)[:1]:
-        raise UserError(f"{name}[{at}] = {weights[at]} must be at least 0")
+    _refuse_first(weights < 0, f"{name}[", weights, "must be at least 0")
     return torch.from_numpy(weights.astype(np.float32, copy=False))
 
 
 def check_fanouts(key: str, values: object, *, replace: bool) -> list[int]:  # [num_hops]
     """Returns fanouts for the core, with -1 for any negative number."""
-    if not isinstance(values, list | tuple):
-        raise UserError(f"{key}={shown(values)} must be a list of whole numbers, one per hop")
-    if len(values) > MAX_HOPS:
-        raise UserError(f"{key} has {len(values)} hops, expected at most {MAX_HOPS}")
-    fanouts = [whole(f"{key}[{hop}]", value) for hop, value in enumerate(values)]
+    if not isinstance(values, list | tuple) or len(values) > MAX_HOPS:
+        raise UserError(f"{key}={shown(values)} must be a list of whole numbers, for at most {MAX_HOPS} hops")
     most, rule = (MAX_REPLACED, " with replacement") if replace else (MAX_FANOUT, "")
-    for hop, fanout in enumerate(fanouts):
-        if fanout > most:
-            raise UserError(f"{key}[{hop}]={fanout} exceeds {most}{rule}: use -1 for all neighbors")
-    return [max(fanout, -1) for fanout in fanouts]
-
-
-def read_num_neighbors(value: Any, *, replace: bool) -> NumNeighbors:
-    """Reads the argument `num_neighbors`, whose edge types are checked by PyG."""
-    neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
-    lists = neighbors.values if isinstance(neighbors.values, dict) else {"": neighbors.values}
-    lists = lists if neighbors.default is None else {**lists, "default": neighbors.default}
-    for name, fanouts in lists.items():
-        check_fanouts(f"num_neighbors[{name!r}]" if name else "num_neighbors", fanouts, replace=replace)
-    return neighbors
+    what = f"a whole number up to {most}{rule}: use -1 for all neighbors"
+    return [max(whole(f"{key}[{hop}]", value, high=most, what=what), -1) for hop, value in enumerate(values)]
 
 
 def parse(name: str, read: Callable[[], Any], value: object = "") -> Any:
@@ -142,28 +127,27 @@ def parse(name: str, read: Callable[[], Any], value: object = "") -> Any:
         raise UserError(f"{name}={shown(value)} has none of PyG's formats: {one_line(error)}") from error
 
 
-def read_negatives(value: Any, num_pairs: int) -> NegativeSampling | None:
+def read_negatives(value: Any, num_pairs: int, num_nodes: tuple[int, int]) -> NegativeSampling | None:
     """Reads the argument `neg_sampling`.
 
-    Raises `UserError` if the negatives of so many positives need too much memory.
+    Raises `UserError` if the negatives of so many positives need too much memory, or if
+    an end has no node that can be drawn.
+
+    Args:
+        value: The argument.
+        num_pairs: Number of positives.
+        num_nodes: Numbers of nodes at both ends.
     """
     rule = parse("neg_sampling", lambda: NegativeSampling.cast(value), value)
     if rule is None:
         return None
-    if not isinstance(rule, NegativeSampling):
-        raise UserError(f"neg_sampling={shown(value)} must be binary, triplet or a NegativeSampling")
-    for weights in (rule.src_weight, rule.dst_weight):
-        if weights is not None:
-            check_tensor("neg_sampling: weights", weights)
     amount = real("neg_sampling: amount", rule.amount, above=0)
     check_memory(f"neg_sampling: amount={amount:g} for {num_pairs} edges", amount * num_pairs * _PAIR_BYTES)
+    for end, count in zip(("src", "dst"), num_nodes, strict=True):
+        key, weight = f"neg_sampling: {end}_weight", getattr(rule, f"{end}_weight")
+        if weight is not None and not (isinstance(weight, Tensor) and weight.is_floating_point()):
+            raise UserError(f"{key}={shown(weight)} must be a tensor of a floating-point type")
+        weights = torch.ones(min(count, 1)) if weight is None else read_weights(key, weight, count)
+        if not weights.any() and (end == "dst" or rule.is_binary()):
+            raise UserError(f"{key} is 0 for all nodes: expected one node to draw")
     return rule
-
-
-def check_negatives(rule: NegativeSampling, num_nodes: tuple[int, int]) -> None:
-    """Raises `UserError` unless each end has a node that can be drawn."""
-    for end, weight, count in zip(("src", "dst"), (rule.src_weight, rule.dst_weight), num_nodes, strict=True):
-        if weight is not None and not read_weights(f"neg_sampling: {end}_weight", weight, count).sum() > 0:
-            raise UserError(f"neg_sampling: {end}_weight is 0 for all nodes: expected one positive weight")
-        if weight is None and not count and (end == "dst" or rule.is_binary()):
-            raise UserError(f"neg_sampling: there is no node to draw as {end}")

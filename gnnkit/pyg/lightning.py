@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch_geometric.data.lightning import datamodule as pyg
@@ -17,8 +18,8 @@ class LightningNodeData(pyg.LightningNodeData):  # type: ignore[misc]  # PyG is 
 
     def __init__(self, data: Any, *args: Any, node_sampler: Any = None, **kwargs: Any) -> None:
         """Takes the arguments of PyG's class. Sorts the edges by destination."""
-        node_sampler, kwargs = _split_sampler(data, node_sampler, kwargs)
-        super().__init__(data, *args, node_sampler=node_sampler, **kwargs)
+        sampler, arguments = _split_sampler(data, node_sampler, kwargs)
+        super().__init__(data, *args, node_sampler=sampler, **arguments)
 
 
 class LightningLinkData(pyg.LightningLinkData):  # type: ignore[misc]  # PyG is untyped
@@ -29,11 +30,11 @@ class LightningLinkData(pyg.LightningLinkData):  # type: ignore[misc]  # PyG is 
 
     def __init__(self, data: Any, *args: Any, link_sampler: Any = None, **kwargs: Any) -> None:
         """Takes the arguments of PyG's class. Sorts the edges by destination."""
-        link_sampler, kwargs = _split_sampler(data, link_sampler, kwargs)
-        super().__init__(data, *args, link_sampler=link_sampler, **kwargs)
+        sampler, arguments = _split_sampler(data, link_sampler, kwargs)
+        super().__init__(data, *args, link_sampler=sampler, **arguments)
 
 
-def _split_sampler(data: Any, sampler: Any, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _split_sampler(data: Any, sampler: Any, arguments: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
     """Returns the sampler of a data module, and its other arguments."""
     if sampler is not None or arguments.get("loader") == "full":
         return sampler, arguments

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch_geometric.loader as pyg
@@ -55,37 +55,19 @@ class NeighborLoader(PrefetchingLoader, pyg.NeighborLoader, SeededLoader):  # ty
         **kwargs: Any,
     ) -> None:
         """Takes the arguments of PyG's class. Sorts the edges by destination."""
-        if input_time is not None and time_attr is None:
-            raise ValueError(
-                "Received conflicting 'input_time' and 'time_attr' arguments: 'input_time' is set while 'time_attr' "
-                "is not set."
-            )
         neighbor_sampler = neighbor_sampler or SubgraphSampler(
             data, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted,
             share_memory=kwargs.get("num_workers", 0) > 0, directed=directed,
         )  # fmt: skip
-        self.set_threads(threads)
-        if isinstance(neighbor_sampler, SubgraphSampler):
-            check_nodes(
-                neighbor_sampler, data, (input_nodes, input_time, input_id), {**kwargs, "threads": max(self.threads, 1)}
-            )
-        self.keep_arguments(
-            num_neighbors=num_neighbors, neighbor_sampler=neighbor_sampler, time_attr=time_attr, input_id=input_id
-        )
-        super().__init__(  # type: ignore[call-arg]  # resolved to SeededLoader, as PyG is untyped
-            data,
-            num_neighbors,
-            input_nodes,
-            input_time,
-            time_attr=time_attr,
-            transform=transform,
-            transform_sampler_output=transform_sampler_output,
-            filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler,
-            custom_cls=custom_cls,
-            input_id=input_id,
-            **kwargs,
-        )
+        shared: Mapping[str, Any] = self.keep_arguments(
+            threads, num_neighbors=num_neighbors, neighbor_sampler=neighbor_sampler, time_attr=time_attr, input_id=input_id,
+        )  # fmt: skip
+        check_nodes(neighbor_sampler, data, (input_nodes, input_time, input_id), self.threads, kwargs)
+        super().__init__(
+            data, input_nodes=input_nodes, input_time=input_time, transform=transform,
+            transform_sampler_output=transform_sampler_output, filter_per_worker=filter_per_worker,
+            custom_cls=custom_cls, **shared, **kwargs,
+        )  # fmt: skip
 
 
 class LinkNeighborLoader(PrefetchingLoader, pyg.LinkNeighborLoader, SeededLoader):  # type: ignore[misc]  # PyG is untyped
@@ -124,40 +106,17 @@ class LinkNeighborLoader(PrefetchingLoader, pyg.LinkNeighborLoader, SeededLoader
         **kwargs: Any,
     ) -> None:
         """Takes the arguments of PyG's class. Sorts the edges by destination."""
-        if (edge_label_time is None) != (time_attr is None):
-            raise ValueError(
-                "Received conflicting 'edge_label_time' and 'time_attr' arguments: 'edge_label_time' is "
-                f"{'not ' * (edge_label_time is None)}set while 'time_attr' is {'not ' * (time_attr is None)}set. "
-                "Both arguments must be provided for temporal sampling."
-            )
         neighbor_sampler = neighbor_sampler or SubgraphSampler(
             data, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted,
             share_memory=kwargs.get("num_workers", 0) > 0, directed=directed,
         )  # fmt: skip
-        self.set_threads(threads)
-        links = {
-            "edge_label_index": edge_label_index, "edge_label": edge_label, "edge_label_time": edge_label_time,
-            "neg_sampling": neg_sampling, "neg_sampling_ratio": neg_sampling_ratio,
-        }  # fmt: skip
-        if isinstance(neighbor_sampler, SubgraphSampler):
-            check_links(neighbor_sampler, data, links, {**kwargs, "threads": max(self.threads, 1)})
-        self.keep_arguments(
-            num_neighbors=num_neighbors,
-            neighbor_sampler=neighbor_sampler,
-            time_attr=time_attr,
-            input_id=input_id,
-            **links,
-        )
-        super().__init__(  # type: ignore[call-arg]  # resolved to SeededLoader, as PyG is untyped
-            data,
-            num_neighbors,
-            time_attr=time_attr,
-            transform=transform,
-            transform_sampler_output=transform_sampler_output,
-            filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler,
-            custom_cls=custom_cls,
-            input_id=input_id,
-            **links,
-            **kwargs,
-        )
+        shared: Mapping[str, Any] = self.keep_arguments(
+            threads, num_neighbors=num_neighbors, neighbor_sampler=neighbor_sampler, time_attr=time_attr, input_id=input_id,
+            edge_label_index=edge_label_index, edge_label=edge_label, edge_label_time=edge_label_time,
+            neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio,
+        )  # fmt: skip
+        check_links(neighbor_sampler, data, shared, self.threads, kwargs)
+        super().__init__(
+            data, transform=transform, transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker, custom_cls=custom_cls, **shared, **kwargs,
+        )  # fmt: skip

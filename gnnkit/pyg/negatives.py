@@ -14,7 +14,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids
-from gnnkit.pyg.checks import read_times, read_weights
+from gnnkit.pyg.checks import read_times
 from gnnkit.pyg.relation import RelationEdges
 from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, SampledGraph
 from gnnkit.sampler.links import codes, pairs_of
@@ -37,11 +37,8 @@ class SeededNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
 
     def sample(self, num_samples: int, endpoint: Literal["src", "dst"], num_nodes: int | None = None) -> Tensor:
         weight = self.src_weight if endpoint == "src" else self.dst_weight
-        size = num_nodes if weight is None else weight.numel()
-        if size is None or num_nodes not in (None, size):
-            raise ValueError(f"neg_sampling: {endpoint}_weight has {size} entries, expected one per node, {num_nodes}")
         if weight is None:
-            return torch.randint(size, (num_samples,), generator=self.generator)
+            return torch.randint(num_nodes or 0, (num_samples,), generator=self.generator)
         return torch.multinomial(weight, num_samples, replacement=True, generator=self.generator)
 
 
@@ -57,10 +54,10 @@ class Timeline:
     def of(cls, num_nodes: int, time: Tensor | None, weight: Tensor | None) -> Timeline:
         """Sorts nodes by time. Nodes without times exist at all times."""
         times = np.full(num_nodes, _ALWAYS) if time is None else time.cpu().numpy()
-        weights = np.ones(num_nodes) if weight is None else read_weights("neg_sampling: weights", weight, num_nodes)
+        weights = np.ones(num_nodes) if weight is None else weight.detach().cpu().double().numpy()
         order = np.argsort(times, kind="stable")
-        order = order[np.asarray(weights)[order] > 0]
-        total = np.append(0, np.cumsum(np.asarray(weights)[order], dtype=np.float64))
+        order = order[weights[order] > 0]
+        total = np.append(0, np.cumsum(weights[order]))
         return cls(np.append(order, -1), times[order], total)
 
     def draw(self, bounds: Ids, generator: torch.Generator | None) -> Ids:  # [k]
@@ -114,9 +111,6 @@ class TemporalNegatives(SeededNegatives):
             rest = rest[~self._are_negative(pairs[:, rest])]
             if not len(rest):
                 return pairs
-            probe = self._pairs(np.repeat(positives[rest[:1]], _ROUNDS))
-            if not self._are_negative(probe).any():  # more rounds would be in vain
-                break
             pairs[:, rest] = self._pairs(positives[rest])
         source = f" of source {self.pairs[positives[rest[0]], 0]}" if self.is_triplet() else ""
         raise UserError(
@@ -132,7 +126,7 @@ class TemporalNegatives(SeededNegatives):
         return np.stack([sources, self.timelines[1].draw(bounds, self.generator)])
 
     def _are_negative(self, pairs: Ids) -> npt.NDArray[np.bool_]:  # [2, k] -> [k]
-        negative = (pairs >= 0).all(0)
+        negative: npt.NDArray[np.bool_] = (pairs[0] >= 0) & (pairs[1] >= 0)
         numbers = codes(pairs[::-1].T, self.num_destinations)
         for edges in self.edges:
             negative &= np.append(edges, -1)[np.searchsorted(edges, numbers)] != numbers

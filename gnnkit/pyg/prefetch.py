@@ -7,6 +7,7 @@ import os
 import warnings
 import weakref
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import NoneType
 from typing import Any
@@ -47,18 +48,20 @@ class PrefetchingLoader(_Mixin):  # type: ignore[misc]
     sampler_name: str  # attribute of the sampler
     pool: RowPool
 
-    def set_threads(self, threads: int | None) -> None:
-        """Sets the number of threads, by default up to 4 of the available cores."""
+    def keep_arguments(self, threads: int | None, **arguments: Any) -> Mapping[str, Any]:
+        """Stores arguments of the constructor under their names, and returns them.
+
+        Lightning passes them to a new loader with a sampler of each rank's share.
+
+        Args:
+            threads: Number of threads. Default: the available cores, at most 4.
+            **arguments: The arguments that are returned.
+        """
         default = min(num_cores(), _MOST_THREADS)
         self.threads = default if threads is None else whole("threads", threads, 0, MAX_THREADS)
         self.pool = RowPool()
-
-    def keep_arguments(self, **arguments: Any) -> None:
-        """Stores arguments of the constructor under their names.
-
-        Lightning passes them to a new loader with a sampler of each rank's share.
-        """
-        vars(self).update(arguments)
+        self.__dict__.update(arguments)
+        return arguments
 
     def __call__(self, index: Any) -> Any:
         """Samples a batch of positions, or of a mask of them, as PyG's method does."""
@@ -113,11 +116,9 @@ class PrefetchingLoader(_Mixin):  # type: ignore[misc]
     def _works_ahead(self) -> bool:
         """Returns whether threads can make batches without running users' code."""
         cls = type(self)
-        inherits = (
-            cls.filter_fn is PrefetchingLoader.filter_fn and cls.collate_fn is super(PrefetchingLoader, cls).collate_fn
-        )
         return (
-            inherits
+            cls.filter_fn is PrefetchingLoader.filter_fn
+            and cls.collate_fn is super(PrefetchingLoader, cls).collate_fn
             and self.num_workers == 0
             and self.threads > 0
             and self._auto_collation

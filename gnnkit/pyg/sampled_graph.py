@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -74,29 +75,26 @@ class _Arrays:
     """CSC arrays and columns by edge type, before they are checked."""
 
     num_nodes: Mapping[str, int]
-    colptr: Mapping[EdgeType, Tensor]
-    row: Mapping[EdgeType, Tensor]
-    permutation: Mapping[EdgeType, Tensor | None]
+    edges: Mapping[EdgeType, tuple[Tensor, Tensor, Tensor | None]]  # colptr, row, and position in the container
     weight: Mapping[EdgeType, Tensor]  # in the container's order
     node_time: Mapping[str, Tensor]
     edge_time: Mapping[EdgeType, Tensor]  # in the container's order
 
     def graph(self, typed: bool, backward: bool) -> SampledGraph:
         relations = {}
-        for edge_type, row in self.row.items():
+        for edge_type, (colptr, row, _) in self.edges.items():
             ends = (edge_type[2], edge_type[0]) if backward else (edge_type[0], edge_type[2])
             weight = self._sorted(edge_type, self.weight.get(edge_type))
-            edges = RelationEdges.of(ends, self.colptr[edge_type], row, self.num_nodes[ends[0]], weight)
+            edges = RelationEdges.of(ends, colptr, row, self.num_nodes[ends[0]], weight)
             times = self._times(edge_type, edges)
             relations[edge_type] = edges if times is None else replace(edges, times=EdgeTimes.of(edges.csc, times))
-        dtype = next((row.numpy().dtype for row in self.row.values()), np.dtype(np.int64))
-        return SampledGraph(
-            typed, self.num_nodes, relations, self.permutation, self.node_time, bool(self.edge_time), dtype
-        )
+        dtype = next((row.numpy().dtype for _, row, _ in self.edges.values()), np.dtype(np.int64))
+        orders = {edge_type: order for edge_type, (_, _, order) in self.edges.items()}
+        return SampledGraph(typed, self.num_nodes, relations, orders, self.node_time, bool(self.edge_time), dtype)
 
     def _sorted(self, edge_type: EdgeType, column: Tensor | None) -> Tensor | None:
-        permutation = self.permutation.get(edge_type)
-        return column if column is None or permutation is None else column.cpu()[permutation]
+        order = self.edges[edge_type][2]
+        return column if column is None or order is None else column.cpu()[order]
 
     def _times(self, edge_type: EdgeType, edges: RelationEdges) -> Ids | None:
         if edge_type in self.edge_time:
@@ -108,41 +106,30 @@ class _Arrays:
 
 
 def _of_memory(data: Data | HeteroData, options: SampleOptions) -> SampledGraph:
-    typed = isinstance(data, HeteroData)
-    stores = dict(data.edge_items()) if typed else {ONE_EDGE_TYPE: data}
+    stores = dict(data.edge_items()) if isinstance(data, HeteroData) else {ONE_EDGE_TYPE: data}
     num_nodes = _count_nodes(data, list(stores))
     for edge_type, store in stores.items():
         _check_store(edge_type, store, num_nodes, options)
     node_time, edge_time = _read_times(data, stores, num_nodes, options.time_attr)
     weight = _read_weights(stores, options.weight_attr)
-    sorted_edges = {
-        edge_type: to_csc(
-            store, "cpu", options.share_memory, options.is_sorted,
-            node_time.get(edge_type[0]), edge_time.get(edge_type), options.backward,
-        )
-        for edge_type, store in stores.items()
-    }  # fmt: skip
-    arrays = _Arrays(
-        num_nodes=num_nodes,
-        colptr={edge_type: colptr for edge_type, (colptr, _, _) in sorted_edges.items()},
-        row={edge_type: row for edge_type, (_, row, _) in sorted_edges.items()},
-        permutation={edge_type: permutation for edge_type, (_, _, permutation) in sorted_edges.items()},
-        weight=weight,
-        node_time=node_time,
-        edge_time=edge_time,
-    )
-    return arrays.graph(typed, options.backward)
+    device, share_memory, is_sorted, backward = "cpu", options.share_memory, options.is_sorted, options.backward
+    edges = {
+        key: to_csc(store, device, share_memory, is_sorted, node_time.get(key[0]), edge_time.get(key), backward)
+        for key, store in stores.items()
+    }
+    return _Arrays(num_nodes, edges, weight, node_time, edge_time).graph(isinstance(data, HeteroData), backward)
 
 
 def _count_nodes(data: Data | HeteroData, edge_types: list[EdgeType]) -> dict[str, int]:
     """Counts the nodes of each type, before any array of this length is allocated."""
-    if isinstance(data, Data):
-        return {ONE_NODE_TYPE: _check_count("num_nodes", parse("num_nodes", lambda: data.num_nodes))}
-    names = [*data.node_types, *(end for edge_type in edge_types for end in (edge_type[0], edge_type[2]))]
-    return {
-        name: _check_count(key := f"data[{name!r}].num_nodes", parse(key, lambda name=name: data[name].num_nodes))
-        for name in dict.fromkeys(names)
-    }
+    stores = {ONE_NODE_TYPE: data}
+    if isinstance(data, HeteroData):
+        stores = {name: data[name] for name in [*data.node_types, *(end for key in edge_types for end in key[::2])]}
+    counts = {}
+    for name, store in stores.items():
+        key = f"data[{name!r}].num_nodes" if name else "num_nodes"
+        counts[name] = _check_count(key, parse(key, partial(getattr, store, "num_nodes")))
+    return counts
 
 
 def _check_count(name: str, value: object) -> int:
@@ -166,7 +153,7 @@ def _check_store(edge_type: EdgeType, store: Any, num_nodes: Mapping[str, int], 
         raise UserError(f"{name} is missing")
 
 
-def _num_edges(store: Any) -> int:
+def _num_edges(store: Any) -> int:  # PyG's may be the length of another attribute
     return int(store.edge_index.shape[1] if "edge_index" in store else store.num_edges)
 
 
@@ -190,10 +177,9 @@ def _read_times(
     if name is None:
         return {}, {}
     nodes, edges = _stores_with(name, data, stores)
-    if nodes and edges:
-        raise ValueError(f"The time attribute '{name}' holds both node-level and edge-level information")
-    if not nodes and not edges:
-        raise ValueError(f"The time attribute '{name}' is neither a node-level or edge-level attribute")
+    if bool(nodes) == bool(edges):
+        both = "both a node-level and an" if nodes else "neither a node-level or"
+        raise ValueError(f"The time attribute '{name}' is {both} edge-level attribute")
     of_nodes = {key: _times(_name((key,), name), store[name], num_nodes[key]) for key, store in nodes.items()}
     return of_nodes, {key: _times(_name(key, name), store[name], _num_edges(store)) for key, store in edges.items()}
 
@@ -209,7 +195,7 @@ def _stores_with(name: str, data: Any, stores: Mapping[EdgeType, Any]) -> tuple[
     return nodes, edges
 
 
-def _times(name: str, values: Any, length: int | None = None) -> Tensor:  # [length] int64
+def _times(name: str, values: Any, length: int | None) -> Tensor:  # [length] int64
     return torch.from_numpy(read_times(name, values, length)).to(getattr(values, "device", "cpu"))
 
 
@@ -224,8 +210,6 @@ def _of_stores(features: FeatureStore, graph: GraphStore, options: SampleOptions
     edge_attrs = graph.get_all_edge_attrs()
     for attr in edge_attrs:
         _check_stored(graph, attr)
-    if options.time_attr is not None:
-        _check_sorted_by_time(edge_attrs)
     typed = any(attr.edge_type is not None for attr in edge_attrs)
     if options.backward:
         colptr, row, permutation = graph.csr()
@@ -238,23 +222,16 @@ def _of_stores(features: FeatureStore, graph: GraphStore, options: SampleOptions
         num_nodes = {ONE_NODE_TYPE: _check_count("num_nodes", max(edge_attrs[0].size or (None,)))}
         edge_types = [ONE_EDGE_TYPE]
         colptr, row, permutation = ({ONE_EDGE_TYPE: value} for value in (colptr, row, permutation))
-    node_time, edge_time = _stored_times(features, options.time_attr, typed)
-    arrays = _Arrays(
-        num_nodes=num_nodes,
-        colptr={edge_type: colptr[edge_type] for edge_type in edge_types},
-        row={edge_type: row[edge_type] for edge_type in edge_types},
-        permutation={edge_type: (permutation or {}).get(edge_type) for edge_type in edge_types},
-        weight={},
-        node_time=node_time,
-        edge_time=edge_time,
-    )
-    return arrays.graph(typed, options.backward)
+    edges = {name: (colptr[name], row[name], (permutation or {}).get(name)) for name in edge_types}
+    sizes = {**num_nodes, **{name: len(sources) for name, (_, sources, _) in edges.items()}}
+    node_time, edge_time = _stored_times(features, options.time_attr, typed, sizes)
+    return _Arrays(num_nodes, edges, {}, node_time, edge_time).graph(typed, options.backward)
 
 
 def _stored_sizes(features: FeatureStore, graph: GraphStore) -> dict[str, int]:
     """Counts the nodes of each type that has features or edges."""
     names = [attr.group_name for attr in features.get_all_tensor_attrs() if isinstance(attr.group_name, str)]
-    ends = [end for attr in graph.get_all_edge_attrs() for end in (attr.edge_type[0], attr.edge_type[2])]
+    ends = [end for attr in graph.get_all_edge_attrs() for end in attr.edge_type[::2]]
     return {
         name: _check_count(f"num_nodes of {name!r}", remote_backend_utils.size(features, graph, name))
         for name in dict.fromkeys([*names, *ends])
@@ -281,19 +258,8 @@ def _check_stored(graph: GraphStore, attr: Any) -> None:
         CSC(second, first, num_sources=size[0])
 
 
-def _check_sorted_by_time(edge_attrs: list[Any]) -> None:
-    for attr in edge_attrs:
-        if attr.layout == EdgeLayout.CSR:
-            raise ValueError("Temporal sampling requires that edges are stored in either COO or CSC layout")
-        if not attr.is_sorted:
-            raise ValueError(
-                "Temporal sampling requires that edges are sorted by destination, and by source time within local "
-                "neighborhoods"
-            )
-
-
 def _stored_times(
-    features: FeatureStore, name: str | None, typed: bool
+    features: FeatureStore, name: str | None, typed: bool, sizes: Mapping[Any, int]
 ) -> tuple[dict[str, Tensor], dict[EdgeType, Tensor]]:
     """Reads complete time columns from a feature store."""
     if name is None:
@@ -302,16 +268,13 @@ def _stored_times(
     for attr in features.get_all_tensor_attrs():
         if attr.attr_name == name:
             attr.index = None  # reads all rows
-            columns[attr.group_name] = _times(
-                f"{name} of {attr.group_name!r}" if typed else name, features.get_tensor(attr)
-            )
-    if not columns or (not typed and len(columns) != 1):
+            # without types, PyG distinguishes nodes and edges by the attribute's name
+            group = attr.group_name if typed else ONE_NODE_TYPE if name == "time" else ONE_EDGE_TYPE
+            key = f"{name} of {group!r}" if typed else name
+            columns[group] = _times(key, features.get_tensor(attr), sizes.get(group))
+    if not columns:
         raise ValueError(f"Temporal sampling by '{name}' specified but did not find any temporal data")
-    if not typed:  # PyG distinguishes nodes and edges apart by the attribute's name
-        time = next(iter(columns.values()))
-        return ({ONE_NODE_TYPE: time}, {}) if name == "time" else ({}, {ONE_EDGE_TYPE: time})
-    if all(isinstance(group, str) for group in columns):
-        return columns, {}
-    if all(isinstance(group, tuple) for group in columns):
-        return {}, columns
-    raise ValueError(f"Found time attribute '{name}' for both node-level and edge-level types")
+    of_nodes = {isinstance(group, str) for group in columns}
+    if len(of_nodes) > 1:
+        raise ValueError(f"Found time attribute '{name}' for both node-level and edge-level types")
+    return (columns, {}) if True in of_nodes else ({}, columns)

@@ -8,24 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.loader.utils import get_edge_label_index, get_input_nodes
-from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler import BaseSampler
 
 from gnnkit.errors import UserError
-from gnnkit.pyg.checks import check_edges, check_ids, check_negatives, check_tensor, parse, read_negatives, read_times
+from gnnkit.pyg.checks import check_edges, check_ids, check_tensor, check_times, parse, read_negatives
 from gnnkit.pyg.sampled_graph import ONE_NODE_TYPE
 from gnnkit.pyg.subgraph_sampler import SubgraphSampler
 from gnnkit.utils.ranges import real
 
 
-def check_nodes(sampler: SubgraphSampler, data: Any, inputs: tuple[Any, Any, Any], options: Mapping[str, Any]) -> None:
+def check_nodes(
+    sampler: BaseSampler, data: Any, inputs: tuple[Any, Any, Any], threads: int, options: Mapping[str, Any]
+) -> None:
     """Raises `UserError` for seeds that are no nodes, or have no valid times.
 
     Args:
-        sampler: The loader's sampler.
+        sampler: The loader's sampler. One that is not gnnkit's checks its own inputs.
         data: The container.
         inputs: The arguments `input_nodes`, `input_time` and `input_id`.
-        options: `batch_size`, `batch_sampler` and `threads`.
+        threads: Batches that are drawn at the same time, or 0.
+        options: `batch_size` and `batch_sampler`.
     """
+    if not isinstance(sampler, SubgraphSampler):
+        return
     argument, times, input_id = inputs
     node_type, nodes, _ = parse("input_nodes", lambda: get_input_nodes(data, argument, input_id), argument)
     count = sampler.graph.num_nodes.get(node_type or ONE_NODE_TYPE, 0)
@@ -33,52 +38,44 @@ def check_nodes(sampler: SubgraphSampler, data: Any, inputs: tuple[Any, Any, Any
     check_ids("input_nodes[", nodes, count, of_type)
     mask = argument[1] if node_type and not isinstance(argument, str) else argument
     if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.shape != (count,):
-        raise UserError(
-            f"input_nodes: the mask has shape {list(mask.shape)}, expected [{count}] for the nodes{of_type}"
-        )
-    _check_rows("input_time", times, len(nodes))
-    if times is not None:
-        read_times("input_time", times, len(nodes))
-    sampler.check_draws({node_type or ONE_NODE_TYPE: _batch_size(options, len(nodes))}, options["threads"])
+        raise UserError(f"input_nodes: the mask has shape {list(mask.shape)}, expected [{count}]{of_type}")
+    check_times("input_time", times, len(nodes))
+    sampler.check_draws({node_type or ONE_NODE_TYPE: _batch_size(options, len(nodes))}, max(threads, 1))
 
 
-def check_links(sampler: SubgraphSampler, data: Any, links: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def check_links(
+    sampler: BaseSampler, data: Any, links: Mapping[str, Any], threads: int, options: Mapping[str, Any]
+) -> None:
     """Raises `UserError` for labelled edges, labels, times or negatives not to be used.
 
     Args:
-        sampler: The loader's sampler.
+        sampler: The loader's sampler. One that is not gnnkit's checks its own inputs.
         data: The container.
         links: The arguments `edge_label_index`, `edge_label`, `edge_label_time`,
             `neg_sampling` and `neg_sampling_ratio`.
-        options: `batch_size`, `batch_sampler` and `threads`.
+        threads: Batches that are drawn at the same time, or 0.
+        options: `batch_size` and `batch_sampler`.
     """
-    argument, labels, times, rule, ratio = links.values()
+    if not isinstance(sampler, SubgraphSampler):
+        return
+    argument, labels, times = links["edge_label_index"], links["edge_label"], links["edge_label_time"]
+    rule, ratio = links["neg_sampling"], links["neg_sampling_ratio"]
     edge_type, edges = parse("edge_label_index", lambda: get_edge_label_index(data, argument), argument)
     ends = (edge_type[0], edge_type[2]) if edge_type else (ONE_NODE_TYPE, ONE_NODE_TYPE)
     counts = sampler.graph.num_nodes.get(ends[0], 0), sampler.graph.num_nodes.get(ends[1], 0)
     check_edges("edge_label_index", edges, counts, ends)
     count = edges.shape[1]
-    _check_rows("edge_label", labels, count)
-    _check_rows("edge_label_time", times, count)
-    if times is not None:
-        read_times("edge_label_time", times, count)
+    if labels is not None:
+        check_tensor("edge_label", labels)
+        if len(labels) != count:
+            raise UserError(f"edge_label has {len(labels)} entries, expected {count}")
+    check_times("edge_label_time", times, count)
     if ratio is not None and real("neg_sampling_ratio", ratio, 0):
         rule = ("binary", ratio)
     batch_size = _batch_size(options, count)
-    rule = read_negatives(rule, batch_size * options["threads"])
-    if rule is not None and not count:
+    if read_negatives(rule, batch_size * max(threads, 1), counts) is not None and not count:
         raise UserError("edge_label_index has no edges, so neg_sampling has no positives")
-    if type(rule) is NegativeSampling:
-        check_negatives(rule, counts)
-    sampler.check_draws(dict.fromkeys(ends, batch_size), options["threads"])
-
-
-def _check_rows(name: str, values: Any, count: int) -> None:
-    """Raises `UserError` unless an optional tensor has an entry for each input."""
-    if values is not None:
-        check_tensor(name, values)
-        if len(values) != count:
-            raise UserError(f"{name} has {len(values)} entries, expected {count}")
+    sampler.check_draws(dict.fromkeys(ends, batch_size), max(threads, 1))
 
 
 def _batch_size(options: Mapping[str, Any], count: int) -> int:

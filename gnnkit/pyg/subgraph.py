@@ -9,9 +9,9 @@ import numpy as np
 
 from gnnkit import _core
 from gnnkit.graph import Ids
+from gnnkit.pyg.checks import EdgeType
 from gnnkit.pyg.local_ids import LocalIds
 from gnnkit.pyg.relation import DrawRule, RelationEdges
-from gnnkit.pyg.sampled_graph import EdgeType
 from gnnkit.sampler.base import Reading
 
 

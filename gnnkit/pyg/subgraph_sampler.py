@@ -26,17 +26,16 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
-from gnnkit.pyg.checks import check_edges, check_fanouts, check_tensor, read_negatives, read_num_neighbors, read_times
+from gnnkit.pyg.checks import EdgeType, check_edges, check_fanouts, check_times, parse, read_negatives, read_times
 from gnnkit.pyg.local_ids import LocalIds
 from gnnkit.pyg.negatives import SeededNegatives, TemporalNegatives
 from gnnkit.pyg.pool import PooledTable, RowPool
 from gnnkit.pyg.relation import DrawRule
-from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, EdgeType, SampledGraph, SampleOptions
+from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, SampledGraph, SampleOptions
 from gnnkit.pyg.subgraph import Growth, SampledSubgraph, grow_one_type
-from gnnkit.sampler.fanouts import DRAW_BYTES
+from gnnkit.sampler.fanouts import check_draws
 from gnnkit.utils.checks import int64s
-from gnnkit.utils.memory import check_memory
-from gnnkit.utils.ranges import shown
+from gnnkit.utils.ranges import one_of, shown
 
 _MAX_SEED = 2**63 - 1
 
@@ -89,20 +88,16 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         if not directed:
             subgraph_type = SubgraphType.induced
             warnings.warn("'directed' is deprecated. Use `subgraph_type='induced'` instead.", stacklevel=2)
-        if temporal_strategy not in ("uniform", "last"):
-            raise ValueError(f"temporal_strategy={temporal_strategy} must be uniform or last")
-        if sample_direction not in ("forward", "backward"):
-            raise ValueError(f"sample_direction={sample_direction} must be forward or backward")
-        self.sample_direction = sample_direction
+        self.temporal_strategy = one_of("temporal_strategy", temporal_strategy, ("uniform", "last"))
+        self.sample_direction = one_of("sample_direction", sample_direction, ("forward", "backward"))
         if sample_direction == "backward" and time_attr is not None:
             raise NotImplementedError("'time_attr' is unsupported for sample_direction=backward")
         options = SampleOptions(time_attr, weight_attr, is_sorted, share_memory, sample_direction == "backward")
         self.replace = replace
-        self.num_neighbors = num_neighbors
         self.graph = SampledGraph.of(data, options)
+        self.num_neighbors = num_neighbors
         self.subgraph_type = SubgraphType(subgraph_type)
         self.disjoint = disjoint
-        self.temporal_strategy = temporal_strategy
         self.time_attr = time_attr
         self.keep_orig_edges = False
         self._generator: torch.Generator | None = None
@@ -132,7 +127,8 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     @num_neighbors.setter
     def num_neighbors(self, value: Any) -> None:
-        self._num_neighbors = read_num_neighbors(value, replace=self.replace)
+        self._num_neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
+        self.fanouts()  # checks them
 
     @property
     def is_hetero(self) -> bool:
@@ -158,9 +154,9 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     @property
     def edge_permutation(self) -> Tensor | dict[EdgeType, Tensor | None] | None:
         """Position in the container of each edge of the CSC. None: the same order."""
-        permutation = self.graph.permutation
-        permutation = {name: None if order is None else self._pooled(order) for name, order in permutation.items()}
-        return dict(permutation) if self.is_hetero else permutation[ONE_EDGE_TYPE]
+        orders = self.graph.permutation.items()
+        pooled = {name: None if order is None else self._pooled(order) for name, order in orders}
+        return pooled if self.is_hetero else pooled[ONE_EDGE_TYPE]
 
     def sample_from_nodes(self, inputs: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
         return self._with_direction(node_sample(inputs, self._sample))
@@ -171,10 +167,8 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         source, _, destination = inputs.input_type or ONE_EDGE_TYPE
         counts = self.graph.num_nodes.get(source, 0), self.graph.num_nodes.get(destination, 0)
         check_edges("edge_label_index", (inputs.row, inputs.col), counts, (source, destination))
-        neg_sampling, times = read_negatives(neg_sampling, len(inputs.row)), self.graph.node_time
-        if inputs.time is not None:
-            check_tensor("edge_label_time", inputs.time)
-            read_times("edge_label_time", inputs.time, len(inputs.row))
+        neg_sampling, times = read_negatives(neg_sampling, len(inputs.row), counts), self.graph.node_time
+        check_times("edge_label_time", inputs.time, len(inputs.row))
         if inputs.time is not None and not self.disjoint:
             raise UserError("edge_label_time needs the times of nodes or edges: pass time_attr")
         if inputs.time is None and neg_sampling is not None and times:
@@ -205,7 +199,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         key = int(torch.randint(_MAX_SEED, (1,), generator=self._generator))
         rule = DrawRule(self.replace, self.temporal_strategy == "last", self.threads)
         fanouts, num_hops = self.fanouts(), self.num_neighbors.num_hops
-        starts = {name: _numbers(nodes) for name, nodes in seeds.items()}
+        starts = {name: int64s("seeds", nodes) for name, nodes in seeds.items()}
         self.check_draws({name: len(nodes) for name, nodes in starts.items()})
         induced = self.subgraph_type == SubgraphType.induced
         if not (self.is_hetero or self.disjoint or induced) and num_hops and _distinct(starts[ONE_NODE_TYPE]):
@@ -219,16 +213,12 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def fanouts(self) -> dict[EdgeType, list[int]]:
         """Returns the draws per node and hop of each edge type."""
-        if not self.is_hetero:
-            values = self.num_neighbors.get_mapped_values()
-            if isinstance(values, dict):
-                raise ValueError("'num_neighbors' by edge type needs a heterogeneous graph: use a list")
-            return {ONE_EDGE_TYPE: check_fanouts("num_neighbors", values, replace=self.replace)}
-        mapped = self.num_neighbors.get_mapped_values(list(self.graph.relations))
-        return {
-            name: check_fanouts("num_neighbors", mapped["__".join(name)], replace=self.replace)
-            for name in self.graph.relations
-        }
+        neighbors, names = self.num_neighbors, list(self.graph.relations)
+        if not self.is_hetero and isinstance(neighbors.values, dict):
+            raise ValueError("'num_neighbors' by edge type needs a heterogeneous graph: use a list")
+        values = parse("num_neighbors", lambda: neighbors.get_mapped_values(names if self.is_hetero else None))
+        lists = {name: values["__".join(name)] if self.is_hetero else values for name in names}
+        return {name: check_fanouts("num_neighbors", fanouts, replace=self.replace) for name, fanouts in lists.items()}
 
     def check_draws(self, seeds: Mapping[str, int], num_batches: int = 1) -> None:
         """Raises `UserError` if draws with replacement may need too much memory.
@@ -241,17 +231,11 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         """
         if not self.replace:
             return
-        fanouts, frontier, total = self.fanouts(), dict(seeds), 0
         num_trees = sum(seeds.values()) if self.disjoint else 1
-        for hop in range(self.num_neighbors.num_hops):
-            reached = dict.fromkeys(self.graph.num_nodes, 0)
-            for name, values in fanouts.items():
-                relation = self.graph.relations[name]
-                reached[relation.source] += frontier.get(relation.destination, 0) * max(values[hop], 0)
-            total += sum(reached.values())
-            frontier = {name: min(count, num_trees * self.graph.num_nodes[name]) for name, count in reached.items()}
-        key = f"num_neighbors={shown(self.num_neighbors.values)} with replacement, for {max(seeds.values(), default=0)} seeds"
-        check_memory(key, num_batches * total * DRAW_BYTES)
+        most = {name: num_trees * count for name, count in self.graph.num_nodes.items()}
+        relations = self.graph.relations
+        fanouts = [(relations[name].source, relations[name].destination, row) for name, row in self.fanouts().items()]
+        check_draws(f"num_neighbors={shown(self.num_neighbors.values)}", fanouts, seeds, most, num_batches)
 
     def _local_ids(self, seeds: Mapping[str, Ids]) -> dict[str, LocalIds]:
         """Numbers the seeds. Trees are counted over all types, in order of `seeds`."""
@@ -302,8 +286,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def _hetero_output(self, subgraph: SampledSubgraph) -> HeteroSamplerOutput:
         ends = {name: self._ends(edges.row, edges.col) for name, edges in subgraph.edges.items()}
-        counts, induced = subgraph.counts, subgraph.counts is None
-        edge_counts = {name: list(edges.counts or ()) for name, edges in subgraph.edges.items()}
+        counts = subgraph.counts
         return HeteroSamplerOutput(
             node={name: self._tensor(nodes) for name, nodes in subgraph.nodes.items()},
             row={name: row for name, (row, _) in ends.items()},
@@ -311,12 +294,8 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             edge={name: self._tensor(edges.edge) for name, edges in subgraph.edges.items()},
             batch=None if subgraph.trees is None else {k: self._tensor(tree) for k, tree in subgraph.trees.items()},
             num_sampled_nodes=None if counts is None else {name: list(found) for name, found in counts.items()},
-            num_sampled_edges=None if induced else edge_counts,
+            num_sampled_edges=None if counts is None else {k: list(e.counts or ()) for k, e in subgraph.edges.items()},
         )
-
-
-def _numbers(nodes: Tensor) -> Ids:
-    return int64s("seeds", nodes)
 
 
 def _distinct(seeds: Ids) -> bool:

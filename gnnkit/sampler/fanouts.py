@@ -13,7 +13,7 @@ from gnnkit.utils.ranges import shown, shown_names, whole
 MAX_FANOUT = 2**31 - 1
 MAX_REPLACED = 2**20  # with replacement, the degree does not bound draws
 MAX_HOPS = 1000
-DRAW_BYTES = 128  # of a draw: its edge, and what finds and numbers it
+_DRAW_BYTES = 128  # of a draw: its edge, and what finds and numbers it
 DEFAULT = "default"  # key for the relations that a mapping does not name
 KEY = "sampler.fanouts"
 
@@ -140,23 +140,33 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
 FanoutsLike: TypeAlias = Sequence[int] | Mapping[Any, Sequence[int]]  # argument of `Fanouts.parse`
 
 
-def check_draws(fanouts: Sequence[int], num_seeds: int, num_nodes: int, num_batches: int = 1) -> None:
+_Counts: TypeAlias = Mapping[str, int]  # by node type
+
+
+def check_draws(
+    key: str, relations: Sequence[tuple[str, str, Sequence[int]]], seeds: _Counts, num_nodes: _Counts, num_batches: int
+) -> None:
     """Raises `UserError` if draws with replacement may need too much memory.
 
     Without replacement, degrees bound the draws.
 
     Args:
-        fanouts: [num_hops] draws per node.
-        num_seeds: Seeds of a batch.
-        num_nodes: Nodes of the graph, each of which draws once.
+        key: Configuration key or argument, and its value, for the message.
+        relations: [num_relations] node types of sources and destinations, and draws per
+            node [num_hops].
+        seeds: Largest number of seeds of a batch, by node type.
+        num_nodes: Nodes that draw at a hop, at most, by node type.
         num_batches: Batches that are drawn at the same time.
     """
-    rows, total = min(num_seeds, num_nodes), 0
-    for fanout in fanouts:
-        draws = rows * max(fanout, 0)
-        total, rows = total + draws, min(draws, num_nodes)
-    key = f"{KEY}={_listed(fanouts)} with replacement, for {num_seeds} seeds"
-    check_memory(key, num_batches * total * DRAW_BYTES)
+    total, rows = 0, dict(seeds)
+    for hop in range(max((len(fanouts) for _, _, fanouts in relations), default=0)):
+        draws = dict.fromkeys(num_nodes, 0)
+        for source, destination, fanouts in relations:
+            draws[source] += rows.get(destination, 0) * max(fanouts[hop], 0)
+        total += sum(draws.values())
+        rows = {name: min(count, num_nodes[name]) for name, count in draws.items()}
+    what = f"{key} with replacement, for {max(seeds.values(), default=0)} seeds"
+    check_memory(what, num_batches * total * _DRAW_BYTES)
 
 
 def _per_hop(key: str, value: object) -> tuple[int, ...]:

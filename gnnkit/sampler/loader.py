@@ -138,7 +138,8 @@ class Loader:
         groups = _read_groups(sampler, self.csc, self.seeds)
         schedule = BatchSchedule(self.seeds, batch_size, 1, batching, window, shuffle, drop_last, groups, repeat=repeat)
         if getattr(sampler, "replace", False) and sampler.fanouts is not None:
-            check_draws(sampler.fanouts, schedule.batch_size, self.csc.num_nodes, self.threads)
+            key, sizes = f"sampler.fanouts={sampler.fanouts}", ({"": schedule.batch_size}, {"": self.csc.num_nodes})
+            check_draws(key, [("", "", sampler.fanouts)], *sizes, self.threads)
         self._sharding = Sharding(schedule, rank, world_size)
         self._allocate = frameworks.page_locked if pin_memory else _pageable
         self._priced = self.costs  # computed by the sampler on first use

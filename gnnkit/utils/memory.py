@@ -37,12 +37,10 @@ def available_memory() -> float:
     for group in _groups():
         for limit, used in zip(_LIMIT, _USED, strict=True):
             with suppress(OSError, ValueError):  # the file is missing, or contains "max"
-                room = int((group / limit).read_text(encoding="ascii")) - int(
-                    (group / used).read_text(encoding="ascii")
-                )
+                most, now = (int((group / name).read_text(encoding="ascii")) for name in (limit, used))
                 files = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
                 pages = files.get("total_inactive_file", files.get("inactive_file", 0))  # reclaimable by the system
-                available = min(available, room + int(pages))
+                available = min(available, most - now + int(pages))
     return max(available, 0)
 
 

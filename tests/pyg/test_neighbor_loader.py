@@ -368,7 +368,7 @@ def test_out_edges_are_drawn_backward() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temporal_strategy": "first"}, "temporal_strategy=first must be uniform or last"),
+        ({"temporal_strategy": "first"}, "temporal_strategy=first is not known: there are: last, uniform"),
         ({"input_time": torch.arange(7)}, "conflicting 'input_time' and 'time_attr'"),
         ({"time_attr": "colour"}, "'colour' is neither a node-level or edge-level attribute"),
         ({"num_neighbors": {("a", "to", "b"): [1]}}, "needs a heterogeneous graph"),
