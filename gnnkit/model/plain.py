@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,14 +74,14 @@ class _RawRows:
     def __init__(self, transform: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
         self._transform, self._dtype = transform, dtype
 
-    def __call__(self, model: nn.Module, args: tuple[Any, ...], keys: dict[str, Any]) -> Any:
+    def __call__(self, model: nn.Module, args: tuple[Any, ...], keys: Mapping[str, Any]) -> Any:
         second = args[1] if len(args) > 1 else keys.get("adjacencies")
         if isinstance(second, Sequence):  # the rows of a rank
             return args, keys
         if args:
             return (self._read(args[0]), *args[1:]), keys
         name = next(iter(inspect.signature(model.forward).parameters), "")
-        return args, keys | ({name: self._read(keys[name])} if name in keys else {})
+        return args, {**keys, **({name: self._read(keys[name])} if name in keys else {})}
 
     def _read(self, rows: Any) -> Any:
         if isinstance(rows, Tensor):
