@@ -264,7 +264,7 @@ def _stored_times(
     """Reads complete time columns from a feature store."""
     if name is None:
         return {}, {}
-    columns = {}
+    columns: dict[Any, Tensor] = {}  # by node or edge type
     for attr in features.get_all_tensor_attrs():
         if attr.attr_name == name:
             attr.index = None  # reads all rows

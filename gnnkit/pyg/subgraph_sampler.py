@@ -207,7 +207,7 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             one_key = _core.derive(key, 0)
             return grow_one_type(relation, starts[ONE_NODE_TYPE], fanouts[ONE_EDGE_TYPE], one_key, rule)
         ids = self._local_ids(starts)
-        bounds = self._bounds(seeds, times) if self.is_temporal else None
+        bounds = self._bounds(starts, times) if self.is_temporal else None
         growth = Growth(self.graph.relations, ids, bounds, rule, key)
         return growth.induced(fanouts, num_hops) if induced else growth.directional(fanouts, num_hops)
 
@@ -248,13 +248,13 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             ids[name] = LocalIds(nodes, num_nodes, trees, num_trees)
         return ids
 
-    def _bounds(self, seeds: Mapping[str, Tensor], times: Mapping[str, Tensor]) -> Ids:  # [num_trees]
+    def _bounds(self, seeds: Mapping[str, Ids], times: Mapping[str, Tensor]) -> Ids:  # [num_trees]
         """Returns the times of the seeds, or else of their nodes."""
         bounds = []
         for name, nodes in seeds.items():
             time = times.get(name)
             if time is None and name in self.graph.node_time:
-                time = self.graph.node_time[name][nodes]
+                time = self.graph.node_time[name][torch.from_numpy(nodes)]
             if time is None:
                 raise ValueError("seeds without times of their own need 'input_time' or 'edge_label_time'")
             bounds.append(read_times("seed times", time, len(nodes)))
