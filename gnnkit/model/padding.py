@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -35,8 +35,8 @@ def shared_padding(module: nn.Module, adjacency: Adjacency) -> Iterator[None]:
     """
     comm = None if adjacency.alone else adjacency.pool(0).comm
     with ExitStack() as hooks:
-        for part in module.modules() if comm is not None else ():
-            if _pads(part):
+        for part in module.modules():
+            if comm is not None and _pads(part):
                 hooks.callback(part.register_forward_pre_hook(_Length(comm), with_kwargs=True).remove)
         yield
 
@@ -52,7 +52,7 @@ class _Length:
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
 
-    def __call__(self, part: nn.Module, args: Any, keys: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    def __call__(self, part: nn.Module, args: Any, keys: Any) -> tuple[Any, Any]:
         index = keys.get("index", args[1] if len(args) > 1 else None)
         if not isinstance(index, Tensor) or keys.get(_LENGTH) is not None:
             return args, keys
