@@ -40,7 +40,9 @@ class LabelColumns(IdColumns):
             return numbers_of(column)
         if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
             raise UserError(f"{self._column_place(name)} holds {column.type}, expected numbers or text")
-        return numbers_of(self._cast(name, pa.int64()).fill_null(EMPTY))
+        numbers = numbers_of(self._cast(name, pa.int64()).fill_null(EMPTY))
+        self._reject_inexact(name, np.where(numbers == EMPTY, 0, numbers), column)
+        return numbers
 
     def _read_text_labels(self, name: str, text: pa.Array, reading: ColumnReading) -> Labels:
         if reading.kind == "seconds":
@@ -52,8 +54,12 @@ class LabelColumns(IdColumns):
         numbers = reading.numbers(text, self.missing)
         if not reading.is_integer:
             return numbers
-        self._reject(name, np.abs(numbers) > MAX_EXACT, text, "is beyond 2^53, where float64 is no exact number")
+        self._reject_inexact(name, numbers, text)
         return np.where(np.isnan(numbers), EMPTY, np.nan_to_num(numbers).astype(np.int64))
+
+    def _reject_inexact(self, name: str, numbers: Labels, column: pa.Array) -> None:
+        large = (numbers > MAX_EXACT) | (numbers < -MAX_EXACT)
+        self._reject(name, large, column, "is beyond 2^53, where float64 is no exact number")
 
     def missing_words(self, name: str) -> list[str]:
         """Returns the cells of a text column that hold a word for a missing value."""

@@ -215,19 +215,26 @@ class EdgeTables:
 
     def _distinct_ids(self, name: str, room: Room) -> pa.Array:
         ids, parts, size = np.empty(0, np.int64), list[Array](), 0
+        low_ids = np.zeros(0, np.bool_)  # which ids below `limit` occur, as dense ids do
+        limit = room.memory // _ID_BYTES
         for source in self.sources.values():
             kinds = {name: pa.string()} if isinstance(source, CsvSource) else None
             for piece in source.pieces(_PIECE, [name], kinds):
-                parts.append(numbers_of(piece.whole_ids(name, fraction=_has_fraction(source, name))))
+                numbers = piece.positions(name, None, fraction=_has_fraction(source, name))
+                is_low = (numbers >= 0) & (numbers < limit)
+                if (high := int(numbers[is_low].max(initial=-1)) + 1) > len(low_ids):
+                    low_ids = np.pad(low_ids, (0, max(high, min(2 * len(low_ids), limit)) - len(low_ids)))
+                low_ids[numbers[is_low]] = True
+                parts.append(np.unique(numbers[~is_low]))
                 size += len(parts[-1])
-                if size > max(len(ids), 16 * _PIECE):  # merging after each piece would take quadratic time
+                if size > max(len(ids), _PIECE):  # merging after each piece would take quadratic time
                     ids, parts, size = np.unique(np.concatenate([ids, *parts])), [], 0
                 if _ID_BYTES * (len(ids) + size) > room.memory:
                     raise room.too_little(
                         f"the ids of {source.title} do not fit, if not numbered by dataset.num_nodes",
                         2 * _ID_BYTES * (len(ids) + size),
                     )
-        return pa.array(np.unique(np.concatenate([ids, *parts])))
+        return pa.array(np.concatenate([np.flatnonzero(low_ids), np.unique(np.concatenate([ids, *parts]))]))
 
     def _ends(self, source: Source, table: Table) -> tuple[Ids, Ids]:
         """Reads edges' sources and destinations."""
