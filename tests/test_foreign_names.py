@@ -6,15 +6,20 @@ import random
 import subprocess
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
 from omegaconf import OmegaConf
 
+import gnnkit
 from gnnkit.config import compose
 from gnnkit.config.keys import plain
+from gnnkit.graph import Graph
 from gnnkit.graph.unfit_columns import ignore_key
 from gnnkit.jobs.init import KeyChoice, _as_script, _as_yaml
 from gnnkit.report.page import printable as on_page
 from gnnkit.utils.documents import parse_yaml
 from gnnkit.utils.ranges import file_name, one_line
+from tests.runs import BARE
 
 PIECES = [
     "\n", "\r", "\t", "\x1b[2J", "\x00", "\x07", "\x85", "\u2028", "\u2029", "\u202e", "\u2066", "\ufeff", "\u200b", "\xa0", "\ud800",
@@ -98,3 +103,13 @@ def test_the_command_that_leaves_columns_out_names_exactly_these(tmp_path: Path)
     for word, name in zip(words[:40], names[:40], strict=True):
         composed = compose(["strategy=vertex_centric", "dataset=edges", "dataset.root=x", word])
         assert composed["dataset"]["ignore"] == [name], word
+
+
+@pytest.mark.slow
+def test_a_run_prints_a_column_name_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    nodes = pa.table({"id": range(6), "label": list("ababab"), "x\nseed: 77": list("abcabc")})
+    graph = Graph.from_tables(pa.table({"src": range(5), "dst": range(1, 6)}), nodes).draw_split([0.5, 0.5, 0])
+    gnnkit.train(graph, strategy="vertex_centric", workers=1, comm="threads", trainer={"max_epochs": 1}, folder=tmp_path / "run", **BARE)  # fmt: skip
+    printed = capfd.readouterr()
+    assert "value of text (x seed: 77: 3 values" in printed.out + printed.err
+    assert not [line for line in (printed.out + printed.err).splitlines() if line.startswith("seed: 77")]

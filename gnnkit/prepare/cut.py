@@ -47,6 +47,7 @@ from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.sampler.links import Links
 from gnnkit.task import NodeTask, Task
 from gnnkit.utils.documents import Json, parse_json
+from gnnkit.utils.ranges import one_line
 from gnnkit.utils.storage import passing, save_arrays
 
 MAX_TRAIN_BALANCE = 1.5  # maximum over mean of the training nodes, above which another partition is suggested
@@ -194,7 +195,7 @@ def prepare(asked: Preparation) -> Json:
         keep(folder, settings, partition, changed=shifted is not None)
     if settings.draws_report:
         picture.save(graph, partition, folder)
-    summary = "\n".join([prepared.summary, *lines, *note, *cache.notes])
+    summary = "\n".join([prepared.summary, *map(one_line, lines), *note, *cache.notes])
     cut_at = time.monotonic()
     seconds = {"reading": read_at - begun, "partitioning": partitioned_at - read_at, "cutting": cut_at - partitioned_at}
     names = None if graph.edge_type_names is None else list(graph.edge_type_names)
