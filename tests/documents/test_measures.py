@@ -8,7 +8,7 @@ from tests.measures import measure_package, measure_pages, measure_prose
 
 ROOT = Path(__file__).parents[2]
 PACKAGE_LIMITS = {
-    "code lines": 46_308,
+    "code lines": 46_320,
     "functions over 40 lines": 17,
     "functions over 15 branches": 10,
     "classes over 15 methods": 27,
