@@ -262,7 +262,7 @@ def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_sigterm_among_requests_loses_none(tmp_path: Path, finished_run: Farm, benchmark_module: ModuleType) -> None:
     with benchmark_module.served(finished_run("command"), tmp_path) as (http, server):
         count, address = int(os.environ.get("GNNKIT_REQUESTS", "200")), http.base_url.netloc.decode()
-        assert benchmark_module.soak(server, address, count, 8)
+        assert benchmark_module.soak(server, address, count, width=32)  # columns of dataset=synthetic
     assert server.returncode == -signal.SIGTERM  # 143 in a shell
 
 
@@ -336,6 +336,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_body_of_any_form_takes_bounded_work(name: str, finished_run: Farm) -> None:
     served = client(finished_run("gcn"), small_graph())
@@ -343,7 +344,7 @@ def test_a_body_of_any_form_takes_bounded_work(name: str, finished_run: Farm) ->
     answer = served.post("/predict_new", content=HOSTILE[name], headers=JSON)
     assert answer.status_code == 422
     assert len(answer.text) < 2_000
-    assert time.process_time() - begun < 3.0
+    assert time.process_time() - begun < 6.0
 
 
 TEXTS = ["\n", "\x1b[2J", "\u2028", "\u202e", "a\r\nINFO: forged"]
