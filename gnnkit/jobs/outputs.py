@@ -111,7 +111,7 @@ def _check_finite(logits: Tensor, worker: Worker, checkpoint: str | None) -> Non
 
     After training, the leader prints a warning instead.
     """
-    bad = (~torch.isfinite(logits)).reshape(len(logits), -1).any(1).sum()
+    bad = (~torch.isfinite(logits)).reshape(len(logits), logits.numel() // max(len(logits), 1)).any(1).sum()
     count = int(worker.comm.all_reduce(bad[None]))
     what = f"outputs of {count:,} of {worker.shard.num_nodes:,} nodes are not finite"
     if count and checkpoint is not None:
