@@ -420,8 +420,9 @@ class ShardAdjacency(Adjacency):
         return self.engine.typed_graph(schema)
 
     def relation_rows(self, graph: RelationGraph) -> RelationRows:
-        halo = lambda x, graph: self._enter_pass("halo").relation_halo(x, graph, self.layer)  # noqa: E731
-        return RelationRows(graph, halo, alone=self.alone)
+        return RelationRows(
+            graph, lambda x, graph: self._enter_pass("halo").relation_halo(x, graph, self.layer), alone=self.alone
+        )
 
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         if weight is not None:

@@ -83,9 +83,9 @@ class IdColumns(ColumnTable):
         self._reject(name, nodes < 0, column, "is no id of a node" + (", as these are text" if is_mixed else ""))
         return nodes
 
-    def whole_ids(self, name: str, *, fraction: bool = False) -> pa.Array:  # [ids] int64
-        """Reads the distinct ids of a column. `fraction` is as in `positions`."""
-        return pc.unique(self._read_whole_ids(name, fraction))
+    def whole_ids(self, name: str) -> pa.Array:  # [ids] int64
+        """Reads the distinct ids of a column."""
+        return pc.unique(self._read_whole_ids(name, False))
 
     def holds_numbers(self, names: Sequence[str]) -> bool:
         """Checks whether most values of text columns are integers."""

@@ -113,9 +113,9 @@ def load(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Modu
     """Returns a run's trained model in evaluation mode.
 
     Rows of a tensor are filled and scaled as in training. Called on a graph, the model
-    also selects columns by name. Numeric outputs
-    have the unit of the labels. Raises `UserError` for a folder without a trained
-    model, and for a model that does not match.
+    also selects columns by name. Numeric outputs have the unit of the labels. Raises
+    `UserError` for a folder without a trained model, and for a model that does not
+    match.
 
     Args:
         folder: The run folder.

@@ -302,6 +302,7 @@ def test_whole_runs_are_those_of_a_shared_graph(tmp_path: Path, comm: str, keys:
     assert found["words_fetched"] > 0 == expected["words_fetched"]
     assert max(found["cache_hits"]["rate"]) > 0
     assert found["inexact"] == expected["inexact"]
+    assert all("approximate" in reason for reason in found["inexact"])  # batches are, and nothing else is
 
 
 @pytest.mark.exhaustive

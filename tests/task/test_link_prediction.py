@@ -568,6 +568,8 @@ def test_a_run_predicts_edges_and_equals_one_process(decoder: str, keys: dict[st
     trainer = {"max_epochs": 2, "check_val_every_n_epoch": 1, "checkpoint": True}
     result = gnnkit.train(graph, trainer=trainer, folder=folder, report=False, logger="none", **keys)
     assert set(LinkPrediction(width=8, top_k=None).names) <= set(result)
+    is_sampled = result["strategy"] != "vertex_centric"  # its batches are approximate, and nothing else is
+    assert (result["exact"], bool(result["inexact"])) == (not is_sampled, is_sampled)
     assert all("approximate" in reason for reason in result["inexact"])
     _, links = LinkPrediction(width=8, eval_negatives=5).prepare(graph)
     assert links is not None
