@@ -99,7 +99,8 @@ class ColumnTable:
         """Raises `UserError` for the first bad row, with its value and the reason."""
         rows = np.flatnonzero(bad)
         if len(rows):
-            value = "" if column is None else f"{quote(_as_object(column[int(rows[0])]))} "
+            cell = None if column is None else _as_object(column[int(rows[0])])
+            value = "" if cell is None else f"{quote(cell)} "
             raise UserError(f"{self._column_place(name)}, row {self._row_number(int(rows[0]))}: {value}{why}")
 
     def _column_place(self, name: str) -> str:

@@ -16,7 +16,6 @@ from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.column_table import ColumnTable
 from gnnkit.graph.features import replace_nan
-from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.types import Floats, Ids
 from gnnkit.graph.unfit_columns import UnfitColumns, collect_unfit, describe_many, has_many_values, raise_unfit
 from gnnkit.graph.values import ColumnReading, Survey, is_listed, is_number, is_text, typed_numbers
@@ -161,10 +160,8 @@ class FeatureColumns(ColumnTable):
 
     def _reject_missing(self, name: str, bad: npt.NDArray[np.bool_]) -> None:
         text = self.plain(name)
-        empty = missing_cells(text, ("",)) if is_text(text.type) and bad.any() else bad
-        self._reject(name, bad & empty, None, "is empty")
-        why = "stands for a missing value, unless missing=[WORD, ...] (dataset.missing) lists other words"
-        self._reject(name, bad, text, why)
+        why = "is empty or a word for a missing value, which missing=[WORD, ...] (dataset.missing) lists"
+        self._reject(name, bad, text if is_text(text.type) else None, why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,12 @@ NODE_REASONS = {
     "large": "row 7: 1e+300 is too large for float32",
     "town": "is text with 200 values for 300 nodes, which no model learns from",
 }
+_EMPTY = "is empty or a word for a missing value, which missing=[WORD, ...] (dataset.missing) lists"
 EDGE_REASONS = {
-    "weight": "row 3: is empty",
+    "weight": f"row 3: {_EMPTY}",
     "comment": NODE_REASONS["name"],
     "price": "mixes units, such as '$3' and '€3': use one unit",
-    "gap": "row 5: is empty",
+    "gap": f"row 5: {_EMPTY}",
 }
 PARQUET_REASONS = {
     "lists": "row 9: 3 numbers, expected 2 as in row 0",
@@ -228,7 +229,7 @@ def test_frames_list_all_unfit_columns_of_a_table() -> None:
     with pytest.raises(UserError, match=match):
         Graph.from_tables(edges, nodes)
     with pytest.raises(
-        UserError, match=r"2 columns .* 'gap', row 0: is empty; .* 'wide', .*: edge_features=.* gap, wide"
+        UserError, match=r"2 columns .* 'gap', row 0: is empty or a word .* 'wide', .*: edge_features=.* gap, wide"
     ):
         Graph.from_tables(pa.table({"src": [0], "dst": [1], "gap": [np.nan], "wide": [1e300]}), None)
 

@@ -246,7 +246,7 @@ def test_booleans_become_classes_in_lower_case(reader: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("reader", ["csv", "import of csv"])
 def test_messages_print_cells_as_in_the_file(reader: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"column 'a', row 1: '\\N' stands for a missing value"):
+    with pytest.raises(UserError, match=r"column 'a', row 1: '\\N' is empty or a word for a missing value"):
         read(reader, tmp_path, {}, {"a": ["1", r"\N", "3", "4"]})
     (tmp_path / "other").mkdir()
     with pytest.raises(UserError, match=r"but '\\X' is neither a number .*missing=\[WORD, ...\] \(dataset.missing\)"):
@@ -311,7 +311,7 @@ def test_edges_have_categories_as_nodes_have(reader: str, tmp_path: Path) -> Non
 @every_reader
 @pytest.mark.parametrize("cells", [["red", "unknown", "blue", "red"]])
 def test_an_edge_without_a_feature_is_named(reader: str, cells: list[str], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="column 'kind', row 1: 'unknown' stands for a missing value"):
+    with pytest.raises(UserError, match="column 'kind', row 1: 'unknown' is empty or a word for a missing value"):
         read(reader, tmp_path, {}, {"kind": cells})
 
 
@@ -320,7 +320,7 @@ def test_weights_may_be_text_that_spells_numbers(reader: str, tmp_path: Path) ->
     graph = read(reader, tmp_path, {}, {"weight": ["$1", "$2.5", "$3", "$4"]})
     assert in_order(graph, graph.csc.weight) == [1, 2.5, 3, 4]
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match="column 'weight', row 1: 'unknown' stands for a missing value"):
+    with pytest.raises(UserError, match="column 'weight', row 1: 'unknown' is empty or a word for a missing value"):
         read(reader, tmp_path / "other", {}, {"weight": ["$1", "unknown", "$3", "$4"]})
 
 
@@ -425,5 +425,7 @@ def test_labels_that_are_words_for_missing_are_counted_in_a_warning(reader: str,
 
 @pytest.mark.parametrize("reader", ["pandas", "csv", "import of csv"])
 def test_a_word_for_missing_on_an_edge_is_named_with_the_key_that_reads_it(reader: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"'kind', row 1: 'none' stands for a missing value, unless missing=\[WORD, "):
+    with pytest.raises(
+        UserError, match=r"'kind', row 1: 'none' is empty or a word for a missing value, which missing=\[WORD, "
+    ):
         read(reader, tmp_path, {}, {"kind": ["a", "none", "b", "a"]})
