@@ -43,6 +43,7 @@ KINDS = (
 )  # sections of the configuration
 SEVERAL = ("logger", "callback")  # kinds of which a run may have several, each under its name in the section
 OPTIONAL = ("sampler", "exchange")  # kinds of which a run may have none
+JOBS = "jobs"  # the folder in `conf/` with a file for each job that has keys
 JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
 PACKAGES = {
     "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt"},

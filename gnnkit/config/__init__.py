@@ -19,7 +19,6 @@ from gnnkit.config.compose import dotted as dotted
 from gnnkit.config.compose import key_for as key_for
 from gnnkit.config.compose import leaves as leaves
 from gnnkit.config.compose import of_option as of_option
-from gnnkit.config.earlier import INIT_CHOICES as INIT_CHOICES
 from gnnkit.config.earlier import RECORD as RECORD
 from gnnkit.config.earlier import of_file as of_file
 from gnnkit.config.earlier import of_run as of_run
@@ -32,7 +31,6 @@ from gnnkit.config.hydra import fill as fill
 from gnnkit.config.hydra import hydra_options as hydra_options
 from gnnkit.config.hydra import hydra_section as hydra_section
 from gnnkit.config.hydra import split as split
-from gnnkit.config.jobs import JOBS as JOBS
 from gnnkit.config.jobs import JobFacts as JobFacts
 from gnnkit.config.sweeps import Space as Space
 from gnnkit.config.sweeps import expand as expand

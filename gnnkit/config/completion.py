@@ -47,6 +47,7 @@ function _gnnkit
 end
 complete -c gnnkit -f -a '(_gnnkit)'
 """
+_NAMES = {"partition.nodes": "partition", "job": "job"}  # keys whose values are plugins
 _INSTALL = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _UNINSTALL = {
     "bash": "complete -r gnnkit\nunset -f _gnnkit\n",
@@ -90,14 +91,14 @@ def _candidates(before: Sequence[str], last: str) -> Iterator[str]:
     elif last.startswith("hydra/"):
         yield from (f"hydra/{part}=" for part in HYDRA_PARTS)
     else:
-        yield from _first_words()
+        yield from _first_words(before)
 
 
-def _first_words() -> Iterator[str]:
+def _first_words(before: Sequence[str]) -> Iterator[str]:
     groups = (*plugins.KINDS, EXPERIMENT)
     yield from (f"{kind}=" for kind in groups)
     yield from (f"{section}." for section in (*SECTIONS, "hydra"))
-    yield from (f"{name}=" for name in _names("", "config") if name not in SECTIONS)
+    yield from (f"{key.name}=" for key in _run_keys(before) if key.name not in SECTIONS)
     yield "hydra/"
 
 
@@ -114,7 +115,7 @@ def _keys(section: str, before: Sequence[str]) -> Iterator[str]:
         yield from (f"{section}.{key.name}" for key in keys.shared(section))
         yield from (f"{section}.{key.name}" for key in _keys_of(section, before))
     else:
-        yield from (name for name in _names("", "config") if name.startswith(f"{section}."))
+        yield from (key.name for key in _run_keys(before) if key.name.startswith(f"{section}."))
 
 
 def _values(key: str, before: Sequence[str]) -> Iterable[str]:
@@ -122,10 +123,10 @@ def _values(key: str, before: Sequence[str]) -> Iterable[str]:
         return plugins.options(key, [*plugins.conf_folders(), *_folders(before)])
     if key.removeprefix("hydra/") in HYDRA_PARTS:
         return hydra_options(key.removeprefix("hydra/"))
-    if key in ("partition.nodes",):
-        return plugins.names("partition")
+    if key in _NAMES:
+        return plugins.names(_NAMES[key])
     section, _, name = key.partition(".")
-    known = _keys_of(section, before) if section in SECTIONS else keys.read("", "config").keys
+    known = _keys_of(section, before) if section in SECTIONS else _run_keys(before)
     matching = [option_key for option_key in known if option_key.name == (name if section in SECTIONS else key)]
     return [value for option_key in matching for value in of_comment(option_key)]
 
@@ -148,6 +149,11 @@ def _keys_of(section: str, before: Sequence[str]) -> Iterator[keys.Key]:
     """Yields the keys of the options on the line, or of the default option."""
     for name in re.findall(r"[^\[\],]+", _chosen(section, before) or _default(section)):
         yield from keys.read(section, name).keys
+
+
+def _run_keys(before: Sequence[str]) -> tuple[keys.Key, ...]:
+    """Returns the keys outside plugins' sections, with those of the job on the line."""
+    return (*keys.read("", "config").keys, *keys.read(plugins.JOBS, _chosen("job", before) or "").keys)
 
 
 def _chosen(key: str, before: Sequence[str]) -> str | None:

@@ -14,10 +14,9 @@ from typing import Any
 
 from gnnkit.config.budget import check_includes, check_references
 from gnnkit.config.code import check_environment, check_folder, key_of, refuse_code, refuse_code_in, refuse_hydra
-from gnnkit.config.jobs import JOBS
 from gnnkit.config.sweeps import space_of
 from gnnkit.errors import UserError
-from gnnkit.plugins import JOINED, KINDS, OPTIONAL, SEVERAL, conf_folders, names, options, parts, unknown_plugin
+from gnnkit.plugins import JOBS, JOINED, KINDS, OPTIONAL, SEVERAL, conf_folders, names, options, parts, unknown_plugin
 from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.ranges import known_words, shown, unknown, unknown_key
 
@@ -156,6 +155,7 @@ class _Composer:
         self.overrides, self.name = [_normalize(text) for text in _replace_renamed(overrides, self.folders)], name
         if name != MAIN:  # Hydra searches the main configuration in the first folder only
             self.folders.sort(key=lambda folder: not (folder / f"{name}.yaml").is_file())
+        self.job_file = self._find_job_file()
         _register_without_yaml(self.folders)
         _register_joined(self.overrides, self.folders)
 
@@ -184,9 +184,16 @@ class _Composer:
         from hydra.core.override_parser.types import Quote, QuotedString
 
         chosen = _replace_lists(self.overrides if overrides is None else overrides) + ([] if with_hydra else _UNUSED)
+        chosen += self.job_file
         paths = ",".join(QuotedString(f"file://{folder}", Quote.single).with_quotes() for folder in self.folders[1:])
         with initialize_config_dir(str(self.folders[0]), job_name="gnnkit", version_base=None):
             return compose(self.name, [*chosen, f"hydra.searchpath=[{paths}]"], return_hydra_config=with_hydra)
+
+    def _find_job_file(self) -> list[str]:
+        """Returns the override that adds the selected job's keys, if it has any."""
+        selected = [text.partition("=")[2].strip("'\"") for text in self.overrides if key_of(text) == "job"]
+        has_keys = selected and selected[-1] in options(JOBS, self.folders)
+        return [f"+{JOBS}={selected[-1]}"] if has_keys else []
 
     @contextlib.contextmanager
     def as_user_errors(self) -> Iterator[None]:
@@ -239,6 +246,9 @@ class _Composer:
         """Returns the error for a key that the selected options do not have."""
         section, _, rest = key.partition(".")
         name = rest.partition(".")[0]
+        for job in options(JOBS, self.folders):
+            if key in dotted(_values(JOBS, job, self.folders)):
+                return UserError(f"{key} is read by job={job} only: leave the key out")
         if section in SEVERAL and name in names(section) and name not in composed.get(section, {}):
             return UserError(f"{key} needs {section}={name}, which is not chosen: choose it, or leave the key out")
         if section in OPTIONAL and section not in composed:
@@ -385,7 +395,7 @@ def _check_choice(text: str) -> None:
 
 def _suggest_override(word: str) -> str | None:
     """Returns the override for a job or option that was typed without its key."""
-    if word in JOBS:
+    if word in names("job"):
         return f"job={word}"
     matches = ((kind, name) for kind in KINDS for name in known_words(word.lower()) if name in options(kind))
     return next((f"{kind}={name}" for kind, name in matches), None)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnnkit.config import keys
 from gnnkit.config.code import key_of
 from gnnkit.config.compose import MAIN, as_overrides
-from gnnkit.config.jobs import JOBS, JobFacts
+from gnnkit.config.jobs import JobFacts
 from gnnkit.errors import UserError
-from gnnkit.plugins import arguments_of, load, names, options
+from gnnkit.plugins import JOBS, arguments_of, load, names, options
 from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.ranges import local_path, shown
 from gnnkit.utils.redaction import HIDDEN
@@ -28,7 +29,6 @@ _LAYOUT_KEYS = ("partition", "strategy", "sampler", "workers")  # keys that dete
 _ONE_WORKER = {"strategy": "individual_sample", "workers": 1, "comm": "gloo"}  # on the CPU, in float64
 _TRAINER_KEYS = ("precision", "evaluation_memory")
 _PARTITION_KEYS = ("workers", "partition")  # keys that partitioned data determine
-INIT_CHOICES = ("task", "inputs", "threads")  # sections that job=init chooses unless they are named
 _FOLDER_KEYS = ("output", "on_exists")  # keys that a repeated run does not inherit
 
 
@@ -59,22 +59,18 @@ def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> lis
     """
     named = {key_of(text): text.partition("=")[2] for text in overrides}
     job = _selected_job(named)
-    if job.reads_data_only and (other := next((key for key in named if not _is_data_key(key)), None)):
-        raise UserError(
-            f"{other}: job={job} reads the data, task, inputs and threads, and chooses the rest: leave the key out and "
-            "edit the written file"
-        )
+    job.check_keys(named)
     if not job.reads_strategy and "strategy" not in named:
         return ["strategy=auto", *overrides]  # the key is mandatory
     if named.get("checkpoint", "null") in ("", "null"):
         if job.reads_checkpoint:
-            raise UserError(f"job={job} needs checkpoint=FOLDER of a run that has trained")
+            raise UserError(f"job={job.name} needs checkpoint=FOLDER of a run that has trained")
         return list(overrides)
     folder = local_path("checkpoint", named["checkpoint"].strip("'\"").replace("\\'", "'"))
     run = of_run(folder)
     _check_unchanged(named, folder)
     sections: Mapping[str, Any] = _inherited_sections(run, named, from_python, folder)
-    if job.reads_nodes:
+    if job.one_worker:
         sections = _on_one_worker(sections, named)
     trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _TRAINER_KEYS}
     inherited = as_overrides({**_with_partitioner_name(sections), "trainer": trainer})
@@ -180,14 +176,10 @@ def _format_argument(value: Any) -> str:
     return "null" if value is None else shown(str(value).lower() if isinstance(value, bool) else value)
 
 
-def _selected_job(named: Mapping[str, str]) -> JobFacts:
-    """Returns the job that overrides select, or an empty one if it is unknown."""
-    return JOBS.get(named.get("job", "").strip("'\""), JobFacts(""))
-
-
-def _is_data_key(key: str) -> bool:
-    """Returns whether a job with `reads_data_only` reads the key."""
-    return key.partition(".")[0] in (*INIT_CHOICES, "dataset", "job", "output", "on_exists", "init", "cache", "seed")
+def _selected_job(named: Mapping[str, str]) -> type[JobFacts]:
+    """Returns the job that overrides select, or the defaults if it is unknown."""
+    name = named.get("job", "").strip("'\"")
+    return load("job", name) if name in names("job") else JobFacts
 
 
 def _with_partitioner_name(composed: Mapping[str, Any]) -> Json:
@@ -233,10 +225,10 @@ def _is_set(key: str, users: Mapping[str, str]) -> bool:
 
 def _keys_of_data(brought: Mapping[str, Any], job_name: str, workers: str | None) -> Json:
     """Returns the data's keys that the job reads, with `parts` for other workers."""
-    job = JOBS.get(job_name)
-    keys = {key: value for key, value in brought.items() if job is None or not job.cuts or key not in _PARTITION_KEYS}
+    job = _selected_job({"job": job_name})
+    keys = {key: value for key, value in brought.items() if not job.cuts or key not in _PARTITION_KEYS}
     is_other = workers not in (None, "auto", "null", str(keys.get("workers")))
-    if is_other and job is not None and not job.reads_plan:  # fewer workers, with several parts each
+    if is_other and not job.reads_plan:  # fewer workers, with several parts each
         keys = {"parts" if key == "workers" else key: value for key, value in keys.items()}
     return keys
 
@@ -263,15 +255,24 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
         if name == MAIN:
             raise UserError(f"--config-name {name}: {path} has defaults: rename the file, as this name is reserved")
         return [], name
-    named = {key_of(text) for text in overrides}
+    named = {key_of(text): text.partition("=")[2].strip("'\"") for text in overrides}
     sections = {key: value for key, value in values.items() if key not in named and value is not None}
     if (path.parent / RECORD).is_dir():
-        sections = {key: value for key, value in sections.items() if key not in _FOLDER_KEYS}
+        dropped = {*_FOLDER_KEYS, *_keys_of_other_jobs(named.get("job", str(values.get("job", ""))))}
+        sections = {key: value for key, value in sections.items() if key not in dropped}
     overrides_of_file = as_overrides(_with_partitioner_name(sections))
     for text in overrides_of_file:
         if HIDDEN in text and key_of(text) not in named:
             raise UserError(f"{path}: {key_of(text)} was a secret and was not saved: set {key_of(text)}=VALUE")
     return overrides_of_file, MAIN
+
+
+def _keys_of_other_jobs(name: str) -> set[str]:
+    """Returns the keys, or sections, that only other jobs read.
+
+    Earlier versions saved them in the configuration of every run.
+    """
+    return {key.name.partition(".")[0] for job in options(JOBS) if job != name for key in keys.read(JOBS, job).keys}
 
 
 def _find_file(name: str, config_dirs: Sequence[Path]) -> Path | None:

@@ -1,49 +1,37 @@
-"""The command line's jobs, with their inputs and outputs."""
+"""The properties of a job, which its class sets."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from gnnkit.config.settings.fields import Section
 
 
-@dataclass(frozen=True, slots=True)
 class JobFacts:
-    """A job's properties."""
+    """A job's properties, as class attributes. The defaults hold for an unknown job."""
 
-    name: str
-    trains: bool = False  # writes trained models and a report, and supports loggers and callbacks
-    several: bool = False  # consists of several runs, each in a subfolder
-    reads_checkpoint: bool = False  # requires a trained run
-    reads_nodes: bool = False  # reads the key `nodes`, and the complete graph on one worker
-    reads_strategy: bool = True
-    reads_plan: bool = False  # always reads the section `plan`
-    reads_runs: bool = False
-    reads_data_only: bool = False  # reads no section except `dataset`
-    needs_labels: bool = True
-    splits: tuple[str, ...] = ("train",)  # one of these must contain a node, if labels are needed
-    reads_memory: bool = False  # reads the key `memory`
-    reads_rows: bool = False  # reads feature rows for a model
-    goes_on: bool = False  # resumes an interrupted job of the same kind in the run folder
-    one_run: bool = True  # is a single run with its own folder
-    cuts: bool = False  # repartitions graphs, including stored ones
-    keeps_inputs: bool = False  # saves how the data's columns are read, for later runs
+    name: ClassVar[str] = ""
+    keys: ClassVar[type[Section] | None] = None  # reads the keys of `conf/jobs/NAME.yaml`, which other jobs lack
+    trains: ClassVar[bool] = False  # writes trained models and a report, and supports loggers and callbacks
+    several: ClassVar[bool] = False  # consists of several runs, each in a subfolder
+    reads_checkpoint: ClassVar[bool] = False  # requires a trained run
+    one_worker: ClassVar[bool] = False  # reads the complete graph on one worker
+    reads_strategy: ClassVar[bool] = True
+    reads_plan: ClassVar[bool] = False  # always reads the section `plan`
+    needs_labels: ClassVar[bool] = True
+    splits: ClassVar[tuple[str, ...]] = ("train",)  # one of these must contain a node, if labels are needed
+    reads_rows: ClassVar[bool] = False  # reads feature rows for a model
+    goes_on: ClassVar[bool] = False  # resumes an interrupted job of the same kind in the run folder
+    one_run: ClassVar[bool] = True  # is a single run with its own folder
+    cuts: ClassVar[bool] = False  # repartitions graphs, including stored ones
+    keeps_inputs: ClassVar[bool] = False  # saves how the data's columns are read, for later runs
 
-    def __str__(self) -> str:
-        return self.name
+    @classmethod
+    def check_keys(cls, names: Collection[str]) -> None:
+        """Raises `UserError` for keys that the job does not read.
 
-
-JOBS = {
-    facts.name: facts
-    for facts in (
-        JobFacts("train", trains=True, reads_rows=True, keeps_inputs=True),
-        JobFacts("verify", reads_rows=True),
-        JobFacts("plan", reads_plan=True, reads_rows=True),
-        JobFacts("partition", reads_strategy=False, keeps_inputs=True, cuts=True),
-        JobFacts("import", reads_strategy=False, reads_memory=True, goes_on=True, keeps_inputs=True, cuts=True),
-        JobFacts("predict", reads_checkpoint=True, reads_rows=True, needs_labels=False),
-        JobFacts("test", reads_checkpoint=True, reads_rows=True, splits=("val", "test")),
-        JobFacts("explain", reads_checkpoint=True, reads_nodes=True, reads_rows=True, needs_labels=False),
-        JobFacts("compare", trains=True, several=True, reads_strategy=False, reads_rows=True, one_run=False),
-        JobFacts("report", reads_strategy=False, reads_runs=True, one_run=False),
-        JobFacts("init", reads_strategy=False, reads_data_only=True, one_run=False),
-    )
-}
+        Args:
+            names: Keys that the user has set, such as `model.hidden`.
+        """

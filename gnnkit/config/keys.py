@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit.plugins import KINDS, SEVERAL, conf_folders, parts
+from gnnkit.plugins import JOBS, KINDS, SEVERAL, conf_folders, options, parts
 from gnnkit.utils.documents import parse_yaml
 from gnnkit.utils.ranges import printable
 
@@ -65,9 +65,10 @@ def shared(section: str) -> tuple[Key, ...]:
 
 @functools.cache
 def described() -> dict[str, Key]:
-    """Returns the keys of the main configuration and of `trainer`, by full name."""
+    """Returns the keys of the main configuration, `trainer` and jobs, by full name."""
     trainer = {f"trainer.{key.name}": key for key in read("trainer", "default").keys}
-    return {key.name: key for key in read("", "config").keys} | trainer
+    of_jobs = (key for job in options(JOBS) for key in read(JOBS, job).keys)
+    return {key.name: key for key in (*read("", "config").keys, *of_jobs)} | trainer
 
 
 @functools.cache
@@ -109,7 +110,7 @@ def plain(value: Any) -> str:
 
 def _comments(composed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields each key, such as `model.hidden`, with its comment."""
-    for key in read("", "config").keys:
+    for key in (*read("", "config").keys, *read(JOBS, str(composed.get("job"))).keys):
         yield key.name, key.comment
     for section, chosen in composed.items():
         if section == "hydra":

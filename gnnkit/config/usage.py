@@ -65,8 +65,9 @@ def general() -> str:
     trainer = _entry("trainer", " ".join(key.name for key in keys.read("trainer", "default").keys), 12)
     experiments = _entry(EXPERIMENT, " ".join(plugins.options(EXPERIMENT)), 12)
     of_hydra = _entry("hydra", "run sweep sweeper launcher verbose: --help hydra", 12)
-    run = [_key("", key, 20) for key in keys.read("", "config").keys]
-    return _HELP.format(sections="\n".join([*sections, trainer, experiments, of_hydra]), keys="\n".join(run))
+    jobs = _entry("job", " ".join(plugins.names("job")), 12)
+    run = [_key("", key, 20) for key in keys.read("", "config").keys if key.name != "job"]
+    return _HELP.format(sections="\n".join([jobs, *sections, trainer, experiments, of_hydra]), keys="\n".join(run))
 
 
 def section(topic: str) -> str:
@@ -80,12 +81,13 @@ def section(topic: str) -> str:
     kind, _, name = topic.lstrip("+").partition("=")
     if kind == "hydra":
         return _hydra_section()
-    if kind not in (*SECTIONS, EXPERIMENT):
-        raise unknown(f"--help {topic}", kind, (*SECTIONS, EXPERIMENT, "hydra"))
+    if kind not in (*SECTIONS, EXPERIMENT, "job"):
+        raise unknown(f"--help {topic}", kind, (*SECTIONS, EXPERIMENT, "job", "hydra"))
     known = plugins.options(kind)
     if name and name not in known:
         raise plugins.unknown_plugin(kind, name, known, f"{kind}={name}")
-    options = [_option(keys.read(kind, choice)) for choice in ([name] if name else known)]
+    folder = plugins.JOBS if kind == "job" else kind
+    options = [_option(keys.read(folder, choice)) for choice in ([name] if name else known)]
     if everywhere := keys.shared(kind):
         options.append("\n".join([f"every {kind}", *(_key(kind, key, 30) for key in everywhere)]))
     return "\n\n".join(options) + "\n"
@@ -106,11 +108,13 @@ def _option(option: keys.Option) -> str:
     everywhere = {key.name: key.default for key in keys.shared(option.section)}
     option_keys = [replace(key, comment="") if key.name in everywhere else key for key in option.keys]
     shown = [key for key in option_keys if everywhere.get(key.name) != key.default]
-    lines = [f"{option.section}={option.name}", *_wrap(option.summary, 2)]
-    prefix = "" if option.section == EXPERIMENT else option.section
+    is_global = option.section in (EXPERIMENT, plugins.JOBS)
+    section = "job" if option.section == plugins.JOBS else option.section
+    lines = [f"{section}={option.name}", *_wrap(option.summary, 2)]
+    prefix = "" if is_global else section
     lines += [_key(prefix, key, 30) for key in shown]
-    if not (option.summary or option.keys):
-        section = f"{option.section}.{option.name}" if option.section in plugins.SEVERAL else option.section
+    if not (option.summary or option.keys or is_global):
+        section = f"{section}.{option.name}" if section in plugins.SEVERAL else section
         lines += _wrap(f"Ships no YAML. Set its arguments with {section}.options.KEY=VALUE", 2)
     return "\n".join(lines)
 

@@ -33,7 +33,7 @@ def explain(job: RankJob, comm: Communicator) -> Json:
     """
     trained = TrainedRun.of(job, comm, torch.float64)
     names = ExplainedNames.of(job, trained)
-    numbers = names.numbers(job.settings.nodes)
+    numbers = names.numbers(job.settings.job_keys.nodes)
     if comm.rank != LEADER:
         return {}
     assert isinstance(trained.task, NodeTask), "checked before the ranks start"

@@ -201,13 +201,15 @@ _TYPES = Topic(
     lambda s, p: s.types == "ignore",
     {
         "types=ignore: model={p.source.name} reads edge types: remove the key": lambda s, p: p.source.reads_relations,
-        "types=ignore: job={s.job} reads types as in training: remove the key": lambda s, p: s.job.reads_checkpoint,
+        "types=ignore: job={s.job.name} reads types as in training: remove the key": lambda s, p: (
+            s.job.reads_checkpoint
+        ),
     },
 )
 _PROGRAM = Topic(
     lambda s, p: not p.source.trains,
     {
-        "job={s.job}: model={p.source.name} is iterated, and has no trained parameters": lambda s, p: (
+        "job={s.job.name}: model={p.source.name} is iterated, and has no trained parameters": lambda s, p: (
             s.job.reads_checkpoint
         ),
         "strategy={s.strategy.name}: model={s.model.name} is a program over all edges, which needs "
@@ -243,11 +245,11 @@ _ACCUMULATE = Topic(
 _WRITE = Topic(
     lambda s, p: p.source.trains,
     {
-        "job={s.job}: task={s.task.name} scores pairs of nodes, and this job explains outputs of single nodes: use "
+        "job={s.job.name}: task={s.task.name} scores pairs of nodes, and this job explains outputs of single nodes: use "
         "PyG's Explainer on gnnkit.load(run), as in docs/howto/explain.md": lambda s, p: (
-            s.job.reads_nodes and not isinstance(p.task, NodeTask)
+            s.job.one_worker and not isinstance(p.task, NodeTask)
         ),
-        "job={s.job}: task={s.task.name} predicts held-out edges: write=[logits] gives the rows of all "
+        "job={s.job.name}: task={s.task.name} predicts held-out edges: write=[logits] gives the rows of all "
         "nodes, and job=test scores the edges": lambda s, p: (
             not s.job.needs_labels
             and "predictions" in s.write

@@ -101,7 +101,7 @@ def resumed(order: Order) -> Order:
     if settings.on_exists != "resume" or settings.job.goes_on:
         return order
     if not settings.job.trains:
-        raise UserError(f"on_exists=resume: job={settings.job} has no checkpoints: use on_exists=replace")
+        raise UserError(f"on_exists=resume: job={settings.job.name} has no checkpoints: use on_exists=replace")
     if settings.trainer.resume is not None:
         raise UserError("on_exists=resume and trainer.resume exclude each other: remove one of them")
     if named is None or not any(local_path("output", named, UPLOADED).glob(_CHECKPOINTS)):
@@ -156,7 +156,9 @@ def opened(order: Order) -> Iterator[Path]:
         except (KeyboardInterrupt, SystemExit) as error:
             if isinstance(error, KeyboardInterrupt) and in_ipython():
                 trains = order.settings.job.trains
-                raise Interrupted(_how_to_go_on(folder, order) if trains else f"job={order.settings.job}") from None
+                raise Interrupted(
+                    _how_to_go_on(folder, order) if trains else f"job={order.settings.job.name}"
+                ) from None
             _report_interrupt(folder, order)
             raise
 
@@ -233,7 +235,8 @@ def _goes_on(folder: Path, settings: Settings) -> bool:
         return False
     config = folder / _CONFIG
     return (
-        config.is_file() and re.search(rf"^job: {settings.job}\b", config.read_text(encoding="utf-8"), re.M) is not None
+        config.is_file()
+        and re.search(rf"^job: {settings.job.name}\b", config.read_text(encoding="utf-8"), re.M) is not None
     )
 
 

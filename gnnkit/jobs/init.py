@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.config import INIT_CHOICES, key_of, keys
+from gnnkit.config import key_of, keys
 from gnnkit.config.settings import FEW_EDGES, Settings, with_choice
 from gnnkit.dataset.base import both_ways, describe_share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation, Split
 from gnnkit.graph.unfit_columns import IgnorableColumns
 from gnnkit.jobs import boosting, trials
+from gnnkit.jobs.builtin import INIT_CHOICES
 from gnnkit.jobs.decide import SMALL_EDGES
 from gnnkit.jobs.feature_checks import describe_leaks
 from gnnkit.jobs.order import Order, absolute
@@ -229,7 +230,7 @@ def _why_best(tested: Trials, best: Trial) -> str:
 def _why_no_trials(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> str:
     """Returns why no trials are run, or "" if they are."""
     known = {choice.key: choice.value for choice in choices}
-    if not settings.init.minutes:
+    if not settings.job_keys.init.minutes:
         return "init.minutes=0"
     if known["strategy"] != "vertex_centric":
         return "the graph is large, and a trial would take too long: the default keys are written"

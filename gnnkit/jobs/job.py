@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from gnnkit.config import JobFacts
 from gnnkit.config.settings import AUTO, launcher_for, with_workers
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from gnnkit.prepare.cut import Needs
 
 
-class Job(ABC):
-    """One job of the command line. Its static properties are in `settings.job`."""
+class Job(JobFacts, ABC):
+    """One job of the command line, under its name in the group `gnnkit.job`."""
 
     on_ranks: ClassVar[bool] = False  # False: only the leader's process does the job
 
@@ -40,6 +41,9 @@ class Job(ABC):
     def check(self, order: Order) -> Order:
         """Raises `UserError` if the job cannot do the order."""
         return order
+
+    def preload(self, order: Order) -> None:
+        """Imports what the job needs, once before several processes fork."""
 
 
 class Run(Job):
@@ -67,7 +71,7 @@ class Run(Job):
             begun: Start of the job on the `time.perf_counter` clock.
         """
         if order.is_leader:
-            phase(f"job={order.settings.job}: checking the configuration")
+            phase(f"job={self.name}: checking the configuration")
         with contextlib.ExitStack() as held:
             if order.settings.is_inline:
                 held.enter_context(inline())
@@ -202,6 +206,9 @@ class OnRanks(Run):
         Args:
             trains: False for programs, such as PageRank, which are iterated.
         """
+
+    def preload(self, order: Order) -> None:
+        self.rank_work(trains=order.source.trains)
 
     def needs(self, order: Order) -> Needs:
         """Returns the data that the ranks read. `order` must not contain `auto`."""

@@ -338,7 +338,7 @@ def run(
         figure: The validation metric that stops trials and selects the best. None: the
             task's.
     """
-    allowed, tried = 60 * settings.init.minutes, list[Trial]()
+    allowed, tried = 60 * settings.job_keys.init.minutes, list[Trial]()
     task: Task = _settings(settings, fixed, {}, MAX_EPOCHS).task.create()
     figure = figure or task.progress
     fixed = {**fixed, "trainer.monitor": figure}
@@ -361,7 +361,7 @@ def run(
         for candidate, both, reads in upcoming():
             spent = sum(trial.work for trial in tried)
             if tried and tried[-1].work * _LEAST > allowed - spent:
-                ended = f"init.minutes={settings.init.minutes:g} allows no more"
+                ended = f"init.minutes={settings.job_keys.init.minutes:g} allows no more"
                 break
             if both not in made_graphs:
                 made_graphs[both] = graphs[both]()

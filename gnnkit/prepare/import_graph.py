@@ -30,7 +30,7 @@ _AUTO_SHARE = 0.5  # share of free memory used by memory=auto
 
 def room_of(settings: Settings) -> Room:
     """Returns the memory and the threads of an import."""
-    memory = settings.memory or int(min(_AUTO_SHARE * available_memory(), MOST_MEMORY))
+    memory = getattr(settings.job_keys, "memory", None) or int(min(_AUTO_SHARE * available_memory(), MOST_MEMORY))
     return Room(memory, settings.threads * settings.workers)
 
 

@@ -14,7 +14,8 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from gnnkit.config import JOBS, JobFacts
+from gnnkit import plugins
+from gnnkit.config import JobFacts
 from gnnkit.errors import UserError
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import MAX_COUNT, one_of, parse_scalar, real, shown, switch, unknown_key, whole
@@ -42,15 +43,24 @@ def names(known: Collection[Any]) -> Rule:
 class OnlyWith:
     """The condition for reading a key. Otherwise only its default is allowed."""
 
-    condition: str  # as overrides, such as inputs=features
+    condition: str | Callable[[], str]  # as overrides, such as inputs=features
     holds: "Callable[[Settings], bool]"
     hint: str = ""  # alternative to removing the key
 
+    def error(self, key: str, value: object) -> UserError:
+        """Returns the error for a key that is not read."""
+        condition = self.condition if isinstance(self.condition, str) else self.condition()
+        hint = f", or {self.hint}" if self.hint else ""
+        return UserError(f"{key}={shown(value)} is read by {condition} only: leave the key out{hint}")
 
-def by_job(reads: Callable[[JobFacts], bool], hint: str = "") -> OnlyWith:
+
+def by_job(reads: Callable[[type[JobFacts]], bool], hint: str = "") -> OnlyWith:
     """Returns the condition that the job reads the key."""
-    jobs = "|".join(name for name, job in JOBS.items() if reads(job))
-    return OnlyWith(f"job={jobs}", lambda settings: reads(settings.job), hint)
+
+    def condition() -> str:
+        return f"job={'|'.join(name for name in plugins.names('job') if reads(plugins.load('job', name)))}"
+
+    return OnlyWith(condition, lambda settings: reads(settings.job), hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,12 @@ class KeyRule:
     conditions: tuple[OnlyWith, ...]
 
     def read(self, key: str, value: Any) -> Any:
-        """Checks a value. For messages, a number stays as the user typed it."""
+        """Checks a value, or a section.
+
+        For messages, a number stays as the user typed it.
+        """
+        if self.section is not None:
+            return self.section.read(key, value)
         if self.rule is None or (value is None and self.nullable):
             return value
         checked = self.rule(key, value)
@@ -75,8 +90,7 @@ class KeyRule:
         """Raises `UserError` if the configuration does not read the key."""
         for needed in self.conditions:
             if not needed.holds(settings):
-                hint = f", or {needed.hint}" if needed.hint else ""
-                raise UserError(f"{key}={shown(value)} is read by {needed.condition} only: leave the key out{hint}")
+                raise needed.error(key, value)
 
 
 class Section:
@@ -95,8 +109,12 @@ class Section:
 
     @classmethod
     def read(cls, section: str, values: Mapping[str, Any]) -> Self:
-        """Reads and checks the values. Messages name the keys under `section`."""
-        return cls(**{rule.name: rule.read(f"{section}.{rule.name}", values[rule.name]) for rule in key_rules(cls)})
+        """Reads and checks the values.
+
+        Messages name the keys under `section`. Empty: keys outside sections.
+        """
+        prefix = section and f"{section}."
+        return cls(**{rule.name: rule.read(f"{prefix}{rule.name}", values[rule.name]) for rule in key_rules(cls)})
 
 
 def key_rules(kind: type[Any]) -> tuple[KeyRule, ...]:
@@ -106,7 +124,7 @@ def key_rules(kind: type[Any]) -> tuple[KeyRule, ...]:
 
 @functools.cache
 def _key_rules(kind: Any) -> tuple[KeyRule, ...]:
-    annotations = inspect.get_annotations(kind)
+    annotations = inspect.get_annotations(kind, eval_str=True)
     return tuple(
         _key_rule(kind, field.name, annotations[field.name]) for field in fields(kind) if field.default is MISSING
     )

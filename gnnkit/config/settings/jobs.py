@@ -7,14 +7,11 @@ from typing import Annotated, Any, Self
 
 from gnnkit import plugins
 from gnnkit.config.settings.choice import Choice
-from gnnkit.config.settings.fields import Count, OnlyWith, Section, Switch, by_job
+from gnnkit.config.settings.fields import Count, OnlyWith, Section, Switch
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
-from gnnkit.utils.ranges import real, shown, switch, whole
+from gnnkit.utils.ranges import real, shown, switch
 
-WAYS = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")  # default strategies of job=compare
-MAX_SEEDS = 100  # for job=compare
-MAX_MINUTES = 1e5  # for trial runs
 MAX_RATE = 1e9  # upper limit of numbers that describe a machine
 
 Rate = Annotated[float, functools.partial(real, above=0, high=MAX_RATE)]
@@ -83,33 +80,3 @@ def link(key: str, value: object) -> LinkSettings:
     if not isinstance(value, Mapping) or {*value} != {field.name for field in fields(LinkSettings)}:
         raise UserError(f"{key}={shown(value)} must be null or {{gigabits:NUMBER,milliseconds:NUMBER}}")
     return LinkSettings.read(key, value)
-
-
-def _ways(key: str, value: Any) -> tuple[str, ...]:
-    """Reads one strategy, or a list of strategies, to compare."""
-    ways = WAYS if value == AUTO else [value] if isinstance(value, str) else value
-    if not isinstance(ways, list | tuple) or not all(isinstance(way, str) for way in ways):
-        raise UserError(f"{key}={shown(value)} must be a list of strategies: [NAME,'NAME KEY=VALUE']")
-    if not ways:
-        raise UserError(f"{key}=[] must name at least one strategy")
-    return tuple(ways)
-
-
-@dataclass(frozen=True, slots=True)
-class CompareSettings(Section):
-    """The section `compare`."""
-
-    conditions = (by_job(lambda job: job.several),)
-
-    ways: Annotated[tuple[str, ...], _ways]  # a strategy's name and further overrides, separated by spaces
-    seeds: Annotated[int, functools.partial(whole, low=1, high=MAX_SEEDS)]  # runs per strategy
-    link: Annotated[LinkSettings, link] | None  # between the ranks of each run
-
-
-@dataclass(frozen=True, slots=True)
-class InitSettings(Section):
-    """The section `init`."""
-
-    conditions = (by_job(lambda job: job.reads_data_only),)
-
-    minutes: Annotated[float, functools.partial(real, low=0, high=MAX_MINUTES)]  # time budget of trial runs. 0: none

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit import plugins
-from gnnkit.config import JOBS
 from gnnkit.config.settings.choice import Choice, choice_of
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
@@ -70,8 +69,8 @@ def share_machine(config: Json, launcher: Choice, started: StartedRank | None) -
     gpus, servers = num_gpus(), servers_of(plugins.arguments_of("sync", config["sync"]))
     here = _ranks_here(num_ranks(config) + servers, started)
     if config["threads"] == "auto":
-        explains = any(facts.reads_nodes for facts in JOBS.values() if facts.name == config["job"])
-        config["threads"] = 1 if explains else max(num_cores() // here, 1)  # threads slow small tensors down
+        alone = plugins.load("job", config["job"]).one_worker
+        config["threads"] = 1 if alone else max(num_cores() // here, 1)  # threads slow small tensors down
     if config["comm"].get("name") == "auto":
         usual = None if launcher.name == AUTO else launcher.load().comm
         several = None if config["parts"] is None else "threads"
@@ -89,11 +88,9 @@ def _auto_workers(config: Mapping[str, Any], servers: int) -> AutoWorkers:
 
     Raises `UserError` if the job does not train, or if the grid has a fixed size.
     """
-    job, grid = config["job"], config["partition"]["grid"]
-    if job in JOBS and not (JOBS[job].trains or JOBS[job].reads_data_only or JOBS[job].reads_runs):
-        raise UserError(
-            f"workers=auto requires job=train or job=compare: set a number for job={job}, such as workers=4"
-        )
+    job, grid = plugins.load("job", config["job"]), config["partition"]["grid"]
+    if job.one_run and not job.trains:
+        raise UserError(f"workers=auto requires a job that trains: set a number for job={job.name}, such as workers=4")
     if isinstance(grid, list):
         raise UserError(
             f"workers=auto: partition.grid={shown(grid)} fixes the number of workers: set workers to this number"

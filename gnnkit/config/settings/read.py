@@ -2,11 +2,11 @@
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any, TypedDict
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypedDict
 
 from gnnkit import plugins
-from gnnkit.config import SECTIONS, dotted, keys, of_option, read_otherwise
+from gnnkit.config import SECTIONS, JobFacts, dotted, keys, of_option, read_otherwise
 from gnnkit.config.settings.choice import Choice, choice_of, exchange_of, several_of
 from gnnkit.config.settings.fields import KeyRule, Section, expect_keys, key_rules, missing, read_texts
 from gnnkit.config.settings.inputs import DEFAULT_EMBEDDING
@@ -14,7 +14,7 @@ from gnnkit.config.settings.jobs import LinkSettings, link
 from gnnkit.config.settings.launchers import started_of
 from gnnkit.config.settings.layout import partition_of
 from gnnkit.config.settings.ranks import num_ranks, replace_auto
-from gnnkit.config.settings.settings import Settings
+from gnnkit.config.settings.settings import Settings, job_class
 from gnnkit.errors import UserError
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import parse_scalar, real, shown, unknown_key
@@ -22,16 +22,31 @@ from gnnkit.utils.ranges import parse_scalar, real, shown, unknown_key
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_TIMEOUT = 1e9  # seconds, limited by torch's milliseconds
 _CHOICES = ("dataset", "strategy", "sync", "model", "task", "order")  # sections with one plugin
-_RULES = tuple(rule for rule in key_rules(Settings) if rule.rule is not None)  # for keys outside sections
-_TYPED: dict[str, type[Section]] = {
-    rule.name: rule.section for rule in key_rules(Settings) if rule.section is not None
-}  # sections without plugins
 _UNSELECTED: Mapping[str, Any] = {
     **dict.fromkeys(plugins.OPTIONAL),
     "logger": {},
     "callback": {},
 }  # sections that Hydra omits if nothing is selected
-_KEYS = (*dict.fromkeys((*SECTIONS, *_TYPED, *(rule.name for rule in _RULES))),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The keys that a job reads, apart from plugins' keys."""
+
+    rules: tuple[KeyRule, ...]  # for keys outside sections
+    sections: Mapping[str, type[Section]]  # without plugins
+
+    @classmethod
+    def of(cls, job: type[JobFacts]) -> Self:
+        """Returns the keys of all jobs, and those of one."""
+        rules = (*key_rules(Settings), *(key_rules(job.keys) if job.keys else ()))
+        sections = {rule.name: rule.section for rule in rules if rule.section is not None}
+        return cls(tuple(rule for rule in rules if rule.rule is not None), sections)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All keys and sections, each once."""
+        return (*dict.fromkeys((*SECTIONS, *self.sections, *(rule.name for rule in self.rules))),)
 
 
 def settle(composed: Mapping[str, Any]) -> Settings:
@@ -42,13 +57,18 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     the machine has GPUs.
     """
     config = copy.deepcopy({**_UNSELECTED, **composed})
-    _check_keys(config)
-    _read_texts(config)
+    if "job" not in config:
+        raise missing("job")
+    job = job_class("job", config["job"])
+    known = _Keys.of(job)
+    _check_keys(config, known)
+    _read_texts(config, known)
     launcher = choice_of("launcher", config)
     started = started_of(launcher)
     notes, auto_workers = replace_auto(config, launcher, started)
-    values: dict[str, Any] = {rule.name: rule.read(rule.name, config[rule.name]) for rule in _RULES}
-    values |= {section: kind.read(section, config[section]) for section, kind in _TYPED.items()}
+    values: dict[str, Any] = {
+        rule.name: rule.read(rule.name, config[rule.name]) for rule in key_rules(Settings) if rule.rule or rule.section
+    }
     values |= {kind: choice_of(kind, config) for kind in _CHOICES}
     values |= {kind: several_of(kind, config) for kind in plugins.SEVERAL}
     values["workers"] = num_ranks(config)
@@ -64,21 +84,22 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         launcher=launcher,
         started=started,
         composed=config,
+        job_keys=None if job.keys is None else job.keys.read("", config),
         notes=notes,
         read_otherwise=_read_otherwise(values["checkpoint"], values["dataset"]),
         **values,
     )
     described = keys.described()
-    for key, value, rule in _conditional_keys(config):
+    for key, value, rule in _conditional_keys(config, known):
         if value != described[key].value:
             rule.check_read(key, value, settings)
     return settings
 
 
-def _conditional_keys(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, KeyRule]]:
+def _conditional_keys(config: Mapping[str, Any], known: _Keys) -> Iterator[tuple[str, Any, KeyRule]]:
     """Yields name, value and rule of each conditional key."""
-    yield from ((rule.name, config[rule.name], rule) for rule in _RULES if rule.conditions)
-    for section, kind in _TYPED.items():
+    yield from ((rule.name, config[rule.name], rule) for rule in known.rules if rule.conditions)
+    for section, kind in known.sections.items():
         yield from (
             (f"{section}.{rule.name}", config[section][rule.name], rule) for rule in key_rules(kind) if rule.conditions
         )
@@ -107,34 +128,33 @@ def _read_otherwise(checkpoint: str | None, dataset: Choice) -> tuple[str, ...]:
     return () if checkpoint is None else read_otherwise(checkpoint, dataset.name, dataset.arguments)
 
 
-def _check_keys(config: Mapping[str, Any]) -> None:
+def _check_keys(config: Mapping[str, Any], known: _Keys) -> None:
     """Raises `UserError` for missing or unknown keys, and for ill-typed sections."""
-    known = {*_KEYS, *dotted({key: config.get(key) for key in _KEYS})}
     for key in config:
-        if key not in _KEYS:
-            raise unknown_key(str(key), known)
-    for key in _KEYS:
+        if key not in known.names:
+            raise unknown_key(str(key), {*known.names, *dotted({name: config.get(name) for name in known.names})})
+    for key in known.names:
         if key not in config:
             raise missing(key)
-    for key, kind in _TYPED.items():
+    for key, kind in known.sections.items():
         if key not in SECTIONS and not isinstance(config[key], dict):
             raise UserError(f"{key}={shown(config[key])} is a section: set {key}.{key_rules(kind)[0].name}")
     for key in SECTIONS:
         if not isinstance(config[key], dict) and (key not in plugins.OPTIONAL or config[key] is not None):
             raise UserError(f"{key}={shown(config[key])} must be one of: {', '.join(plugins.options(key))}")
-    for section, kind in _TYPED.items():
+    for section, kind in known.sections.items():
         expect_keys(section, config[section], [rule.name for rule in key_rules(kind)], kind.optional_keys())
     expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
 
 
-def _read_texts(config: Json) -> None:
+def _read_texts(config: Json, known: _Keys) -> None:
     """Parses text that contains a number or a boolean, as `${oc.env:NAME}` returns it.
 
     Whether a key accepts text follows from its annotation, or from the default for a
     plugin's key.
     """
-    read_texts(config, _RULES)
-    for section, kind in _TYPED.items():
+    read_texts(config, known.rules)
+    for section, kind in known.sections.items():
         read_texts(config[section], key_rules(kind))
     for section in plugins.KINDS:
         values = config[section] or {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gnnkit import plugins
-from gnnkit.config import JOBS, JobFacts
+from gnnkit.config import JobFacts
 from gnnkit.config.settings.choice import Choice
 from gnnkit.config.settings.fields import OnlyWith, Switch, by_job, names
 from gnnkit.config.settings.inputs import (
@@ -22,29 +22,25 @@ from gnnkit.config.settings.inputs import (
     LabelShare,
     LearnedSettings,
 )
-from gnnkit.config.settings.jobs import CompareSettings, InitSettings, LeaderSettings, LinkSettings, PlanSettings
+from gnnkit.config.settings.jobs import LeaderSettings, LinkSettings, PlanSettings
 from gnnkit.config.settings.launchers import find_launcher, launcher_for
 from gnnkit.config.settings.layout import PartitionSettings
 from gnnkit.config.settings.ranks import MAX_WORKERS, AutoWorkers, servers_of, share_machine
 from gnnkit.config.settings.trainer import TrainerSettings
 from gnnkit.config.settings.values import (
     AUTO,
-    LEAST_MEMORY,
     UPLOADED,
     LocalPath,
     Url,
     cache_folder,
-    node_ids,
     path,
-    run_folders,
-    size,
     written,
 )
 from gnnkit.errors import UserError
+from gnnkit.launch.environment import StartedRank
 from gnnkit.utils.ranges import MAX_THREADS, MAX_WIDTH, one_of, switch, whole
 
 if TYPE_CHECKING:
-    from gnnkit.launch.environment import StartedRank
     from gnnkit.launch.launcher import Launcher
 
 _USUAL_LOGGERS = ("tensorboard", "csv")  # default loggers of `conf/config.yaml`
@@ -59,13 +55,14 @@ MAX_RESTARTS = 1000
 
 _Width = Annotated[int, functools.partial(whole, low=1, high=MAX_WIDTH, what="null or a whole number")]
 _Workers = Annotated[int, functools.partial(whole, low=1, high=MAX_WORKERS)]
-_MEMORY = functools.partial(size, least=LEAST_MEMORY)
 _AS_NPY = OnlyWith("write_format=npy", lambda s: s.write_format == "npy", hint="use write_format=npy")
 _CHECKPOINT = by_job(lambda job: job.reads_checkpoint, hint="set trainer.resume to continue training")
 
 
-def _job(key: str, value: object) -> JobFacts:
-    return JOBS[one_of(key, value, JOBS)]
+def job_class(key: str, value: object) -> type[JobFacts]:
+    """Imports a job's class."""
+    name = value if isinstance(value, str) else one_of(key, value, plugins.names("job"))
+    return plugins.load("job", name)
 
 
 def _report(key: str, value: object) -> bool:
@@ -82,7 +79,7 @@ class Settings:
     number of workers is provisional if `auto_workers` is set. No other value is `auto`.
     """
 
-    job: Annotated[JobFacts, _job]
+    job: Annotated[type[JobFacts], job_class]
     inputs: Annotated[str, names(INPUTS)]
     types: Annotated[str, names(TYPES)]  # node and edge types
     inexact: Annotated[str, names(INEXACT)]  # models whose results depend on the number of ranks
@@ -101,10 +98,7 @@ class Settings:
     permissions: Annotated[str, names(PERMISSIONS)]  # access to the run folder
     upload: Annotated[Url | None, by_job(lambda job: job.one_run)]  # destination for a copy of the run folder
     cache: Annotated[Path | None, cache_folder]  # folder for partitions and shards. None: not cached
-    memory: Annotated[int | None, _MEMORY, by_job(lambda job: job.reads_memory)]  # bytes. None: share of free memory
     checkpoint: Annotated[LocalPath | None, _CHECKPOINT]  # the trained run's folder
-    runs: Annotated[tuple[str, ...], run_folders, by_job(lambda job: job.reads_runs)]
-    nodes: Annotated[tuple[int | str, ...], node_ids, by_job(lambda job: job.reads_nodes)]
     write: Annotated[tuple[str, ...], written]
     write_format: Annotated[str, names(FORMATS)]
     write_by: Annotated[str, names(JOINS), _AS_NPY]
@@ -118,7 +112,7 @@ class Settings:
     timeout: float  # seconds that a rank waits for another rank
     link: LinkSettings | None  # simulated between ranks
     launcher: Choice
-    started: "StartedRank | None"  # this process's rank, if ranks were started externally
+    started: StartedRank | None  # this process's rank, if ranks were started externally
     sync: Choice
     model: Choice
     task: Choice
@@ -127,12 +121,11 @@ class Settings:
     trainer: TrainerSettings
     leader: LeaderSettings
     plan: PlanSettings
-    compare: CompareSettings
-    init: InitSettings
     report: Annotated[bool, _report]  # whether training writes report.html
     profile: Switch  # whether training writes trace.json
     restarts: Annotated[int, functools.partial(whole, low=0, high=MAX_RESTARTS)]  # limit, after ranks have died
     composed: Mapping[str, Any]  # plain data for config.yaml
+    job_keys: Any = None  # values of the job's class `keys`. None: it has no keys of its own
     implies_task: bool = False  # whether the user has left the task at its default
     auto_workers: AutoWorkers | None = None  # candidates for `workers`. None: the number is fixed
     notes: tuple[str, ...] = ()  # lines printed before the job
@@ -142,13 +135,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.companions and not self.job.trains:
-            raise UserError(f"{self.companions[0]}: job={self.job} does not train: leave it out")
+            raise UserError(f"{self.companions[0]}: job={self.job.name} does not train: leave it out")
         if self.job.reads_checkpoint and self.checkpoint is None:
-            raise UserError(f"job={self.job} needs checkpoint=FOLDER of a run that has trained")
-        if self.job.reads_nodes and not self.nodes:
-            raise UserError(f"job={self.job} needs nodes=ID or nodes=[ID,ID], as in the column id of predictions")
-        if self.job.reads_runs and not self.runs:
-            raise UserError(f"job={self.job} needs runs=FOLDER or runs=[FOLDER,FOLDER] of runs that have trained")
+            raise UserError(f"job={self.job.name} needs checkpoint=FOLDER of a run that has trained")
 
     @property
     def companions(self) -> list[str]:

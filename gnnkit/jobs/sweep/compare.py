@@ -46,8 +46,8 @@ class _Comparison:
     def __init__(self, order: Order) -> None:
         self.order, settings = order, order.settings
         _check(order)
-        self.schemes = parse_schemes(settings.compare.ways)
-        self.seeds = [settings.seed + index for index in range(settings.compare.seeds)]
+        self.schemes = parse_schemes(settings.job_keys.compare.ways)
+        self.seeds = [settings.seed + index for index in range(settings.job_keys.compare.seeds)]
         self.task: Task = settings.task.create()
         self.common = [text for text in order.overrides if not is_job_key(key_of(text))]
         self.orders = {(scheme.name, seed): self._order(scheme, seed) for seed in self.seeds for scheme in self.schemes}
@@ -81,7 +81,7 @@ class _Comparison:
 
     def _link(self) -> list[str]:
         """Returns `compare.link` as the key of a run."""
-        link = self.order.settings.compare.link
+        link = self.order.settings.job_keys.compare.link
         if link is None:
             return []
         return [f"++comm.link={{gigabits:{link.gigabits},milliseconds:{link.milliseconds}}}"]

@@ -99,7 +99,7 @@ class _Sweep:
 
     def _search(self) -> OptunaSearch:
         if not self.settings.job.trains:
-            raise UserError(f"hydra/sweeper=optuna compares trained models: job={self.settings.job} has none")
+            raise UserError(f"hydra/sweeper=optuna compares trained models: job={self.settings.job.name} has none")
         return OptunaSearch(self.overrides, self.hydra.under("sweeper"), self.task)
 
     def _launcher(self) -> Launcher:
@@ -132,7 +132,7 @@ class _Sweep:
         if settings.started is not None:
             raise UserError("-m starts its own jobs: remove torchrun, srun or mpirun, or remove -m")
         if settings.job.several:
-            raise UserError(f"job={settings.job} starts its own runs: remove -m")
+            raise UserError(f"job={settings.job.name} starts its own runs: remove -m")
         if settings.output is not None:
             raise UserError("output applies to a single run: set a sweep's folder with hydra.sweep.dir=DIR")
         if settings.upload is not None:

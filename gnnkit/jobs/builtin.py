@@ -1,0 +1,374 @@
+"""The jobs of this package."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from gnnkit.config.settings import AUTO, LEAST_MEMORY, LinkSettings
+from gnnkit.config.settings.fields import Section
+from gnnkit.config.settings.jobs import link
+from gnnkit.config.settings.values import node_ids, run_folders, size
+from gnnkit.errors import UserError
+from gnnkit.jobs import folder as folders
+from gnnkit.jobs.dispatch import import_for_training
+from gnnkit.jobs.job import Job, OnRanks, Run
+from gnnkit.jobs.lock import locked
+from gnnkit.jobs.order import Order
+from gnnkit.jobs.report import report
+from gnnkit.launch.phases import say
+from gnnkit.result.result import Result
+from gnnkit.utils.ranges import real, shown, whole
+
+if TYPE_CHECKING:
+    from gnnkit.jobs.rank_job import RankWork
+    from gnnkit.prepare.cut import Needs
+
+WAYS = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")  # compared by default
+MAX_SEEDS = 100  # of a comparison
+MAX_MINUTES = 1e5  # for trial runs
+INIT_CHOICES = ("task", "inputs", "threads")  # sections that job=init chooses unless they are named
+_INIT_READS = (*INIT_CHOICES, "dataset", "job", "output", "on_exists", "init", "cache", "seed")
+
+
+class Train(OnRanks):
+    """job=train, which iterates a program instead of training it."""
+
+    name = "train"
+    trains = True
+    reads_rows = True
+    keeps_inputs = True
+
+    def rank_work(self, *, trains: bool) -> RankWork:
+        if not trains:
+            from gnnkit.jobs.iterate import run_program
+
+            return run_program
+        import_for_training()
+        from gnnkit.jobs.train import train
+
+        return train
+
+    def check_parts(self, order: Order) -> Order:
+        order = super().check_parts(order)
+        for choice in order.settings.logger:
+            choice.create().check()
+        if order.settings.callback:
+            from gnnkit import callback
+
+            for choice in order.settings.callback:
+                callback.check(choice.name, choice.create())
+        return order
+
+    def finish(self, order: Order, result: Result, seconds: float) -> Result:
+        result = result.with_figure("seconds_total", seconds)
+        if "phases" in result:  # absent for programs
+            known = result["phases"]
+            phases = {"starting": seconds - sum(known.values()), **known}
+            setup = sum(phases[name] for name in ("starting", "reading", "partitioning", "cutting"))
+            result = result.with_figure("phases", phases).with_figure("seconds_setup", setup)
+        return result.with_figure("command", order.command(order.overrides))
+
+
+class Verify(OnRanks):
+    """job=verify, whose ranks also read the full graph as one shard."""
+
+    name = "verify"
+    reads_rows = True
+
+    def rank_work(self, *, trains: bool) -> RankWork:
+        from gnnkit.jobs import verify
+
+        return verify.verify if trains else verify.verify_program
+
+    def needs(self, order: Order) -> Needs:
+        return replace(super().needs(order), reference=True)
+
+
+class Predict(OnRanks):
+    """job=predict."""
+
+    name = "predict"
+    reads_checkpoint = True
+    reads_rows = True
+    needs_labels = False
+
+    def rank_work(self, *, trains: bool) -> RankWork:
+        from gnnkit.jobs.predict import predict
+
+        return predict
+
+
+class Test(Predict):
+    """job=test, which requires labels."""
+
+    name = "test"
+    needs_labels = True
+    splits = ("val", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainKeys(Section):
+    """The keys of job=explain."""
+
+    nodes: Annotated[tuple[int | str, ...], node_ids]
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise UserError("job=explain needs nodes=ID or nodes=[ID,ID], as in the column id of predictions")
+
+
+class Explain(OnRanks):
+    """job=explain, whose leader reads the complete graph."""
+
+    name = "explain"
+    keys = ExplainKeys
+    reads_checkpoint = True
+    one_worker = True
+    reads_rows = True
+    needs_labels = False
+
+    def rank_work(self, *, trains: bool) -> RankWork:
+        from gnnkit.jobs.explain import explain
+
+        return explain
+
+    def needs(self, order: Order) -> Needs:
+        return replace(super().needs(order), graph=True, features=True)
+
+
+class Plan(OnRanks):
+    """job=plan: counts and times full-graph layouts, or runs sampled steps on ranks."""
+
+    name = "plan"
+    reads_plan = True
+    reads_rows = True
+    on_ranks = False
+
+    def rank_work(self, *, trains: bool) -> RankWork:
+        import_for_training()
+        from gnnkit.jobs.trial_steps import plan_batches
+
+        return plan_batches
+
+    def work(self, order: Order) -> Result:
+        from gnnkit.jobs.plan import plan
+
+        open_ = order.settings.strategy.name == AUTO
+        return plan(order) if open_ or order.settings.create_strategy().reads.all_edges else super().work(order)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportKeys(Section):
+    """The keys of job=import."""
+
+    memory: Annotated[int | None, functools.partial(size, least=LEAST_MEMORY)]  # bytes. None: share of free memory
+
+
+class Import(Run):
+    """job=import, which resumes an interrupted import in the run folder.
+
+    Externally started ranks import together.
+    """
+
+    name = "import"
+    keys = ImportKeys
+    reads_strategy = False
+    goes_on = True
+    keeps_inputs = True
+    cuts = True
+    on_ranks = True
+
+    def check(self, order: Order) -> Order:
+        from gnnkit.jobs.store_jobs import check_import
+
+        check_import(order.settings, from_python=order.graph is not None)
+        if self._together(order) and order.named_folder is None:
+            raise UserError("job=import on externally started ranks needs output=FOLDER on a disk that all hosts share")
+        return super().check(order)
+
+    def check_parts(self, order: Order) -> Order:
+        return order
+
+    def done(self, order: Order) -> Result | None:
+        if order.settings.on_exists == "replace" or order.named_folder is None:
+            return None
+
+        from gnnkit.jobs.store_jobs import find_import
+
+        return find_import(replace(order, folder=Path(order.named_folder).absolute()))
+
+    def work(self, order: Order) -> Result:
+        from gnnkit.jobs.store_jobs import import_tables
+
+        return import_tables(order, together=self._together(order))
+
+    def _together(self, order: Order) -> bool:
+        """Whether externally started ranks do the job together."""
+        started = order.settings.started
+        return self.on_ranks and started is not None and started.world_size > 1
+
+
+class Partition(Run):
+    """job=partition, which checks the ranks' plugins only if `auto` depends on them.
+
+    An existing store is partitioned again, as by job=import.
+    """
+
+    name = "partition"
+    reads_strategy = False
+    keeps_inputs = True
+    cuts = True
+
+    def check(self, order: Order) -> Order:
+        return _OfStore().check(order) if _reads_store(order) else super().check(order)
+
+    def check_parts(self, order: Order) -> Order:
+        return super().check_parts(order) if order.settings.is_open and not _reads_store(order) else order
+
+    def done(self, order: Order) -> Result | None:
+        if order.settings.on_exists != "refuse" or order.named_folder is None:
+            return None
+        if _reads_store(order):
+            return _OfStore().done(order)
+        from gnnkit.jobs.store_jobs import find_partition
+
+        return find_partition(replace(order, folder=Path(order.named_folder).absolute()))
+
+    def work(self, order: Order) -> Result:
+        if _reads_store(order):
+            return _OfStore().work(order)
+        from gnnkit.jobs.store_jobs import partition
+
+        return partition(order, self.decided(order).settings)
+
+
+class _OfStore(Import):
+    """job=partition of a store, which the leader does alone."""
+
+    on_ranks = False
+
+
+def _reads_store(order: Order) -> bool:
+    return order.graph is None and order.settings.dataset.create().store_folder is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportKeys(Section):
+    """The keys of job=report."""
+
+    runs: Annotated[tuple[str, ...], run_folders]
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise UserError("job=report needs runs=FOLDER or runs=[FOLDER,FOLDER] of runs that have trained")
+
+
+class Report(Job):
+    """job=report. Writes into the run's folder, or into a new one for several runs."""
+
+    name = "report"
+    keys = ReportKeys
+    reads_strategy = False
+    one_run = False
+
+    def start(self, order: Order) -> Result:
+        runs = order.settings.job_keys.runs
+        held: contextlib.AbstractContextManager[Path | None]
+        if order.named_folder is not None or len(runs) > 1:
+            held = folders.bare(order)
+        else:
+            held = locked(Path(runs[0])) if Path(runs[0]).is_dir() else contextlib.nullcontext()
+        with held as target:
+            result = report(runs, target)
+        say(result.table())
+        return result
+
+
+def _ways(key: str, value: Any) -> tuple[str, ...]:
+    """Reads one strategy, or a list of strategies, to compare."""
+    ways = WAYS if value == AUTO else [value] if isinstance(value, str) else value
+    if not isinstance(ways, list | tuple) or not all(isinstance(way, str) for way in ways):
+        raise UserError(f"{key}={shown(value)} must be a list of strategies: [NAME,'NAME KEY=VALUE']")
+    if not ways:
+        raise UserError(f"{key}=[] must name at least one strategy")
+    return tuple(ways)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareSection(Section):
+    """The section `compare`."""
+
+    ways: Annotated[tuple[str, ...], _ways]  # a strategy's name and further overrides, separated by spaces
+    seeds: Annotated[int, functools.partial(whole, low=1, high=MAX_SEEDS)]  # runs per strategy
+    link: Annotated[LinkSettings, link] | None  # between the ranks of each run
+
+
+@dataclass(frozen=True, slots=True)
+class CompareKeys(Section):
+    """The keys of job=compare."""
+
+    compare: CompareSection
+
+
+class Compare(Job):
+    """job=compare: several training runs, each in its own process and folder."""
+
+    name = "compare"
+    keys = CompareKeys
+    trains = True
+    several = True
+    reads_strategy = False
+    reads_rows = True
+    one_run = False
+
+    def check(self, order: Order) -> Order:
+        if order.settings.started is not None:
+            raise UserError("job=compare starts its own runs: remove torchrun, srun or mpirun")
+        return order
+
+    def start(self, order: Order) -> Result:
+        from gnnkit.jobs.sweep import compare
+
+        return compare(self.check(order))
+
+
+@dataclass(frozen=True, slots=True)
+class InitSection(Section):
+    """The section `init`."""
+
+    minutes: Annotated[float, functools.partial(real, low=0, high=MAX_MINUTES)]  # time budget of trial runs. 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class InitKeys(Section):
+    """The keys of job=init."""
+
+    init: InitSection
+
+
+class Init(Job):
+    """job=init. Writes a configuration, without a run folder."""
+
+    name = "init"
+    keys = InitKeys
+    reads_strategy = False
+    one_run = False
+
+    @classmethod
+    def check_keys(cls, names: Collection[str]) -> None:
+        unread = next((name for name in names if name.partition(".")[0] not in _INIT_READS), None)
+        if unread is not None:
+            raise UserError(
+                f"{unread}: job=init reads the data, task, inputs and threads, and chooses the rest: leave the key out and "
+                "edit the written file"
+            )
+
+    def start(self, order: Order) -> Result:
+        from gnnkit.jobs.init import init
+
+        return init(order)
