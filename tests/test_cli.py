@@ -22,7 +22,7 @@ from gnnkit.__main__ import main
 from gnnkit.command import _parser
 from gnnkit.config import compose, keys
 from gnnkit.errors import UserError
-from gnnkit.jobs import Order, dispatch, to_yaml
+from gnnkit.jobs import Order, builtin, to_yaml
 from gnnkit.jobs.folder import new_folder
 from gnnkit.jobs.job import OnRanks, Run
 from gnnkit.launch.processes import launch
@@ -57,7 +57,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
         runs.append(order)
         return Result(order.settings.job.name, runs.action())
 
-    for kind in (OnRanks, dispatch.Plan, dispatch.Partition):
+    for kind in (OnRanks, builtin.Plan, builtin.Partition):
         monkeypatch.setattr(kind, "work", work)
     return runs
 
@@ -67,7 +67,7 @@ def test_help_lists_plugins_keys_of_the_run_and_exit_codes(capsys: pytest.Captur
     text = capsys.readouterr().out
     for kind in plugins.KINDS:
         assert all(name in text for name in plugins.options(kind))
-    words = ("max_epochs", "threads=auto", "train | verify", "Exit codes:", "outputs/<date>/<time>/")
+    words = ("max_epochs", "threads=auto", "train verify", "Exit codes:", "outputs/<date>/<time>/")
     assert [word for word in words if word not in text] == []
     assert max(map(len, text.splitlines())) <= 80
 

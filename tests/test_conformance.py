@@ -138,6 +138,11 @@ def test_orders(name: str, grids: str, monkeypatch: pytest.MonkeyPatch) -> None:
     testing.check_order(configured("order", name)())
 
 
+@pytest.mark.parametrize("name", plugins.names("job"))
+def test_jobs(name: str) -> None:
+    testing.check_job(plugins.load("job", name))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("task"))
 def test_tasks(name: str) -> None:

@@ -115,8 +115,8 @@ ALLOWED = {
     "gnnkit._core": {
         *("graph", "dataset", "partition", "partition.order", "sampler", "comm", "pyg", "kernels", "engine.remote")
     },
-    "gnnkit.config": {"leader.plan", "prepare", "training", "jobs", *COMMAND},
-    "gnnkit.plugins": {"strategy", "sync", "config", "jobs"},
+    "gnnkit.config": {"leader.plan", "prepare", "training", "jobs", "testing", *COMMAND},
+    "gnnkit.plugins": {"strategy", "sync", "config", "jobs", "testing"},
 }
 IN_FUNCTIONS = {"torch": {"ranks.py", "frameworks.py"}}  # files that import a package only when they need it
 ABOVE_PLUGINS = ("task.evaluation", "launch", "result", "leader.plan", "prepare", "leader", "training", "jobs")

@@ -21,7 +21,7 @@ from gnnkit.config.completion import of_comment
 from gnnkit.config.settings import Settings, TrainerSettings, ranks, settle, with_workers
 from gnnkit.config.settings.fields import KeyRule, key_rules
 from gnnkit.errors import UserError
-from gnnkit.jobs import Order, dispatch, start
+from gnnkit.jobs import Order, builtin, dispatch, start
 from gnnkit.jobs.job import OnRanks, Run
 from gnnkit.launch import environment
 from gnnkit.launch.environment import StartedRank
@@ -271,7 +271,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         runs.append(order.settings)
         return Result(order.settings.job.name, {})
 
-    for kind in (OnRanks, dispatch.Plan, dispatch.Partition, dispatch.Import):
+    for kind in (OnRanks, builtin.Plan, builtin.Partition, builtin.Import):
         monkeypatch.setattr(kind, "work", work)
     return runs
 
@@ -563,8 +563,9 @@ def test_every_option_runs_with_its_own_values(chosen: Callable[..., dict[str, A
 
 
 def test_every_job_has_its_facts_and_its_class() -> None:
-    assert set(dispatch._BY_NAME) == set(config.JOBS)
-    assert all(facts.name == name for name, facts in config.JOBS.items())
+    assert {name: plugins.load("job", name).name for name in plugins.names("job")} == {
+        name: name for name in plugins.names("job")
+    }
 
 
 @pytest.fixture
@@ -631,7 +632,7 @@ def test_workers_auto_chooses_up_to_the_gpus_or_the_cores(
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["job=verify"], "workers=auto requires job=train or job=compare: set a number for job=verify"),
+        (["job=verify"], "workers=auto requires a job that trains: set a number for job=verify"),
         (["partition.grid=[2,2,1]"], "workers=auto: partition.grid=[2, 2, 1] fixes the number of workers"),
     ],
 )
@@ -697,7 +698,7 @@ def test_a_run_is_evaluated_after_each_tenth_and_every_ten_epochs(epochs: int, b
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["init.minutes=9"], "init.minutes=9 is read by job=init only: leave the key out"),
+        (["init.minutes=9"], "init.minutes is read by job=init only: leave the key out"),
         (["trainer.plateau_factor=0.5"], "trainer.plateau_factor=0.5 is read by trainer.schedule=plateau only"),
         (["trainer.plateau_patience=3"], "trainer.plateau_patience=3 is read by trainer.schedule=plateau only"),
         (
@@ -717,7 +718,7 @@ def test_a_run_is_evaluated_after_each_tenth_and_every_ten_epochs(epochs: int, b
         (["job=report", f"runs=[{','.join(map(str, ['x'] * 65))}]"], "runs has 65 folders, at most 64 are compared"),
         (
             ["job=report", "features.place=disk", "runs=a"],
-            "features.place=disk is read by job=train|verify|plan|predict|test|explain|compare only: leave the key out",
+            "features.place=disk is read by job=compare|explain|plan|predict|test|train|verify only: leave the key out",
         ),
     ],
 )
@@ -741,7 +742,8 @@ def test_a_section_without_a_name_is_refused_with_the_names_that_there_are(key: 
 
 def key_rules_by_name() -> dict[str, KeyRule]:
     """Returns the rules of all keys outside plugins, by full name."""
-    rules = {rule.name: rule for rule in key_rules(Settings)}
+    of_jobs = [plugins.load("job", name).keys for name in plugins.names("job")]
+    rules = {rule.name: rule for kind in (Settings, *filter(None, of_jobs)) for rule in key_rules(kind)}
     for section in [rule for rule in rules.values() if rule.section is not None]:
         rules |= {f"{section.name}.{rule.name}": rule for rule in key_rules(section.section)}
     return rules

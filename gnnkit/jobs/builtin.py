@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from gnnkit.config.settings import AUTO, LEAST_MEMORY, LinkSettings
 from gnnkit.config.settings.fields import Section
-from gnnkit.config.settings.jobs import link
+from gnnkit.config.settings.jobs import link as read_link
 from gnnkit.config.settings.values import node_ids, run_folders, size
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as folders
@@ -305,7 +305,7 @@ class CompareSection(Section):
 
     ways: Annotated[tuple[str, ...], _ways]  # a strategy's name and further overrides, separated by spaces
     seeds: Annotated[int, functools.partial(whole, low=1, high=MAX_SEEDS)]  # runs per strategy
-    link: Annotated[LinkSettings, link] | None  # between the ranks of each run
+    link: Annotated[LinkSettings, read_link] | None  # between the ranks of each run
 
 
 @dataclass(frozen=True, slots=True)

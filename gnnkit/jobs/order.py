@@ -53,6 +53,10 @@ class Order:
 
         return ModelSource(self.settings.model, self.model)
 
+    def load_graph(self) -> Graph:
+        """Returns the graph, with columns as the data set reads them."""
+        return self.settings.dataset.create().load() if self.graph is None else self.graph
+
     def command(self, overrides: Sequence[str]) -> str:
         """Returns the command line with these overrides, without secrets."""
         return command(overrides, self.program, self.options)

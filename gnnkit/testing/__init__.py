@@ -9,6 +9,7 @@ from gnnkit.testing.comm import check_communicator as check_communicator
 from gnnkit.testing.dataset import check_dataset as check_dataset
 from gnnkit.testing.exchange import check_exchange as check_exchange
 from gnnkit.testing.graphs import example_graphs as example_graphs
+from gnnkit.testing.job import check_job as check_job
 from gnnkit.testing.launcher import check_launcher as check_launcher
 from gnnkit.testing.logger import check_logger as check_logger
 from gnnkit.testing.model import check_model as check_model

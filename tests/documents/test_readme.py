@@ -45,7 +45,7 @@ DOCUMENTS = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md")
 SITE = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 FOR_USERS = ("README.md", *SITE)
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in (*DOCUMENTS, *SITE)}
-EXAMPLES = {"stripes"}  # plugins that only show how a plugin is made
+EXAMPLES = {"hubs", "stripes"}  # plugins that only show how a plugin is made
 EVERYTHING = "write=[predictions,logits,probabilities,embeddings]"
 QUICK = ["trainer.max_epochs=1", "comm=threads", "trainer.checkpoint=false"]
 SMALL = ["dataset=synthetic", "dataset.num_nodes=120", "dataset.num_edges=400", "trainer.max_epochs=2"]
@@ -263,7 +263,7 @@ KINDS = {
     "task": lambda: plugins.names("task"),
     "logger": lambda: plugins.options("logger"),
     "callback": lambda: plugins.names("callback"),
-    "job": lambda: config.JOBS,
+    "job": lambda: plugins.names("job"),
 }
 
 

@@ -14,12 +14,12 @@ from threading import Barrier
 
 import pytest
 
-from gnnkit import config
-from gnnkit.config.jobs import JOBS
+from gnnkit import config, plugins
 from gnnkit.config.settings import Settings, settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, lock, start
 from gnnkit.jobs import folder as run_folders
+from gnnkit.jobs.builtin import Report, ReportKeys
 from gnnkit.jobs.lock import locked
 
 
@@ -91,7 +91,7 @@ def test_a_disk_without_locks_is_told_and_used(
 
 def test_a_report_into_a_folder_in_use_is_refused(settings: Settings, tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(UserError, match="is writing there"):
-        start(Order(replace(settings, job=config.JOBS["report"], runs=(str(tmp_path),))))
+        start(Order(replace(settings, job=Report, job_keys=ReportKeys((str(tmp_path),)))))
 
 
 def refuse(settings: Settings, folder: Path, steps: str, *files: str) -> None:
@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_made_is_one_error_at_once(
     settings: Settings, name: str, job: str, tmp_path: Path
 ) -> None:
     output = _unusable(tmp_path)[name]
-    order = Order(replace(settings, job=JOBS[job]), folder=output)
+    order = Order(replace(settings, job=plugins.load("job", job)), folder=output)
     begun = time.process_time()
     with pytest.raises(UserError, match=r"^(cannot make the run folder|output=)"):
         start(order)

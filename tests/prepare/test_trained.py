@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gnnkit import config
+from gnnkit import config, plugins
 from gnnkit.config.settings import Choice as Chosen
 from gnnkit.config.settings import Settings, settle, with_choice
 from gnnkit.errors import UserError
@@ -97,7 +97,7 @@ def test_columns_without_names_are_taken_by_place_and_told(
 
 def test_a_resumed_run_puts_columns_into_its_order(settings: Settings, tmp_path: Path) -> None:
     trainer = replace(settings.trainer, resume=settings.checkpoint)
-    again = replace(settings, job=config.JOBS["train"], checkpoint=None, trainer=trainer)
+    again = replace(settings, job=plugins.load("job", "train"), checkpoint=None, trainer=trainer)
     assert as_trained(again, graph(dict(reversed(NODES.items()))), tmp_path).feature_names == graph().feature_names
 
 

@@ -1,6 +1,7 @@
 """Typed, validated settings. Importing this package imports no heavy dependency."""
 
 from gnnkit.config.settings.choice import Choice as Choice
+from gnnkit.config.settings.fields import Section as Section
 from gnnkit.config.settings.inputs import FILLS as FILLS
 from gnnkit.config.settings.inputs import SCALES as SCALES
 from gnnkit.config.settings.jobs import LinkSettings as LinkSettings
