@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 from billion import group
 from features_on_disk import command, epochs, forget
+from gnnkit_import.npy_writer import NpyWriter
 from store import Memory
 
 from gnnkit.graph import CSC, Graph
-from gnnkit.utils.npy_writer import NpyWriter
 
 ROWS = 1 << 14  # that are drawn at once
 READ = 1 << 20

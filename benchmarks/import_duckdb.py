@@ -25,13 +25,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.graph import import_graph
+from gnnkit_import.npy_writer import NpyWriter
+from gnnkit_import.pieces import Room
+from gnnkit_import.progress import Journal, ProgressReporter
 from importing import draw
 
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import Room
-from gnnkit.utils.npy_writer import NpyWriter
 from gnnkit.utils.storage import save_array
 
 ARRAYS = ("indptr", "indices", "edge_positions")
@@ -40,13 +41,13 @@ ENDS = pa.schema([("src", pa.int32()), ("dst", pa.int32()), ("position", pa.int3
 
 def gnnkit(tables: Path, work: Path, room: Room) -> None:
     """Imports with gnnkit's own passes."""
-    pieces = EdgeFolder(str(tables), symmetrize=False).in_pieces()
+    pieces = in_pieces(EdgeFolder(str(tables), symmetrize=False))
     import_graph(pieces, work, room, Journal(work, ""), ProgressReporter(quiet=True))
 
 
 def stream(tables: Path, work: Path, room: Room) -> None:
     """Reads with gnnkit, and sorts with DuckDB."""
-    pieces = EdgeFolder(str(tables), symmetrize=False).in_pieces()
+    pieces = in_pieces(EdgeFolder(str(tables), symmetrize=False))
     num_nodes = pieces.open(room)
 
     def batches() -> Iterator[pa.RecordBatch]:

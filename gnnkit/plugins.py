@@ -51,6 +51,7 @@ PACKAGES = {
     "strategy": {"owned_seeds": "gnnkit-owned-seeds"},
     "exchange": {"error_feedback": "gnnkit-error-feedback"},
     "launcher": {"ray": "gnnkit-ray"},
+    "job": {"import": "gnnkit-import"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
     "upload": {"fsspec": "gnnkit-upload"},
 }  # plugins of this project that are installed separately: the package by kind and name

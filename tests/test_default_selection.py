@@ -44,6 +44,7 @@ ELSEWHERE = {  # what no check covers, and the folders of the tests
     ("upload", "fsspec"): ["plugins/gnnkit-upload/tests"],
     **{("aggregation", name): ["tests/sync"] for name in ("mean", "median", "trimmed_mean", "weighted")},
     **{("job", name): ["plugins/template/tests" if name == "hubs" else "tests/jobs"] for name in plugins.names("job")},
+    **{("job", name): [f"plugins/{package}/tests"] for name, package in plugins.PACKAGES["job"].items()},
 }
 
 

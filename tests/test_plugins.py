@@ -220,6 +220,14 @@ def test_a_configuration_names_the_package_that_is_not_installed(override: str, 
         compose(["strategy=vertex_centric", override])
 
 
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("job", plugins.PACKAGES["job"])
+def test_a_job_without_its_package_is_refused_before_its_keys(job: str) -> None:
+    package = plugins.PACKAGES["job"][job]
+    with pytest.raises(UserError, match=f"^job={job}: the package {package} is not installed: pip install {package}$"):
+        compose(["strategy=vertex_centric", f"job={job}", "memory=1GB"])
+
+
 def test_the_table_of_packages_lists_all_plugins_of_this_project() -> None:
     expected: dict[str, dict[str, str]] = {}
     for path in ROOT.glob("plugins/gnnkit-*/pyproject.toml"):

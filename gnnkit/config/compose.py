@@ -16,7 +16,20 @@ from gnnkit.config.budget import check_includes, check_references
 from gnnkit.config.code import check_environment, check_folder, key_of, refuse_code, refuse_code_in, refuse_hydra
 from gnnkit.config.sweeps import space_of
 from gnnkit.errors import UserError
-from gnnkit.plugins import JOBS, JOINED, KINDS, OPTIONAL, SEVERAL, conf_folders, names, options, parts, unknown_plugin
+from gnnkit.plugins import (
+    JOBS,
+    JOINED,
+    KINDS,
+    OPTIONAL,
+    PACKAGES,
+    SEVERAL,
+    conf_folders,
+    find,
+    names,
+    options,
+    parts,
+    unknown_plugin,
+)
 from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.ranges import known_words, shown, unknown, unknown_key
 
@@ -192,6 +205,8 @@ class _Composer:
     def _find_job_file(self) -> list[str]:
         """Returns the override that adds the selected job's keys, if it has any."""
         selected = [text.partition("=")[2].strip("'\"") for text in self.overrides if key_of(text) == "job"]
+        if selected and selected[-1] in PACKAGES["job"]:
+            find("job", selected[-1])  # without its package, its keys would be unknown
         has_keys = selected and selected[-1] in options(JOBS, self.folders)
         return [f"+{JOBS}={selected[-1]}"] if has_keys else []
 

@@ -10,21 +10,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 
-from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, EdgeColumns, Graph
-from gnnkit.graph.duplicates import JOIN, without_duplicates
-from gnnkit.graph.features import replace_nan
-from gnnkit.graph.fields import count_nodes
-from gnnkit.graph.id_columns import as_ids
+from gnnkit.graph import CSC, Graph
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.ranges import shown
 
 ONE_WAY = 0.1  # warn if the share of edges with a reverse edge is smaller
 _LOOKED_AT = 1000  # edges that `both_ways` samples
-_ALL = 1 << 60  # bytes: unlimited memory
 
 
 class Dataset(ABC):
@@ -54,11 +47,11 @@ class Dataset(ABC):
         """
         return {}
 
-    def in_pieces(self) -> GraphPieces | None:
-        """Returns a reader for `job=import` that yields the graph in pieces.
+    def in_pieces(self) -> object | None:
+        """Returns a reader for `job=import`, a `gnnkit_import.pieces.GraphPieces`.
 
         It yields the same edges, rows and labels as `load`. No file is opened yet.
-        Default: None, so `job=import` is unsupported.
+        Default: None, so `job=import` supports gnnkit's own data sets only.
         """
         return None
 
@@ -106,44 +99,6 @@ def finished(graph: Graph, symmetrize: bool | None, row_normalize: bool) -> Grap
         warn_of_one_way(graph.csc)
     graph = graph.symmetrize() if symmetrize else graph
     return graph.row_normalize() if row_normalize else graph
-
-
-def read_whole(pieces: GraphPieces) -> Graph:
-    """Loads a graph from its pieces, for data sets without another reader."""
-    with blame(f"dataset.root={pieces.root}"):
-        room = Room(_ALL, 1)
-        num_nodes = pieces.open(room)
-        edges = list(pieces.edges(room.piece(0)))
-        src, dst = (np.concatenate([getattr(piece, end) for piece in edges]) for end in ("src", "dst"))
-        num_nodes = count_nodes(src, dst, None) if num_nodes is None else num_nodes
-        fields, rows = pieces.nodes(num_nodes, room), pieces.features(room)
-        features = None if rows is None else np.concatenate(list(rows))
-        values: dict[str, Any] = EdgeColumns.concat([piece.columns for piece in edges]).without("position").arrays()
-        missing = None
-        if features is not None and pieces.has_gaps:
-            features, missing = replace_nan(features)
-        graph = Graph.from_edges(
-            src,
-            dst,
-            num_nodes,
-            features=features,
-            labels=fields.labels,
-            one_class=fields.one_class,
-            split=fields.split,
-            coordinates=fields.coordinates,
-            class_names=fields.class_names,
-            node_ids=as_ids(fields.node_ids) if isinstance(fields.node_ids, pa.Array) else fields.node_ids,
-            feature_names=pieces.feature_names(),
-            category_of=fields.category_of,
-            edge_feature_names=pieces.edge_feature_names(),
-            edge_category_of=pieces.edge_category_of(pieces.edge_feature_names()),
-            edge_type_names=pieces.edge_type_names(),
-            node_types=fields.node_types,
-            missing=missing,
-            **values,
-        )
-        graph = with_split(without_duplicates(graph, pieces.duplicates, JOIN), pieces.shares, pieces.seed)
-    return finished(graph, pieces.symmetrize, pieces.row_normalize)
 
 
 def name_list(key: str, value: object) -> tuple[str, ...]:

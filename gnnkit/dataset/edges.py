@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.dataset.base import Dataset, blame, finished, name_list, with_split
-from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.dataset.table_files import (
     PART_NAME,
     PARTS_MARKER,
@@ -185,14 +184,6 @@ class EdgeFolder(Dataset):
         self.ignore = name_list("dataset.ignore", ignore)
         self.missing = read_missing("dataset.missing", missing)
         self.duplicates = one_of("dataset.duplicates", duplicates, DUPLICATES)
-
-    def in_pieces(self) -> GraphPieces:
-        from gnnkit.dataset.importing.tables import TablePieces  # imports `EdgeFolder`
-
-        if self.bipartite:
-            raise UserError("dataset.bipartite=true is not supported by job=import; use job=partition")
-
-        return TablePieces(self)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):

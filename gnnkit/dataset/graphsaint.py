@@ -6,8 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row
-from gnnkit.dataset.importing.arrays import GraphSaintPieces
-from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.graph.labels import settle_labels
@@ -39,9 +37,6 @@ class GraphSaint(Dataset):
         self.root = local_path("dataset.root", root)
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
-
-    def in_pieces(self) -> GraphPieces:
-        return GraphSaintPieces(self)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row, with_split
-from gnnkit.dataset.importing.arrays import NpzPieces
-from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, read_shares
 from gnnkit.graph.labels import settle_labels
@@ -66,9 +64,6 @@ class Npz(Dataset):
         self.seed = whole("dataset.seed", seed, 0)
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
-
-    def in_pieces(self) -> GraphPieces:
-        return NpzPieces(self)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"), Arrays(self.root) as fields:

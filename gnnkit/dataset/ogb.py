@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from gnnkit.dataset.base import Dataset, blame, finished
-from gnnkit.dataset.importing.ogb import OgbPieces
-from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.graph import Graph
 from gnnkit.utils.ranges import local_path
 
@@ -39,9 +37,6 @@ class Ogb(Dataset):
         self.add_inverse_edge = add_inverse_edge
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
-
-    def in_pieces(self) -> GraphPieces:
-        return OgbPieces(self)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):

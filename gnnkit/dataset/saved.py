@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnkit.dataset.base import Dataset, blame, finished, with_split
-from gnnkit.dataset.importing.arrays import SavedPieces
-from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.graph import Graph, read_shares
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path
@@ -38,9 +36,6 @@ class Saved(Dataset):
         self.row_normalize = row_normalize
         self.split = None if split is None else read_shares("dataset.split", split)
         self.seed = whole("dataset.seed", seed, 0)
-
-    def in_pieces(self) -> GraphPieces:
-        return SavedPieces(self)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.dataset.base import Dataset
-from gnnkit.dataset.importing.store import StorePieces
-from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition.store.join import whole
@@ -37,9 +35,6 @@ class Store(Dataset):
     @classmethod
     def brought_keys(cls, root: str) -> Mapping[str, Any]:
         return Manifest.load(local_path("dataset.root", root)).keys
-
-    def in_pieces(self) -> GraphPieces:
-        return StorePieces(self)
 
     def load(self) -> Graph:
         """Merges the parts into one graph, with the features that models read.

@@ -16,6 +16,8 @@ from gnnkit.utils.ranges import shown
 # Compared in lower case, without surrounding blanks. SQL dumps write \N for NULL.
 MISSING = ("", "#n/a", "-", "<na>", "?", "\\n", "missing", "n/a", "na", "nan", "nil", "none", "null", "unknown")
 
+FILLED_BY = "choose features.fill=mean (of the nodes that train), zero, or drop (columns with empty cells), or fill the cells"  # remedies for empty cells
+
 
 def normalize(text: pa.Array) -> pa.Array:
     """Strips surrounding blanks, and converts to lower case."""

@@ -7,12 +7,13 @@ import functools
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from gnnkit.config.settings import AUTO, LEAST_MEMORY, LinkSettings
+from gnnkit import plugins
+from gnnkit.config.settings import AUTO, LinkSettings
 from gnnkit.config.settings.fields import Section
 from gnnkit.config.settings.jobs import link as read_link
-from gnnkit.config.settings.values import node_ids, run_folders, size
+from gnnkit.config.settings.values import node_ids, run_folders
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as folders
 from gnnkit.jobs.dispatch import import_for_training
@@ -162,57 +163,6 @@ class Plan(OnRanks):
         return plan(order) if open_ or order.settings.create_strategy().reads.all_edges else super().work(order)
 
 
-@dataclass(frozen=True, slots=True)
-class ImportKeys(Section):
-    """The keys of job=import."""
-
-    memory: Annotated[int | None, functools.partial(size, least=LEAST_MEMORY)]  # bytes. None: share of free memory
-
-
-class Import(Run):
-    """job=import, which resumes an interrupted import in the run folder.
-
-    Externally started ranks import together.
-    """
-
-    name = "import"
-    keys = ImportKeys
-    reads_strategy = False
-    goes_on = True
-    keeps_inputs = True
-    cuts = True
-    on_ranks = True
-
-    def check(self, order: Order) -> Order:
-        from gnnkit.jobs.store_jobs import check_import
-
-        check_import(order.settings, from_python=order.graph is not None)
-        if self._together(order) and order.named_folder is None:
-            raise UserError("job=import on externally started ranks needs output=FOLDER on a disk that all hosts share")
-        return super().check(order)
-
-    def check_parts(self, order: Order) -> Order:
-        return order
-
-    def done(self, order: Order) -> Result | None:
-        if order.settings.on_exists == "replace" or order.named_folder is None:
-            return None
-
-        from gnnkit.jobs.store_jobs import find_import
-
-        return find_import(replace(order, folder=Path(order.named_folder).absolute()))
-
-    def work(self, order: Order) -> Result:
-        from gnnkit.jobs.store_jobs import import_tables
-
-        return import_tables(order, together=self._together(order))
-
-    def _together(self, order: Order) -> bool:
-        """Whether externally started ranks do the job together."""
-        started = order.settings.started
-        return self.on_ranks and started is not None and started.world_size > 1
-
-
 class Partition(Run):
     """job=partition, which checks the ranks' plugins only if `auto` depends on them.
 
@@ -225,7 +175,7 @@ class Partition(Run):
     cuts = True
 
     def check(self, order: Order) -> Order:
-        return _OfStore().check(order) if _reads_store(order) else super().check(order)
+        return _of_store().check(order) if _reads_store(order) else super().check(order)
 
     def check_parts(self, order: Order) -> Order:
         return super().check_parts(order) if order.settings.is_open and not _reads_store(order) else order
@@ -234,23 +184,22 @@ class Partition(Run):
         if order.settings.on_exists != "refuse" or order.named_folder is None:
             return None
         if _reads_store(order):
-            return _OfStore().done(order)
+            return _of_store().done(order)
         from gnnkit.jobs.store_jobs import find_partition
 
         return find_partition(replace(order, folder=Path(order.named_folder).absolute()))
 
     def work(self, order: Order) -> Result:
         if _reads_store(order):
-            return _OfStore().work(order)
+            return _of_store().work(order)
         from gnnkit.jobs.store_jobs import partition
 
         return partition(order, self.decided(order).settings)
 
 
-class _OfStore(Import):
-    """job=partition of a store, which the leader does alone."""
-
-    on_ranks = False
+def _of_store() -> Run:
+    """Returns the job that partitions a store again, which another package has."""
+    return cast("type[Run]", plugins.load("job", "import"))()
 
 
 def _reads_store(order: Order) -> bool:

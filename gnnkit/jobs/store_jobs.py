@@ -1,152 +1,21 @@
-"""job=import and job=partition: write a store, which later runs read."""
+"""job=partition, which writes a store that later runs read."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from gnnkit.config.settings import AUTO, DEFAULT_TASK, Settings
-from gnnkit.dataset.base import blame
+from gnnkit.config.settings import AUTO, Settings
 from gnnkit.errors import UserError
-from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.order import Order
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.partition.store.manifest import FILE, Manifest, differing, shaping
+from gnnkit.partition.store.manifest import Manifest, shaping
 from gnnkit.partition.store.pairs import with_pairs
-from gnnkit.prepare.import_graph import disk_errors, run_import
 from gnnkit.prepare.kept import content, origin
-from gnnkit.result.folder import WORK
 from gnnkit.result.result import Result, versions
 from gnnkit.utils.documents import json_digest
-
-_CUT = "job=partition {data} does so in memory"
-# Unsupported configurations, by message.
-REFUSED: Mapping[str, Callable[[Settings], object]] = {
-    "dataset={s.dataset.name} cannot be read in pieces, as job=import requires: use job=partition": lambda s: (
-        s.dataset.create().in_pieces() is None
-    ),
-    "partition.nodes={s.partition.nodes.name}: job=import cannot read edges at random when it assigns nodes: choose "
-    f"contiguous, hash, random, stored, ldg, fennel or buffered, {_CUT}": lambda s: (
-        s.partition.nodes.name == AUTO
-        or (s.partition.nodes.load().reads_edges and not s.partition.nodes.load().streams)
-    ),
-    f"partition.grid={{s.partition.grid}}: job=import supports only partition.grid=1d, {_CUT}": lambda s: (
-        s.partition.grid != "1d"
-    ),
-    f"partition.border={{s.partition.border}}: job=import does not move nodes or edges after partitioning, {_CUT}": lambda s: (
-        s.partition.border != "none"
-    ),
-    f"input_rows=sparse: job=import writes dense feature rows, {_CUT} with sparse rows": lambda s: (
-        s.input_rows == "sparse"
-    ),
-    f"task={{s.task.name}}: job=import supports only node tasks, {_CUT}": lambda s: (
-        s.task.name != DEFAULT_TASK and not hasattr(s.task.load(), "read")
-    ),
-}
-
-
-def check_import(settings: Settings, *, from_python: bool) -> None:
-    """Raises `UserError` for an unsupported configuration, with an alternative.
-
-    Args:
-        settings: The configuration.
-        given: Whether the graph comes from Python.
-    """
-    if from_python:
-        raise UserError("job=import reads a folder of tables: job=partition cuts a graph from Python")
-    store = settings.dataset.create().store_folder
-    data = f"dataset={settings.dataset.name}" if store is None else "of the data set itself"
-    for message, holds in REFUSED.items():
-        if holds(settings):
-            raise UserError(message.format(s=settings, data=data))
-    if store is not None and (store / FILE).exists():  # reading reports another folder
-        _check_same(settings, Manifest.load(store).keys, store)
-
-
-def _check_same(settings: Settings, keys: Mapping[str, Any], store: Path) -> None:
-    """Raises `UserError` for features and labels other than those of a store."""
-    shape = {key: keys[key] for key in ("workers", "partition")}
-    for key, value, stored in differing({**settings.cut, **shape}, keys, whole_task=True):
-        raise UserError(
-            f"{key}={value}: the store {store} was written with {key}={stored}, and keeps it when partitioned again: remove the key, or "
-            "name the data set itself"
-        )
-
-
-def import_tables(order: Order, *, together: bool) -> Result:
-    """Writes the store of the data set into the run folder.
-
-    Args:
-        order: The job, with the run folder.
-        together: Whether externally started ranks share the work. Only the leader
-            cuts the graph. Others return a result without figures.
-    """
-    folder = order.run_folder if order.is_leader else run_folders.named(order)
-    patience, key = Patience.of(order.settings.timeout), import_key(order)
-    stamps = _stamps(order.settings)
-    imported = run_in_child(
-        run_import, order.settings, folder, key, together, patience=patience, beside=_import_cutting
-    )
-    if not order.is_leader:
-        return Result(order.settings.job.name, {})
-    _check_stamps(stamps, _stamps(order.settings))  # the data are not read after this
-    figures = run_in_child(_write_import, order, imported, key, patience=patience)
-    return Result(order.settings.job.name, figures, figures.pop("summary"))
-
-
-def find_import(order: Order) -> Result | None:
-    """Returns the result of the store in the folder, if the same job has written it.
-
-    The same job has the same keys, and files of the same sizes and times.
-    """
-    result = find_stored(order, import_key)
-    if result is not None:  # a process may have ended with the store written
-        shutil.rmtree(order.run_folder / WORK, ignore_errors=True)
-    return result
-
-
-def import_key(order: Order) -> str:
-    """Hashes the keys that shape the store, and what identifies the data."""
-    settings = order.settings
-    stamps = _stamps(settings)
-    keys = shaping(settings.cut) | {key: settings.composed[key] for key in ("strategy", "memory")}
-    parts: list[Any] = [keys, asdict(settings.dataset), stamps, origin(settings.partition.nodes), versions()]
-    return json_digest(parts)
-
-
-def _stamps(settings: Settings) -> list[list[Any]]:
-    """Returns path, size and modification time of each file that is read."""
-    pieces = settings.dataset.create().in_pieces()
-    assert pieces is not None  # others are refused before
-    with blame(f"dataset.root={pieces.root}"):
-        return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in pieces.files]
-
-
-def _check_stamps(before: list[list[Any]], after: list[list[Any]]) -> None:
-    """Raises `UserError` for a file that changed between two calls of `_stamps`."""
-    changed = [path for path, *stamp in after if [path, *stamp] not in before]
-    gone = {path for path, *_ in before} - {path for path, *_ in after}
-    if changed or gone:
-        raise UserError(
-            f"{[*changed, *sorted(gone)][0]} changed while it was read: run the command again when no "
-            "program writes to it"
-        )
-
-
-def _import_cutting() -> None:
-    """Imports torch for the second child. The first one does not need it."""
-    import gnnkit.prepare.import_store  # noqa: F401
-
-
-def _write_import(order: Order, imported: str, key: str) -> dict[str, Any]:
-    from gnnkit.prepare.import_store import write_store  # imports torch, as `_import_cutting` has done
-
-    with disk_errors(order.run_folder):
-        return write_store(order.settings, order.run_folder, Path(imported), key)
 
 
 def partition(order: Order, decided: Settings) -> Result:

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.config.settings import AUTO, FILLS, SCALES
-from gnnkit.dataset.pieces import FILLED_BY
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, PackedFeatures, SparseFeatures, Split
 from gnnkit.graph.features import normalized
+from gnnkit.graph.missing import FILLED_BY
 from gnnkit.prepare.columns import NumericTable, are_numbers
 from gnnkit.utils.ranges import one_of, shown, shown_names
 from gnnkit.utils.storage import forget_pages, mapped_file

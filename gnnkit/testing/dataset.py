@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 
 from gnnkit.dataset.base import Dataset
-from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import GraphPieces, Room
-from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.testing.arguments import check_instance
-from gnnkit.utils.work_group import ALONE, SequentialGroup, WorkGroup
+
+_IMPORT = "gnnkit_import"  # the package that reads data sets in pieces
 
 
 def check_dataset(dataset: Dataset) -> Graph:
@@ -23,8 +19,9 @@ def check_dataset(dataset: Dataset) -> Graph:
 
     `load` must return a `Graph` with at least one node and floating-point features. If
     nodes have splits, one of them must be a training node. A second call must be
-    bitwise equal, and so must the pieces of `in_pieces` and their stretches, unless
-    these raise `UserError`. Raises `AssertionError` for the first violation.
+    bitwise equal. So must the pieces of `in_pieces` and their stretches, unless these
+    raise `UserError`, if the package gnnkit-import is installed. Raises
+    `AssertionError` for the first violation.
     """
     check_instance(dataset, Dataset)
     graph = dataset.load()
@@ -32,24 +29,18 @@ def check_dataset(dataset: Dataset) -> Graph:
     assert graph.num_nodes > 0, "the graph has no nodes"
     assert np.issubdtype(graph.features.dtype, np.floating), f"features are {graph.features.dtype}, not floating-point"
     assert not graph.split.any() or (graph.split == Split.TRAIN).any(), "nodes are in use, but none trains"
-    _check_same(graph, dataset.load(), "the second load gives")
-    if (pieces := dataset.in_pieces()) is not None:
-        with suppress(UserError):
-            _check_pieces(graph, pieces, ALONE, "the pieces give")
-            if pieces.is_divided:
-                _check_pieces(graph, pieces, SequentialGroup(3), "the stretches give")
+    check_same(graph, dataset.load(), "the second load gives")
+    if find_spec(_IMPORT) is not None:
+        import_module(f"{_IMPORT}.testing").check_pieces(dataset, graph)
     return graph
 
 
-def _check_pieces(graph: Graph, pieces: GraphPieces, group: WorkGroup, who: str) -> None:
-    with TemporaryDirectory() as folder:
-        room, journal = Room(1 << 28, 1, bucket=16), Journal(Path(folder), "")
-        reporter = ProgressReporter(quiet=True)
-        imported = import_graph(pieces, Path(folder), room, journal, reporter, group=group)
-        _check_same(graph, Graph.load(imported), who)
+def check_same(graph: Graph, again: Graph, who: str) -> None:
+    """Raises `AssertionError` if the arrays of two graphs differ.
 
-
-def _check_same(graph: Graph, again: Graph, who: str) -> None:
+    Args:
+        who: Start of the message.
+    """
     assert graph.class_names == again.class_names, f"{who} other class_names"
     for (name, one), (_, other) in zip(_arrays(graph), _arrays(again), strict=True):
         same = (

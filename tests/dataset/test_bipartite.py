@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gnnkit_import.datasets import in_pieces
 
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
@@ -76,7 +77,7 @@ def test_other_files_and_reverse_edges_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"dataset.bipartite=true: dataset.symmetrize=true would add edges"):
         EdgeFolder(root, bipartite=True, symmetrize=True)
     with pytest.raises(UserError, match=r"dataset.bipartite=true is not supported by job=import"):
-        EdgeFolder(root, bipartite=True).in_pieces()
+        in_pieces(EdgeFolder(root, bipartite=True))
     (tmp_path / "nodes.csv").write_text("id\n1\n2\n3\n10\n20\n")
     with pytest.raises(UserError, match=r"reads one edge table only, but there is nodes.csv"):
         EdgeFolder(root, bipartite=True).load()

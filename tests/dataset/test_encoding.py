@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.graph import import_graph
+from gnnkit_import.pieces import Room
+from gnnkit_import.progress import Journal, ProgressReporter
 
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 
@@ -21,7 +22,7 @@ NODES = "id,label,wort\nä,x,klug\nö,y,schön\n"
 
 
 def imported(folder: EdgeFolder, work: Path) -> Graph:
-    pieces = folder.in_pieces()
+    pieces = in_pieces(folder)
     work.mkdir()
     return Graph.load(
         import_graph(pieces, work, Room(1 << 26, 1), Journal(work, "asked"), ProgressReporter(quiet=True))

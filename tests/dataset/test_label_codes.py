@@ -9,8 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.pieces import read_whole
 
-from gnnkit.dataset.base import read_whole
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.graph import Graph
 
@@ -20,7 +21,7 @@ def load(folder: EdgeFolder) -> Graph:
 
 
 def load_pieces(folder: EdgeFolder) -> Graph:
-    return read_whole(folder.in_pieces())
+    return read_whole(in_pieces(folder))
 
 
 @pytest.mark.parametrize("read", [load, load_pieces], ids=["load", "pieces"])

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.pieces import read_whole
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from gnnkit.__main__ import main
-from gnnkit.dataset.base import read_whole
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
@@ -55,7 +56,7 @@ def load(folder: EdgeFolder) -> Graph:
 
 
 def load_pieces(folder: EdgeFolder) -> Graph:
-    return read_whole(folder.in_pieces())
+    return read_whole(in_pieces(folder))
 
 
 def node_columns(form: str) -> dict[str, Any]:

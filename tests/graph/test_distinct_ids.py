@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.pieces import read_whole
 
-from gnnkit.dataset.base import read_whole
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
@@ -36,9 +37,9 @@ def _frames(folder: Path, ends: Ends) -> Graph:
 
 READERS: dict[str, Read] = {
     "csv": lambda folder, ends: _folder(folder, ends, "csv").load(),
-    "csv in pieces": lambda folder, ends: read_whole(_folder(folder, ends, "csv").in_pieces()),
+    "csv in pieces": lambda folder, ends: read_whole(in_pieces(_folder(folder, ends, "csv"))),
     "parquet": lambda folder, ends: _folder(folder, ends, "parquet").load(),
-    "parquet in pieces": lambda folder, ends: read_whole(_folder(folder, ends, "parquet").in_pieces()),
+    "parquet in pieces": lambda folder, ends: read_whole(in_pieces(_folder(folder, ends, "parquet"))),
     "frames": _frames,
 }
 each_reader = pytest.mark.parametrize("read", READERS.values(), ids=READERS)

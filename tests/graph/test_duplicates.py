@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.graph import import_graph
+from gnnkit_import.pieces import Room
+from gnnkit_import.progress import Journal, ProgressReporter
 
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 
@@ -24,7 +25,7 @@ Edge = tuple[int, int, int]
 
 def imported(folder: Path, **options: Any) -> Graph:
     (work := folder / "work").mkdir()
-    pieces = EdgeFolder(str(folder), **options).in_pieces()
+    pieces = in_pieces(EdgeFolder(str(folder), **options))
     return Graph.load(
         import_graph(pieces, work, Room(1 << 26, 1), Journal(work, "asked"), ProgressReporter(quiet=True))
     )

@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.graph import import_graph
+from gnnkit_import.pieces import Room
+from gnnkit_import.progress import Journal, ProgressReporter
 
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.ids import MAX_EXACT, narrow_text, whole_numbers
@@ -58,7 +59,7 @@ def loaded(form: str) -> Reader:
 
 def imported(form: str) -> Reader:
     def read(edges: Columns, nodes: Columns | None, folder: Path) -> Graph:
-        pieces, work = write(folder, edges, nodes, form).in_pieces(), folder / "work"
+        pieces, work = in_pieces(write(folder, edges, nodes, form)), folder / "work"
         work.mkdir()
         room = Room(1 << 26, 1)
         return Graph.load(import_graph(pieces, work, room, Journal(work, "asked"), ProgressReporter(quiet=True)))
@@ -264,7 +265,7 @@ def test_words_for_missing_values_are_ids_where_the_user_lists_others(reader: st
             (tmp_path / "work").mkdir()
             journal = Journal(tmp_path / "work", "asked")
             work = import_graph(
-                data.in_pieces(), tmp_path / "work", Room(1 << 26, 1), journal, ProgressReporter(quiet=True)
+                in_pieces(data), tmp_path / "work", Room(1 << 26, 1), journal, ProgressReporter(quiet=True)
             )
             graph = Graph.load(work)
     assert edges_of(graph) == [("NA", "-"), ("-", "NA")]

@@ -13,11 +13,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.graph import import_graph
+from gnnkit_import.pieces import Room
+from gnnkit_import.progress import Journal, ProgressReporter
 
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import Room
 from gnnkit.graph import Graph
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
@@ -41,7 +42,7 @@ def in_parquet(tables: Tables, folder: Path) -> EdgeFolder:
 def imported(data: EdgeFolder, folder: Path) -> Graph:
     (work := folder / "work").mkdir()
     room, journal = Room(1 << 26, 1), Journal(folder / "work", "asked")
-    return Graph.load(import_graph(data.in_pieces(), work, room, journal, ProgressReporter(quiet=True)))
+    return Graph.load(import_graph(in_pieces(data), work, room, journal, ProgressReporter(quiet=True)))
 
 
 READERS: dict[str, Reader] = {

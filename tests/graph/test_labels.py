@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.pieces import read_whole
 from torch_geometric.data import Data
 
-from gnnkit.dataset.base import read_whole
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.npz import Npz
 from gnnkit.errors import UserError
@@ -100,11 +101,11 @@ def _pyg(folder: Path, values: list[Any]) -> Graph:
 
 READERS: dict[str, Callable[[Path, list[Any]], Graph]] = {
     "csv": lambda folder, values: _folder(folder, values, "csv").load(),
-    "csv in pieces": lambda folder, values: read_whole(_folder(folder, values, "csv").in_pieces()),
+    "csv in pieces": lambda folder, values: read_whole(in_pieces(_folder(folder, values, "csv"))),
     "parquet": lambda folder, values: _folder(folder, values, "parquet").load(),
-    "parquet in pieces": lambda folder, values: read_whole(_folder(folder, values, "parquet").in_pieces()),
+    "parquet in pieces": lambda folder, values: read_whole(in_pieces(_folder(folder, values, "parquet"))),
     "npy": lambda folder, values: _folder(folder, values, "npy").load(),
-    "npy in pieces": lambda folder, values: read_whole(_folder(folder, values, "npy").in_pieces()),
+    "npy in pieces": lambda folder, values: read_whole(in_pieces(_folder(folder, values, "npy"))),
     "frames": _frames,
     "npz": lambda folder, values: _npz(folder, values).load(),
     "pyg": _pyg,

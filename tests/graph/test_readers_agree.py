@@ -21,17 +21,18 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.graph import import_graph
+from gnnkit_import.pieces import Room
+from gnnkit_import.progress import Journal, ProgressReporter
+from gnnkit_import.work_group import SequentialGroup
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.utils.work_group import SequentialGroup
 
 # More examples than a run of the suite has: GNNKIT_FUZZ_EXAMPLES=5000 pytest THIS_FILE
 NUM_EXAMPLES = int(os.environ.get("GNNKIT_FUZZ_EXAMPLES", "30"))
@@ -265,7 +266,7 @@ def _imported(form: str) -> Callable[[Tables, Path], Graph | None]:
         needs_nodes = not given.nodes and _have_text_ids(given)  # an import numbers text by a table of nodes
         if needs_nodes or (form == "csv" and _have_numbers_as_text_ids(given)):
             return None
-        pieces, work = _write(given, folder, form).in_pieces(), folder / "work"
+        pieces, work = in_pieces(_write(given, folder, form)), folder / "work"
         work.mkdir()
         room, journal = Room(1 << 26, 1, bucket=7), Journal(work, "asked")
         return Graph.load(

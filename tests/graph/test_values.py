@@ -18,15 +18,16 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import torch
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.graph import import_graph
+from gnnkit_import.pieces import Room
+from gnnkit_import.progress import Journal, ProgressReporter
+from gnnkit_import.work_group import SequentialGroup
 
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.missing import MISSING
-from gnnkit.utils.work_group import SequentialGroup
 
 Columns = dict[str, list[Any]]
 Reader = Callable[[Path, Columns, Columns, dict[str, Any]], Graph]
@@ -65,7 +66,7 @@ def loaded(form: str) -> Reader:
 
 def imported(form: str) -> Reader:
     def read(folder: Path, nodes: Columns, edges: Columns, options: dict[str, Any]) -> Graph:
-        pieces = EdgeFolder(str(write(folder, form, nodes, edges)), symmetrize=False, **options).in_pieces()
+        pieces = in_pieces(EdgeFolder(str(write(folder, form, nodes, edges)), symmetrize=False, **options))
         room, journal = Room(1 << 26, 1, bucket=7), Journal(folder, "asked")
         return Graph.load(
             import_graph(pieces, folder, room, journal, ProgressReporter(quiet=True), group=SequentialGroup(2))
@@ -297,7 +298,7 @@ def test_arrays_of_minus_one_and_one_are_refused_and_other_classes_are_not(tmp_p
     with pytest.raises(UserError, match="labels are only -1 and 1"):
         folder.load()
     with pytest.raises(UserError, match="labels are only -1 and 1"):
-        folder.in_pieces().nodes(3, Room(1 << 26, 1))
+        in_pieces(folder).nodes(3, Room(1 << 26, 1))
 
 
 @every_reader

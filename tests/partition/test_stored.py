@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_import.shards import write_shards
 
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition
-from gnnkit.partition.pieces import write_shards
 from gnnkit.partition.shard import cut_all
 from gnnkit.partition.stored import Stored
 from gnnkit.testing.graphs import check_graph

@@ -22,6 +22,5 @@ from gnnkit.config.settings.trainer import OPTIMIZERS as OPTIMIZERS
 from gnnkit.config.settings.trainer import OnNan as OnNan
 from gnnkit.config.settings.trainer import TrainerSettings as TrainerSettings
 from gnnkit.config.settings.values import AUTO as AUTO
-from gnnkit.config.settings.values import LEAST_MEMORY as LEAST_MEMORY
 from gnnkit.config.settings.values import MAX_RUNS as MAX_RUNS
 from gnnkit.config.settings.values import MOST_MEMORY as MOST_MEMORY

@@ -11,7 +11,7 @@ AUTO = "auto"
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings", "vectors")
 MAX_NODES = 1000  # explained in one run
 MAX_RUNS = 64  # compared in one report
-LEAST_MEMORY, MOST_MEMORY = 2**26, 2**60  # limits of job=import's memory, in bytes
+MOST_MEMORY = 2**60  # bytes
 UPLOADED = ", and upload=URL for a copy of it"  # appended to the message if output is a URL
 _UNITS = {None: 1, "GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gnnkit.dataset.base import Dataset, read_whole
-from gnnkit.dataset.pieces import GraphPieces
-from gnnkit.dataset.readers import name_list, read_missing
+from gnnkit_import.pieces import GraphPieces, read_whole
+from gnnkit_import.readers import name_list, read_missing
+
+from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, read_shares
 from gnnkit.utils.checks import whole

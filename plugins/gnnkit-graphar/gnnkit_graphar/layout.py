@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from gnnkit_import.readers import CsvSource, ParquetSource, Source, read_mapping
 
-from gnnkit.dataset.readers import CsvSource, ParquetSource, Source, read_mapping
 from gnnkit.errors import UserError
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import unknown

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.orc
+from gnnkit_import.readers import PartSource, check_regular, check_width
 
-from gnnkit.dataset.readers import PartSource, check_regular, check_width
 from gnnkit.errors import UserError
 from gnnkit.utils.checks import one_line
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
-from gnnkit.dataset.readers import (
+from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
+from gnnkit_import.readers import (
     Cells,
     ColumnReading,
     Source,
@@ -25,6 +24,7 @@ from gnnkit.dataset.readers import (
     unlabelled,
     warn_readings,
 )
+
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats
 from gnnkit.utils.ranges import shown, unknown

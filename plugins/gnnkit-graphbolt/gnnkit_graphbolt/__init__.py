@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gnnkit.dataset.base import Dataset, read_whole
-from gnnkit.dataset.pieces import GraphPieces
-from gnnkit.dataset.readers import name_list
+from gnnkit_import.pieces import GraphPieces, read_whole
+from gnnkit_import.readers import name_list
+
+from gnnkit.dataset.base import Dataset
 from gnnkit.graph import Graph
 from gnnkit.utils.ranges import local_path
 from gnnkit_graphbolt.pieces import GraphBoltPieces

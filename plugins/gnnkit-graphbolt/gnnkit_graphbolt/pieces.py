@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, pieces_of
+from gnnkit_import.readers import ArraySource, CsvSource, Source, read_mapping, unlabelled, warn_unread
 
-from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, pieces_of
-from gnnkit.dataset.readers import ArraySource, CsvSource, Source, read_mapping, unlabelled, warn_unread
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.utils.checks import Array, array, check_range, int64s

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gnnkit_import import shared_folder
+from gnnkit_import.shared_folder import LostMember, SharedFolderGroup
 
 from gnnkit.errors import UserError
-from gnnkit.prepare import shared_folder
-from gnnkit.prepare.shared_folder import LostMember, SharedFolderGroup
 from tests.forked import forked
 
 

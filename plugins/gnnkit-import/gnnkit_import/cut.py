@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from gnnkit.config.settings import AUTO, Settings
-from gnnkit.dataset.pieces import Room
 from gnnkit.graph import CSC, Floats, Graph, PackedFeatures, feature_arrays
 from gnnkit.graph.features import DENSE, PACKED, SCALES
 from gnnkit.graph.schema import read_types
@@ -19,13 +18,11 @@ from gnnkit.launch.progress import progress
 from gnnkit.leader.plan.choose import describe
 from gnnkit.partition.base import Partition, Partitioner
 from gnnkit.partition.grid import Grid, make_grid
-from gnnkit.partition.pieces import NODE_BYTES, edge_bytes, least_memory, write_shards
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard
 from gnnkit.partition.store.manifest import PARTS, Digests, Manifest
 from gnnkit.partition.store.parts import GRAPH
 from gnnkit.prepare.columns import NumericTable
-from gnnkit.prepare.import_graph import group_of, num_processes, room_of
 from gnnkit.prepare.inputs import IDS, check_implied_task, check_width, degree_rows, learned_tables
 from gnnkit.prepare.kept import link_file
 from gnnkit.prepare.rounding import Rounding
@@ -34,9 +31,12 @@ from gnnkit.prepare.trained import Inputs, fit
 from gnnkit.prepare.transform import ColumnTransform, FilledRows, warn_of_edges
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.utils.documents import Json
-from gnnkit.utils.npy_writer import NpyWriter
 from gnnkit.utils.storage import forget_pages, save_array, whole_folder, write_atomically
-from gnnkit.utils.work_group import WorkGroup
+from gnnkit_import.npy_writer import NpyWriter
+from gnnkit_import.pieces import Room
+from gnnkit_import.run import group_of, num_processes, room_of
+from gnnkit_import.shards import NODE_BYTES, edge_bytes, least_memory, write_shards
+from gnnkit_import.work_group import WorkGroup
 
 _MAX_PIECE = 1 << 20  # maximum number of edges partitioned at once
 _ROW_BYTES = 1 << 24  # bytes of features written at once

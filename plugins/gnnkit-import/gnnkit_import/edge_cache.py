@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.dataset.pieces import EdgePiece, list_positions
 from gnnkit.utils.documents import Json
-from gnnkit.utils.npy_writer import BinaryFile
+from gnnkit_import.npy_writer import BinaryFile
+from gnnkit_import.pieces import EdgePiece, list_positions
 
 _COLUMNS = ("src", "dst", "weight", "features", "types")
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnkit.dataset.importing.csv_source import NumberSource
-from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats
 from gnnkit.graph.features import features_of
@@ -26,6 +24,8 @@ from gnnkit.graph.ogb import (
 )
 from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array, ids
+from gnnkit_import.csv_source import NumberSource
+from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
 
 if TYPE_CHECKING:
     from gnnkit.dataset.ogb import Ogb

@@ -11,23 +11,26 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from gnnkit.dataset.base import blame, finished, with_split
 from gnnkit.errors import UserError
-from gnnkit.graph import EdgeColumns, Floats, Ids, Labels
-from gnnkit.graph.duplicates import KEEP
+from gnnkit.graph import EdgeColumns, Floats, Graph, Ids, Labels
+from gnnkit.graph.duplicates import JOIN, KEEP, without_duplicates
+from gnnkit.graph.features import replace_nan
+from gnnkit.graph.fields import count_nodes
+from gnnkit.graph.id_columns import as_ids
 from gnnkit.graph.schema import NodeTypes
-from gnnkit.partition.pieces import least_memory
 from gnnkit.utils.storage import read_npy
+from gnnkit_import.shards import least_memory
 
-FILLED_BY = (
-    "choose features.fill=mean (of the nodes that train), zero, or drop (columns with empty cells), or fill the cells"
-)
 COMMIT = 10.0  # seconds of work that an interruption loses at most, plus one piece
 _DATA = 0.6  # share of the memory limit for data; the rest is for the program and copies
 _PIECE_SHARE = 4  # a piece may take this fraction of the memory
 _PIECE_BYTES = 120  # per edge of a piece
 _SORT_BYTES = 76  # per edge of a bucket being sorted, including the next bucket, which is read ahead
 _MOST_PIECE, _LEAST_PIECE = 1 << 20, 1 << 10  # edges of a piece
+_ALL = 1 << 60  # bytes: unlimited memory
 _INT32 = 2**31
 _MOST_ROWS, _CELLS = 1 << 16, 1 << 20  # rows and numbers of a piece of features
 
@@ -271,6 +274,44 @@ class GraphPieces(ABC):
     def feature_names(self) -> Sequence[str] | None:
         """Returns the names of features. Called after `features` were read."""
         return None
+
+
+def read_whole(pieces: GraphPieces) -> Graph:
+    """Loads a graph from its pieces, for data sets without another reader."""
+    with blame(f"dataset.root={pieces.root}"):
+        room = Room(_ALL, 1)
+        num_nodes = pieces.open(room)
+        edges = list(pieces.edges(room.piece(0)))
+        src, dst = (np.concatenate([getattr(piece, end) for piece in edges]) for end in ("src", "dst"))
+        num_nodes = count_nodes(src, dst, None) if num_nodes is None else num_nodes
+        fields, rows = pieces.nodes(num_nodes, room), pieces.features(room)
+        features = None if rows is None else np.concatenate(list(rows))
+        values: dict[str, Any] = EdgeColumns.concat([piece.columns for piece in edges]).without("position").arrays()
+        missing = None
+        if features is not None and pieces.has_gaps:
+            features, missing = replace_nan(features)
+        graph = Graph.from_edges(
+            src,
+            dst,
+            num_nodes,
+            features=features,
+            labels=fields.labels,
+            one_class=fields.one_class,
+            split=fields.split,
+            coordinates=fields.coordinates,
+            class_names=fields.class_names,
+            node_ids=as_ids(fields.node_ids) if isinstance(fields.node_ids, pa.Array) else fields.node_ids,
+            feature_names=pieces.feature_names(),
+            category_of=fields.category_of,
+            edge_feature_names=pieces.edge_feature_names(),
+            edge_category_of=pieces.edge_category_of(pieces.edge_feature_names()),
+            edge_type_names=pieces.edge_type_names(),
+            node_types=fields.node_types,
+            missing=missing,
+            **values,
+        )
+        graph = with_split(without_duplicates(graph, pieces.duplicates, JOIN), pieces.shares, pieces.seed)
+    return finished(graph, pieces.symmetrize, pieces.row_normalize)
 
 
 def mapped_rows(path: Path) -> Iterator[npt.NDArray[Any]]:

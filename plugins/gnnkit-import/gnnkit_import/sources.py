@@ -11,8 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from gnnkit.dataset.importing.source import Names, Source, Types
-from gnnkit.dataset.pieces import WHOLE, TableShare
 from gnnkit.dataset.table_files import check_shape, check_width
 from gnnkit.errors import UserError
 from gnnkit.graph.table import Table
@@ -20,6 +18,8 @@ from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.storage import npy_header
+from gnnkit_import.pieces import WHOLE, TableShare
+from gnnkit_import.source import Names, Source, Types
 
 _READ_AHEAD = 1 << 20  # bytes of a column of Parquet
 

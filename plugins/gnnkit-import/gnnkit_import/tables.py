@@ -15,20 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.dataset.edges import ARRAYS, NODES, NUMBERS_HINT, ONE, RENAME_HINT, EdgeFolder, check_relations
-from gnnkit.dataset.importing.csv_source import CsvSource
-from gnnkit.dataset.importing.source import Source
-from gnnkit.dataset.importing.sources import ArraySource, ParquetSource
-from gnnkit.dataset.pieces import (
-    WHOLE,
-    EdgePiece,
-    GraphPieces,
-    NodeFields,
-    Room,
-    Stretch,
-    TableShare,
-    list_positions,
-    mapped_rows,
-)
 from gnnkit.dataset.table_files import are_classes, form_of, parts_of
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
@@ -46,6 +32,20 @@ from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.graph.values import ColumnReading, is_text, needs_survey
 from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import read_npy
+from gnnkit_import.csv_source import CsvSource
+from gnnkit_import.pieces import (
+    WHOLE,
+    EdgePiece,
+    GraphPieces,
+    NodeFields,
+    Room,
+    Stretch,
+    TableShare,
+    list_positions,
+    mapped_rows,
+)
+from gnnkit_import.source import Source
+from gnnkit_import.sources import ArraySource, ParquetSource
 
 _ID_BYTES = 64  # of a numeric id, while ids are read and looked up
 _INT32 = 2**31
@@ -307,6 +307,8 @@ class TablePieces(GraphPieces):
     has_gaps = is_divided = True
 
     def __init__(self, folder: EdgeFolder) -> None:
+        if folder.bipartite:
+            raise UserError("dataset.bipartite=true is not supported by job=import; use job=partition")
         super().__init__(folder.root)
         self._folder = folder
         self.symmetrize, self.row_normalize = folder.symmetrize, folder.row_normalize

@@ -11,21 +11,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.dataset.base import with_split
-from gnnkit.dataset.importing.progress import ProgressReporter
-from gnnkit.dataset.pieces import FILLED_BY, GraphPieces, NodeFields, Room, pieces_of
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 from gnnkit.graph.features import normalized, replace_nan
 from gnnkit.graph.fields import distinct_ids, names_of, node_ids_of
 from gnnkit.graph.id_columns import as_ids
 from gnnkit.graph.labels import settle_labels
+from gnnkit.graph.missing import FILLED_BY
 from gnnkit.graph.schema import node_types_of
 from gnnkit.graph.values import is_text
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
 from gnnkit.utils.documents import Json
-from gnnkit.utils.npy_writer import NpyWriter
 from gnnkit.utils.storage import forget_pages, save_array
+from gnnkit_import.npy_writer import NpyWriter
+from gnnkit_import.pieces import GraphPieces, NodeFields, Room, pieces_of
+from gnnkit_import.progress import ProgressReporter
 
 _PIECE = 1 << 16  # text ids written at once
 

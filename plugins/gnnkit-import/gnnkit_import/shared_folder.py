@@ -20,7 +20,7 @@ from gnnkit.errors import UserError
 from gnnkit.launch.progress import progress
 from gnnkit.utils.documents import read_json
 from gnnkit.utils.storage import write_atomically
-from gnnkit.utils.work_group import WorkGroup
+from gnnkit_import.work_group import WorkGroup
 
 T = TypeVar("T")
 HEARTBEAT = 0.5  # seconds between heartbeats

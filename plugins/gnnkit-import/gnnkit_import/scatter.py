@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
-from gnnkit.dataset.importing.count import EdgeSummary, fold_bins, stretch_summaries
-from gnnkit.dataset.importing.edge_cache import EdgeCache
-from gnnkit.dataset.importing.passes import ImportRun, changed_file, read_ahead
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import EdgePiece, Room, Stretch
 from gnnkit.graph.types import offsets_of
 from gnnkit.utils.checks import Array
-from gnnkit.utils.npy_writer import BackgroundTask, BinaryFile
+from gnnkit_import.count import EdgeSummary, fold_bins, stretch_summaries
+from gnnkit_import.edge_cache import EdgeCache
+from gnnkit_import.npy_writer import BackgroundTask, BinaryFile
+from gnnkit_import.passes import ImportRun, changed_file, read_ahead
+from gnnkit_import.pieces import EdgePiece, Room, Stretch
+from gnnkit_import.progress import Journal, ProgressReporter
 
 _INT32 = 2**31
 _BUCKET, _MAX_BUCKETS = 1 << 21, 1 << 10  # target edges per bucket, and target number of buckets

@@ -17,15 +17,16 @@ import pytest
 import scipy.sparse as sp
 from gnnkit_graphar import GraphAr
 from gnnkit_graphbolt import GraphBolt
+from gnnkit_import import pieces
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.graph import import_graph
+from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room
+from gnnkit_import.progress import Journal, ProgressReporter
 
-from gnnkit.dataset import pieces
 from gnnkit.dataset.base import Dataset
 from gnnkit.dataset.graphsaint import GraphSaint
-from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
 from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.ogb import Ogb
-from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room
 from gnnkit.dataset.saved import Saved
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
@@ -47,7 +48,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def imported(dataset: Dataset, work: Path) -> dict[str, str]:
     work.mkdir()
-    graph = dataset.in_pieces()
+    graph = in_pieces(dataset)
     assert graph is not None
     assert graph.files
     with warnings.catch_warnings(record=True):
@@ -241,7 +242,7 @@ def test_an_import_goes_on_after_the_disk_was_full(
     write: Callable[..., Dataset], keys: dict[str, Any], tmp_path: Path
 ) -> None:
     dataset = write(tmp_path / "data", np.random.default_rng(0), **keys)
-    graph, room, work = dataset.in_pieces(), Room(1 << 26, 1, commit=0.0, bucket=60), tmp_path / "work"
+    graph, room, work = in_pieces(dataset), Room(1 << 26, 1, commit=0.0, bucket=60), tmp_path / "work"
     assert graph is not None
     work.mkdir()
     for most in (3, 30, 10**6):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gnnkit.dataset.pieces import WHOLE, TableShare
 from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.index_columns import index_columns
 from gnnkit.graph.missing import MISSING
 from gnnkit.graph.table import Table
 from gnnkit.graph.values import is_text
+from gnnkit_import.pieces import WHOLE, TableShare
 
 Names = Sequence[str] | None
 Types = Mapping[str, pa.DataType] | None

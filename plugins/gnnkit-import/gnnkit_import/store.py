@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnnkit.dataset.importing.arrays import Compressed, CompressedPieces, Mapped, Stream, matrix_of
-from gnnkit.dataset.pieces import NodeFields, Room, pieces_of
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, PackedFeatures, kept_rows, read_features
 from gnnkit.graph.schema import stored_types
@@ -20,6 +18,8 @@ from gnnkit.partition.store.manifest import FILE, NODE_IDS, PARTS, Manifest
 from gnnkit.partition.store.parts import GRAPH
 from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import forget_pages, load_arrays, read_npy
+from gnnkit_import.arrays import Compressed, CompressedPieces, Mapped, Stream, matrix_of
+from gnnkit_import.pieces import NodeFields, Room, pieces_of
 
 if TYPE_CHECKING:
     from gnnkit.dataset.store import Store

@@ -22,22 +22,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from gnnkit_import import cut as import_store
+from gnnkit_import import job as job_module
+from gnnkit_import import graph as importing_graph
+from gnnkit_import import run as entry
+from gnnkit_import.pieces import Room
+from gnnkit_import.scatter import scatter_edges
 
 import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing import graph as importing_graph
-from gnnkit.dataset.importing.scatter import scatter_edges
-from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import Order, dispatch, store_jobs
+from gnnkit.jobs import Order, dispatch
 from gnnkit.launch.group import RankError
 from gnnkit.partition import Grid
-from gnnkit.prepare import import_graph as entry
-from gnnkit.prepare import import_store
 from tests.cases import exhaustive, few
 from tests.folders import digests_of, graphar_folder, graphbolt_folder, ogb, saint
 from tests.forked import Forked, forked
@@ -373,7 +374,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
 
     With `process` importer, these are the files of those that a process starts.
     """
-    start, share = store_jobs.run_in_child, entry.ForkedGroup.run
+    start, share = job_module.run_in_child, entry.ForkedGroup.run
     monkeypatch.setattr(entry, "num_cores", lambda: 2 if process == "importer" else 1)
 
     def shared(group: entry.ForkedGroup, work: Callable[[int], Any]) -> list[Any]:
@@ -394,7 +395,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
             return start(work, *arguments, always=True, **keys)
         return start(function, *arguments, **keys)
 
-    monkeypatch.setattr(store_jobs, "run_in_child", started)
+    monkeypatch.setattr(job_module, "run_in_child", started)
 
 
 @pytest.mark.slow
@@ -439,7 +440,7 @@ def test_a_file_that_changes_while_it_is_read_is_named_and_the_import_starts_ove
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, store = tables(tmp_path / "data"), tmp_path / "store"
-    start = store_jobs.run_in_child
+    start = job_module.run_in_child
 
     def started(*given: Any, **keys: Any) -> Any:
         found = start(*given, **keys)
@@ -448,7 +449,7 @@ def test_a_file_that_changes_while_it_is_read_is_named_and_the_import_starts_ove
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_jobs, "run_in_child", started)
+        patch.setattr(job_module, "run_in_child", started)
         with pytest.raises(UserError, match=rf"^{data}/nodes.parquet changed while it was read: run the command again"):
             run("import", data, store)
     assert not (store / "store.json").exists()
@@ -469,7 +470,7 @@ REFUSED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("message", "overrides"), [*zip(store_jobs.REFUSED, REFUSED, strict=True)], ids=map(" ".join, REFUSED)
+    ("message", "overrides"), [*zip(job_module.REFUSED, REFUSED, strict=True)], ids=map(" ".join, REFUSED)
 )
 def test_what_an_import_does_not_do_is_refused(message: str, overrides: list[str], tmp_path: Path) -> None:
     data = [] if overrides[0].startswith("dataset=") else ["dataset=edges", f"dataset.root={tmp_path}"]
@@ -501,7 +502,7 @@ def test_memory_is_read_by_an_import_only() -> None:
 
 @pytest.mark.slow
 def test_the_process_that_starts_an_import_has_no_torch() -> None:
-    code = "import gnnkit.jobs.store_jobs, sys; sys.exit('torch' in sys.modules)"
+    code = "import gnnkit_import.job, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -511,7 +512,7 @@ def test_a_graph_from_python_is_cut_by_another_job() -> None:
         compose(["job=import", "strategy=vertex_centric", "dataset=edges", "dataset.root=x", "workers=2"])
     )
     with pytest.raises(UserError, match="job=import reads a folder of tables: job=partition cuts a graph from Python"):
-        store_jobs.check_import(settings, from_python=True)
+        job_module.check_import(settings, from_python=True)
 
 
 def test_a_partitioner_that_needs_more_memory_is_told_with_what_is_needed() -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import EdgePiece, GraphPieces, Room, Stretch
 from gnnkit.errors import UserError
-from gnnkit.utils.work_group import WorkGroup
+from gnnkit_import.pieces import EdgePiece, GraphPieces, Room, Stretch
+from gnnkit_import.progress import Journal, ProgressReporter
+from gnnkit_import.work_group import WorkGroup
 
 T = TypeVar("T")
 

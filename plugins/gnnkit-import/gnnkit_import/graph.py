@@ -6,17 +6,17 @@ import shutil
 from pathlib import Path
 
 from gnnkit.dataset.base import blame, warn_of_one_way
-from gnnkit.dataset.importing.count import EdgeSummary, count_edges
-from gnnkit.dataset.importing.nodes import write_nodes
-from gnnkit.dataset.importing.passes import ImportRun
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.importing.scatter import Buckets, RecordFiles, scatter_edges
-from gnnkit.dataset.importing.sort import BucketSort, append_edges
-from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.graph import Graph
 from gnnkit.graph.graph import NAME_FIELDS
 from gnnkit.utils.storage import write_meta
-from gnnkit.utils.work_group import ALONE, WorkGroup
+from gnnkit_import.count import EdgeSummary, count_edges
+from gnnkit_import.nodes import write_nodes
+from gnnkit_import.passes import ImportRun
+from gnnkit_import.pieces import GraphPieces, Room
+from gnnkit_import.progress import Journal, ProgressReporter
+from gnnkit_import.scatter import Buckets, RecordFiles, scatter_edges
+from gnnkit_import.sort import BucketSort, append_edges
+from gnnkit_import.work_group import ALONE, WorkGroup
 
 _RECORDS = "records"  # folder of the buckets in the import's folder
 

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from gnnkit_import import progress
+from gnnkit_import.npy_writer import BinaryFile
+from gnnkit_import.pieces import Room
+from gnnkit_import.tables import TablePieces
 
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing import progress
-from gnnkit.dataset.importing.tables import TablePieces
-from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
-from gnnkit.utils.npy_writer import BinaryFile
 
 SMALL: Any = SimpleNamespace(memory=1000, threads=1)
 EDGES = np.array([[0, 1, 2], [1, 2, 0]])

@@ -9,22 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gnnkit.config.settings import LEAST_MEMORY, MOST_MEMORY, Settings
-from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import GraphPieces, Room
+from gnnkit.config.settings import MOST_MEMORY, Settings
 from gnnkit.errors import UserError
 from gnnkit.launch.child import Child
 from gnnkit.launch.group import Group
 from gnnkit.launch.phases import phase, say, warnings_in_lines
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
-from gnnkit.prepare.shared_folder import SharedFolderGroup
 from gnnkit.result.folder import WORK
 from gnnkit.utils.memory import available_memory
 from gnnkit.utils.ranges import num_cores, one_line
-from gnnkit.utils.work_group import ALONE, WorkGroup
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.graph import import_graph
+from gnnkit_import.pieces import GraphPieces, Room
+from gnnkit_import.progress import Journal, ProgressReporter
+from gnnkit_import.shared_folder import SharedFolderGroup
+from gnnkit_import.work_group import ALONE, WorkGroup
 
+LEAST_MEMORY = 2**26  # bytes
 _AUTO_SHARE = 0.5  # share of free memory used by memory=auto
 
 
@@ -98,7 +100,7 @@ def meeting_folder(folder: Path) -> Path:
 
 
 def _import(settings: Settings, folder: Path, key: str, group: WorkGroup) -> str:
-    room, work, data = room_of(settings), folder / WORK, settings.dataset.create().in_pieces()
+    room, work, data = room_of(settings), folder / WORK, in_pieces(settings.dataset.create())
     assert data is not None  # other data sets were rejected earlier
 
     def heartbeat(name: str) -> None:

@@ -20,19 +20,19 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from gnnkit_import import csv_source, pieces, sources
+from gnnkit_import.datasets import in_pieces
+from gnnkit_import.graph import import_graph
+from gnnkit_import.pieces import WHOLE, Room, TableShare
+from gnnkit_import.progress import Journal, ProgressReporter
+from gnnkit_import.run import ForkedGroup
+from gnnkit_import.work_group import ALONE, SequentialGroup, WorkGroup
 
-from gnnkit.dataset import pieces
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing import csv_source, sources
-from gnnkit.dataset.importing.graph import import_graph
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.pieces import WHOLE, Room, TableShare
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.ids import IdTable
 from gnnkit.launch.watchdog import Patience
-from gnnkit.prepare.import_graph import ForkedGroup
-from gnnkit.utils.work_group import ALONE, SequentialGroup, WorkGroup
 from tests.cases import exhaustive, few
 from tests.folders import digests_of
 from tests.forked import forked
@@ -53,7 +53,7 @@ def imported(folder: Path, work: Path, room: Room = TINY, group: WorkGroup = ALO
     work.mkdir(exist_ok=True)
     with warnings.catch_warnings(record=True):
         journal = Journal(work, "asked")
-        gaps, pieces = options.pop("gaps", True), EdgeFolder(str(folder), **options).in_pieces()
+        gaps, pieces = options.pop("gaps", True), in_pieces(EdgeFolder(str(folder), **options))
         return import_graph(pieces, work, room, journal, ProgressReporter(quiet=True), gaps=gaps, group=group)
 
 
@@ -234,7 +234,7 @@ def test_any_number_of_processes_writes_the_bytes_of_the_graph(seed: int, tmp_pa
 def test_shares_of_a_table_are_all_rows_in_order_with_their_numbers(form: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     write_edges(tmp_path, form, {"src": rng.integers(0, 10**6, 97) ** 2, "dst": rng.integers(0, 9, 97)})
-    (source,) = EdgeFolder(str(tmp_path)).in_pieces()._edges.sources.values()  # type: ignore[union-attr]
+    (source,) = in_pieces(EdgeFolder(str(tmp_path)))._edges.sources.values()  # type: ignore[union-attr]
 
     def rows(share: TableShare) -> list[tuple[Any, ...]]:
         return [

@@ -8,16 +8,6 @@ format. A piece is a `Table`. Its errors name file, column and row. The function
 """
 
 from gnnkit.dataset.base import name_list as name_list
-from gnnkit.dataset.importing.csv_source import CsvSource as CsvSource
-from gnnkit.dataset.importing.source import Source as Source
-from gnnkit.dataset.importing.sources import ArraySource as ArraySource
-from gnnkit.dataset.importing.sources import ParquetSource as ParquetSource
-from gnnkit.dataset.importing.sources import PartSource as PartSource
-from gnnkit.dataset.importing.tables import Cells as Cells
-from gnnkit.dataset.importing.tables import labels_of as labels_of
-from gnnkit.dataset.importing.tables import split_of as split_of
-from gnnkit.dataset.importing.tables import survey as survey
-from gnnkit.dataset.importing.tables import texts_of as texts_of
 from gnnkit.dataset.table_files import check_width as check_width
 from gnnkit.graph.attributes import warn_unread as warn_unread
 from gnnkit.graph.feature_columns import warn_readings as warn_readings
@@ -28,3 +18,13 @@ from gnnkit.graph.values import ColumnReading as ColumnReading
 from gnnkit.graph.values import is_text as is_text
 from gnnkit.utils.documents import check_regular as check_regular
 from gnnkit.utils.documents import read_mapping as read_mapping
+from gnnkit_import.csv_source import CsvSource as CsvSource
+from gnnkit_import.source import Source as Source
+from gnnkit_import.sources import ArraySource as ArraySource
+from gnnkit_import.sources import ParquetSource as ParquetSource
+from gnnkit_import.sources import PartSource as PartSource
+from gnnkit_import.tables import Cells as Cells
+from gnnkit_import.tables import labels_of as labels_of
+from gnnkit_import.tables import split_of as split_of
+from gnnkit_import.tables import survey as survey
+from gnnkit_import.tables import texts_of as texts_of

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from gnnkit import _core
-from gnnkit.dataset.importing.edge_cache import EdgeCache
-from gnnkit.dataset.importing.passes import ImportRun
-from gnnkit.dataset.importing.progress import ProgressReporter
-from gnnkit.dataset.pieces import EdgePiece, GraphPieces, Stretch, check_ends
 from gnnkit.errors import UserError
 from gnnkit.graph.fields import MOST_RELATIONS, check_implied, edge_types_of, names_of, relation_names
 from gnnkit.utils.checks import FLOAT32_MAX, Array, check_finite, check_range
-from gnnkit.utils.npy_writer import NpyWriter
+from gnnkit_import.edge_cache import EdgeCache
+from gnnkit_import.npy_writer import NpyWriter
+from gnnkit_import.passes import ImportRun
+from gnnkit_import.pieces import EdgePiece, GraphPieces, Stretch, check_ends
+from gnnkit_import.progress import ProgressReporter
 
 MAX_BINS = 1 << 16
 _RELATION = np.dtype(np.int16)

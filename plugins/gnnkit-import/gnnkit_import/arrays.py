@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gnnkit.dataset.base import blame
-from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, mapped_rows, pieces_of
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids
 from gnnkit.graph.csc import read_weights
@@ -22,6 +21,7 @@ from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array, ids, int64s, integers
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, load_arrays
+from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, mapped_rows, pieces_of
 
 if TYPE_CHECKING:
     from gnnkit.dataset.graphsaint import GraphSaint

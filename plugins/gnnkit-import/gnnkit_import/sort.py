@@ -10,16 +10,16 @@ from itertools import pairwise
 import numpy as np
 
 from gnnkit import _core
-from gnnkit.dataset.importing.count import EdgeSummary
-from gnnkit.dataset.importing.passes import ImportRun, changed_file, read_ahead
-from gnnkit.dataset.importing.progress import Journal, ProgressReporter
-from gnnkit.dataset.importing.scatter import Buckets, RecordFiles, columns_of
 from gnnkit.errors import UserError
 from gnnkit.graph.duplicates import JOIN, KEEP, join
 from gnnkit.graph.types import offsets_of
 from gnnkit.utils.checks import Array
-from gnnkit.utils.npy_writer import BackgroundTask, NpyWriter, append_all
 from gnnkit.utils.storage import save_array
+from gnnkit_import.count import EdgeSummary
+from gnnkit_import.npy_writer import BackgroundTask, NpyWriter, append_all
+from gnnkit_import.passes import ImportRun, changed_file, read_ahead
+from gnnkit_import.progress import Journal, ProgressReporter
+from gnnkit_import.scatter import Buckets, RecordFiles, columns_of
 
 
 def append_edges(run: ImportRun, summary: EdgeSummary, num_nodes: int) -> None:

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.csv
 
 from gnnkit.dataset.encoding import check_encoding, check_utf8
-from gnnkit.dataset.importing.source import Names, Source, Types
-from gnnkit.dataset.pieces import WHOLE, TableShare
 from gnnkit.dataset.table_files import check_header, infer_column
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.table import Table
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.documents import check_regular
+from gnnkit_import.pieces import WHOLE, TableShare
+from gnnkit_import.source import Names, Source, Types
 
 _READ_AHEAD = 1 << 20  # bytes read at once
 _LEAST_BLOCK = 1 << 16  # minimum bytes per block

@@ -19,9 +19,9 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.loops import looped, mean_in_edges, stretches
 from gnnkit.partition.relations import shared_weights
 from gnnkit.partition.shard import Shard, grouped
-from gnnkit.utils.npy_writer import BackgroundTask, BinaryFile, NpyWriter, append_all
 from gnnkit.utils.storage import Array, forget_pages, save_array, whole_folder
-from gnnkit.utils.work_group import ALONE, WorkGroup
+from gnnkit_import.npy_writer import BackgroundTask, BinaryFile, NpyWriter, append_all
+from gnnkit_import.work_group import ALONE, WorkGroup
 
 NODE_BYTES = 48  # memory per node
 _LEAST_PIECE = 1 << 14  # minimum number of edges per piece
