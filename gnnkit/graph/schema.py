@@ -128,11 +128,6 @@ class TypeFields(TypedDict):
     relations: tuple[Relation, ...] | None
 
 
-def stored_types(plain: Mapping[str, Any]) -> Json:
-    """Selects the fields of `Schema.to_dict` from stored metadata."""
-    return {key: plain[key] for key in ("feature_tables", "relations") if plain.get(key) is not None}
-
-
 def table_of(features: Features) -> FeatureTable:
     """Returns the table of a graph with one node type."""
     width = features.shape[1]

@@ -331,13 +331,6 @@ def is_number(kind: pa.DataType) -> bool:
     return any(fits(kind) for fits in known)
 
 
-def needs_survey(kind: pa.DataType) -> bool:
-    """Checks whether a column's values decide on its reading or on float64."""
-    small = (pa.float16(), pa.float32(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16(), pa.bool_(), pa.null())
-    inner = kind.value_type if is_listed(kind) else kind
-    return inner not in small
-
-
 def typed_numbers(column: pa.Array) -> npt.NDArray[np.float64]:  # [rows]
     """Returns numbers, or dates, times and durations in seconds, with NaN for null."""
     kind, per_second = column.type, 1.0

@@ -102,14 +102,6 @@ def read_yaml(path: Path, name: str = "") -> Any:
     return parse_yaml(read_bytes(path, MAX_YAML, name), name or str(path))
 
 
-def read_mapping(path: Path) -> Json:
-    """Reads a YAML file that holds a mapping. Raises `UserError` that names it."""
-    mapping = read_yaml(path, path.name)
-    if not isinstance(mapping, dict):
-        raise UserError(f"{path.name} holds no keys")
-    return mapping
-
-
 def parse_yaml(text: str | bytes, name: str) -> Any:
     """Parses YAML with one document, or none. `name` is as in `parse_json`."""
     contents = parse_yaml_documents(text, name)

@@ -16,12 +16,11 @@ from gnnkit.graph import Floats, Ids
 from gnnkit.graph.csc import read_weights
 from gnnkit.graph.features import features_of
 from gnnkit.graph.fields import edge_positions_of
-from gnnkit.graph.schema import stored_types
-from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array, ids, int64s, integers
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, load_arrays
 from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, mapped_rows, pieces_of
+from gnnkit_import.zipped import ZippedArrays
 
 if TYPE_CHECKING:
     from gnnkit.dataset.graphsaint import GraphSaint
@@ -233,8 +232,8 @@ class NpzPieces(CompressedPieces):
         return [self.root]
 
     @cached_property
-    def _fields(self) -> Arrays:
-        fields = Arrays(self.root)
+    def _fields(self) -> ZippedArrays:
+        fields = ZippedArrays(self.root)
         for name, what in {"val_edges": "edges to predict", "test_edges": "edges to predict"}.items():
             if name in fields:
                 raise UserError(f"{name}: job=import does not support {what}; {_ALTERNATIVE.format('npz')}")
@@ -287,7 +286,7 @@ class GraphSaintPieces(CompressedPieces):
     @cached_property
     def _matrix(self) -> Compressed:
         with blame("adj_full.npz"):
-            fields = Arrays(self.root / "adj_full.npz")
+            fields = ZippedArrays(self.root / "adj_full.npz")
             self._dataset.check_form(fields)
             return by_source("adj_full.npz", fields, "", "data")
 
@@ -309,7 +308,7 @@ def matrix_of(arrays: Mapping[str, Array]) -> Compressed:
     return Compressed.of("indices", arrays["indptr"], Mapped(arrays["indices"]), others)
 
 
-def by_source(place: str, fields: Arrays, prefix: str, data: str) -> Compressed:
+def by_source(place: str, fields: ZippedArrays, prefix: str, data: str) -> Compressed:
     """Opens a square SciPy CSR matrix, like `sources_by_row`."""
     indptr, shape = fields[f"{prefix}indptr"], fields.optional(f"{prefix}shape")
     if shape is not None and shape.tolist() != [len(indptr) - 1] * 2:
@@ -318,3 +317,8 @@ def by_source(place: str, fields: Arrays, prefix: str, data: str) -> Compressed:
     if data in fields and not all(np.all(some == 1) for some in fields.rows(data).pieces(_STEP)):
         others["weight"] = fields.rows(data)
     return Compressed.of(place, indptr, fields.rows(f"{prefix}indices"), others, by_source=True)
+
+
+def stored_types(plain: Mapping[str, Any]) -> Json:
+    """Selects the fields of `Schema.to_dict` from stored metadata."""
+    return {key: plain[key] for key in ("feature_tables", "relations") if plain.get(key) is not None}

@@ -22,10 +22,10 @@ from gnnkit.graph.ogb import (
     read_num_nodes,
     read_numbers,
 )
-from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array, ids
 from gnnkit_import.csv_source import NumberSource
 from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
+from gnnkit_import.zipped import ZippedArrays
 
 if TYPE_CHECKING:
     from gnnkit.dataset.ogb import Ogb
@@ -50,11 +50,11 @@ class OgbPieces(GraphPieces):
         return adds_inverse_edges(self.root, self._dataset.add_inverse_edge)
 
     @cached_property
-    def _data(self) -> Arrays | None:
+    def _data(self) -> ZippedArrays | None:
         """Opens the arrays. Returns None for a folder with tables."""
         if not (self._raw / "data.npz").exists():
             return None
-        data = Arrays(self._raw / "data.npz")
+        data = ZippedArrays(self._raw / "data.npz")
         check_arrays(self._raw, data, data.rows("edge_index").shape)
         return data
 
@@ -112,7 +112,7 @@ class OgbPieces(GraphPieces):
         if self._data is None:
             labels = read_numbers(self._raw / "node-label.csv.gz")
         else:
-            with Arrays(self._raw / "node-label.npz") as arrays:
+            with ZippedArrays(self._raw / "node-label.npz") as arrays:
                 labels = arrays["node_label"]
         return NodeFields(*read_node_fields(self.root, labels, self._dataset.split, num_nodes))
 

@@ -7,8 +7,11 @@ format. A piece is a `Table`. Its errors name file, column and row. The function
 `Cells` read labels, splits and feature columns as `dataset=edges` does.
 """
 
+from pathlib import Path
+
 from gnnkit.dataset.base import name_list as name_list
 from gnnkit.dataset.table_files import check_width as check_width
+from gnnkit.errors import UserError
 from gnnkit.graph.attributes import warn_unread as warn_unread
 from gnnkit.graph.feature_columns import warn_readings as warn_readings
 from gnnkit.graph.labels import unlabelled as unlabelled
@@ -16,8 +19,8 @@ from gnnkit.graph.missing import read_missing as read_missing
 from gnnkit.graph.table import Table as Table
 from gnnkit.graph.values import ColumnReading as ColumnReading
 from gnnkit.graph.values import is_text as is_text
+from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.documents import check_regular as check_regular
-from gnnkit.utils.documents import read_mapping as read_mapping
 from gnnkit_import.csv_source import CsvSource as CsvSource
 from gnnkit_import.source import Source as Source
 from gnnkit_import.sources import ArraySource as ArraySource
@@ -28,3 +31,11 @@ from gnnkit_import.tables import labels_of as labels_of
 from gnnkit_import.tables import split_of as split_of
 from gnnkit_import.tables import survey as survey
 from gnnkit_import.tables import texts_of as texts_of
+
+
+def read_mapping(path: Path) -> Json:
+    """Reads a YAML file that holds a mapping. Raises `UserError` that names it."""
+    mapping = read_yaml(path, path.name)
+    if not isinstance(mapping, dict):
+        raise UserError(f"{path.name} holds no keys")
+    return mapping

@@ -12,13 +12,12 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, PackedFeatures, kept_rows, read_features
-from gnnkit.graph.schema import stored_types
 from gnnkit.partition.shard import Shard
 from gnnkit.partition.store.manifest import FILE, NODE_IDS, PARTS, Manifest
 from gnnkit.partition.store.parts import GRAPH
 from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import forget_pages, load_arrays, read_npy
-from gnnkit_import.arrays import Compressed, CompressedPieces, Mapped, Stream, matrix_of
+from gnnkit_import.arrays import Compressed, CompressedPieces, Mapped, Stream, matrix_of, stored_types
 from gnnkit_import.pieces import NodeFields, Room, pieces_of
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from gnnkit.graph.index_columns import common_index, warn_index
 from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.table import Table
 from gnnkit.graph.unfit_columns import UnfitColumns
-from gnnkit.graph.values import ColumnReading, is_text, needs_survey
+from gnnkit.graph.values import ColumnReading, is_listed, is_text
 from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import read_npy
 from gnnkit_import.csv_source import CsvSource
@@ -115,9 +115,16 @@ def survey(sources: Sequence[Source], names: Sequence[str]) -> dict[str, ColumnR
     """Determines how columns are read, over several tables' rows."""
     kinds = [source.types() for source in sources]
     several = len(sources) > 1 or len(sources[0].files) > 1
-    open_ = [name for name in names if several or needs_survey(kinds[0][name])]
+    open_ = [name for name in names if several or _needs_survey(kinds[0][name])]
     readings = find_readings(sources[0].title, _column_pieces(sources, open_) if open_ else (), open_)
     return {name: readings.get(name, ColumnReading("numbers")) for name in names}
+
+
+def _needs_survey(kind: pa.DataType) -> bool:
+    """Checks whether a column's values decide on its reading or on float64."""
+    small = (pa.float16(), pa.float32(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16(), pa.bool_(), pa.null())
+    inner = kind.value_type if is_listed(kind) else kind
+    return inner not in small
 
 
 def _column_pieces(sources: Sequence[Source], names: Sequence[str]) -> Iterator[Table]:
