@@ -85,7 +85,7 @@ def compose_once(
 def _joined(overrides: Sequence[str]) -> dict[str, Any] | None:
     """Joins sections and values. Returns None for what only Hydra composes."""
     chosen = {key_of(text): text for text in overrides if _CHOICE.fullmatch(text)}
-    values = [text for text in overrides if key_of(text) not in KINDS and _VALUE.fullmatch(text)]
+    values = [text for text in overrides if key_of(text) not in (*KINDS, "job") and _VALUE.fullmatch(text)]
     others = [text for text in overrides if text not in chosen.values() and text not in values]
     if {*chosen, EXPERIMENT}.intersection(key_of(text).partition(".")[0] for text in others):
         return None
