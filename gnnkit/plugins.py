@@ -53,6 +53,7 @@ PACKAGES = {
     "launcher": {"ray": "gnnkit-ray"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
     "upload": {"fsspec": "gnnkit-upload"},
+    "job": {"explain": "gnnkit-explain"},
 }  # plugins of this project that are installed separately: the package by kind and name
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner

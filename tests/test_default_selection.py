@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gnnkit import config, plugins
+from gnnkit import plugins
 from gnnkit.jobs import fits
 from tests import test_conformance as conformance
 from tests.jobs import test_fits
@@ -43,7 +43,8 @@ ELSEWHERE = {  # what no check covers, and the folders of the tests
     ("exchange", "error_feedback"): ["plugins/gnnkit-error-feedback/tests"],
     ("upload", "fsspec"): ["plugins/gnnkit-upload/tests"],
     **{("aggregation", name): ["tests/sync"] for name in ("mean", "median", "trimmed_mean", "weighted")},
-    **{("job", name): ["tests/jobs"] for name in config.JOBS},
+    **{("job", name): ["tests/jobs"] for name in set(plugins.names("job")) - set(plugins.PACKAGES["job"])},
+    **{("job", name): [f"plugins/{package}/tests"] for name, package in plugins.PACKAGES["job"].items()},
 }
 
 
@@ -77,7 +78,7 @@ def test_every_plugin_is_checked_by_default(kind: str) -> None:
 def test_every_other_group_of_plugins_is_tested_elsewhere() -> None:
     groups = {group.removeprefix("gnnkit.") for group in metadata.entry_points().groups if group.startswith("gnnkit.")}
     others = groups - set(plugins.KINDS) - {"conf"}
-    assert others == {"aggregation", "leader", "upload"}
+    assert others == {"aggregation", "job", "leader", "upload"}
     assert {(kind, name) for kind in others for name in installed(kind)} == {
         key for key in ELSEWHERE if key[0] in others
     }

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from gnnkit import plugins
-from gnnkit.config import compose
+from gnnkit.config import compose, with_run
 from gnnkit.config.settings import Choice
 from gnnkit.errors import UserError
 from tests.conftest import Install
@@ -218,6 +218,15 @@ def test_a_plugin_whose_package_is_not_installed_is_refused_with_the_command_tha
 def test_a_configuration_names_the_package_that_is_not_installed(override: str, package: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(override)}: the package {package} is not installed"):
         compose(["strategy=vertex_centric", override])
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("name", plugins.PACKAGES["job"])
+def test_a_job_whose_package_is_not_installed_is_refused_before_its_keys_and_the_run_are_read(name: str) -> None:
+    package = plugins.PACKAGES["job"][name]
+    message = f"^job={name}: the package {package} is not installed: pip install {package}$"
+    with pytest.raises(UserError, match=message):
+        with_run([f"job={name}", "checkpoint=RUN", "nodes=3"])
 
 
 def test_the_table_of_packages_lists_all_plugins_of_this_project() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from gnnkit.config.settings import AUTO, LEAST_MEMORY, LinkSettings
 from gnnkit.config.settings.fields import Section
 from gnnkit.config.settings.jobs import link
-from gnnkit.config.settings.values import node_ids, run_folders, size
+from gnnkit.config.settings.values import run_folders, size
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as folders
 from gnnkit.jobs.dispatch import import_for_training
@@ -109,36 +109,6 @@ class Test(Predict):
     name = "test"
     needs_labels = True
     splits = ("val", "test")
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainKeys(Section):
-    """The keys of job=explain."""
-
-    nodes: Annotated[tuple[int | str, ...], node_ids]
-
-    def __post_init__(self) -> None:
-        if not self.nodes:
-            raise UserError("job=explain needs nodes=ID or nodes=[ID,ID], as in the column id of predictions")
-
-
-class Explain(OnRanks):
-    """job=explain, whose leader reads the complete graph."""
-
-    name = "explain"
-    keys = ExplainKeys
-    reads_checkpoint = True
-    one_worker = True
-    reads_rows = True
-    needs_labels = False
-
-    def rank_work(self, *, trains: bool) -> RankWork:
-        from gnnkit.jobs.explain import explain
-
-        return explain
-
-    def needs(self, order: Order) -> Needs:
-        return replace(super().needs(order), graph=True, features=True)
 
 
 class Plan(OnRanks):
