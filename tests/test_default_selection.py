@@ -44,7 +44,11 @@ ELSEWHERE = {  # what no check covers, and the folders of the tests
     ("upload", "fsspec"): ["plugins/gnnkit-upload/tests"],
     **{("aggregation", name): ["tests/sync"] for name in ("mean", "median", "trimmed_mean", "weighted")},
     **{("job", name): ["tests/jobs"] for name in set(plugins.names("job")) - set(plugins.PACKAGES["job"])},
-    **{("job", name): [f"plugins/{package}/tests"] for name, package in plugins.PACKAGES["job"].items()},
+    **{
+        (kind, name): [f"plugins/{package}/tests"]
+        for kind in ("job", plugins.FUNCTION)
+        for name, package in plugins.PACKAGES[kind].items()
+    },
 }
 
 
@@ -78,7 +82,7 @@ def test_every_plugin_is_checked_by_default(kind: str) -> None:
 def test_every_other_group_of_plugins_is_tested_elsewhere() -> None:
     groups = {group.removeprefix("gnnkit.") for group in metadata.entry_points().groups if group.startswith("gnnkit.")}
     others = groups - set(plugins.KINDS) - {"conf"}
-    assert others == {"aggregation", "job", "leader", "upload"}
+    assert others == {"aggregation", "function", "job", "leader", "upload"}
     assert {(kind, name) for kind in others for name in installed(kind)} == {
         key for key in ELSEWHERE if key[0] in others
     }

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
+import gnnkit
 from gnnkit import plugins
 from gnnkit.config import compose, with_run
 from gnnkit.config.settings import Choice
@@ -202,7 +203,7 @@ def test_a_plugin_whose_package_is_not_installed_is_refused_with_the_command_tha
     kind: str, name: str
 ) -> None:
     package = plugins.PACKAGES[kind][name]
-    with pytest.raises(UserError, match=f"={name}: the package {package} is not installed: pip install {package}$"):
+    with pytest.raises(UserError, match=f"[=.]{name}: the package {package} is not installed: pip install {package}$"):
         plugins.load(kind, name)
 
 
@@ -227,6 +228,15 @@ def test_a_job_whose_package_is_not_installed_is_refused_before_its_keys_and_the
     message = f"^job={name}: the package {package} is not installed: pip install {package}$"
     with pytest.raises(UserError, match=message):
         with_run([f"job={name}", "checkpoint=RUN", "nodes=3"])
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("name", plugins.PACKAGES[plugins.FUNCTION])
+def test_a_function_whose_package_is_not_installed_names_it(name: str) -> None:
+    package = plugins.PACKAGES[plugins.FUNCTION][name]
+    message = rf"^gnnkit\.{name}: the package {package} is not installed: pip install {package}$"
+    with pytest.raises(UserError, match=message):
+        getattr(gnnkit, name)("RUN", "net.pt2")
 
 
 def test_the_table_of_packages_lists_all_plugins_of_this_project() -> None:

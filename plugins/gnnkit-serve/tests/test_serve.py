@@ -22,6 +22,9 @@ import pandas as pd
 import pytest
 import torch
 from fastapi.testclient import TestClient
+from gnnkit_serve import serve
+from gnnkit_serve.extension import Extension, ReadPart
+from gnnkit_serve.served import ServedRun
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, GraphNorm
@@ -30,9 +33,6 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Graph
 from gnnkit.graph.inverse_edges import with_inverse_edges
-from gnnkit.jobs import serve
-from gnnkit.jobs.extension import Extension, ReadPart
-from gnnkit.jobs.served import ServedRun
 from gnnkit.partition.degrees import Degrees
 from tests.cases import few
 from tests.farm import Farm, graph_of
@@ -253,7 +253,7 @@ def test_what_cannot_be_served_is_refused(finished_run: Farm) -> None:
 
 @pytest.fixture
 def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
     return importlib.import_module("serve")
 
 
