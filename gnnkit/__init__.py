@@ -232,7 +232,8 @@ def serve(
 
     `job=predict` computes them once, so answers are equal to its tables. The model and
     the graph are read at the start. An ASGI server such as uvicorn runs the
-    application. Raises `UserError` as `predict` does, and if FastAPI is not installed.
+    application. Raises `UserError` as `predict` does, and if the package gnnkit-serve
+    is not installed.
 
     Args:
         run: The run folder of the training.
@@ -241,26 +242,11 @@ def serve(
         hosts: Further names under which requests may reach the server, such as a
             proxy's. Others than this machine's are refused.
     """
-    try:
-        from gnnkit.jobs.serve import application
-    except ImportError as error:
-        raise UserError(f"gnnkit.serve needs {error.name}: pip install gnnkit[serve]") from error
-    from tempfile import TemporaryDirectory
-
-    from gnnkit.graph import Graph
-    from gnnkit.jobs.served import ServedFiles, ServedRun, read_settings, written_by
+    from gnnkit import plugins
     from gnnkit.utils.ranges import local_path
 
-    folder, graph = local_path("checkpoint", run), None if graph is None else Graph.of(graph)
-    passed = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
-    settings = read_settings(folder, passed)
-    files = ServedFiles.of(settings, passed=graph is not None)
-    with TemporaryDirectory(prefix="gnnkit-serve-") as scratch:
-        written, target = written_by(settings), Path(scratch) / "tables"
-        tables = predict(
-            folder, graph, model=model, folder=target, write=written, write_format="parquet", report=False
-        ).folder
-        return application(ServedRun(settings, tables, files, graph, model), hosts)
+    application: FastAPI = plugins.load(plugins.FUNCTION, "serve")(local_path("checkpoint", run), graph, model, hosts)
+    return application
 
 
 def _texts(overrides: Sequence[str]) -> Sequence[str]:

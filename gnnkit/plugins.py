@@ -44,6 +44,7 @@ KINDS = (
 SEVERAL = ("logger", "callback")  # kinds of which a run may have several, each under its name in the section
 OPTIONAL = ("sampler", "exchange")  # kinds of which a run may have none
 JOBS = "jobs"  # the folder in `conf/` with a file for each job that has keys
+FUNCTION = "function"  # the kind of `gnnkit.NAME`, called from Python
 JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
 PACKAGES = {
     "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt"},
@@ -54,6 +55,8 @@ PACKAGES = {
     "job": {"import": "gnnkit-import"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
     "upload": {"fsspec": "gnnkit-upload"},
+    "job": {"explain": "gnnkit-explain"},
+    FUNCTION: {"serve": "gnnkit-serve"},
 }  # plugins of this project that are installed separately: the package by kind and name
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner
@@ -269,7 +272,7 @@ def _key_of_name(kind: str, config: Mapping[str, Any]) -> str:
 
 
 def _chosen(kind: str, name: object) -> str:
-    return f"{_NAMED_BY.get(kind, kind)}={name}"
+    return f"gnnkit.{name}" if kind == FUNCTION else f"{_NAMED_BY.get(kind, kind)}={name}"
 
 
 def _section(kind: str, name: str) -> str:

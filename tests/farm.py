@@ -104,6 +104,14 @@ RUNS: Mapping[str, Callable[[Path], object]] = {
 }  # fmt: skip
 
 
+def graph_of(name: str) -> Any:
+    """Returns the graph on which a run of `small_graph` was trained."""
+    from tests.jobs.test_train import small_graph
+
+    changes = {"learned": _without_features, "degree": _without_features, "numbers": _with_numbers}
+    return changes.get(name, lambda graph: graph)(small_graph())
+
+
 class Farm:
     """Gives the folders of finished runs: `farm(name)`.
 

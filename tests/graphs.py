@@ -30,6 +30,28 @@ def pyg_data(width: int, num_classes: int) -> Any:
     return Data(x, torch.tensor(rng.integers(0, 60, (2, 200))), y=y, **masks)
 
 
+def papers_and_authors(num_papers: int, num_authors: int) -> Any:
+    """Draws `HeteroData` of types of different widths, and one without features."""
+    import torch
+    from torch_geometric.data import HeteroData
+
+    rng = np.random.default_rng(num_papers)
+
+    def ends(source: int, destination: int) -> torch.Tensor:
+        return torch.from_numpy(np.stack([rng.integers(0, size, 90) for size in (source, destination)]))
+
+    data = HeteroData()
+    data["paper"].x = torch.from_numpy(rng.normal(size=(num_papers, 5)))
+    data["paper"].y = torch.arange(num_papers) % 3
+    for number, split in enumerate(("train_mask", "val_mask", "test_mask")):
+        data["paper"][split] = torch.arange(num_papers) % 4 == number
+    data["author"].x = torch.from_numpy(rng.normal(size=(num_authors, 2)))
+    data["subject"].num_nodes = 4
+    data["author", "writes", "paper"].edge_index = ends(num_authors, num_papers)
+    data["paper", "about", "subject"].edge_index = ends(num_papers, 4)
+    return data
+
+
 def shop(num_users: int, num_items: int, num_tags: int, *, num_buys: int, seed: int = 0) -> Graph:
     """Draws users who buy items of their taste, with a stored reverse relation.
 

@@ -43,8 +43,15 @@ ELSEWHERE = {  # what no check covers, and the folders of the tests
     ("exchange", "error_feedback"): ["plugins/gnnkit-error-feedback/tests"],
     ("upload", "fsspec"): ["plugins/gnnkit-upload/tests"],
     **{("aggregation", name): ["tests/sync"] for name in ("mean", "median", "trimmed_mean", "weighted")},
-    **{("job", name): ["plugins/template/tests" if name == "hubs" else "tests/jobs"] for name in plugins.names("job")},
-    **{("job", name): [f"plugins/{package}/tests"] for name, package in plugins.PACKAGES["job"].items()},
+    **{
+        ("job", name): ["plugins/template/tests" if name == "hubs" else "tests/jobs"]
+        for name in set(plugins.names("job")) - set(plugins.PACKAGES["job"])
+    },
+    **{
+        (kind, name): [f"plugins/{package}/tests"]
+        for kind in ("job", plugins.FUNCTION)
+        for name, package in plugins.PACKAGES[kind].items()
+    },
 }
 
 
@@ -78,7 +85,7 @@ def test_every_plugin_is_checked_by_default(kind: str) -> None:
 def test_every_other_group_of_plugins_is_tested_elsewhere() -> None:
     groups = {group.removeprefix("gnnkit.") for group in metadata.entry_points().groups if group.startswith("gnnkit.")}
     others = groups - set(plugins.KINDS) - {"conf"}
-    assert others == {"aggregation", "job", "leader", "upload"}
+    assert others == {"aggregation", "function", "job", "leader", "upload"}
     assert {(kind, name) for kind in others for name in installed(kind)} == {
         key for key in ELSEWHERE if key[0] in others
     }

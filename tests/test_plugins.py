@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import pytest
 
+import gnnkit
 from gnnkit import plugins
-from gnnkit.config import compose
+from gnnkit.config import compose, with_run
 from gnnkit.config.settings import Choice
 from gnnkit.errors import UserError
 from tests.conftest import Install
@@ -202,7 +203,7 @@ def test_a_plugin_whose_package_is_not_installed_is_refused_with_the_command_tha
     kind: str, name: str
 ) -> None:
     package = plugins.PACKAGES[kind][name]
-    with pytest.raises(UserError, match=f"={name}: the package {package} is not installed: pip install {package}$"):
+    with pytest.raises(UserError, match=f"[=.]{name}: the package {package} is not installed: pip install {package}$"):
         plugins.load(kind, name)
 
 
@@ -221,11 +222,21 @@ def test_a_configuration_names_the_package_that_is_not_installed(override: str, 
 
 
 @pytest.mark.usefixtures("bare")
-@pytest.mark.parametrize("job", plugins.PACKAGES["job"])
-def test_a_job_without_its_package_is_refused_before_its_keys(job: str) -> None:
-    package = plugins.PACKAGES["job"][job]
-    with pytest.raises(UserError, match=f"^job={job}: the package {package} is not installed: pip install {package}$"):
-        compose(["strategy=vertex_centric", f"job={job}", "memory=1GB"])
+@pytest.mark.parametrize("name", plugins.PACKAGES["job"])
+def test_a_job_whose_package_is_not_installed_is_refused_before_its_keys_and_the_run_are_read(name: str) -> None:
+    package = plugins.PACKAGES["job"][name]
+    message = f"^job={name}: the package {package} is not installed: pip install {package}$"
+    with pytest.raises(UserError, match=message):
+        with_run([f"job={name}", "checkpoint=RUN", "nodes=3"])
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("name", plugins.PACKAGES[plugins.FUNCTION])
+def test_a_function_whose_package_is_not_installed_names_it(name: str) -> None:
+    package = plugins.PACKAGES[plugins.FUNCTION][name]
+    message = rf"^gnnkit\.{name}: the package {package} is not installed: pip install {package}$"
+    with pytest.raises(UserError, match=message):
+        getattr(gnnkit, name)("RUN", "net.pt2")
 
 
 def test_the_table_of_packages_lists_all_plugins_of_this_project() -> None:

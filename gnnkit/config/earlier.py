@@ -13,7 +13,7 @@ from gnnkit.config.code import key_of
 from gnnkit.config.compose import MAIN, as_overrides
 from gnnkit.config.jobs import JobFacts
 from gnnkit.errors import UserError
-from gnnkit.plugins import JOBS, arguments_of, load, names, options
+from gnnkit.plugins import JOBS, PACKAGES, arguments_of, load, names, options
 from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.ranges import local_path, shown
 from gnnkit.utils.redaction import HIDDEN
@@ -177,9 +177,12 @@ def _format_argument(value: Any) -> str:
 
 
 def _selected_job(named: Mapping[str, str]) -> type[JobFacts]:
-    """Returns the job that overrides select, or the defaults if it is unknown."""
+    """Returns the job that overrides select, or the defaults if it is unknown.
+
+    Raises `UserError` if the job's package is not installed.
+    """
     name = named.get("job", "").strip("'\"")
-    return load("job", name) if name in names("job") else JobFacts
+    return load("job", name) if name in {*names("job"), *PACKAGES["job"]} else JobFacts
 
 
 def _with_partitioner_name(composed: Mapping[str, Any]) -> Json:

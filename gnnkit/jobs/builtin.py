@@ -13,7 +13,7 @@ from gnnkit import plugins
 from gnnkit.config.settings import AUTO, LinkSettings
 from gnnkit.config.settings.fields import Section
 from gnnkit.config.settings.jobs import link as read_link
-from gnnkit.config.settings.values import node_ids, run_folders
+from gnnkit.config.settings.values import run_folders
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as folders
 from gnnkit.jobs.dispatch import import_for_training
@@ -110,36 +110,6 @@ class Test(Predict):
     name = "test"
     needs_labels = True
     splits = ("val", "test")
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainKeys(Section):
-    """The keys of job=explain."""
-
-    nodes: Annotated[tuple[int | str, ...], node_ids]
-
-    def __post_init__(self) -> None:
-        if not self.nodes:
-            raise UserError("job=explain needs nodes=ID or nodes=[ID,ID], as in the column id of predictions")
-
-
-class Explain(OnRanks):
-    """job=explain, whose leader reads the complete graph."""
-
-    name = "explain"
-    keys = ExplainKeys
-    reads_checkpoint = True
-    one_worker = True
-    reads_rows = True
-    needs_labels = False
-
-    def rank_work(self, *, trains: bool) -> RankWork:
-        from gnnkit.jobs.explain import explain
-
-        return explain
-
-    def needs(self, order: Order) -> Needs:
-        return replace(super().needs(order), graph=True, features=True)
 
 
 class Plan(OnRanks):

@@ -245,10 +245,6 @@ _ACCUMULATE = Topic(
 _WRITE = Topic(
     lambda s, p: p.source.trains,
     {
-        "job={s.job.name}: task={s.task.name} scores pairs of nodes, and this job explains outputs of single nodes: use "
-        "PyG's Explainer on gnnkit.load(run), as in docs/howto/explain.md": lambda s, p: (
-            s.job.one_worker and not isinstance(p.task, NodeTask)
-        ),
         "job={s.job.name}: task={s.task.name} predicts held-out edges: write=[logits] gives the rows of all "
         "nodes, and job=test scores the edges": lambda s, p: (
             not s.job.needs_labels

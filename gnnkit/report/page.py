@@ -74,21 +74,27 @@ class PageSection:
     panels: Sequence[Panel] = ()
 
 
-def render(template: str, **values: object) -> str:
-    """Renders one of this package's templates.
+def render(template: str | Path, **values: object) -> str:
+    """Renders a template.
 
     Args:
-        template: Its file name.
+        template: The name of a file of this package, or the path of another file, which
+            may extend these.
         **values: Variables of the template.
     """
-    return _environment().get_template(template).render(**values)
+    environment = _environment()
+    if isinstance(template, Path):
+        return environment.from_string(template.read_text(encoding="utf-8")).render(**values)
+    return environment.get_template(template).render(**values)
 
 
-def save(template: str, figures: Iterable[Figure], folder: Path, /, *, draws: bool = True, **values: object) -> Path:
+def save(
+    template: str | Path, figures: Iterable[Figure], folder: Path, /, *, draws: bool = True, **values: object
+) -> Path:
     """Writes a page, and each figure as an SVG file. Returns the page's path.
 
     Args:
-        template: File name of the template.
+        template: As for `render`.
         figures: The figures on the page.
         folder: Receives the files.
         draws: Whether to write the SVG files.

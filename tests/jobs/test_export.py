@@ -44,6 +44,7 @@ from gnnkit.model.simple_hgn import SimpleHGN
 from gnnkit.prepare.trained import Inputs
 from gnnkit.prepare.transform import Scale
 from tests.cases import few
+from tests.graphs import papers_and_authors
 from tests.runs import BARE
 
 NODES, WIDTH, CLASSES = 40, 5, 3
@@ -317,25 +318,6 @@ def numbers(path: Path, given: dict[str, Tensor]) -> Any:
     return onnxruntime.InferenceSession(path).run(None, arrays)[0].tolist()
 
 
-def hetero(num_papers: int, num_authors: int) -> HeteroData:
-    """Draws types of different widths, and one without features."""
-    rng = np.random.default_rng(num_papers)
-
-    def ends(source: int, destination: int) -> Tensor:
-        return torch.from_numpy(np.stack([rng.integers(0, size, 90) for size in (source, destination)]))
-
-    data = HeteroData()
-    data["paper"].x = torch.from_numpy(rng.normal(size=(num_papers, WIDTH)))
-    data["paper"].y = torch.arange(num_papers) % CLASSES
-    for number, split in enumerate(("train_mask", "val_mask", "test_mask")):
-        data["paper"][split] = torch.arange(num_papers) % 4 == number
-    data["author"].x = torch.from_numpy(rng.normal(size=(num_authors, 2)))
-    data["subject"].num_nodes = 4
-    data["author", "writes", "paper"].edge_index = ends(num_authors, num_papers)
-    data["paper", "about", "subject"].edge_index = ends(num_papers, 4)
-    return data
-
-
 def by_numbers(data: HeteroData) -> dict[str, Tensor]:
     """Numbers nodes and relations in their order, as the documentation does."""
     rows = [data[name].get("x", torch.ones(data[name].num_nodes, 1)) for name in data.node_types]
@@ -387,11 +369,11 @@ def alone(folder: Path, **given: Any) -> Callable[[str], Any]:
 @pytest.mark.long("an interpreter imports torch and ONNX Runtime anew, on a machine without gnnkit")
 @few("name", ["rgat", "rgcn", "simple_hgn", "hgt"], default=["hgt"])
 def test_a_file_of_a_typed_model_equals_predict_on_another_graph_of_the_same_types(tmp_path: Path, name: str) -> None:
-    other, there = hetero(70, 9), tmp_path / "elsewhere"
+    other, there = papers_and_authors(70, 9), tmp_path / "elsewhere"
     there.mkdir()
     keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 1, "comm": "threads", **BARE}
     keys |= {"model": None if name == "rgat" else name}  # rgat is the default
-    run = gnnkit.train(hetero(40, 12), folder=tmp_path / "run", trainer={"max_epochs": 2}, **keys).folder
+    run = gnnkit.train(papers_and_authors(40, 12), folder=tmp_path / "run", trainer={"max_epochs": 2}, **keys).folder
     given = {"write": ["logits"], "workers": 1, "comm": "threads", "logger": "none"}
     expected = np.load(Path(gnnkit.predict(run, other, folder=tmp_path / "predicted", **given).folder) / "logits.npy")
     for suffix in SUFFIXES:

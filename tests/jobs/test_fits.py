@@ -53,7 +53,6 @@ REFUSED = [
     [SAMPLED, "model=gcn", "sampler=neighbor", "sampler.fanouts={default:[5,5],cites:[1,1]}"],
     [FULL, "model=rgcn", "types=ignore"],
     [FULL, "types=ignore", "job=predict", TRAINED],
-    [SAMPLED, LINKS, "job=explain", TRAINED, "nodes=3"],
     [SAMPLED, LINKS, "task.top_k=null", "job=predict", TRAINED],
     [FULL, "write=[vectors]"],
     [SAMPLED, LINKS, "write=[probabilities]"],

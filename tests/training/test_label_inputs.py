@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_serve.extensible import check_inputs
+from gnnkit_serve.served import read_settings
 
 import gnnkit
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
-from gnnkit.jobs.extensible import check_inputs
-from gnnkit.jobs.served import read_settings
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.prepare.trained import Inputs
 from gnnkit.strategy import Batch, Worker

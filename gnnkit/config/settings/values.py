@@ -9,7 +9,6 @@ from gnnkit.utils.ranges import is_url, local_path, one_of, shown
 
 AUTO = "auto"
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings", "vectors")
-MAX_NODES = 1000  # explained in one run
 MAX_RUNS = 64  # compared in one report
 MOST_MEMORY = 2**60  # bytes
 UPLOADED = ", and upload=URL for a copy of it"  # appended to the message if output is a URL
@@ -82,14 +81,3 @@ def run_folders(key: str, value: Any) -> tuple[str, ...]:
     if len(folders) > MAX_RUNS:
         raise UserError(f"{key} has {len(folders)} folders, at most {MAX_RUNS} are compared")
     return tuple(path(key, folder) for folder in folders if folder is not None)
-
-
-def node_ids(key: str, value: Any) -> tuple[int | str, ...]:
-    """Reads a user's node id or a list of ids, each once."""
-    ids = [] if value is None else value if isinstance(value, list) else [value]
-    for node in ids:
-        if isinstance(node, bool) or not isinstance(node, int | str) or node == "":
-            raise UserError(f"{key}={shown(value)} must be a node id, a whole number or a text, or a list of ids")
-    if len(ids) > MAX_NODES:
-        raise UserError(f"{key} has {len(ids):,} ids, at most {MAX_NODES:,} are explained in one run")
-    return tuple(dict.fromkeys(ids))

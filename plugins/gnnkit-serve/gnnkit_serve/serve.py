@@ -30,10 +30,10 @@ from pydantic import (
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gnnkit.errors import UserError
-from gnnkit.jobs.new_nodes import FeatureCell, NewEdge, NewNode
-from gnnkit.jobs.served import ServedRun
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_line, shown
+from gnnkit_serve.new_nodes import FeatureCell, NewEdge, NewNode
+from gnnkit_serve.served import ServedRun
 
 MAX_IDS, MAX_NEW, MAX_EDGES = 10_000, 1_000, 100_000  # of a request
 MAX_BYTES = 16 * 2**20  # of a request's body

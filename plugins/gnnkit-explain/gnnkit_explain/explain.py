@@ -12,7 +12,6 @@ import torch
 
 from gnnkit.comm import Communicator
 from gnnkit.jobs import figures
-from gnnkit.jobs.explained import ExplainedNames, write_tables
 from gnnkit.jobs.predict import TrainedRun, read_learned
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.report import as_a_warning
@@ -20,9 +19,10 @@ from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.result.figures import merge
 from gnnkit.task import NodeTask
-from gnnkit.task.attribution import TOLERANCE, Fidelity, characterisation
-from gnnkit.task.explanation import Explainer, Explanation
 from gnnkit.utils.documents import Json
+from gnnkit_explain.attribution import TOLERANCE, Fidelity, characterisation
+from gnnkit_explain.explained import ExplainedNames, write_tables
+from gnnkit_explain.explanation import Explainer, Explanation
 
 
 def explain(job: RankJob, comm: Communicator) -> Json:
@@ -92,7 +92,7 @@ def _draw(job: RankJob, explanations: Sequence[Explanation], names: ExplainedNam
     """Writes the page. A failure is printed, and loses no result."""
     if not job.settings.report:
         return
-    from gnnkit.report.explanation import write
+    from gnnkit_explain.page import write
 
     with as_a_warning():
         write([names.drawn(one) for one in explanations], measured, job.folder, f"{job.source.name} explained")

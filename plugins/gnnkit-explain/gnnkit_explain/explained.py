@@ -14,9 +14,9 @@ from gnnkit.jobs.predict import TrainedRun
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import node_ids, write_table
 from gnnkit.prepare.trained import Inputs
-from gnnkit.report.explanation import DrawnNode, ExplainedNode
-from gnnkit.task.explanation import Explanation
 from gnnkit.utils.checks import Array
+from gnnkit_explain.explanation import Explanation
+from gnnkit_explain.page import DrawnNode, ExplainedNode
 
 TableColumns = Mapping[str, Array | Sequence[object]]
 _OF_DEGREE = ("log(1 + in-degree)", "constant")  # columns of inputs=degree

@@ -19,13 +19,13 @@ from gnnkit.graph.edge_order import in_listed_order
 from gnnkit.graph.features import normalized
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.graph.schema import FeatureTable, types_of_nodes
-from gnnkit.jobs.extension import Extension, ReadPart, types_in_extension
-from gnnkit.jobs.new_nodes import FeatureCells, NewColumns, NewEdge, NewNode, NodeId
 from gnnkit.prepare.columns import NumericTable, TrainedColumns
 from gnnkit.prepare.inputs import degree_rows
 from gnnkit.prepare.trained import Inputs
 from gnnkit.sampler.links import pairs_of
 from gnnkit.utils.ranges import shown, shown_names
+from gnnkit_serve.extension import Extension, ReadPart, types_in_extension
+from gnnkit_serve.new_nodes import FeatureCells, NewColumns, NewEdge, NewNode, NodeId
 
 
 class ExtensibleGraph:

@@ -15,9 +15,9 @@ from gnnkit.model.plain import on_plain
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.sampler import FullSampler
 from gnnkit.strategy import Worker
-from gnnkit.task.attribution import Fidelity, fidelity, integrated_gradients
-from gnnkit.task.base import NodeTask, Task
+from gnnkit.task import NodeTask, Task
 from gnnkit.utils.checks import Array
+from gnnkit_explain.attribution import Fidelity, fidelity, integrated_gradients
 
 FAR = -1  # hops of a node that an (x, edge_index) module reaches beyond its convolutions
 

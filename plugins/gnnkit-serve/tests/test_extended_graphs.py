@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from fastapi.testclient import TestClient
+from gnnkit_serve.new_nodes import NewColumns, NewEdge
+from test_serve import answered, tables, write_tables
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import GraphConv, HeteroConv, RGCNConv, SAGEConv
@@ -18,10 +20,8 @@ from torch_geometric.nn import GraphConv, HeteroConv, RGCNConv, SAGEConv
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Graph
-from gnnkit.jobs.new_nodes import NewColumns, NewEdge
 from tests.cases import few
-from tests.jobs.test_export import hetero
-from tests.jobs.test_serve import answered, tables, write_tables
+from tests.graphs import papers_and_authors
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE, within_process
 
@@ -86,7 +86,7 @@ class OfDictionaries(nn.Module):
 
 
 def typed(model: Any, *, data: HeteroData | None = None, weighted: bool = False, **keys: Any) -> Case:
-    rng, graph = np.random.default_rng(4), Graph.of(hetero(40, 15) if data is None else data)
+    rng, graph = np.random.default_rng(4), Graph.of(papers_and_authors(40, 15) if data is None else data)
     if weighted:
         graph = graph.with_edges(graph.csc, EdgeColumns({**graph.edge_columns, "weight": rng.random(graph.num_edges)}))
     tables = zip(graph.node_types, graph.feature_tables, strict=True)
@@ -108,7 +108,7 @@ def typed(model: Any, *, data: HeteroData | None = None, weighted: bool = False,
 
 
 def equal_widths() -> HeteroData:
-    data = hetero(40, 15)
+    data = papers_and_authors(40, 15)
     data["author"].x, data["subject"].x = data["paper"].x[:15] + 1, data["paper"].x[:4] - 1
     return data
 

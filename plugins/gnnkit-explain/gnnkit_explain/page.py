@@ -13,6 +13,7 @@ from gnnkit.report.drawing import WIDTH, Figure, Point, dot, strokes, text
 from gnnkit.report.page import PageSection, PageTable, format_value, save
 
 MOST_NODES = 20  # on the page. The tables have all
+_TEMPLATE = Path(__file__).parent / "templates/explanation.html"
 _SIDE = 300.0  # drawing height
 _SIGNS = (("supports", "c0"), ("opposes", "c1"))
 _FIDELITIES = {"fidelity_features": "features", "fidelity_neighbours": "neighbours"}
@@ -60,7 +61,7 @@ def write(explained: Sequence[ExplainedNode], measured: Mapping[str, Any], folde
     figures = [figure for section in sections for figure in section.figures]
     summary = f"{len(explained):,} node{'s' * (len(explained) != 1)}, by integrated gradients.{rest}"
     fidelity = _fidelity(measured)
-    return save("explanation.html", figures, folder, title=title, summary=summary, fidelity=fidelity, sections=sections)
+    return save(_TEMPLATE, figures, folder, title=title, summary=summary, fidelity=fidelity, sections=sections)
 
 
 def _fidelity(measured: Mapping[str, Any]) -> PageTable:

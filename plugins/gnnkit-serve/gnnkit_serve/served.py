@@ -24,10 +24,7 @@ from gnnkit.engine import BlockLayers
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import weights
-from gnnkit.jobs.extensible import ExtensibleGraph, check_inputs
-from gnnkit.jobs.extension import ReadPart
 from gnnkit.jobs.models import ModelFactory
-from gnnkit.jobs.new_nodes import NewEdge, NewNode, NodeId
 from gnnkit.jobs.order import CONFIG_FILE
 from gnnkit.launch.phases import say
 from gnnkit.model.adapt import adapted
@@ -41,6 +38,9 @@ from gnnkit.sampler import FullSampler
 from gnnkit.task import NodeTask, Task, numbered
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_line
+from gnnkit_serve.extensible import ExtensibleGraph, check_inputs
+from gnnkit_serve.extension import ReadPart
+from gnnkit_serve.new_nodes import NewEdge, NewNode, NodeId
 
 PREDICTIONS, PROBABILITIES = "predictions", "probabilities"
 _READ = (weights.FILE, CONFIG_FILE, INPUTS, LABELS, CLASSES)  # files of the run that decide its outputs

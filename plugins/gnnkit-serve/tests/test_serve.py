@@ -22,6 +22,9 @@ import pandas as pd
 import pytest
 import torch
 from fastapi.testclient import TestClient
+from gnnkit_serve import serve
+from gnnkit_serve.extension import Extension, ReadPart
+from gnnkit_serve.served import ServedRun
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, GraphNorm
@@ -30,13 +33,9 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Graph
 from gnnkit.graph.inverse_edges import with_inverse_edges
-from gnnkit.jobs import serve
-from gnnkit.jobs.extension import Extension, ReadPart
-from gnnkit.jobs.served import ServedRun
 from gnnkit.partition.degrees import Degrees
 from tests.cases import few
-from tests.farm import Farm
-from tests.jobs.test_explain import of_run
+from tests.farm import Farm, graph_of
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE, within_process
 
@@ -66,7 +65,7 @@ def tables(run: Path, graph: Graph, folder: Path, **model: Any) -> pd.DataFrame:
 
 @few("name", ["gcn", "gat", "learned", "degree", "numbers"], default=("gat",))
 def test_answers_by_id_are_the_rows_of_job_predict(tmp_path: Path, name: str, finished_run: Farm) -> None:
-    graph = replace(of_run(name), node_ids=np.array([f"n{node}" for node in range(60)]))
+    graph = replace(graph_of(name), node_ids=np.array([f"n{node}" for node in range(60)]))
     expected = tables(finished_run(name), graph, tmp_path / "predicted").set_index("id")
     served = client(finished_run(name), graph)
     ids = ["n7", "n0", "n7", "n59"]
@@ -77,7 +76,7 @@ def test_answers_by_id_are_the_rows_of_job_predict(tmp_path: Path, name: str, fi
 
 @few("name", ["gcn", "gat", "sage", "three layers", "degree", "numbers"], default=("gcn",))
 def test_new_nodes_are_predicted_as_in_the_extended_graph(tmp_path: Path, name: str, finished_run: Farm) -> None:
-    graph, rng = of_run(name), np.random.default_rng(3)
+    graph, rng = graph_of(name), np.random.default_rng(3)
     rows = rng.normal(size=(2, graph.features.shape[1])).astype(np.float32)
     edges = [[5, 100], [100, 5], [100, "b"], [7, "b"]]
     given = [] if name == "degree" else rows.tolist()
@@ -246,7 +245,7 @@ def test_requests_are_checked_and_bounded(finished_run: Farm, monkeypatch: pytes
 def test_what_cannot_be_served_is_refused(finished_run: Farm) -> None:
     with pytest.raises(UserError, match="task=link_prediction scores pairs of nodes: serve the vectors"):
         client(finished_run("links"), small_graph())
-    learned = client(finished_run("learned"), of_run("learned"))
+    learned = client(finished_run("learned"), graph_of("learned"))
     response = learned.post("/predict_new", json={"nodes": [{"id": "new"}]})
     assert response.status_code == 422
     assert "inputs=learned" in response.text
@@ -254,7 +253,7 @@ def test_what_cannot_be_served_is_refused(finished_run: Farm) -> None:
 
 @pytest.fixture
 def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
     return importlib.import_module("serve")
 
 

@@ -1,0 +1,38 @@
+"""Serves a trained run's predictions over HTTP, as gnnkit's function `serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fastapi import FastAPI
+from torch import nn
+
+import gnnkit
+from gnnkit.graph import Graph
+from gnnkit.jobs.models import ModelFactory
+from gnnkit_serve.serve import application
+from gnnkit_serve.served import ServedFiles, ServedRun, read_settings, written_by
+
+
+def serve_run(folder: Path, graph: Any, model: nn.Module | ModelFactory | None, hosts: Sequence[str]) -> FastAPI:
+    """Predicts for all nodes, and returns the application.
+
+    Args:
+        folder: The run folder of the training.
+        graph: As for `gnnkit.serve`.
+        model: As for `gnnkit.serve`.
+        hosts: As for `gnnkit.serve`.
+    """
+    graph = None if graph is None else Graph.of(graph)
+    passed = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
+    settings = read_settings(folder, passed)
+    files = ServedFiles.of(settings, passed=graph is not None)
+    with TemporaryDirectory(prefix="gnnkit-serve-") as scratch:
+        written, target = written_by(settings), Path(scratch) / "tables"
+        tables = gnnkit.predict(
+            folder, graph, model=model, folder=target, write=written, write_format="parquet", report=False
+        ).folder
+        return application(ServedRun(settings, tables, files, graph, model), hosts)
