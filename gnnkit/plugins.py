@@ -51,6 +51,7 @@ PACKAGES = {
     "exchange": {"error_feedback": "gnnkit-error-feedback"},
     "launcher": {"ray": "gnnkit-ray"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
+    "model": {"boosting": "gnnkit-boosting"},
     "upload": {"fsspec": "gnnkit-upload"},
 }  # plugins of this project that are installed separately: the package by kind and name
 CONF = Path(__file__).parent / "conf"
