@@ -39,6 +39,7 @@ import torch
 from torch.nn import functional as F
 from torch_geometric.nn import SAGEConv
 
+import gnnkit
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.graph import Graph, Split
 from gnnkit.jobs import boosting, init
@@ -117,15 +118,28 @@ def by_default(folder: Path, keys: list[str], figure: str) -> float:
     return float(json.loads((folder / "plain/result.json").read_text(encoding="utf-8"))[f"test_{figure}"])
 
 
-def by_boosting(graph: Graph, figure: str, seed: int) -> list[float]:
+def by_boosting(graph: Graph, figure: str, seed: int, folder: Path) -> list[float]:
     """Returns the test figures on the columns, and with the neighbours' means."""
-    tables = [boosting.columns(graph), boosting.columns_and_means(graph)]
-    task, name = _task(graph), f"val_{figure}"
-    tables = [rows for rows in tables if rows.shape[1]]
-    return [
-        *[0.0] * (2 - len(tables)),
-        *[boosting.boost(graph, task, name, rows, 600.0, seed)[0].test or 0.0 for rows in tables],
-    ]
+    task = "regression" if figure == "mae" else "node_classification"
+    keys = {"task": {"name": task, **({"loss": "absolute"} if figure == "mae" else {})}, "features": {"fill": "mean"}}
+    trainer = {"monitor": f"val_{figure}", "check_val_every_n_epoch": 1}
+    figures = []
+    for neighbours in (False, True) if graph.features.shape[1] else ():
+        model = {"name": "boosting", "neighbours": neighbours}
+        rest = {"cache": False, "report": False, "logger": "none", "folder": folder / f"boosting-{neighbours}"}
+        run = gnnkit.train(
+            graph, model=model, strategy="vertex_centric", workers=1, trainer=trainer, seed=seed, **keys, **rest
+        )
+        figures.append(float(run[f"test_{figure}"]))
+    return figures or [0.0, 0.0]
+
+
+def columns(graph: Graph) -> np.ndarray:
+    """Returns the features, with NaN in empty cells."""
+    rows = np.array(graph.features, dtype=np.float32)
+    if graph.missing is not None:
+        rows[graph.missing[:, 0], graph.missing[:, 1]] = np.nan
+    return rows
 
 
 def _task(graph: Graph) -> NodeTask:
@@ -135,7 +149,7 @@ def _task(graph: Graph) -> NodeTask:
 def by_pyg(graph: Graph, figure: str, seed: int) -> float:
     """Trains a GraphSAGE, and returns the test figure of the best epoch."""
     torch.manual_seed(seed)
-    rows, train = boosting.columns(graph), graph.split == Split.TRAIN
+    rows, train = columns(graph), graph.split == Split.TRAIN
     spread = np.nanstd(rows[train], 0)
     x = torch.from_numpy(np.nan_to_num((rows - np.nanmean(rows[train], 0)) / np.where(spread > 0, spread, 1))).float()
     x = x if x.shape[1] else torch.nn.Parameter(torch.randn(graph.num_nodes, 64) / 8)  # learned rows
@@ -171,7 +185,8 @@ def row(flaw: str, minutes: float, seed: int) -> list[float]:
         commanded, verdict = by_commands(folder, [f"dataset.{key}={keys[key]}" for key in keys], figure, minutes)
         graph = EdgeFolder(name, **keys).load().symmetrize()
         plain = by_default(folder, [f"dataset.{key}={keys[key]}" for key in keys], figure)
-    figures = [commanded, plain, *by_boosting(graph, figure, seed), by_pyg(graph, figure, seed)]
+        boosted = by_boosting(graph, figure, seed, folder)
+    figures = [commanded, plain, *boosted, by_pyg(graph, figure, seed)]
     print(f"{flaw}, seed {seed}: {[round(one, 4) for one in figures]} {verdict}", file=sys.stderr, flush=True)
     return figures
 
@@ -189,7 +204,8 @@ def row_of_folder(folder: Path, minutes: float, seed: int) -> list[float]:
         commanded, verdict = by_commands(copy, keys, figure, minutes)
         keys += ["dataset.symmetrize=true", *(["inputs=learned"] if not graph.features.shape[1] else [])]
         plain = by_default(copy, [*keys, *([] if classes else ["task=regression"])], figure)
-    figures = [commanded, plain, *by_boosting(graph, figure, seed), by_pyg(graph, figure, seed)]
+        boosted = by_boosting(graph, figure, seed, copy)
+    figures = [commanded, plain, *boosted, by_pyg(graph, figure, seed)]
     shown = [round(one, 4) for one in figures]
     print(f"{folder.name}, seed {seed}: {figure} {shown} {verdict}", file=sys.stderr, flush=True)
     return figures

@@ -52,10 +52,10 @@ PACKAGES = {
     "strategy": {"owned_seeds": "gnnkit-owned-seeds"},
     "exchange": {"error_feedback": "gnnkit-error-feedback"},
     "launcher": {"ray": "gnnkit-ray"},
-    "job": {"import": "gnnkit-import"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
+    "model": {"boosting": "gnnkit-boosting"},
     "upload": {"fsspec": "gnnkit-upload"},
-    "job": {"explain": "gnnkit-explain"},
+    "job": {"explain": "gnnkit-explain", "import": "gnnkit-import"},
     FUNCTION: {"serve": "gnnkit-serve"},
 }  # plugins of this project that are installed separately: the package by kind and name
 CONF = Path(__file__).parent / "conf"

@@ -222,9 +222,8 @@ def by_evidence(
 def _why_best(tested: Trials, best: Trial) -> str:
     """Describes which trial was chosen, and whether it was not trained fully."""
     held_back = "none held back" if best.test is None else f"{tested.held_back} {best.test:.4g}"
-    lost = ", and less than gradient boosting, which is not written" if tested.is_boosting_better else ""
     cut = f", {best.remark} before its last epoch: a larger init.minutes trains it fully" if best.remark else ""
-    return f"best of {len(tested.tried)} trials: {tested.figure} {best.score:.4g}, {held_back}{lost}{cut}"
+    return f"best of {len(tested.tried)} trials: {tested.figure} {best.score:.4g}, {held_back}{cut}"
 
 
 def _why_no_trials(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> str:

@@ -25,14 +25,13 @@ from gnnkit.graph import Graph, Split
 from gnnkit.jobs import boosting, dispatch, pruning
 from gnnkit.jobs.feature_checks import has_few_rows
 from gnnkit.jobs.order import Order
-from gnnkit.launch.group import RankError
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.inputs import filled
 from gnnkit.prepare.transform import is_table
-from gnnkit.task import NodeTask, Task
+from gnnkit.task import Task
 from gnnkit.training.chance import skill
 from gnnkit.utils.documents import read_json
 from gnnkit.utils.storage import write_atomically
@@ -49,7 +48,7 @@ _MOST, _LEAST = 1 / 3, 0.5  # share of the work for one trial; share of the last
 _START, _EPOCH, _RATE = 2.0, 0.02, 2e10
 _AGREE = 0.25  # excess over chance of the edges within classes, from which labels and learned rows come first
 Keys = Mapping[str, Any]  # values by configuration key
-BOOSTING: Keys = {"model": "gradient boosting"}
+BOOSTING: Keys = {"model": boosting.NAME}
 
 # Winners among 20 configurations on public and generated graphs. Dropout 0.2 wins where
 # neighbours carry little information. Bags of words need more than 0.5.
@@ -62,6 +61,7 @@ _ROW: Keys = {"features.scale": "row"}
 _LEARNED: Keys = {**_SAGE, "inputs": "learned"}  # for graphs whose structure is more informative than the columns
 _LEARNED_BY_TYPE: Keys = {"model": "rgcn", "types": "read", "inputs": "learned", "trainer.weight_decay": 0}
 _ABSOLUTE: Keys = {"task.loss": "absolute"}
+_LOSSES = {"val_mae": _ABSOLUTE, MACRO: {"task.class_weights": "balanced"}}  # of boosting, by figure
 _LOGARITHM: Keys = {"task.loss": "absolute", "task.scale": "log"}
 _PLAIN: Keys = {"model": "gcn"}  # what is trained without job=init
 _ALONE: Keys = {**_SAGE, "model.aggregator": "none"}
@@ -144,7 +144,12 @@ class Trials:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best score, if any, of the models that can be written."""
+        """The trial with the best score, if any."""
+        return self._best_of("", NO_EDGES, COLUMNS, MEANS)
+
+    @property
+    def best_network(self) -> Trial | None:
+        """The trial with the best score, if any, of the models other than boosting."""
         return self._best_of("", NO_EDGES)
 
     def _best_of(self, *baselines: str) -> Trial | None:
@@ -172,12 +177,6 @@ class Trials:
         return not is_lost and self._gain(one, other) > max(MIN_GAIN * abs(other.score), self._noise(other))
 
     @property
-    def is_boosting_better(self) -> bool:
-        """Whether gradient boosting, which is not written, beats all that can be."""
-        boosted, best = self._best_of(COLUMNS, MEANS), self.best
-        return boosted is not None and best is not None and self._is_better(boosted, best)
-
-    @property
     def learned_nothing(self) -> str:
         """Compares the best model with a constant prediction if it is hardly better."""
         if (best := self.best) is None or best.score is None or self.constant is None:
@@ -185,7 +184,7 @@ class Trials:
         if skill(self.task, {self.figure: best.score}, {self.figure: self.constant}) > self.task.least_skill:
             return ""
         scores = f"{self.figure} {best.score:.4g}, and {self.constant:.4g} with {self.task.without_learning}"
-        return f"no graph model is clearly better than a constant prediction: {scores}; try a larger init.minutes"
+        return f"no model is clearly better than a constant prediction: {scores}; try a larger init.minutes"
 
     @property
     def verdict(self) -> str:
@@ -343,7 +342,7 @@ def run(
     figure = figure or task.progress
     fixed = {**fixed, "trainer.monitor": figure}
     made_graphs = {usual: graphs[usual]()}
-    baselines = _baselines(made_graphs[usual]) if fixed.get("inputs", "features") == "features" else []
+    baselines = _baselines(made_graphs[usual], figure) if fixed.get("inputs", "features") == "features" else []
     count, ended = len(planned) + len(baselines) + ((not usual) in graphs), ""
 
     def so_far() -> Trials:
@@ -352,10 +351,10 @@ def run(
     def upcoming() -> Iterator[tuple[Keys, bool, str]]:
         yield planned[0], usual, ""
         yield from ((keys_of, usual, reads) for keys_of, reads in baselines)
-        yield from ((_with_task(candidate, so_far().best), usual, "") for candidate in planned[1:])
+        yield from ((_with_task(candidate, so_far().best_network), usual, "") for candidate in planned[1:])
         best = so_far().best
         if (not usual) in graphs and best is not None:
-            yield {**best.keys, "dataset.symmetrize": not usual}, not usual, ""
+            yield {**best.keys, "dataset.symmetrize": not usual}, not usual, best.baseline
 
     try:
         for candidate, both, reads in upcoming():
@@ -384,20 +383,26 @@ def _with_task(candidate: Keys, best: Trial | None) -> Keys:
     return candidate if any(key.startswith("task.") for key in candidate) else {**candidate, **task}
 
 
-def _baselines(graph: Graph) -> list[tuple[Keys, str]]:
-    """Lists the configurations to compare with, and what they read."""
-    alone = _ALONE if not graph.schema.several else {**_ALONE, "types": "ignore"}
+def _baselines(graph: Graph, figure: str) -> list[tuple[Keys, str]]:
+    """Lists the configurations to compare with, and what they read.
+
+    Boosting has the loss that suits the figure.
+    """
+    types: Keys = {"types": "ignore"} if graph.schema.several else {}
+    alone, trees = {**_ALONE, **types}, {**BOOSTING, **types, **_LOSSES.get(figure, {})}
     if not boosting.is_installed():
         say(boosting.MISSING)
     elif not boosting.fits(graph):
         say("gradient boosting is not tried: the table has too many cells")
     else:
-        return [(alone, NO_EDGES), (BOOSTING, COLUMNS), (BOOSTING, MEANS)]
+        return [(alone, NO_EDGES), ({**trees, "model.neighbours": False}, COLUMNS), (trees, MEANS)]
     return [(alone, NO_EDGES)]
 
 
 def _epoch(settings: Settings, graph: Graph) -> float:
     """Estimates the seconds of an epoch on a nominal machine."""
+    if settings.model.name == boosting.NAME:
+        return boosting.epoch_seconds(graph)
     model = settings.model.arguments
     width, layers = int(model.get("hidden", 64)) * int(model.get("heads", 1)), int(model.get("num_layers", 2))
     columns = settings.embedding or 64 if settings.inputs == "learned" else graph.features.shape[1]
@@ -420,8 +425,6 @@ def _try(
     earlier: Sequence[Trial],
 ) -> Trial:
     """Trains one configuration with at most this work."""
-    if tried is BOOSTING:
-        return _try_boosting(settings, graph, figure, fixed, work, reads)
     begun = time.monotonic()
     training_keys = {key: value for key, value in tried.items() if not key.startswith("dataset.")}
     with tempfile.TemporaryDirectory(prefix="gnnkit-trial-") as folder, if_forced(lambda: shutil.rmtree(folder)):
@@ -454,32 +457,6 @@ def _with_pruner(settings: Settings, figure: str, earlier: Sequence[Trial], file
     complete = [trial.curve for trial in earlier if trial.curve and not trial.remark]
     pruner = pruning.MedianStop(figure, direction, complete, file)
     return replace(settings, callback=(Choice("callback", "pruning", {}, pruner),))
-
-
-def _try_boosting(settings: Settings, graph: Graph, figure: str, fixed: Keys, work: float, reads: str) -> Trial:
-    """Trains gradient boosting with at most half of this work."""
-    begun, task = time.monotonic(), _settings(settings, fixed, {}, MAX_EPOCHS).task.create()
-    patience = Patience.of(settings.timeout)
-    try:
-        best = run_in_child(
-            _boost, graph, task, figure, reads, work / 2 - _START, settings.seed, always=True, patience=patience
-        )
-    except (UserError, RankError) as error:
-        remark = f"failed: {str(error).splitlines()[0]}"
-        return Trial(BOOSTING, None, None, None, 0, time.monotonic() - begun, remark, reads, work=_START)
-    taken = time.monotonic() - begun
-    spent = _START + best["work"]
-    return Trial(BOOSTING, best["score"], None, best["test"], best["trees"], taken, "", reads, work=spent)
-
-
-def _boost(
-    graph: Graph, task: NodeTask, figure: str, reads: str, work: float, seed: int
-) -> dict[str, float | int | None]:
-    """Trains gradient boosting in a child process."""
-    graph = task.read(graph)
-    rows = boosting.columns(graph) if reads == COLUMNS else boosting.columns_and_means(graph)
-    best, spent = boosting.boost(graph, task, figure, rows, work, seed)
-    return {"score": best.score, "test": best.test, "trees": best.trees, "work": spent}
 
 
 def _settings(settings: Settings, fixed: Keys, tried: Keys, epochs: int) -> Settings:

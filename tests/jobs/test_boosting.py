@@ -1,109 +1,66 @@
-"""Gradient boosting reads neighbours' means, and labels of training neighbours only."""
+"""Gradient boosting is a trial like any other, and is written if it is the best."""
 
 from __future__ import annotations
 
+import csv
+import json
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
-from gnnkit.config import compose
-from gnnkit.config.settings import settle
-from gnnkit.graph import Graph, Split
-from gnnkit.jobs import boosting, trials
+from gnnkit.__main__ import main
+from gnnkit.graph import Graph
+from gnnkit.jobs import boosting, init, trials
 from gnnkit.jobs.trials import BOOSTING, COLUMNS, MEANS, NO_EDGES, Trial, Trials
-from gnnkit.launch.group import RankError
-from gnnkit.task import NodeTask
-from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
-from gnnkit.task.regression import Regression
 from tests.graphs import random_graph
 
 
-@pytest.mark.parametrize("kind", ["classes", "numbers", "sets"])
-def test_means_are_those_of_other_nodes_and_of_training_labels(kind: str) -> None:
-    """Self-loops, held-out labels and empty cells do not count."""
-    graph = random_graph()
-    labels: dict[str, Any] = {
-        "classes": graph.labels,
-        "numbers": np.linspace(0, 1, 40),
-        "sets": np.eye(40, 3, dtype=bool),
-    }
-    loops = Graph.from_edges([*range(5), 0, 1, 1], [*range(5), 1, 2, 2], 40).csc
-    graph = replace(graph, labels=labels[kind], csc=loops, edge_features=None, missing=np.array([[1, 0]]))
-    table, rows = boosting.columns_and_means(graph), boosting.columns(graph)
-    width = rows.shape[1]
-    assert np.isnan(rows[1, 0])
-    np.testing.assert_array_equal(table[:, :width], rows)
-    encoded = (
-        np.array(graph.labels, float).reshape(40, -1) if kind != "classes" else np.eye(graph.num_classes)[labels[kind]]
+def scored(best: float, alone: float, columns: float, means: float, test: float | None = None) -> Trials:
+    tried = (
+        Trial({"model": "sage"}, best, 1.0, best, 1, 1.0),
+        Trial({"model": "gcn"}, alone, 1.0, alone, 1, 1.0, baseline=NO_EDGES),
+        Trial({**BOOSTING, "model.neighbours": False}, columns, 1.0, columns, 1, 1.0, baseline=COLUMNS),
+        Trial(BOOSTING, means, 1.0, means if test is None else test, 1, 1.0, baseline=MEANS),
     )
-    for target, sources in {0: [], 1: [0], 2: [1, 1], 3: []}.items():
-        values = np.concatenate([rows, np.where((graph.split == Split.TRAIN)[:, None], encoded, np.nan)], 1)[sources]
-        for column, cells in enumerate(values.T):
-            known = cells[~np.isnan(cells)]
-            expected = known.mean() if len(known) else np.nan
-            np.testing.assert_allclose(table[target, width + column], expected, rtol=1e-6)
+    return Trials(NodeClassification(), "val_accuracy", tried, 4)
 
 
-def test_no_held_out_label_and_no_own_label_changes_the_table() -> None:
-    graph = random_graph()
-    table = boosting.columns_and_means(graph)
-    held_out = np.where(graph.split == Split.TRAIN, graph.labels, (graph.labels + 1) % graph.num_classes)
-    np.testing.assert_array_equal(boosting.columns_and_means(replace(graph, labels=held_out)), table)
-    node = int(np.flatnonzero(graph.split == Split.TRAIN)[0])
-    changed = graph.labels.copy()
-    changed[node] = (changed[node] + 1) % graph.num_classes
-    np.testing.assert_array_equal(boosting.columns_and_means(replace(graph, labels=changed))[node], table[node])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "figure", "least"),
-    [(NodeClassification(), "val_accuracy", 0.9), (NodeClassification(), "val_average_precision", 0.9),
-     (Multilabel(), "val_micro_f1", 0.9), (Multilabel(), "val_roc_auc", 0.9), (Regression(), "val_mae", 0.3)],
-    ids=["accuracy", "precision", "sets", "areas", "numbers"],
-)  # fmt: skip
-def test_trees_learn_what_the_columns_determine(task: NodeTask, figure: str, least: float) -> None:
-    pytest.importorskip("sklearn")
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(300, 2)).astype(np.float32)
-    classes = (rows[:, 0] > (1.0 if "precision" in figure else 0)).astype(np.int64)
-    labels: Any = {"val_mae": rows[:, 0].astype(float)}.get(figure, classes)
-    labels = np.stack([classes, 1 - classes, np.ones(300)], 1).astype(bool) if isinstance(task, Multilabel) else labels
-    split = 1 + (np.arange(300) % 3).astype(np.int8)
-    graph = Graph.from_edges([0], [1], 300, features=rows, labels=labels, split=split)
-    rows = np.column_stack([rows, np.where(split == Split.TRAIN, np.nan, 0)])  # empty in training
-    best, work = boosting.boost(graph, task, figure, rows, 60.0, 0)
-    assert (best.score < least) if figure == "val_mae" else (best.score > least)
-    assert best.test is not None
-    assert boosting.boost(graph, task, figure, rows, work, 0) == (best, work)
-    fewest, _ = boosting.boost(graph, task, figure, rows, 0.0, 0)
-    assert fewest.trees == 10  # work, not time, limits the trees
-
-
-def test_the_last_line_names_the_winner() -> None:
-    def verdict(best: float, alone: float, columns: float, means: float) -> str:
-        graph_model, first = {"model": "sage"}, {"model": "gcn"}
-        tried = (
-            Trial(graph_model, best, 1.0, best, 1, 1.0),
-            Trial(first, alone, 1.0, alone, 1, 1.0, baseline=NO_EDGES),
-            Trial(BOOSTING, columns, None, columns, 1, 1.0, baseline=COLUMNS),
-            Trial(BOOSTING, means, None, means, 1, 1.0, baseline=MEANS),
-        )
-        found = Trials(NodeClassification(), "val_accuracy", tried, 4)
-        assert found.best is tried[0]
-        return found.lines()[-1]
-
-    assert verdict(0.9, 0.7, 0.6, 0.8) == (
+def test_the_best_by_validation_is_written_and_named_in_the_last_line() -> None:
+    network = scored(0.9, 0.7, 0.6, 0.8)
+    assert network.best is network.tried[0]
+    assert network.lines()[-1] == (
         "the graph helps: val_accuracy 0.9 with edges, 0.7 without, "
         "0.8 by gradient boosting on columns and neighbours' means"
     )
-    assert verdict(0.9, 0.7, 0.92, 0.9).startswith(
+    alone = scored(0.9, 0.7, 0.92, 0.9)
+    assert alone.best is alone.tried[2]
+    assert alone.best_network is alone.tried[0]
+    assert alone.lines()[-1].startswith(
         "the graph does not help: val_accuracy 0.9 with edges, 0.92 without by gradient boosting, 0.9 by"
     )
-    assert verdict(0.8, 0.6, 0.7, 0.9).startswith("the graph helps, but gradient boosting more than a graph model:")
+    means = scored(0.8, 0.6, 0.7, 0.9)
+    assert means.best is means.tried[3]
+    assert means.lines()[-1].startswith("the graph helps, but gradient boosting more than a graph model:")
+    assert scored(0.8, 0.6, 0.7, 0.9, test=0.1).best == replace(means.tried[3], test=0.1)  # the test decides nothing
+    choices = init._replace_model([init.KeyChoice("model", "sage")], means.best.keys, init._why_best(means, means.best))
+    assert [(choice.key, choice.value) for choice in choices] == [("model", "boosting")]
+    assert choices[0].why == "best of 4 trials: val_accuracy 0.9, test_accuracy 0.9"
+
+
+def test_the_loss_of_boosting_suits_the_figure() -> None:
+    keys = {
+        figure: [keys.get("task.loss", keys.get("task.class_weights")) for keys, _ in trials._baselines(random_graph(), figure)]
+        for figure in ("val_accuracy", "val_mae", "val_macro_f1")
+    }  # fmt: skip
+    assert keys == {
+        "val_accuracy": [None, None, None],
+        "val_mae": [None, "absolute", "absolute"],
+        "val_macro_f1": [None, "balanced", "balanced"],
+    }
 
 
 def test_what_keeps_boosting_from_a_trial_is_said(
@@ -111,30 +68,48 @@ def test_what_keeps_boosting_from_a_trial_is_said(
 ) -> None:
     graph, first = random_graph(), trials._ALONE
     monkeypatch.setattr(boosting, "is_installed", lambda: False)
-    assert trials._baselines(graph) == [(first, NO_EDGES)]
+    assert trials._baselines(graph, "val_accuracy") == [(first, NO_EDGES)]
     assert capsys.readouterr().out == f"{boosting.MISSING}\n"
     monkeypatch.setattr(boosting, "is_installed", lambda: True)
-    assert [reads for _, reads in trials._baselines(graph)] == [NO_EDGES, COLUMNS, MEANS]
+    assert [reads for _, reads in trials._baselines(graph, "val_accuracy")] == [NO_EDGES, COLUMNS, MEANS]
     monkeypatch.setattr(boosting, "_MOST_CELLS", 10)
-    assert trials._baselines(graph) == [(first, NO_EDGES)]
+    assert trials._baselines(graph, "val_accuracy") == [(first, NO_EDGES)]
     assert "the table has too many cells" in capsys.readouterr().out
 
 
-def test_labels_that_no_training_node_has_are_left_out() -> None:
+def test_boosting_is_known_where_its_package_is_installed() -> None:
+    assert boosting.is_installed()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_core")
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_a_table_on_which_boosting_is_best_gets_boosting_with_the_figures_of_its_trial(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("sklearn")
-    graph = random_graph()
-    labels = np.random.default_rng(0).random((40, 2))
-    labels[graph.split == Split.TRAIN, 1] = np.nan
-    graph = replace(graph, labels=labels)
-    best, _ = boosting.boost(graph, Regression(), "val_rmse", boosting.columns(graph), 10.0, 0)
-    assert np.isfinite(best.score)
-
-
-def test_a_baseline_that_fails_is_a_row_without_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise RankError("boosting was ended by SIGKILL")
-
-    monkeypatch.setattr(trials, "run_in_child", fail)
-    settings = settle(compose(["job=init", "strategy=vertex_centric"]))
-    trial = trials._try_boosting(settings, random_graph(), "val_accuracy", {}, 1.0, COLUMNS)
-    assert (trial.score, trial.remark) == (None, "failed: boosting was ended by SIGKILL")
+    rng, n = np.random.default_rng(0), 600
+    rows = rng.uniform(0, 6, (n, 3)).astype(np.float32)
+    steps = np.floor(rows[:, 0]).astype(np.int64) % 2
+    labels = steps if kind == "classes" else 100.0 * steps
+    split = (1 + np.arange(n) % 5 // 2).astype(np.int8)
+    graph = Graph.from_edges(*rng.integers(0, n, (2, n)), n, features=rows, labels=labels, split=split)
+    graph.save(tmp_path / "graph")
+    monkeypatch.setattr(trials, "_TABLE", ({"model": "sage", "model.hidden": 4}, {"model": "gcn", "model.hidden": 4}))
+    monkeypatch.setattr(trials, "MAX_EPOCHS", 20)
+    quick = ["cache=false", "threads=1"]
+    assert main(["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}/new", *quick]) == 0
+    out = capsys.readouterr().out
+    assert "model=boosting  # best of" in out
+    rows_of_trials = list(csv.DictReader((tmp_path / "new/trials.csv").open()))
+    figure = "val_accuracy" if kind == "classes" else "val_mae"
+    sign = 1 if kind == "classes" else -1
+    best = max(rows_of_trials, key=lambda row: sign * float(row[figure] or -sign * 1e9))
+    assert best["model"] == "boosting"
+    written = yaml.safe_load((tmp_path / "new/experiment/mine.yaml").read_text())
+    assert {"override /model": "boosting"} in written["defaults"]
+    run = [*quick, "comm=threads", "report=false", "logger=none", f"output={tmp_path}/run"]
+    assert main(["--config-dir", f"{tmp_path}/new", "+experiment=mine", *run]) == 0
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    for name in (figure, figure.replace("val", "test")):
+        assert result[name] == pytest.approx(float(best[name]))

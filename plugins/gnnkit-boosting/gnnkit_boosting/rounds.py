@@ -1,0 +1,178 @@
+"""Growth of the trees: a few more in each epoch, fitted by scikit-learn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from gnnkit.errors import UserError
+from gnnkit.strategy import Batch, Worker
+from gnnkit.task import LabelFacts
+from gnnkit.utils.checks import Array
+from gnnkit_boosting.trees import pack
+
+if TYPE_CHECKING:
+    from gnnkit_boosting.model import Boosting
+
+TREES_PER_EPOCH = 10  # of each output
+_ABSENT = math.log(1e-12)  # log-odds of a class that no training node has
+_LEADER = 0
+
+
+class Rounds(Callback):
+    """Adds trees before each epoch's step, which then measures their loss.
+
+    All workers' training rows are gathered, in the order of their ids. The leader fits
+    the trees in one thread, and sends them to all workers. The fit depends on the seed
+    and the rows only. A resumed run fits its earlier trees again.
+    """
+
+    def __init__(self) -> None:
+        self._boosters: list[_Booster] | None = None  # None before the first step
+        self.stopped: str | None = None  # read by gnnkit, for `stopped` in `result.json`
+
+    def on_fit_start(self, trainer: L.Trainer, module: Any) -> None:
+        refused = {
+            "this strategy samples edges, and trees read all of a node's edges: use strategy=vertex_centric": (
+                not module.strategy.reads.all_edges
+            ),
+            "label_inputs shows trees the labels that they learn: remove the key": module.label_inputs is not None,
+            "inputs=learned trains rows by gradients, which trees do not have: use other inputs": (
+                module.learned is not None
+            ),
+        }
+        for why in (reason for reason, applies in refused.items() if applies):
+            raise UserError(f"model=boosting: {why}")
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
+        model, worker = module.model, module.worker
+        if self._boosters is None:
+            rows, labels = gather(model, batch, worker)
+            self._boosters = list(make_boosters(model, rows, labels, module.task, worker.seed))
+        first, size = int(model.size), min((trainer.current_epoch + 1) * TREES_PER_EPOCH, model.trees)
+        if worker.comm.rank == _LEADER:
+            for booster in self._boosters:
+                booster.grow(model, first, size)
+        model.size.fill_(size)
+        for tensor in (model.base, model.forest[first:size]):
+            worker.comm.broadcast(tensor, src=_LEADER)
+
+    def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
+        if int(module.model.size) == module.model.trees:
+            self.stopped = (
+                f"ended after epoch {trainer.current_epoch + 1}: all trees have grown, model.trees={module.model.trees}"
+            )
+            trainer.should_stop = True
+
+
+def gather(model: Boosting, batch: Batch, worker: Worker) -> tuple[Array, Array]:  # [k, width], [k, ...]
+    """Returns all ranks' training rows and labels by node id. Collective."""
+    layers = batch.again().adjacencies
+    assert isinstance(batch.x, Tensor)
+    rows, nodes = model.columns(batch.x, layers[0])[batch.rows], layers[-1].src_nodes[batch.rows]
+    count = torch.zeros(worker.shard.num_nodes, dtype=torch.int64, device=worker.device)
+    count[nodes] = 1
+    places = worker.comm.all_reduce(count).cumsum(0)
+
+    def joined(values: Tensor) -> Array:
+        table = values.new_zeros(int(places[-1]), *values.shape[1:])
+        table[places[nodes] - 1] = values
+        whole: Array = worker.comm.all_reduce(table).cpu().numpy()
+        return whole
+
+    labels = batch.labels if batch.labels.is_floating_point() else batch.labels.to(torch.int64)
+    return joined(rows), joined(labels)
+
+
+@dataclass(slots=True, eq=False)
+class _Booster:
+    """An estimator of one label column, which gains trees."""
+
+    estimator: Any  # of scikit-learn. None: the outputs are constant
+    outputs: Sequence[int]  # columns of the model's outputs, of which each has trees
+    rows: Array  # [k, width]
+    labels: Array  # [k]
+    weights: Array | None  # [k]
+
+    def grow(self, model: Boosting, first: int, size: int) -> None:
+        """Fits up to `size` trees, and stores those from `first` on in the model."""
+        if self.estimator is None:
+            return
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1):
+            self.estimator.set_params(max_iter=size).fit(self.rows, self.labels, sample_weight=self.weights)
+        model.base[self.outputs] = torch.from_numpy(self.estimator._baseline_prediction.ravel()).to(model.base)
+        for number, trees in enumerate(self.estimator._predictors[first:], first):
+            for output, tree in zip(self.outputs, trees, strict=True):
+                model.forest[number, output, : len(tree.nodes)] = pack(tree.nodes, model.forest.dtype)
+
+
+def make_boosters(model: Boosting, rows: Array, labels: Array, task: Any, seed: int) -> Iterator[_Booster]:
+    """Makes the estimators of a task, and sets the outputs without trees.
+
+    Args:
+        model: The model.
+        rows: [k, width] columns of the training nodes.
+        labels: [k], or [k, num_labels], in the form of `Graph.labels`.
+        task: Has label statistics, and the `loss` of numbers.
+        seed: Seed of the estimators.
+    """
+    classifier, regressor = _estimators()
+    options = {
+        "learning_rate": model.learning_rate,
+        "max_leaf_nodes": model.leaves,
+        "warm_start": True,
+        "early_stopping": False,
+        "random_state": seed,
+    }
+    num_outputs, facts = len(model.base), task.facts()
+    if labels.dtype.kind == "f":
+        numbers = _scaled(labels, facts).reshape(len(labels), -1)
+        loss = f"{getattr(task, 'loss', 'squared')}_error"
+        for output, column in enumerate(numbers.T[:num_outputs]):
+            known = ~np.isnan(column)
+            estimator = regressor(loss=loss, **options) if known.any() else None
+            yield _Booster(estimator, [output], rows[known], column[known], None)
+    elif labels.ndim == 2:
+        for output, column in enumerate(labels.T):
+            is_constant = len(np.unique(column)) < 2
+            model.base[output] = math.copysign(math.log(len(column) + 1), column.sum() - 0.5)
+            yield _Booster(None if is_constant else classifier(**options), [output], rows, column, None)
+    elif num_outputs < 2:
+        raise UserError("model=boosting: this task has one output for classes: use another model")
+    else:
+        present = np.unique(labels)
+        model.base.fill_(_ABSENT)
+        model.base[present] = 0.0
+        weights = None if facts.class_weights is None else np.array(facts.class_weights)[labels]
+        outputs = present[1:] if len(present) == 2 else present
+        yield _Booster(classifier(**options) if len(present) > 1 else None, outputs, rows, labels, weights)
+
+
+def _scaled(labels: Array, facts: LabelFacts) -> Array:  # [k, ...] float64
+    """Reverses `LabelFacts.in_unit`, so that outputs are what the task's loss reads."""
+    numbers = labels.astype(np.float64)
+    if facts.logarithm is not None:
+        numbers = np.sign(numbers) * np.log1p(np.abs(numbers))
+    if facts.mean is None or facts.deviation is None:
+        return numbers
+    scaled: Array = (numbers - facts.mean) / facts.deviation
+    return scaled
+
+
+def _estimators() -> tuple[Any, Any]:
+    """Imports scikit-learn's estimators. Raises `UserError` if it is not installed."""
+    try:
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    except ImportError as error:
+        raise UserError("model=boosting needs scikit-learn to train: pip install 'gnnkit[init]'") from error
+    return HistGradientBoostingClassifier, HistGradientBoostingRegressor
