@@ -238,7 +238,7 @@ def test_shares_of_a_table_are_all_rows_in_order_with_their_numbers(form: str, t
     columns: dict[str, Any] = {"src": rng.integers(0, 10**6, 97) ** 2, "dst": rng.integers(0, 9, 97)}
     if form == "csv with line breaks":
         columns["text"] = rng.choice(['a\n1,2,"b"\n', 'c "\n" d', "e"], 97)
-    write_edges(tmp_path, form.split()[0] if "breaks" in form else form, columns)
+    write_edges(tmp_path, form.split(maxsplit=1)[0] if "breaks" in form else form, columns)
     (source,) = EdgeFolder(str(tmp_path)).in_pieces()._edges.sources.values()  # type: ignore[union-attr]
 
     def rows(share: TableShare) -> list[tuple[Any, ...]]:
