@@ -111,7 +111,7 @@ def _of_memory(data: Data | HeteroData, options: SampleOptions) -> SampledGraph:
     for store in data.stores:
         for name, value in store.items():
             if isinstance(value, Tensor) and value.is_meta:
-                types = () if store._key is None else tuple(np.atleast_1d(store._key))
+                types = (store._key,) if isinstance(store._key, str) else store._key or ()
                 raise UserError(f"{_name(types, name)} is on the device meta, where tensors have no values")
     for edge_type, store in stores.items():
         _check_store(edge_type, store, num_nodes, options)
