@@ -44,6 +44,7 @@ def odd_tensor(random: Random, tensor: torch.Tensor) -> Any:
         tensor.numpy,
         tensor.tolist,
         tensor.to_sparse,
+        lambda: tensor.to("meta"),
         lambda: tensor.double().requires_grad_(),
         lambda: np.array(["2020-01-01", "NaT"], "M8[s]"),
     ]

@@ -25,6 +25,7 @@ _MAX_COLUMNS = 16_384  # per table; wider features belong in features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV header that are checked
 PART_NAME = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # part names of Spark, Dask and DuckDB
 PARTS_MARKER = "_SUCCESS"  # marker that Spark writes into a folder of parts
+PARSE_OPTIONS = pyarrow.csv.ParseOptions(newlines_in_values=True)  # line breaks in quoted cells
 _UNSUPPORTED = re.compile(r".*\.(csv\.\w+|tsv|txt|jsonl?|feather|arrow|orc|xlsx|npy)(\.\w+)?")  # other formats
 
 
@@ -140,7 +141,8 @@ def _read_csv(path: Path, ids: Sequence[str], label: str | None, *, narrow: bool
     check_header(path)
     types = dict.fromkeys([*ids, *filter(None, [label])], pa.string())
     try:
-        table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
+        options = pyarrow.csv.ConvertOptions(column_types=types)
+        table = pyarrow.csv.read_csv(path, parse_options=PARSE_OPTIONS, convert_options=options)
     except pa.ArrowException:
         check_utf8(path, path.name)
         raise
@@ -163,7 +165,7 @@ def infer_column(text: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     """Converts a CSV column from text to the type that pyarrow infers."""
     sink = pa.BufferOutputStream()
     pyarrow.csv.write_csv(pa.table({"column": text}), sink)
-    return pyarrow.csv.read_csv(sink.getvalue()).column(0)
+    return pyarrow.csv.read_csv(sink.getvalue(), parse_options=PARSE_OPTIONS).column(0)
 
 
 def are_classes(kind: pa.DataType) -> bool:

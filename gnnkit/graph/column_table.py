@@ -103,6 +103,18 @@ class ColumnTable:
             value = "" if cell is None else f"{quote(cell)} "
             raise UserError(f"{self._column_place(name)}, row {self._row_number(int(rows[0]))}: {value}{why}")
 
+    def _reject_first(self, name: str, *rules: tuple[npt.NDArray[np.bool_], pa.Array | Array | None, str]) -> None:
+        """Raises `UserError` for the first row that breaks one of several rules.
+
+        The error is then the same if the table is read in pieces.
+
+        Args:
+            name: Column.
+            rules: Bad rows, cells and reason, as for `_reject`.
+        """
+        rows = [int(np.argmax(bad)) if bad.any() else len(bad) for bad, _, _ in rules]
+        self._reject(name, *rules[int(np.argmin(rows))])
+
     def _column_place(self, name: str) -> str:
         return f"{self.name}, column {name!r}"
 

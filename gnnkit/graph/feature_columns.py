@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -41,11 +40,7 @@ class FeatureColumns(ColumnTable):
             numbers = self.reading(name).numbers(column, self.missing)
         else:
             raise UserError(f"{self._column_place(name)} holds {column.type}, expected numbers")
-        self._reject_missing(name, np.isnan(numbers))
-        self._reject(name, np.isinf(numbers), numbers, "is not finite")
-        if numbers.itemsize > 4:
-            self._reject(name, np.abs(numbers) > FLOAT32_MAX, numbers, "is too large for float32")
-        return numbers
+        return self._check_numbers(name, numbers[:, None], True)[:, 0]
 
     def rows(self, names: Sequence[str]) -> Floats | None:  # [rows, columns]
         """Reads columns like `cells`, but raises `UnfitColumns` for missing cells."""
@@ -75,9 +70,7 @@ class FeatureColumns(ColumnTable):
         columns, unfit = list[Floats](), dict[str, str]()
         for name in names:
             with collect_unfit(unfit, name):
-                columns.append(self._read_column(name, dtype))
-                if complete:
-                    self._reject_missing(name, np.asarray(np.isnan(columns[-1]).any(axis=1)))
+                columns.append(self._check_numbers(name, self._read_column(name, dtype), complete).astype(dtype))
         raise_unfit(unfit)
         return np.concatenate(columns, axis=1)
 
@@ -128,7 +121,7 @@ class FeatureColumns(ColumnTable):
             rows[places < 0] = np.nan
             return rows
         if not is_listed(column.type):
-            return self._check_numbers(name, reading.numbers(column, self.missing)).astype(dtype)[:, None]
+            return reading.numbers(column, self.missing)[:, None]
         known = ~nulls_of(column)
         length = numbers_of(pc.list_value_length(column).drop_null())
         width = int(length[0]) if len(length) else 0
@@ -140,28 +133,28 @@ class FeatureColumns(ColumnTable):
             lengths,
             f"numbers, expected {width} as in row {self._row_number(int(np.argmax(known)))}",
         )
-        wide: Floats = np.full((len(column), width), np.nan, dtype)
-        inner = reading.numbers(pc.list_flatten(column), self.missing)
-        wide[known] = self._check_numbers(name, inner, width).reshape(-1, width) if width else 0
+        inner = reading.numbers(pc.list_flatten(column), self.missing).reshape(len(length), width)
+        if known.all():
+            return inner
+        wide: Floats = np.full((len(column), width), np.nan)
+        wide[known] = inner
         return wide
 
-    def _check_numbers(self, name: str, numbers: Floats, width: int = 1) -> Floats:
-        """Raises `UserError` for numbers beyond float32, `width` per row."""
-        for bad, why in (
-            (np.isinf(numbers), "is not finite"),
-            (np.abs(numbers) > FLOAT32_MAX, "is too large for float32"),
-        ):
-            if bad.any():
-                at = int(np.argmax(bad))
-                raise UserError(
-                    f"{self._column_place(name)}, row {self._row_number(at // width)}: {numbers[at].item()!r} {why}"
-                )
+    def _check_numbers(self, name: str, numbers: Floats, complete: bool) -> Floats:  # [rows, width]
+        """Raises `UserError` for numbers beyond float32, and for NaN if `complete`."""
+        bad = np.isinf(numbers) if numbers.itemsize <= 4 else np.abs(numbers) > FLOAT32_MAX
+        if complete:
+            bad |= np.isnan(numbers)
+        for _, at in np.argwhere(bad)[:1]:
+            cells, text = numbers[:, at].astype(np.float64), self.plain(name)
+            empty = "is empty or a word for a missing value, which missing=[WORD, ...] (dataset.missing) lists"
+            self._reject_first(
+                name,
+                (np.isnan(cells) & complete, text if is_text(text.type) else None, empty),
+                (np.isinf(cells), cells, "is not finite"),
+                (np.abs(cells) > FLOAT32_MAX, cells, "is too large for float32"),
+            )
         return numbers
-
-    def _reject_missing(self, name: str, bad: npt.NDArray[np.bool_]) -> None:
-        text = self.plain(name)
-        why = "is empty or a word for a missing value, which missing=[WORD, ...] (dataset.missing) lists"
-        self._reject(name, bad, text if is_text(text.type) else None, why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,12 +116,14 @@ class IdColumns(ColumnTable):
         column = self.plain(name)
         if not is_text(column.type):
             return self._read_number_ids(name, column)
-        self._reject_empty(name, column)
-        numbers = whole_numbers(column, fraction=fraction)
+        numbers = None if column.null_count else whole_numbers(column, fraction=fraction)
         if numbers is not None:
             return numbers
-        self._read_text_ids(name, column)  # raises for an empty cell
-        row = first_row(column, lambda cells: whole_numbers(cells, fraction=fraction) is not None)
+        row = first_row(
+            column, lambda cells: not cells.null_count and whole_numbers(cells, fraction=fraction) is not None
+        )
+        if self._mark_invalid(column)[row]:
+            self._read_text_ids(name, column)  # raises for this row
         text = column[row].as_py()
         raise UserError(f"{self._column_place(name)}, row {self._row_number(row)}: {text!r} {_explain_number(text)}")
 
@@ -132,14 +134,17 @@ class IdColumns(ColumnTable):
             column = column.cast(pa.int64())
         if not (pa.types.is_integer(column.type) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             raise UserError(f"{self._column_place(name)} holds {kind}, expected whole numbers, text or UUIDs")
-        self._reject_empty(name, column)
         if pa.types.is_floating(kind):
             numbers = numbers_of(column).astype(np.float64, copy=False)
-            self._reject(name, np.isnan(numbers), None, "is empty")
-            self._reject(name, np.rint(numbers) != numbers, numbers, "is no whole number")
             inexact = np.abs(numbers) > MAX_EXACT
-            self._reject(name, inexact, numbers, "is beyond 2^53, where a float is no exact id: use int64 or text")
+            self._reject_first(
+                name,
+                (np.isnan(numbers), None, "is empty"),
+                (np.rint(numbers) != numbers, numbers, "is no whole number"),
+                (inexact, numbers, "is beyond 2^53, where a float is no exact id: use int64 or text"),
+            )
             return pa.array(numbers.astype(np.int64))
+        self._reject_empty(name, column)
         if pa.types.is_unsigned_integer(kind):
             numbers = numbers_of(column)
             self._reject(name, numbers > _INT64, numbers, "exceeds 64-bit ids: use text ids")
@@ -148,14 +153,15 @@ class IdColumns(ColumnTable):
     def _read_text_ids(self, name: str, column: pa.Array) -> pa.Array:  # [rows] large_string
         """Reads text ids, without surrounding blanks."""
         column = column.cast(pa.large_string())
-        self._reject_empty(name, column)
         if self._mark_invalid(column).any():
-            empty = missing_cells(column, ("",))
-            self._reject(name, empty, None, "is empty")
             why = "is empty: the word stands for a missing value, unless missing=[WORD, ...] (dataset.missing) lists others"
-            self._reject(name, missing_cells(column, self.missing), column, why)
-            nul = pc.match_substring(column, "\0").to_numpy(zero_copy_only=False)
-            self._reject(name, nul, column, "holds a NUL character, which ids cannot")
+            nul = pc.match_substring(column, "\0").fill_null(False).to_numpy(zero_copy_only=False)
+            self._reject_first(
+                name,
+                (missing_cells(column, ("",)), None, "is empty"),
+                (missing_cells(column, self.missing), column, why),
+                (nul, column, "holds a NUL character, which ids cannot"),
+            )
         return pc.utf8_trim_whitespace(column)
 
     def _mark_invalid(self, text: pa.Array) -> npt.NDArray[np.bool_]:  # [rows]

@@ -59,7 +59,7 @@ class LabelColumns(IdColumns):
 
     def _reject_inexact(self, name: str, numbers: Labels, column: pa.Array) -> None:
         large = (numbers > MAX_EXACT) | (numbers < -MAX_EXACT)
-        self._reject(name, large, column, "is beyond 2^53, where float64 is no exact number")
+        self._reject(name, large, column.cast(pa.string()), "is beyond 2^53, where float64 is no exact number")
 
     def missing_words(self, name: str) -> list[str]:
         """Returns the cells of a text column that hold a word for a missing value."""

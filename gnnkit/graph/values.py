@@ -31,6 +31,7 @@ _COMMA = rf"\d+(?:,\d+)?|,\d+|[1-9]\d{{0,2}}(?:\.\d{{3}})+(?:,\d+)?|{_GROUPS}(?:
 _SPELT = r"^(?:[+\-\x{{2212}}]?[$€£¥]?|[$€£¥][+\-\x{{2212}}])\s?(?:{})\s?[$€£¥%]?$"
 _WHOLE = r"^-?\d+$"
 _CODE = r"^[+-]?0\d+$"  # a label such as 01, which differs from 1
+_SWITCH = r"(?i)^(?:true|false|0|1)$"  # with at least one word, as pyarrow reads booleans in a CSV
 _DATE = r"^\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?)?$"
 _ZONED = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -43,6 +44,7 @@ class Style:
 
     comma: bool  # whether the decimal separator is a comma
     unit: str = ""  # the one of `_UNITS` that every cell has
+    is_switch: bool = False  # whether cells are true and false
 
     def pattern(self) -> str:
         return _SPELT.format(_COMMA if self.comma else _DOT)
@@ -56,6 +58,8 @@ class Style:
 
     def numbers(self, text: pa.Array) -> npt.NDArray[np.float64]:
         """Parses cells that match `pattern`. 10 % is 0.1."""
+        if self.is_switch:
+            return numbers_of(text.cast(pa.bool_()).cast(pa.float64()))
         numbers = numbers_of(self.plain(text).cast(pa.float64()))
         return numbers / 100 if self.unit == "%" else numbers
 
@@ -211,7 +215,7 @@ class Survey:
             return ColumnReading("seconds", narrow=not (self._dates | self._typed).needs_float64, sample=sample)
         if "seconds" in kinds:
             raise UserError(f"{self.place} holds dates, and {self._no_date!r}, which is no date")
-        style = self._find_style() if self._no_number is None else None
+        style = self._find_style()
         if style is not None:
             spread = self._ranges[style.comma] | self._typed
             return ColumnReading(
@@ -245,10 +249,13 @@ class Survey:
             )
 
     def _find_style(self) -> Style | None:
-        """Returns the number format, or None for class names without one.
+        """Returns the number format, or None for words and class names without one.
 
         Raises `UserError` for an ambiguous format.
         """
+        if self._no_number is not None:
+            is_switch = self._most is not None and _match(pa.array(self._texts, pa.string()), _SWITCH).all()
+            return Style(False, is_switch=True) if is_switch else None
         units = [unit for unit in _UNITS if unit in self._with_unit]
         mixed = next((unit for unit in units if unit in self._without_unit), None)
         fits = [comma for comma in (False, True) if self._fits[comma]]

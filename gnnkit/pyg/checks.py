@@ -18,7 +18,7 @@ from gnnkit.graph import Ids
 from gnnkit.sampler.fanouts import MAX_FANOUT, MAX_HOPS, MAX_REPLACED
 from gnnkit.utils import checks
 from gnnkit.utils.memory import check_memory
-from gnnkit.utils.ranges import one_line, real, shown, whole
+from gnnkit.utils.ranges import MAX_COUNT, one_line, real, shown, whole
 
 EdgeType: TypeAlias = tuple[str, str, str]
 _PAIR_BYTES = 128  # of a negative pair: both ends, as drawn, joined, sorted and numbered
@@ -48,7 +48,7 @@ def check_tensor(name: str, value: object, *, num_dims: int = 1) -> None:
     """Raises `UserError` unless a value is a dense tensor with entries."""
     is_dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
     if not is_dense or value.dim() < num_dims:  # type: ignore[attr-defined]
-        kind = list(value.shape) if isinstance(value, Tensor) else shown(value)
+        kind = f"{list(value.shape)} on {value.device}" if isinstance(value, Tensor) else shown(value)
         raise UserError(f"{name}={kind} must be a dense tensor of {num_dims} dimensions")
 
 
@@ -141,8 +141,9 @@ def read_negatives(value: Any, num_pairs: int, num_nodes: tuple[int, int]) -> Ne
     rule = parse("neg_sampling", lambda: NegativeSampling.cast(value), value)
     if rule is None:
         return None
-    amount = real("neg_sampling: amount", rule.amount, above=0)
-    check_memory(f"neg_sampling: amount={amount:g} for {num_pairs} edges", amount * num_pairs * _PAIR_BYTES)
+    key = "neg_sampling: amount"
+    amount = whole(key, rule.amount, 1, MAX_COUNT) if rule.is_triplet() else real(key, rule.amount, above=0)
+    check_memory(f"{key}={amount:g} for {num_pairs} edges", amount * num_pairs * _PAIR_BYTES)
     for end, count in zip(("src", "dst"), num_nodes, strict=True):
         key, weight = f"neg_sampling: {end}_weight", getattr(rule, f"{end}_weight")
         if weight is not None and not (isinstance(weight, Tensor) and weight.is_floating_point()):

@@ -62,3 +62,17 @@ class ClusterData(pyg.ClusterData):  # type: ignore[misc]  # PyG is untyped
         csc, _ = undirected(CSC.from_edges(source, destination, num_nodes))
         clusters = _core.buffer_nodes(csc.indptr, csc.indices, self.num_parts, _BUFFER, _BOUND, _PASSES)
         return torch.from_numpy(clusters).to(edge_index.device, torch.int64)
+
+
+class ClusterLoader(pyg.ClusterLoader):  # type: ignore[misc]
+    """PyG's `ClusterLoader`, which also makes batches of clusters without any edge."""
+
+    def _collate(self, batch: list[int] | Tensor) -> Data:
+        parts, data, batch = self.cluster_data.partition, self.cluster_data.data, torch.as_tensor(batch)
+        spans = torch.stack([parts.partptr[batch], parts.partptr[batch + 1]], 1)
+        if (parts.indptr[spans[:, 0]] < parts.indptr[spans[:, 1]]).any():
+            return super()._collate(batch)
+        nodes = torch.cat([torch.arange(*span) for span in spans.tolist()])
+        data = data.edge_subgraph(parts.edge_perm[:0])
+        data.edge_index = parts.edge_perm.new_empty(2, 0)
+        return data.subgraph(nodes)

@@ -108,6 +108,11 @@ class _Arrays:
 def _of_memory(data: Data | HeteroData, options: SampleOptions) -> SampledGraph:
     stores = dict(data.edge_items()) if isinstance(data, HeteroData) else {ONE_EDGE_TYPE: data}
     num_nodes = _count_nodes(data, list(stores))
+    for store in data.stores:
+        for name, value in store.items():
+            if isinstance(value, Tensor) and value.is_meta:
+                types = (store._key,) if isinstance(store._key, str) else store._key or ()
+                raise UserError(f"{_name(types, name)} is on the device meta, where tensors have no values")
     for edge_type, store in stores.items():
         _check_store(edge_type, store, num_nodes, options)
     node_time, edge_time = _read_times(data, stores, num_nodes, options.time_attr)

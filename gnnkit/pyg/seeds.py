@@ -40,6 +40,7 @@ def check_nodes(
     if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.shape != (count,):
         raise UserError(f"input_nodes: the mask has shape {list(mask.shape)}, expected [{count}]{of_type}")
     check_times("input_time", times, len(nodes))
+    _check_rows("input_id", input_id, len(nodes))
     sampler.check_draws({node_type or ONE_NODE_TYPE: _batch_size(options, len(nodes))}, max(threads, 1))
 
 
@@ -52,7 +53,7 @@ def check_links(
         sampler: The loader's sampler. One that is not gnnkit's checks its own inputs.
         data: The container.
         links: The arguments `edge_label_index`, `edge_label`, `edge_label_time`,
-            `neg_sampling` and `neg_sampling_ratio`.
+            `neg_sampling`, `neg_sampling_ratio` and `input_id`.
         threads: Batches that are drawn at the same time, or 0.
         options: `batch_size` and `batch_sampler`.
     """
@@ -65,17 +66,23 @@ def check_links(
     counts = sampler.graph.num_nodes.get(ends[0], 0), sampler.graph.num_nodes.get(ends[1], 0)
     check_edges("edge_label_index", edges, counts, ends)
     count = edges.shape[1]
-    if labels is not None:
-        check_tensor("edge_label", labels)
-        if len(labels) != count:
-            raise UserError(f"edge_label has {len(labels)} entries, expected {count}")
+    _check_rows("edge_label", labels, count)
     check_times("edge_label_time", times, count)
+    _check_rows("input_id", links["input_id"], count)
     if ratio is not None and real("neg_sampling_ratio", ratio, 0):
         rule = ("binary", ratio)
     batch_size = _batch_size(options, count)
     if read_negatives(rule, batch_size * max(threads, 1), counts) is not None and not count:
         raise UserError("edge_label_index has no edges, so neg_sampling has no positives")
     sampler.check_draws(dict.fromkeys(ends, batch_size), max(threads, 1))
+
+
+def _check_rows(name: str, values: Any, count: int) -> None:
+    """Raises `UserError` unless an optional tensor has an entry for each seed."""
+    if values is not None:
+        check_tensor(name, values)
+        if len(values) != count:
+            raise UserError(f"{name} has {len(values)} entries, expected {count}")
 
 
 def _batch_size(options: Mapping[str, Any], count: int) -> int:

@@ -309,7 +309,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ),
         (
             {"edges_csv": EDGES.replace("2,8", "2,")},
-            r"edges.csv, column 'kind', row 1: is empty: dataset.ignore=\[kind\] leaves the column out",
+            r"edges.csv, column 'kind', row 1: is empty or a word for a missing value.*: dataset.ignore=\[kind\] leaves the column out",
         ),
         ({"features_npy": np.zeros((4, 1))}, "features.npy and nodes.csv both hold features"),
         (
@@ -601,3 +601,9 @@ def test_columns_may_be_left_out_of_either_table(tmp_path: Path) -> None:
         load(tmp_path, ignore=["twon"])
     with pytest.raises(UserError, match=r"dataset.ignore=3 must be a list of column names"):
         load(tmp_path, ignore=3)
+
+
+def test_cells_of_a_csv_may_have_line_breaks_wherever_a_block_ends(tmp_path: Path) -> None:
+    rows = 100_000  # several of pyarrow's blocks
+    graph = load(folder(tmp_path, edges_csv="src,dst,kind\n" + '10,20,"a\nb"\n' * rows), symmetrize=False)
+    assert (graph.num_edges, graph.edge_feature_names) == (rows, ("kind=a\nb",))

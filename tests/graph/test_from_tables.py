@@ -108,6 +108,7 @@ def test_booleans_categories_and_whole_ids_of_frames() -> None:
         ({"a": [1.0, float("inf")]}, {}, "nodes, column 'a', row 1: inf is not finite"),
         ({"a": [1.0, 1e39]}, {}, r"nodes, column 'a', row 1: 1e\+39 is too large for float32"),
         ({"a": ["1", "q"]}, {}, "nodes, column 'a' holds numbers, but 'q' .*: leave a cell without a number empty"),
+        ({"a": [None, [1.0, float("inf")]]}, {}, "nodes, column 'a', row 1: inf is not finite"),
         ({"a": [[1.0], [2.0, 3.0]]}, {}, "nodes, column 'a', row 1: 2 numbers, expected 1 as in row 0"),
         ({"label": [[1], [2]]}, {}, "nodes, column 'label' holds .*list.*, expected numbers or text"),
         ({"split": ["train", "fit"]}, {}, "nodes, column 'split', row 1: 'fit' is none of train, val, test, none"),

@@ -213,10 +213,16 @@ def _have_text_ids(given: Tables) -> bool:
 
 
 def _have_numbers_as_text_ids(given: Tables) -> bool:
-    """Whether ids are text that looks like numbers, which a CSV does not tell apart."""
+    """Whether ids are text that looks like numbers, which a CSV does not tell apart.
+
+    Without a table of nodes, most of the ids are enough.
+    """
     columns = [given.edges["src"], given.edges["dst"], *([given.nodes["id"]] if given.nodes else [])]
-    known = [cell for column in columns for cell in column.to_pylist() if cell is not None]
-    return _have_text_ids(given) and all(re.fullmatch(r"-?\d+(\.0)?", cell) for cell in known)
+    known = {cell for column in columns for cell in column.to_pylist() if cell is not None}
+    if not _have_text_ids(given):
+        return False
+    numbers = [cell for cell in known if re.fullmatch(r"-?\d+(\.0)?", cell)]
+    return len(numbers) == len(known) if given.nodes else 2 * len(numbers) >= len(known)
 
 
 # Readers. Each returns a graph, or None where the form cannot express the tables.
@@ -376,10 +382,10 @@ def outcome(reader: str, given: Tables) -> dict[str, Any] | None:
 
 def _refused(message: str) -> tuple[str, str]:
     """Returns the column that a message names, and why it is refused."""
-    table = "edges" if re.search(r"\bedges\b", message) else "nodes"
     named = re.search(r"(?:column|attribute) '([^']*)'(.*)", message)
     if named is None:
         return "", message
+    table = "edges" if re.search(r"\bedges\b", message[: named.start()]) else "nodes"
     reason = re.split(r": (?:edge_)?features=|: dataset\.ignore=| \(also |; (?:edges|nodes)\b", named[2])[
         0
     ]  # one column at a time
@@ -441,6 +447,11 @@ ONCE = [
     _tables({**_ENDS, "length": (["NA", "NA"],)}, {}),
     _tables({"src": ([27.0],), "dst": ([3.0],)}, {"id": ([3.0, 27.0],)}),
     _tables({"src": (["a", None],), "dst": (["b", "a"],)}, {}),
+    _tables({**_ENDS, "type": ([0.5, None],), "length": ([float("inf"), None],)}, _ALONE),
+    _tables({**_ENDS, "weight": ([1e39, None],), "length": ([None, 1e39],)}, _ALONE),
+    _tables({**_ENDS, "length": (["true", "FALSE"],)}, {**_ALONE, "a": (["true", "?"],), "b": (["1", "true"],)}),
+    _tables({**_ENDS, "length": (["true", "2"],)}, {**_ALONE, "a": (["true", "2"],)}),
+    _tables(_ENDS, {**_ALONE, "label": ([5, 2**53],)}),
     _tables(_ENDS, {**_ALONE, "": ([0, 1],), "a": ([1_700_000_000, 1_700_000_059],)}),
 ]
 

@@ -359,6 +359,7 @@ def test_dates_times_durations_and_decimals_are_numbers(
         (pd.Series(["x", "y", None, "x"], dtype="category"), ("a=x", "a=y"), [[1, 0], [0, 1], [0, 0], [1, 0]]),
         (pd.Series(pd.arrays.SparseArray([0, 0, 2.0, 0])), ("a",), [[0], [0], [2], [0]]),
         (pd.Series([True, False, None, True], dtype="boolean"), ("a",), [[1], [0], [0], [1]]),
+        (pd.Series(["true", "False", None, "unknown"], dtype=object), ("a",), [[1], [0], [0], [0]]),
         (pd.Series([1, 2, None, 2**53 - 1], dtype="Int64"), ("a",), [[1], [2], [0], [2**53 - 1]]),
         (pd.Series([1.5, "unknown", None, 2], dtype=object), ("a",), [[1.5], [0], [0], [2]]),
         (pa.array([[1, 2], [3, 4], None, [5, 6]], pa.large_list(pa.int64())), ("a[0]", "a[1]"), [[1, 2], [3, 4], [0, 0], [5, 6]]),

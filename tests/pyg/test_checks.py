@@ -28,6 +28,21 @@ LOADERS: list[Callable[[Any], Any]] = [
 ]
 
 
+def fraction_of_a_triplet() -> NegativeSampling:
+    rule = NegativeSampling("triplet", 1)
+    rule.amount = 1.5  # PyG checks its first value only
+    return rule
+
+
+@pytest.mark.parametrize("make", LOADERS)
+@pytest.mark.parametrize("make_data", [homogeneous, heterogeneous])
+def test_a_tensor_without_values_is_refused_by_its_name(make: Callable[[Any], Any], make_data: Any) -> None:
+    data = make_data()
+    data.node_stores[-1].mark = torch.zeros(data.node_stores[-1].num_nodes, device="meta")
+    with pytest.raises(UserError, match=r"^(data\['\w+'\]\.)?mark is on the device meta"):
+        make(data)
+
+
 @pytest.mark.parametrize("number", [NUM_NODES, 2**31, 2**62, -1, -(2**33)])
 @pytest.mark.parametrize("end", [0, 1])
 @pytest.mark.parametrize("make", [*LOADERS, lambda data: ClusterData(data, 2, log=False)])
@@ -152,6 +167,7 @@ def test_a_weight_is_refused_by_its_position(options: dict[str, Any], place: int
         ({"input_nodes": torch.ones(59, dtype=torch.bool)}, r"the mask has shape \[59\], expected \[60\]"),
         ({"input_nodes": torch.tensor([0.5])}, "input_nodes has dtype float32, expected integers"),
         ({"input_time": torch.arange(3), "time_attr": "time"}, "input_time has 3 entries, expected 60"),
+        ({"input_id": torch.arange(60, device="meta")}, r"input_id=\[60\] on meta must be a dense tensor"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -169,6 +185,8 @@ def test_arguments_are_refused_at_construction(options: dict[str, Any], message:
         ),
         ({"edge_label_index": torch.tensor([0, 1])}, "edge_label_index"),
         ({"edge_label": torch.zeros(3)}, "edge_label has 3 entries, expected 400"),
+        ({"input_id": torch.arange(3)}, "input_id has 3 entries, expected 400"),
+        ({"neg_sampling": fraction_of_a_triplet()}, r"neg_sampling: amount=1\.5 .*whole number"),
         ({"neg_sampling_ratio": float("nan")}, "neg_sampling_ratio=nan"),
         ({"neg_sampling_ratio": 1e12}, r"neg_sampling: amount=1e\+12 for 1 edges needs"),
         ({"neg_sampling": 5}, "neg_sampling=5"),

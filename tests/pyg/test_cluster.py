@@ -32,6 +32,18 @@ def test_batches_are_induced_subgraphs_of_all_nodes(sparse_format: str) -> None:
     assert sorted(seen) == list(range(NUM_NODES))
 
 
+@pytest.mark.parametrize("sparse_format", ["csr", "csc"])
+@pytest.mark.parametrize("edges", [[], [[0, 1], [1, 0]]])
+def test_batches_may_have_no_edge(edges: list[list[int]], sparse_format: str) -> None:
+    edge_index = torch.tensor(edges, dtype=torch.int64).view(-1, 2).t()
+    data = Data(edge_index=edge_index, x=torch.arange(24).view(12, 2), edge_attr=torch.rand(len(edges), 3), year=2020)
+    batches = list(ClusterLoader(ClusterData(data, 4, log=False, sparse_format=sparse_format), batch_size=2))
+    assert sorted(torch.cat([batch.x for batch in batches]).flatten().tolist()) == list(range(24))
+    assert sum(batch.num_edges for batch in batches) == len(edges)
+    assert all(batch.validate() and batch.edge_attr.shape == (batch.num_edges, 3) for batch in batches)
+    assert [batch.year for batch in batches] == [2020, 2020]
+
+
 def test_clusters_are_balanced_and_the_same_every_time() -> None:
     first, second = clusters(), clusters()
     assert torch.equal(first.partition.node_perm, second.partition.node_perm)

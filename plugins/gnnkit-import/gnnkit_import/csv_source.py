@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from gnnkit.dataset.encoding import check_encoding, check_utf8
-from gnnkit.dataset.table_files import check_header, infer_column
+from gnnkit.dataset.table_files import PARSE_OPTIONS, check_header, infer_column
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.table import Table
@@ -163,7 +163,8 @@ class CsvSource(Source):
         return pyarrow.csv.open_csv(
             window.path if window.is_whole else pa.PythonFile(window.open(), "r"),
             pyarrow.csv.ReadOptions(use_threads=threads, block_size=block, **names),
-            convert_options=pyarrow.csv.ConvertOptions(column_types=dict(types)),
+            PARSE_OPTIONS,
+            pyarrow.csv.ConvertOptions(column_types=dict(types)),
         )
 
 
@@ -182,20 +183,20 @@ class Window:
             return cls(path) if 0 in bytes_ or not size else cls(path, 0, 0)
         if (bytes_.start, bytes_.stop) == (0, size):
             return cls(path)
-        with path.open("rb") as file:
-            start, stop = (_line_from(file, at, size) for at in (bytes_.start, max(bytes_.stop, bytes_.start)))
-        return cls(path, start, stop)
+        return cls(path, *_row_starts(path, (bytes_.start, bytes_.stop), size))
 
     @property
     def is_whole(self) -> bool:
         return self.stop is None
 
     def lines_before(self) -> int:
-        """Counts the lines before the window."""
-        lines, rest = 0, self.start
+        """Counts the lines before the window, without line breaks in quotes."""
+        lines = quotes = 0
         with self.path.open("rb") as file:
-            while rest and (block := file.read(min(rest, _READ_AHEAD))):
-                lines, rest = lines + block.count(b"\n"), rest - len(block)
+            for block in _blocks(file, self.start):
+                parts = block.split(b'"')
+                lines += sum(part.count(b"\n") for part in parts[quotes % 2 :: 2])
+                quotes += len(parts) - 1
         return lines
 
     def open(self) -> io.RawIOBase:
@@ -224,13 +225,32 @@ class _FileSlice(io.RawIOBase):
         super().close()
 
 
-def _line_from(file: BinaryIO, at: int, size: int) -> int:
-    """Returns the offset of the first line that begins at or after `at`."""
-    if at <= 0 or at >= size:
-        return max(min(at, size), 0)
-    file.seek(at - 1)
-    file.readline()
-    return file.tell()
+def _row_starts(path: Path, offsets: Iterable[int], size: int) -> list[int]:
+    """Returns the offset of the first row at or after each of some ascending offsets.
+
+    A line break in a quoted cell begins no row, so quotes are counted from the start.
+    """
+    starts, at, quotes = list[int](), 0, 0
+    with path.open("rb") as file:
+        for offset in offsets:
+            if offset >= size:
+                at = size
+            elif offset > at:
+                quotes += sum(block.count(b'"') for block in _blocks(file, offset - 1 - at))
+                for line in file:
+                    quotes += line.count(b'"')
+                    if quotes % 2 == 0:
+                        break
+                at = file.tell()
+            starts.append(at)
+    return starts
+
+
+def _blocks(file: BinaryIO, rest: int) -> Iterator[bytes]:
+    """Reads the next `rest` bytes in pieces."""
+    while rest and (block := file.read(min(rest, _READ_AHEAD))):
+        yield block
+        rest -= len(block)
 
 
 def _common_type(first: pa.DataType, second: pa.DataType) -> pa.DataType:

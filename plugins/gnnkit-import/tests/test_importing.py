@@ -230,10 +230,15 @@ def test_any_number_of_processes_writes_the_bytes_of_the_graph(seed: int, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["two rows", "two columns", "fields", "parquet", "parts", "csv"])
+@pytest.mark.parametrize(
+    "form", ["two rows", "two columns", "fields", "parquet", "parts", "csv", "csv with line breaks"]
+)
 def test_shares_of_a_table_are_all_rows_in_order_with_their_numbers(form: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    write_edges(tmp_path, form, {"src": rng.integers(0, 10**6, 97) ** 2, "dst": rng.integers(0, 9, 97)})
+    columns: dict[str, Any] = {"src": rng.integers(0, 10**6, 97) ** 2, "dst": rng.integers(0, 9, 97)}
+    if form == "csv with line breaks":
+        columns["text"] = rng.choice(['a\n1,2,"b"\n', 'c "\n" d', "e"], 97)
+    write_edges(tmp_path, form.split(maxsplit=1)[0] if "breaks" in form else form, columns)
     (source,) = in_pieces(EdgeFolder(str(tmp_path)))._edges.sources.values()  # type: ignore[union-attr]
 
     def rows(share: TableShare) -> list[tuple[Any, ...]]:
