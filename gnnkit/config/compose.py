@@ -31,7 +31,7 @@ from gnnkit.plugins import (
     unknown_plugin,
 )
 from gnnkit.utils.documents import Json, read_yaml
-from gnnkit.utils.ranges import known_words, shown, unknown, unknown_key
+from gnnkit.utils.ranges import REMOVED, known_words, shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration
@@ -271,7 +271,7 @@ class _Composer:
                 f"{key} needs {'an' if section[0] in 'aeiou' else 'a'} {section}, and none is chosen: leave the key out, or "
                 f"choose {section}=NAME for a strategy that reads one"
             )
-        return self._unselected_key_error(key, known) or unknown_key(key, known)
+        return (None if key in REMOVED else self._unselected_key_error(key, known)) or unknown_key(key, known)
 
     def _unknown_option_error(self, error: Any) -> UserError:
         """Returns the error for a file that Hydra did not find."""

@@ -15,9 +15,10 @@ from gnnkit.config.jobs import JobFacts
 from gnnkit.errors import UserError
 from gnnkit.plugins import JOBS, PACKAGES, arguments_of, load, names, options
 from gnnkit.utils.documents import Json, read_yaml
-from gnnkit.utils.ranges import local_path, shown
+from gnnkit.utils.ranges import REMOVED, local_path, shown
 from gnnkit.utils.redaction import HIDDEN
 
+AUTO = "auto"
 RECORD = ".hydra"  # the run folder's subfolder where Hydra records configuration and overrides
 _MODEL_SECTIONS = ("model", "task")  # sections that belong to a trained model
 # Keys that belong to a trained model
@@ -44,6 +45,14 @@ def of_run(folder: Path) -> Json:
         raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
     if isinstance(composed.get("sampler"), dict):
         composed["sampler"].pop("edge_ids", None)  # a key of earlier versions, always true
+    return _without_removed(composed)
+
+
+def _without_removed(composed: Json) -> Json:
+    """Removes unset keys of earlier versions from a recorded configuration."""
+    for section, _, key in (name.partition(".") for name in REMOVED):
+        if isinstance(keys := composed.get(section), dict) and keys.get(key, AUTO) in (None, AUTO):
+            keys.pop(key, None)
     return composed
 
 
@@ -259,7 +268,7 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
             raise UserError(f"--config-name {name}: {path} has defaults: rename the file, as this name is reserved")
         return [], name
     named = {key_of(text): text.partition("=")[2].strip("'\"") for text in overrides}
-    sections = {key: value for key, value in values.items() if key not in named and value is not None}
+    sections = {key: value for key, value in _without_removed(values).items() if key not in named and value is not None}
     if (path.parent / RECORD).is_dir():
         dropped = {*_FOLDER_KEYS, *_keys_of_other_jobs(named.get("job", str(values.get("job", ""))))}
         sections = {key: value for key, value in sections.items() if key not in dropped}

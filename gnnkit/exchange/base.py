@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -58,13 +57,6 @@ class RowExchange:
     def codec(self) -> Codec | None:
         """Creates a run's codec. None: numbers are sent unencoded."""
         return None
-
-    def candidates(self) -> Mapping[str, Codec | None]:
-        """Returns codecs by name from which a run chooses, smallest first.
-
-        The last one is exact, and used first. Default: none, for a fixed codec.
-        """
-        return {}
 
     @property
     def name(self) -> str:
@@ -145,10 +137,6 @@ class ForwardPasses:
             exchanges: False: remote rows are constants.
         """
         return ForwardPass(self._schedule, self.codec, derive(key, _DRAWS), exchanges)
-
-    def trial(self, codec: Codec | None, key: int) -> ForwardPass:
-        """Creates a pass with another codec that is not part of training."""
-        return ForwardPass(None, codec, derive(key, _DRAWS))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the schedule's stored rows."""

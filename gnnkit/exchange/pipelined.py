@@ -17,7 +17,11 @@ from gnnkit.utils.ranges import MAX_COUNT, share, whole
 
 
 class Pipelined(RowExchange):
-    """Uses an earlier epoch's rows and gradients (PipeGCN: Wan et al., ICLR 2022)."""
+    """Uses an earlier epoch's rows (PipeGCN: Wan et al., ICLR 2022).
+
+    Unlike PipeGCN, rows that a rank reads late are constants: their gradients, which
+    would arrive later still, are not sent.
+    """
 
     keeps_state = True
     needs_in_edges = True
@@ -43,11 +47,12 @@ class Pipelined(RowExchange):
 
 
 class PipelinedRows(Schedule):
-    """Delivers an earlier pass's rows and gradients.
+    """Delivers an earlier pass's rows.
 
-    Pass t reads other ranks' rows and gradients from pass max(t - staleness, 0). Pass 0
-    waits for its own. Later passes read rows that had `staleness` passes to arrive.
-    Staleness 0 is exact. With `smoothing` g, a pass reads the moving average g *
+    Pass t reads other ranks' rows from pass max(t - staleness, 0). Pass 0 waits for its
+    own. Later passes read rows that had `staleness` passes to arrive. No gradient of
+    other ranks' rows is sent: late ones did more harm than late rows. Staleness 0 is
+    exact. With `smoothing` g, a pass reads the moving average g *
     average + (1 - g) * received.
     """
 
@@ -59,21 +64,21 @@ class PipelinedRows(Schedule):
             smoothing: Weight of the previous average, in [0, 1).
         """
         self.staleness, self.smoothing = staleness, smoothing
-        self._lines: dict[tuple[bool, int], _Line] = {}  # by direction and exchange number
+        self._lines: dict[int, _Line] = {}  # by exchange number
 
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
-        place = (transfer.backward, transfer.number)
-        if place not in self._lines:
-            self._lines[place] = _Line(deque(maxlen=self.staleness + 1))
-        return transfer.with_own(self._lines[place].take(transfer, self.smoothing))
+        if transfer.backward:
+            return transfer.own_alone() if self.staleness else transfer.now()
+        if transfer.number not in self._lines:
+            self._lines[transfer.number] = _Line(deque(maxlen=self.staleness + 1))
+        return transfer.with_own(self._lines[transfer.number].take(transfer, self.smoothing))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lines": [[*place, *line.state()] for place, line in self._lines.items()]}
+        return {"lines": [[number, *line.state()] for number, line in self._lines.items()]}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         self._lines = {
-            (backward, number): _Line.of(coming, average, self.staleness, device)
-            for backward, number, coming, average in state["lines"]
+            number: _Line.of(coming, average, self.staleness, device) for number, coming, average in state["lines"]
         }
 
 

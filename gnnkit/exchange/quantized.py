@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from gnnkit.errors import UserError
 from gnnkit.exchange.base import RowExchange
 from gnnkit.exchange.codecs import Codec
 from gnnkit.kernels.dropout import uniform
@@ -21,25 +19,21 @@ _META = 8  # bytes for a row's minimum and scale
 class Quantized(RowExchange):
     """Sends rows and gradients with few bits per number. 32 bits are exact.
 
-    With `auto`, a run starts with 32 bits, and chooses the fewest that keep the
-    gradient close to the exact one. It measures all at the first step and evaluations.
+    Rounding is unbiased and rows are current, so this is the exchange to save bytes
+    with: all epochs of a run may use it.
     """
 
-    def __init__(self, bits: int | Literal["auto"] = 8) -> None:
-        """Checks the bit width: 32, 16, 8, 4, 2 or auto."""
-        self.bits: int | Literal["auto"] = one_of("exchange.bits", bits, (*WIDTHS, "auto"))
+    def __init__(self, bits: int = 8) -> None:
+        """Checks the bit width: 32, 16, 8, 4 or 2."""
+        if bits == "auto":  # type: ignore[comparison-overlap]
+            raise UserError("exchange.bits=auto was removed, because it found 8 bits harmless: use exchange.bits=8")
+        self.bits: int = one_of("exchange.bits", bits, WIDTHS)
 
     def costs(self) -> str:
-        if self.bits == 32:
-            return ""
-        bits = "as few bits as this run's gradients allow" if self.bits == "auto" else f"{self.bits} bits"
-        return approximate("exchange=quantized", f"exchanged numbers have {bits}")
+        return "" if self.bits == 32 else approximate("exchange=quantized", f"exchanged numbers have {self.bits} bits")
 
     def codec(self) -> Codec | None:
-        return None if self.bits == "auto" else codec(self.bits)
-
-    def candidates(self) -> Mapping[str, Codec | None]:
-        return {f"{bits} bits": codec(bits) for bits in reversed(WIDTHS)} if self.bits == "auto" else {}
+        return codec(self.bits)
 
 
 def codec(bits: int) -> Codec | None:

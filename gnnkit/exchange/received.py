@@ -34,7 +34,7 @@ class LastReceived(Schedule):
 
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
         if transfer.backward:
-            return self._new(transfer, forward) if forward.exchanges else self._own_alone(transfer)
+            return self._new(transfer, forward) if forward.exchanges else transfer.own_alone()
         if not forward.exchanges and transfer.number < len(self._rows):
             return transfer.with_own(self._rows[transfer.number])
         received = self._new(transfer, forward)
@@ -60,8 +60,3 @@ class LastReceived(Schedule):
 
     def _store(self, number: int, rows: Tensor) -> None:
         self._rows[number : number + 1] = [rows]
-
-    @staticmethod
-    def _own_alone(transfer: Transfer) -> Tensor:
-        away = sum(transfer.recv) - transfer.recv[transfer.rank]
-        return transfer.with_own(transfer.rows.new_zeros((away, *transfer.rows.shape[1:])))

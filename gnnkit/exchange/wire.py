@@ -102,6 +102,11 @@ class Transfer:
         own_rows = self.rows[self._sent] if self.index is None else self.rows[self.index[self._sent]]
         return torch.cat([received[:first], own_rows, received[first:]])
 
+    def own_alone(self) -> Tensor:  # [sum(recv), ...]
+        """Returns this rank's own rows, with zeros for those of other ranks."""
+        away = sum(self.recv) - self.recv[self.rank]
+        return self.with_own(self.rows.new_zeros((away, *self.rows.shape[1:])))
+
     def without_own(self, received: Tensor) -> Tensor:  # [sum(recv), ...] -> less own rows
         """Removes this rank's own rows from the received ones."""
         return _without(received, self._received)

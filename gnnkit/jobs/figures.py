@@ -276,12 +276,12 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     trainer, task, rule, best = run.trainer, run.task, run.site.rule, run.site.validations.best
     saved = rule.best_epoch if rule is not None and rule.parameters is not None else trainer.current_epoch
     nothing = learned_nothing(task, scores.figures, scores.chance, trainer.current_epoch, trainer.global_step)
-    name, finish = task.progress, _exact_finish(run)
+    name, schedule = task.progress, _schedule(run)
     if run.figures.exactness.approximate and best is not None and name in scores.figures:
         is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations are logged as float32
         keep = "" if is_best else f"; trainer.monitor={name} saves the best model"
-        if finish is not None:
-            keep += _measured(finish, stale=not run.sync.lockstep)
+        if schedule is not None:
+            keep += _measured(schedule, run.module.joint_loss.ratio)
         _print_line(
             f"approximate training: the saved model, of epoch {saved}, has {name}={scores.figures[name]:.4g}; the best "
             f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
@@ -292,45 +292,53 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     for warning in (nothing, single):
         if warning is not None:
             _print_line(f"gnnkit: warning: {warning}")
-    return Verdict(saved, best, finish, nothing, single)
+    return Verdict(saved, best, schedule, nothing, single)
 
 
-def _exact_finish(run: RankRun) -> Json | None:
-    """Returns what was measured of approximate steps, and when they became exact."""
-    finish, validations = run.module.exact_finish, run.site.validations
-    if finish is None:
+def _schedule(run: RankRun) -> Json | None:
+    """Returns the numbers of exact and approximate epochs, and what they measured."""
+    exact, validations = run.module.exact_epochs, run.site.validations
+    if exact is None:
         return None
-    last = finish.first if finish.begun else math.inf
+    phases = exact.phases
+    start, middle, finish = phases.counts(run.trainer.current_epoch)
     return {
-        "epoch": finish.first + 1 if finish.begun else None,
-        "taken_back": finish.taken_back,
-        "problem": finish.problem,
-        "gradients": finish.check.measured,
-        "unmeasured": finish.check.unmeasured,
-        "before": validations.best_of(lambda epoch: epoch <= last),
-        "since": validations.best_of(lambda epoch: epoch > last),
+        "start": start,
+        "approximate": middle,
+        "finish": finish,
+        "gradients": exact.check.measured,
+        "unmeasured": exact.check.unmeasured,
+        "before": validations.best_of(lambda epoch: epoch <= phases.first),
+        "best": validations.best_of(lambda epoch: not phases.is_exact(epoch - 1)),
+        "last": validations.last_of(lambda epoch: not phases.is_exact(epoch - 1)),
+        "since": validations.best_of(lambda epoch: epoch > phases.last),
     }
 
 
-def _measured(finish: Json, *, stale: bool) -> str:
-    """Describes the measurements of `_exact_finish`.
+def _measured(schedule: Json, joint_ratio: float | None) -> str:
+    """Describes the measurements of `_schedule`.
 
     Args:
-        finish: The measurements.
-        stale: Whether gradients are applied to newer parameters.
+        schedule: The measurements.
+        joint_ratio: Loss of the joint model over that of the workers' own models.
     """
-    text = ""
-    if finish["gradients"]:
-        epoch, cosine, ratio = finish["gradients"][-1]
+    epochs = schedule["start"] + schedule["approximate"] + schedule["finish"]
+    text = f"; {schedule['approximate']} of {epochs} epochs were approximate"
+    values = {
+        "best before": schedule["before"],
+        "best": schedule["best"],
+        "last": schedule["last"],
+        "best since": schedule["since"],
+    }
+    if told := [f"{figure['value']:.4g} {name}" for name, figure in values.items() if figure]:
+        text += f", with evaluations of {', '.join(told)}"
+    if joint_ratio is not None:
+        text += f"; the workers' joint model had {joint_ratio:.2f} times the training loss of their own models"
+    if schedule["gradients"]:
+        epoch, cosine, ratio = schedule["gradients"][-1]
         text += f"; in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"
-        text += " of the same parameters, which does not measure how stale these are" if stale else ""
-    elif finish["unmeasured"]:
-        text += f"; the gradient was not compared with the exact one, because {finish['unmeasured']}"
-    if finish["before"] and finish["since"]:
-        text += (
-            f"; steps were exact from epoch {finish['epoch']} on, and the best evaluations were "
-            f"{finish['before']['value']:.4g} before and {finish['since']['value']:.4g} since"
-        )
+    elif schedule["unmeasured"]:
+        text += f"; the gradient was not compared with the exact one, because {schedule['unmeasured']}"
     return text
 
 

@@ -31,11 +31,12 @@ from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.result.figures import Figures
 from gnnkit.result.folder import COORDINATION
 from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.strategy.phases import Phases
 from gnnkit.sync import GradientSync
 from gnnkit.task import NodeTask, Task
 from gnnkit.task.evaluation.logits import BYTES_PER_EDGE, COPIES, MIB
 from gnnkit.training import hooks, resume
-from gnnkit.training.exact_finish import ExactFinish
+from gnnkit.training.exact_epochs import ExactEpochs
 from gnnkit.training.finite import Guard, decide_together
 from gnnkit.training.logger import Loggers
 from gnnkit.training.module import TrainingModule
@@ -234,7 +235,7 @@ def make_module(
     model = job.make_model(worker, job.widths(worker), task, exchanges=exchanges)
     embedding = job.set_up(strategy, worker, model)
     learned = None if embedding is None else embedding.rows
-    finish = _exact_finish(job, strategy, worker, model)
+    exact_epochs = _exact_epochs(job, strategy, worker, model)
     module = TrainingModule(
         model,
         strategy,
@@ -250,7 +251,7 @@ def make_module(
         clip_norm=settings.clip_norm,
         accumulate=settings.accumulate,
         final_average=settings.final_average,
-        exact_finish=finish,
+        exact_epochs=exact_epochs,
     )
     _check(job, module)
     return module
@@ -278,35 +279,34 @@ def measured_splits(task: Task) -> Sequence[str] | None:
     return tuple(SPLITS) if isinstance(task, NodeTask) else None
 
 
-def _exact_finish(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> ExactFinish | None:
-    """Creates the rule for exact steps at the end, or None if no part needs it.
+def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> ExactEpochs | None:
+    """Gives the strategy its schedule of exact epochs, which the leader prints.
 
-    A line gives the reason if steps cannot become exact.
+    Returns None if all epochs are exact, or none can be.
     """
-    settings = job.settings.trainer
-    by_sync, by_strategy = _approximate(job, strategy, alone=worker.comm.world_size == 1)
+    shares, sync, alone = job.settings.trainer.exact_shares, job.sync(), worker.comm.world_size == 1
+    by_sync = bool(sync.costs()) and sync.finishes and not alone
+    has_exact_steps = strategy.finishes == "asked" and not strategy.reads.all_edges if alone else strategy.finishes != "no"
+    by_strategy = bool(strategy.costs()) and has_exact_steps
+    keeps = strategy.finishes == "asked" and shares == AUTO  # the strategy's steps, in all epochs
+    if not by_sync and (not by_strategy or (keeps and not strategy.has_whole_steps)):
+        return None
     unmeasured, reason = _unmeasured(job, strategy, worker, model), _lacks_exact_steps(strategy, worker, model)
-    memory = None if reason else _lacks_memory(settings, strategy, worker, model)
-    if settings.exact_finish == AUTO:
-        reason = reason or memory
-    unmeasured = unmeasured or memory
-    if by_strategy and reason is not None:
-        if worker.comm.rank == LEADER:
-            say(f"trainer.exact_finish={settings.exact_finish}: no exact finish, because {reason}")
-        return None
-    if not (by_sync or by_strategy):
-        return None
-    if unmeasured is not None and next(strategy.trials(0), None) is not None and worker.comm.rank == LEADER:
-        say(f"exchange.bits=auto: numbers keep all bits, because {unmeasured}")
-    num_validated = count_labelled(worker, Split.VAL) if worker.links is None else len(worker.links.val)
-    return ExactFinish(settings.max_epochs, settings.exact_finish, unmeasured, num_validated)
-
-
-def _approximate(job: RankJob, strategy: ExecutionStrategy, *, alone: bool) -> tuple[bool, bool]:
-    """Returns whether the sync and the strategy have approximate steps to end."""
-    sync, on_request = job.sync(), job.settings.trainer.exact_finish != AUTO
-    by_strategy = (strategy.finishes == "asked" and on_request) or (strategy.finishes == "always" and not alone)
-    return bool(sync.costs()) and sync.finishes and not alone, bool(strategy.costs()) and by_strategy
+    memory = None if reason else _lacks_memory(job.settings.trainer, strategy, worker, model)
+    reason = reason or (memory if shares == AUTO else None)
+    lines = []
+    if by_strategy and not keeps and reason is not None:
+        by_strategy = False
+        lines.append(f"trainer.exact_shares={shares}: {strategy.costs().partition(':')[0]} has no exact epochs, because {reason}")
+    epochs, pair = job.settings.trainer.max_epochs, () if shares == AUTO else shares
+    phases = Phases() if keeps and not by_sync else Phases.of(epochs, *pair)
+    if by_strategy and not keeps:
+        strategy.phases = phases
+    if by_sync or by_strategy:
+        lines.append(f"schedule of {epochs} epochs: {phases.describe(epochs)} (trainer.exact_shares={shares})")
+    for line in lines if worker.comm.rank == LEADER else ():
+        say(line)
+    return ExactEpochs(phases, unmeasured or memory) if by_sync or by_strategy else None
 
 
 def _unmeasured(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> str | None:

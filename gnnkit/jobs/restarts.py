@@ -188,7 +188,7 @@ class RunRecord:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the figures of all ranks. Collective."""
-        run, comm, joint = self.run, self.run.worker.comm, self.run.module.joint_loss
+        run, comm = self.run, self.run.worker.comm
         leader = None
         if self.watch is not None:
             run.site.channel.catch_up(self._step, run.timeout)
@@ -202,19 +202,19 @@ class RunRecord:
             "leader": leader,
             "ranks": ranks,
             "rollbacks": run.guard.rollbacks,
-            "joint": [joint.losing, joint.ratio, joint.highest],
+            "joint": run.module.joint_loss.ratio,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the figures if they belong to an earlier start of this run."""
         if state["run"] != self.start.run:
             return
-        run, joint = self.run, self.run.module.joint_loss
+        run = self.run
         self._taken, counts = True, state["ranks"][run.worker.comm.rank]
         run.site.restore(state["site"])
         run.strategy.tally.restore(counts["tally"])
         run.guard.skipped_steps, run.guard.rollbacks = counts["skipped"], state["rollbacks"]
-        joint.losing, joint.ratio, joint.highest = state["joint"]
+        run.module.joint_loss.ratio = state["joint"]
         if self.watch is not None:
             self.watch.restore(state["leader"])
 

@@ -96,11 +96,6 @@ def verify(job: RankJob, world: Communicator) -> dict[str, Any]:
         raise UserError(
             f"job=verify needs ranks that step together, but results of sync={job.settings.sync.name} depend on timing"
         )
-    if not job.strategy().steps.repeatable:
-        raise UserError(
-            f"job=verify needs steps that do not depend on timing, unlike strategy={job.settings.strategy.name} with "
-            "these options: set strategy.local_iterations to a number"
-        )
     return with_servers(job, world, functools.partial(_verify, job)) or {}
 
 

@@ -151,7 +151,7 @@ class Verdict(FigureTopic):
 
     saved_epoch: int
     best_evaluation: Mapping[str, float] | None
-    exact_finish: Mapping[str, Any] | None  # when steps became exact, and the best validations before and since
+    schedule: Mapping[str, Any] | None  # numbers of exact and approximate epochs, and what they measured
     learned_nothing: str | None  # a warning
     one_class: str | None  # a warning
 

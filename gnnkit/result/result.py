@@ -19,7 +19,7 @@ from gnnkit.utils.documents import Json, parse_json, read_bytes
 from gnnkit.utils.storage import write_atomically
 
 _NOT_SHOWN = (
-    "per_rank", "why", "stopped", "approximate", "saved_epoch", "best_evaluation", "exact_finish", "learned_nothing", "one_class", "layouts", "regions", "peers", "summary", "inexact", "not_checked", "supersteps", "exchange_bits", "rebalanced", "restarted",
+    "per_rank", "why", "stopped", "approximate", "saved_epoch", "best_evaluation", "schedule", "learned_nothing", "one_class", "layouts", "regions", "peers", "summary", "inexact", "not_checked", "supersteps", "rebalanced", "restarted",
     "per_class", "confusion", "thresholds", "command",
     "main_figure",
 )  # fmt: skip

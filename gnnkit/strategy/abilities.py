@@ -33,7 +33,6 @@ class Steps:
     keep_state: bool = False  # whether `state_dict` differs between ranks
     keep_sums: bool = False  # whether sums over constant input rows are cached
     exchange: bool = False  # True: every step exchanges rows, so all ranks meet in it, with any synchronisation
-    repeatable: bool = True  # False: batches depend on timing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
 from gnnkit.strategy.abilities import Ability, Reads, Steps
+from gnnkit.strategy.phases import Phases
 from gnnkit.utils.checks import Array
 
 A = TypeVar("A", bound=Ability)
@@ -308,9 +309,10 @@ class ExecutionStrategy(ABC):
     steps: Steps = Steps()
     supports: Collection[Ability] = ()  # one instance of each kind
     tally: Tally  # exchanges of all batches in the run
-    # Whether `make_exact` makes approximate steps exact. asked: only at the user's
-    # request, because an exact epoch has fewer steps.
+    # Whether the strategy can take exact steps, as in some epochs of `phases`. asked: only
+    # at the user's request.
     finishes: Literal["no", "asked", "always"] = "no"
+    phases: Phases = Phases()  # the schedule of exact epochs, set before the first batch
     has_whole_steps: bool = True  # whether each step has all training rows
     shares: Sequence[float] | None = None  # [world_size] shares of a step's seeds. None: equal
 
@@ -321,10 +323,6 @@ class ExecutionStrategy(ABC):
     def lacks(self, kind: type[Ability]) -> str | None:
         """Returns why an ability is unsupported, or None if it is supported."""
         return next((ability.but for ability in self.supports if isinstance(ability, kind)), kind.lacking)
-
-    def cure(self) -> str:
-        """Returns the advice to print when parameters of ranks drift too far apart."""
-        return "more frequent averaging of the workers' models"
 
     def costs(self) -> str:
         """Describes how a step is approximate, in lines from `approximate`.
@@ -381,29 +379,11 @@ class ExecutionStrategy(ABC):
             model: The model, with this rank's parameters.
         """
 
-    def make_exact(self, epoch: int) -> None:  # noqa: B027 - a no-op without `finishes`
-        """Makes all later steps exact, from epoch `epoch` on.
-
-        Called on all ranks, which hold equal parameters, before an epoch.
-        """
-
     def exact_batch(self, epoch: int) -> Batch | None:
         """Returns the exact step that an approximate one replaces, or None. Collective.
 
         It has all training rows of this rank, computed with current rows of all nodes.
         """
-        return None
-
-    def trials(self, epoch: int) -> Iterator[tuple[str, Batch]]:
-        """Yields steps like `exact_batch`, with cheaper exchanges by name. Collective.
-
-        The training loop adopts the first one with a gradient close to the exact one,
-        through `adopt`. The last one is exact.
-        """
-        yield from ()
-
-    def adopt(self, name: str, epoch: int) -> str | None:
-        """Uses the exchange of a trial after an epoch. Returns the previous one."""
         return None
 
     def deal(self, shares: Sequence[float]) -> None:

@@ -141,20 +141,21 @@ class IndividualSample(ExecutionStrategy):
             )
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        self.tally, self.num_workers, self._model = Tally(), worker.comm.world_size, model
+        self.tally, self.num_workers, self._model, self._worker = Tally(), worker.comm.world_size, model, worker
         self._reads = None if worker.disk is None else DiskReads(worker.disk, worker.comm)
         self._hits = CacheHits(worker.comm)
         self.sampled = _batches_of(self, worker, self.batch_size)
-
-    def make_exact(self, epoch: int) -> None:
-        self.close()
-        self.sampled = _batches_of(self, *whole_steps(self.sampled.worker, self._model))
+        self._whole: SampledBatches | FetchedBatches | None = None  # exact steps, once needed
 
     def num_batches(self, epoch: int) -> int:
-        return len(self.sampled)
+        return 1 if self.phases.is_exact(epoch) else len(self.sampled)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        return self.sampled.epoch(epoch, first)
+        if not self.phases.is_exact(epoch):
+            return self.sampled.epoch(epoch, first)
+        if self._whole is None:
+            self._whole = _batches_of(self, *whole_steps(self._worker, self._model))
+        return self._whole.epoch(epoch, first)
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
         if isinstance(self.sampled, FetchedBatches):
@@ -186,8 +187,9 @@ class IndividualSample(ExecutionStrategy):
         return figures if self._reads is None else figures | {"features_read": self._reads.figures()}
 
     def close(self) -> None:
-        if isinstance(self.sampled, FetchedBatches):
-            self.sampled.close()
+        for batches in (self.sampled, self._whole):
+            if isinstance(batches, FetchedBatches):
+                batches.close()
 
 
 def _batches_of(strategy: IndividualSample, worker: Worker, batch_size: int) -> SampledBatches | FetchedBatches:

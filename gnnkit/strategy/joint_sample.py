@@ -83,17 +83,18 @@ class JointSample(ExecutionStrategy):
         self.tally, self._model = Tally(), model
         self._reads = None if worker.disk is None else DiskReads(worker.disk, worker.comm)
         self.sampled = CooperativeBatches(worker, model, self.batch_size, self.tally, self.prefetch)
-
-    def make_exact(self, epoch: int) -> None:
-        self.sampled.close()
-        worker, batch_size = whole_steps(self.sampled.worker, self._model)
-        self.sampled = CooperativeBatches(worker, self._model, batch_size, self.tally, 1)
+        self._whole: CooperativeBatches | None = None  # exact steps, once needed
 
     def num_batches(self, epoch: int) -> int:
-        return len(self.sampled)
+        return 1 if self.phases.is_exact(epoch) else len(self.sampled)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        return self.sampled.epoch(epoch, first)
+        if not self.phases.is_exact(epoch):
+            return self.sampled.epoch(epoch, first)
+        if self._whole is None:
+            worker, batch_size = whole_steps(self.sampled.worker, self._model)
+            self._whole = CooperativeBatches(worker, self._model, batch_size, self.tally, 1)
+        return self._whole.epoch(epoch, first)
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
         if self._reads is not None:
@@ -111,3 +112,5 @@ class JointSample(ExecutionStrategy):
 
     def close(self) -> None:
         self.sampled.close()
+        if self._whole is not None:
+            self._whole.close()

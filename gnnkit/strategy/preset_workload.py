@@ -145,7 +145,6 @@ class PresetWorkload(ExecutionStrategy):
             cluster_keys = {"clusters": clusters, "clusters_per_batch": clusters_per_batch, "clusters_by": clusters_by}
             _refuse({"halo": halo, **cluster_keys, "correction": covers, "exchange_every": exchange_every})
         self._reads: DiskReads | None = None  # if rows stay on disk
-        self._is_exact = False  # whether `make_exact` was called
         self._whole: SampledBatches | None = None  # exact steps, once needed
         self.measures = keys.split == "dynamic" and not keys.covers
         self.num_corrections: int = keys.correction_steps if correction == "llcg" else 0  # after each average
@@ -172,9 +171,6 @@ class PresetWorkload(ExecutionStrategy):
             self.supports += (EdgeTask("share", but=None if complete else _OTHER_EDGES),)
         if self.reads.graph:
             self.supports += (JoinedLayers(),)
-
-    def cure(self) -> str:
-        return f"strategy.{'average=gradients' if self.keys.control_variates else 'control_variates=true'}"
 
     def costs(self) -> str:
         notices = [] if self.keys.is_exact else [approximate(*self.keys.approximation)]
@@ -204,27 +200,25 @@ class PresetWorkload(ExecutionStrategy):
         if self.reads.sampler:
             self.sampled = SampledBatches(worker, model, self.tally, batch_size=self.keys.correction_batch_size)
 
-    def make_exact(self, epoch: int) -> None:
-        self._is_exact = True
-
     def exact_batch(self, epoch: int) -> Batch:
+        update: Update = "conclude" if self.steps.drift else "synchronise"
         if isinstance(self.work, Exchanged):
             inputs = self.work.exact_inputs(derive(self.worker.seed, epoch))
-            return Batch(inputs.x, inputs.adjacencies, inputs.rows, inputs.labels, self.work.num_train)
+            return Batch(inputs.x, inputs.adjacencies, inputs.rows, inputs.labels, self.work.num_train, update)
         if self._whole is None:
             worker, batch_size = whole_steps(self.worker, self._model)
             self._whole = SampledBatches(worker, self._model, self.tally, batch_size=batch_size, prefetch=1)
         (batch,) = self._whole.epoch(epoch)
-        return batch
+        return replace(batch, update=update)
 
     def num_batches(self, epoch: int) -> int:
-        if self._is_exact:
+        if self.phases.is_exact(epoch):
             return 1
         first, last = (place * self.keys.num_steps // self.keys.period for place in (epoch, epoch + 1))
         return self.keys.num_steps + self.num_corrections * (last - first)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        if self._is_exact:
+        if self.phases.is_exact(epoch):
             yield from islice([self.exact_batch(epoch)], first, None)
             return
         corrections: Iterator[Batch] | None = None
@@ -238,7 +232,7 @@ class PresetWorkload(ExecutionStrategy):
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
         if self._reads is not None:
             self._reads.end_epoch(None)
-        if not self.measures or self._is_exact or (epoch + 1) % self.keys.resplit_every:
+        if not self.measures or self.phases.is_exact(epoch) or (epoch + 1) % self.keys.resplit_every:
             return
         comm = self.worker.comm
         seconds = torch.zeros(comm.world_size, dtype=torch.float64, device=comm.device)
@@ -347,8 +341,6 @@ def _exchange(exchange: RowExchange | None, every: int | None) -> RowExchange:
             f"exchange={exchange.name}: strategy=preset_workload exchanges rows with strategy.exchange_every=N only: "
             "set N, or leave exchange out"
         )
-    if exchange.candidates():
-        raise UserError("exchange.bits=auto needs strategy=vertex_centric: set a number of bits, or another strategy")
     if every > 1:
         exchange.check_pauses("strategy.exchange_every above 1")
     return exchange

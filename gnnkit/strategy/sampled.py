@@ -30,7 +30,7 @@ from gnnkit.utils.spans import active, span
 
 T = TypeVar("T")
 READS_BATCHES = (  # why training by sampled batches is approximate
-    "a step reads a batch of training nodes and sampled edges; trainer.exact_finish=SHARE ends with full-graph steps"
+    "a step reads a batch of training nodes and sampled edges; trainer.exact_shares=[0.1,0.2] adds full-graph steps"
 )
 
 

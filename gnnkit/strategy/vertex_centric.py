@@ -24,7 +24,7 @@ from gnnkit.strategy.abilities import (
 )
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.on_disk import DiskReads
-from gnnkit.strategy.supersteps import LEADER, Supersteps
+from gnnkit.strategy.supersteps import Supersteps
 from gnnkit.strategy.supervised import Supervised, Supervision
 
 _ALONE = (  # for learned rows
@@ -50,41 +50,30 @@ class VertexCentric(ExecutionStrategy):
     Choose this strategy if the graph and its activations fit into the workers' memory
     (dispatch-workload in Lin et al., Proc. IEEE 2023).
 
-    With `local_iterations` = K, a superstep has K epochs. With `auto`, the leader
-    adapts K to measured drift and time. In the first K - 1 epochs, ranks do not
-    communicate: each updates its own parameters with its own mean gradient, and the
-    rows last received are constants. Then parameters are averaged (local SGD; Stich,
-    ICLR 2019). The last epoch exchanges rows and takes one step from the average with
-    the gradient over all ranks, using an optimiser whose state is equal on all ranks. A
-    superstep therefore ends with one model. A run's first forward pass always exchanges
-    rows.
+    With `local_iterations` = K, a superstep has K epochs. In the first K - 1 epochs,
+    ranks do not communicate: each updates its own parameters with its own mean
+    gradient, and the rows last received are constants. Then parameters are averaged
+    (local SGD; Stich, ICLR 2019). The last epoch exchanges rows and takes one step from
+    the average with the gradient over all ranks, using an optimiser whose state is
+    equal on all ranks. A superstep therefore ends with one model. A run's first forward
+    pass always exchanges rows.
 
     `exchange` determines how rows are exchanged in training. Evaluation is always
     exact.
     """
 
     reads = Reads(all_edges=True)
-    finishes = "always"
 
-    def __init__(
-        self,
-        local_iterations: int | Literal["auto"] = 1,
-        max_drift: float | None = None,
-        max_iterations: int | None = None,
-        exchange: RowExchange | None = None,
-    ) -> None:
+    def __init__(self, local_iterations: int | Literal["auto"] = 1, exchange: RowExchange | None = None) -> None:
         """Stores the keys.
 
         Args:
-            local_iterations: Number of epochs per superstep, or auto. Default: 1.
-            max_drift: Relative drift that shortens supersteps under auto. None: 0.05.
-            max_iterations: Maximum number of epochs per superstep under auto. None: 4.
+            local_iterations: Number of epochs per superstep, or auto, which is 4.
+                Default: 1.
             exchange: How rows are exchanged. None: exactly.
         """
-        self.supersteps = Supersteps(local_iterations, max_drift, max_iterations)
+        self.supersteps = Supersteps(local_iterations)
         self._reads: DiskReads | None = None  # if rows stay on disk
-        self._is_exact = False  # whether `make_exact` was called
-        self._adopted: list[tuple[int, str]] = []  # first epoch and name of each exchange chosen in the run
         self.exchange, drift = exchange or Exact(), self.supersteps.drifts
         if drift:
             self.exchange.check_pauses("strategy.local_iterations above 1")
@@ -93,9 +82,9 @@ class VertexCentric(ExecutionStrategy):
             drift=drift,
             keep_state=drift or self.exchange.keeps_state,
             keep_sums=self.exchange.exact and not drift,
-            repeatable=local_iterations != "auto",
         )
         later = drift or self.exchange.schedule() is not None
+        self.finishes = "always" if later else "asked"  # a codec alone is nearly exact
         reason = "strategy.local_iterations above 1" if self.exchange.exact else f"exchange={self.exchange.name}"
         self.supports = (
             SparseRows(),
@@ -106,9 +95,6 @@ class VertexCentric(ExecutionStrategy):
             MovableNodes(but=_KEPT if self.steps.keep_state else None),
         )
 
-    def cure(self) -> str:
-        return f"strategy.local_iterations={max(self.supersteps.length // 4, 1)} or auto"
-
     def costs(self) -> str:
         return "\n".join(filter(None, (self.supersteps.costs(), self.exchange.costs())))
 
@@ -117,9 +103,8 @@ class VertexCentric(ExecutionStrategy):
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.comm, self.engine = worker.comm, worker.engine(model)
-        self.supersteps.begin(worker.remote_edges, tells=self.comm.rank == LEADER)
+        self.supersteps.begin(worker.remote_edges, prints=self.comm.rank == 0)
         self.passes = ForwardPasses(self.exchange, self.engine, pauses=self.steps.drift)
-        self._use_adopted()  # before the graph was cut again
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight
@@ -137,28 +122,18 @@ class VertexCentric(ExecutionStrategy):
             yield self._batch(epoch)
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
-        self.supersteps.end_epoch(epoch, measured, self.comm)
         if self._reads is not None:
             self._reads.end_epoch(None)
 
-    def make_exact(self, epoch: int) -> None:
-        self._is_exact = True
-        self.supersteps.end(epoch)
-
     def figures(self) -> dict[str, Any]:
-        figures = {"supersteps": self.supersteps.lengths, "exchange_bits": self._adopted}
+        figures = {"supersteps": self.supersteps.lengths(self.phases)}
         return figures if self._reads is None else figures | {"features_read": self._reads.figures()}
 
     def state_dict(self) -> dict[str, Any]:
-        schedule, supersteps = self.passes.state_dict(), self.supersteps.state_dict()
-        return {"schedule": schedule, "supersteps": supersteps, "adopted": [list(item) for item in self._adopted]}
+        return {"schedule": self.passes.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.supersteps.load_state_dict(state["supersteps"])
         self.passes.load_state_dict(state["schedule"], self.x.device)
-        if self.exchange.candidates():
-            self._adopted = [(epoch, name) for epoch, name in state["adopted"]]
-            self._use_adopted()
 
     def close(self) -> None:
         self.engine.close()
@@ -167,31 +142,14 @@ class VertexCentric(ExecutionStrategy):
         supervised, key = self.supervision.epoch(epoch), derive(self.seed, epoch)
         return _over(self, supervised, key, ForwardPass())
 
-    def trials(self, epoch: int) -> Iterator[tuple[str, Batch]]:
-        for name, codec in self.exchange.candidates().items():
-            supervised, key = self.supervision.epoch(epoch), derive(self.seed, epoch)
-            yield name, _over(self, supervised, key, self.passes.trial(codec, key))
-
-    def adopt(self, name: str, epoch: int) -> str | None:
-        before = self._adopted[-1][1] if self._adopted else None
-        if name != before:
-            self._adopted.append((epoch + 1, name))
-            self._use_adopted()
-        return before
-
-    def _use_adopted(self) -> None:
-        """Uses the exchange that was chosen last, if any."""
-        if self._adopted:
-            self.passes.codec = self.exchange.candidates()[self._adopted[-1][1]]
-
     def _batch(self, epoch: int) -> Batch:
-        exchanges, supervised = self.supersteps.exchanges(epoch), self.supervision.epoch(epoch)
+        exchanges, supervised = self.supersteps.exchanges(epoch, self.phases), self.supervision.epoch(epoch)
         key = derive(self.seed, epoch)
-        forward = ForwardPass() if self._is_exact else self.passes.step(key, exchanges=exchanges)
+        forward = ForwardPass() if self.phases.is_exact(epoch) else self.passes.step(key, exchanges=exchanges)
         return replace(
             _over(self, supervised, key, forward),
             total=supervised.total if exchanges else len(supervised.rows),
-            update=self.supersteps.update(epoch) if self.comm.world_size > 1 else "synchronise",
+            update=self.supersteps.update(epoch, self.phases) if self.comm.world_size > 1 else "synchronise",
             weight=float(self.weight),
         )
 

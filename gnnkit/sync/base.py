@@ -33,7 +33,7 @@ class GradientSync(ABC):
     exact: bool = True  # False: the gradient differs from one process's
     drifts: bool = False  # True: workers hold different parameters between steps
     steps_here: bool = True  # False: servers run the optimiser, with its class and settings
-    finishes: bool = False  # whether `make_exact` makes inexact steps exact
+    finishes: bool = False  # whether `set_exact` makes inexact steps exact
     servers: int = 0  # additional ranks, which run `serve`. Equals the key `sync.servers`, or 0
     on_lost: OnLost = "stop"  # continue: training continues after losing a worker other than rank 0
 
@@ -109,17 +109,11 @@ class GradientSync(ABC):
             module: Holds this rank's parameters, replaced in place.
         """
 
-    def make_exact(self, module: nn.Module, optimizer: Optimizer, *, restarts: bool) -> None:  # noqa: B027
-        """Makes all later steps exact. Collective.
+    def set_exact(self, module: nn.Module, exact: bool) -> None:  # noqa: B027
+        """Makes later steps exact, or as configured. Collective.
 
-        Called between two epochs, after `settle` and `finish`. The default does
-        nothing, for a sync without `finishes`.
-
-        Args:
-            module: This rank's module.
-            optimizer: This rank's optimiser.
-            restarts: Whether the caller then replaces the parameters of all ranks and
-                clears the optimiser's state.
+        Called between two epochs, when all ranks hold equal parameters. The default
+        does nothing, for a sync without `finishes`.
         """
 
     def state_dict(self) -> dict[str, Any]:

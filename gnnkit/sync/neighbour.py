@@ -55,7 +55,7 @@ class Neighbour(GradientSync):
         """
         self.exchange = one_of("sync.exchange", exchange, ("gradients", "parameters"))
         self.rounds = whole("sync.rounds", rounds, 1, MAX_COUNT)
-        self._is_exact = False  # whether `make_exact` was called
+        self._is_exact = False  # set by `set_exact`
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         super().setup(module, comm)
@@ -82,8 +82,8 @@ class Neighbour(GradientSync):
         if self.own_mailbox is not None:
             self.own_mailbox.close()
 
-    def make_exact(self, module: nn.Module, optimizer: Optimizer, *, restarts: bool) -> None:
-        self._is_exact = True
+    def set_exact(self, module: nn.Module, exact: bool) -> None:
+        self._is_exact = exact
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
         parameters = trained(module)

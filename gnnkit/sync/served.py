@@ -6,7 +6,6 @@ import heapq
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,7 +43,7 @@ class Served:
             servers: Number of server ranks. 0: a thread of rank 0 serves.
         """
         self.rank, self.delays, self.state = comm.rank, Counter[int](), State()
-        self._mailbox, self._timeout, self._rules = mailbox, comm.timeout, rules
+        self._mailbox, self._timeout, self._rules, self._configured = mailbox, comm.timeout, rules, rules
         self._patience = min(HEARTBEAT, comm.timeout / 4)  # seconds between heartbeats
         self._beside: Server | None = None
         self._thread: threading.Thread | None = None
@@ -77,7 +76,7 @@ class Served:
         optimizer.state.clear()  # left by local steps
         setattr(optimizer, "_opt_called", True)  # noqa: B010 - schedules would warn that no step was made
 
-    def settle(self, module: nn.Module, *, together: bool = False) -> None:
+    def settle(self, module: nn.Module, *, together: bool | None = None) -> None:
         """Fetches the optimiser's state to rank 0, and the newest parameters to all.
 
         With synchronous steps, all workers have the newest parameters, possibly changed
@@ -85,16 +84,17 @@ class Served:
 
         Args:
             module: Holds the parameters.
-            together: Whether all later steps are synchronous.
+            together: Whether later steps are synchronous. None: as before.
         """
         parameters = trainable(module)
         self._share_out(parameters)
-        if self._rules.together and not (self.rank == 0 and self._begun):
+        meets = together is not None or not self._rules.together
+        if not meets and not (self.rank == 0 and self._begun):
             return
-        kind = "state" if self._rules.together else "meet"
+        kind = "meet" if meets else "state"
         letters = self._ask({"kind": kind, "together": together}, [{} for _ in self._parts])
-        if together:
-            self._rules = replace(self._rules, mode="sync", staleness=0)
+        if together is not None:
+            self._rules = self._configured.synchronous if together else self._configured
         if letters[0].fields["kind"] == "nothing":
             return
         if kind == "meet":
@@ -309,12 +309,9 @@ class ServedSync(GradientSync):
         if self._served is not None:
             self._served.settle(module)
 
-    def make_exact(self, module: nn.Module, optimizer: Optimizer, *, restarts: bool) -> None:
-        if self._served is None or self.rules.together:
-            return
-        self._served.settle(module, together=True)
-        if restarts:
-            self._served.load_state_dict({})
+    def set_exact(self, module: nn.Module, exact: bool) -> None:
+        if self._served is not None and not self.rules.together:
+            self._served.settle(module, together=exact)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._served is None else self._served.state_dict()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ class Server:
     worker may start its next step.
     - state: the reply holds the optimiser's state.
     - meet: the reply holds the parameters and the optimiser's state, and is sent when
-    all workers have asked. With `together`, all later steps are synchronous.
+    all workers have asked. `together` makes later steps synchronous, or as configured.
     - sum: the reply holds the sum of all workers' tensors.
 
     Waiting workers get heartbeats. Worker 0 also sends the initial parameters and
@@ -58,7 +58,7 @@ class Server:
         """
         self.optimizer_class: type[Optimizer] | None = None  # None: looked up in torch.optim by name
         self.error: BaseException | None = None  # the error that stopped the server
-        self._mailbox, self._num_workers, self._rules = mailbox, num_workers, rules
+        self._mailbox, self._num_workers, self._rules, self._configured = mailbox, num_workers, rules, rules
         self._live, self._lost = set(range(num_workers)), dict[int, str]()  # lost: error message by rank
         self._open: dict[int, _Request] = {}  # by worker
         self._parameters: VersionedParameters | None = None
@@ -150,15 +150,12 @@ class Server:
         self._send_heartbeats()
 
     def _meet(self) -> None:
-        """Applies all gradients. Later steps are synchronous if a worker asks."""
+        """Applies all gradients, and changes the rules if the workers ask for it."""
         if self._parameters is not None:
             self._parameters.meet()
-        if any(request.letter.fields["together"] for request in self._open.values()):
-            self._step_together()
-
-    def _step_together(self) -> None:
-        """Makes all later steps synchronous."""
-        self._rules = replace(self._rules, mode="sync", staleness=0)
+        together = next(iter(self._open.values())).letter.fields["together"]
+        if together is not None:
+            self._rules = self._configured.synchronous if together else self._configured
         if self._parameters is not None:
             self._parameters.rules = self._rules
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import torch
@@ -45,6 +45,11 @@ class Rules:
     def together(self) -> bool:
         """Whether all workers take one common step."""
         return self.mode == "sync" or (self.mode == "ssp" and self.staleness == 0)
+
+    @property
+    def synchronous(self) -> Rules:
+        """The rules with synchronous steps."""
+        return replace(self, mode="sync", staleness=0)
 
     @property
     def exact(self) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
     from gnnkit.training.module import TrainingModule
 
 
-CLOSE = 0.99  # smallest cosine and norm ratio of a harmless exchange's gradient to the exact one
-
-
 class GradientCheck:
     """Measures how far the workers' gradients are from the exact one.
 
@@ -39,7 +34,6 @@ class GradientCheck:
         """Takes the reason why nothing is measured, or None."""
         self.unmeasured = unmeasured
         self.measured: list[list[float]] = []  # epoch from 1, cosine, and norm over that of the exact gradient
-        self._due: int | None = None  # the next epoch, from 1, to be measured
 
     def look(self, module: TrainingModule, gradients: Sequence[Tensor], *, summed: bool) -> None:
         """Compares gradients, if it is time, without counting messages. Collective.
@@ -50,12 +44,9 @@ class GradientCheck:
             summed: Whether they are sums over the ranks.
         """
         epoch, every = module.current_epoch + 1, module.trainer.check_val_every_n_epoch or 1
-        if self._due is None:
-            begins = not self.measured and any(True for _ in module.strategy.trials(module.current_epoch))
-            self._due = epoch if begins else -(-epoch // every) * every
-        if self.unmeasured is not None or epoch < self._due or module.batch.update in ("own", "conclude", "correct"):
+        due = (int(self.measured[-1][0] if self.measured else 0) // every + 1) * every
+        if self.unmeasured is not None or epoch < due or module.batch.update in ("own", "conclude", "correct"):
             return
-        self._due = (epoch // every + 1) * every
         with module.strategy.tally.paused():
             self._compare(module, gradients, epoch, summed=summed)
 
@@ -67,36 +58,11 @@ class GradientCheck:
         if batch is None or exact is None:
             self.unmeasured = "there is no exact step to compare with, or the model cannot be copied"
             return
-        self._choose(module, exact)
         gradient = to_vector(gradients).double() * (module.batch.total / max(batch.total, 1))
         gradient = gradient if summed else comm.all_reduce(gradient)
         cosine, ratio = _compared(gradient, exact)
         if math.isfinite(cosine) and math.isfinite(ratio):
             self.measured.append([epoch, cosine, ratio])
-
-    @property
-    def mean_cosine(self) -> float:
-        """The mean of all measured cosines, 1 if there are none."""
-        return statistics.mean([cosine for _, cosine, _ in self.measured] or [1.0])
-
-    def _choose(self, module: TrainingModule, exact: Tensor) -> None:
-        """Adopts the cheapest exchange that is close enough. Collective."""
-        comm = module.worker.comm
-        for name, batch in module.strategy.trials(module.current_epoch):
-            gradient = self._gradient(module, _filled(module, batch))
-            cosine, ratio = (0.0, 0.0) if gradient is None else _compared(gradient, exact)
-            if not comm.share(cosine >= CLOSE and abs(ratio - 1) <= 1 - CLOSE):
-                continue
-            previous = module.strategy.adopt(name, module.current_epoch)
-            if name != previous and comm.rank == 0:
-                before = "" if previous is None else f" instead of {previous}"
-                print(
-                    f"exchange.bits=auto: {name}{before} from epoch {module.current_epoch + 2} on, for which the gradient "
-                    f"has cosine {cosine:.4f} and norm ratio {ratio:.4f} to the exact one",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            return
 
     @staticmethod
     def _gradient(module: TrainingModule, batch: Batch) -> Tensor | None:  # [num_parameters] float64

@@ -27,7 +27,7 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.training import chance, hooks, schedule
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.evaluated import Evaluated
-from gnnkit.training.exact_finish import ExactFinish
+from gnnkit.training.exact_epochs import ExactEpochs
 from gnnkit.training.joint import JointLoss
 from gnnkit.training.label_inputs import LabelInputs
 from gnnkit.training.logged import UserLog
@@ -154,7 +154,7 @@ class TrainingModule(hooks.OwnHooks):
         accumulate: Number of batches per optimiser step.
         final_average: Whether to save the mean of workers that drifted, rather than
             rank 0's parameters.
-        exact_finish: Makes the last epochs exact. None: their steps remain as they are.
+        exact_epochs: Makes some epochs exact. None: all steps are as configured.
     """
 
     def __init__(
@@ -174,10 +174,10 @@ class TrainingModule(hooks.OwnHooks):
         clip_norm: float | None = None,
         accumulate: int = 1,
         final_average: bool = True,
-        exact_finish: ExactFinish | None = None,
+        exact_epochs: ExactEpochs | None = None,
     ) -> None:
         super().__init__()
-        self.final_average, self.exact_finish = final_average, exact_finish
+        self.final_average, self.exact_epochs = final_average, exact_epochs
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
         self.task, self.embedding, self.label_inputs = task or NodeClassification(), embedding, label_inputs
         self.schedule, self.clip_norm, self.accumulate = schedule, clip_norm, accumulate
@@ -195,12 +195,10 @@ class TrainingModule(hooks.OwnHooks):
             model.log = self.user_log.log  # type: ignore[assignment, method-assign]
         self._known = _by_id(self)
         join_metrics(model, worker.comm)
-        if exact_finish is not None and exact_finish.acts:
-            exact_finish.initial = self.snapshot()
 
     def train_dataloader(self) -> EpochBatches:
-        if self.exact_finish is not None:
-            self.exact_finish.begin_epoch(self)  # may change the number of steps
+        if self.exact_epochs is not None:
+            self.exact_epochs.begin_epoch(self)  # may change the number of steps
         epoch, step = self.resumed
         first = step if epoch == self.current_epoch else 0
         self.loader = EpochBatches(self.strategy, self.current_epoch, first, self.accumulate)
@@ -288,10 +286,8 @@ class TrainingModule(hooks.OwnHooks):
         self.batch = batch = self.filled(batch)
         loss = loss_of(self.model, self.task, batch, batch_idx)
         self.local_loss = loss.detach()
-        if self.exact_finish is not None:
-            self.exact_finish.end_step(self)
-        if self.drifts and self.strategy.steps.drift:
-            self.joint_loss.step(self)
+        if self.drifts:
+            self.joint_loss.end_step(self)
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
         return reaching(loss * (1 + 0 * self.local_loss), self._trained())
@@ -303,8 +299,8 @@ class TrainingModule(hooks.OwnHooks):
             gradients: This rank's gradients by parameter.
             summed: Whether they are sums over the ranks.
         """
-        if self.exact_finish is not None and not self.exact_finish.begun:
-            self.exact_finish.check.look(self, gradients, summed=summed)
+        if self.exact_epochs is not None and not self.exact_epochs.exact:
+            self.exact_epochs.check.look(self, gradients, summed=summed)
 
     def _trained(self) -> list[Parameter]:
         """Returns the parameters that are trained.
@@ -397,13 +393,9 @@ class TrainingModule(hooks.OwnHooks):
                 self._take_own_step(user_step, *rows_of(split, outputs, worker))
             if split != "val":
                 return {}
-            reads_loss = worker.links is None and (self.drifts or self.exact_finish is not None)
-            losses = self.task.losses(*rows_of("train", outputs, worker)) if reads_loss else None
-            if self.drifts and losses is not None:
-                self.joint_loss.look(self, losses)
+            if self.drifts and worker.links is None and not (self.exact_epochs and self.exact_epochs.exact):
+                self.joint_loss.look(self, self.task.losses(*rows_of("train", outputs, worker)))
             measured = self.task.measure_progress(outputs, worker)
-            if self.exact_finish is not None:
-                self.exact_finish.look(self, outputs, losses, measured)
             self._judge(measured, outputs)
             return measured
 

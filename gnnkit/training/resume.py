@@ -46,7 +46,7 @@ class RankState(TypedDict):
     updates: Kept
     embedding: Kept
     sync: Kept
-    exact_finish: Kept  # empty: training is exact from the start, or not at all
+    exact_epochs: Kept  # empty: all steps are as configured
     monitor: Kept | None  # all ranks' state. None: `trainer.monitor` is null
     callbacks: dict[str, Kept]  # by key
     shard: str  # `fingerprint`
@@ -91,7 +91,7 @@ def state(trainer: L.Trainer, module: TrainingModule) -> RankState:
         "updates": _updates(trainer).state_dict(trainer.optimizers[0]),
         "embedding": {} if module.embedding is None else module.embedding.state_dict(),
         "sync": {} if module.sync is None else module.sync.state_dict(),
-        "exact_finish": {} if module.exact_finish is None else module.exact_finish.state_dict(),
+        "exact_epochs": {} if module.exact_epochs is None else module.exact_epochs.state_dict(),
         "monitor": None if (rule := monitor(trainer)) is None else rule.gathered(module.worker.comm),
         "callbacks": _callbacks(trainer),
         "shard": fingerprint(module.worker.shard),
@@ -238,8 +238,8 @@ class Resume(Callback):
         self._check_alike(module.worker)
         self.own = own_state(self.saved, module)
         self._check_parameters(module)
-        if module.exact_finish is not None and (finish := self.own["exact_finish"]):
-            module.exact_finish.load_state_dict(finish)  # before the first epoch begins
+        if module.exact_epochs is not None and (exact := self.own["exact_epochs"]):
+            module.exact_epochs.load_state_dict(exact)  # before the first epoch begins
         module.resumed = (epoch, step)
         module.load_state_dict(self.own["state_dict"])
         if rule is not None:

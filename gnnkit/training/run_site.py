@@ -89,12 +89,16 @@ class Validations:
 
     def best_of(self, chosen: Callable[[int], bool]) -> dict[str, float] | None:
         """Returns `best` of the validations in the chosen epochs, counted from 1."""
-        looks = [(value, epoch) for _, value, epoch in self.looks if not math.isnan(value) and chosen(epoch)]
-        if not looks:
-            return None
         sign = -1 if self.lower_is_better else 1
-        value, epoch = max(looks, key=lambda look: sign * look[0])  # the first one of equal values
-        return {"epoch": epoch, "value": value}
+        return max(self._of(chosen), key=lambda look: sign * look["value"], default=None)  # the first of equal values
+
+    def last_of(self, chosen: Callable[[int], bool]) -> dict[str, float] | None:
+        """Returns the last validation in the chosen epochs, counted from 1."""
+        return next(reversed(self._of(chosen)), None)
+
+    def _of(self, chosen: Callable[[int], bool]) -> list[dict[str, float]]:
+        looks = [(value, epoch) for _, value, epoch in self.looks if not math.isnan(value) and chosen(epoch)]
+        return [{"epoch": epoch, "value": value} for value, epoch in looks]
 
 
 class RunSite(LeaderSite):

@@ -54,16 +54,10 @@ class Updates:
         """Clears the accumulated gradients, because the step is skipped."""
         self.kept, self.kept_share = [], 0.0
 
-    def restart(self, *, corrects: bool) -> None:
-        """Clears what local steps have stored, before all steps are exact.
-
-        Args:
-            corrects: Whether the state of correction steps stays.
-        """
+    def restart(self) -> None:
+        """Clears what local steps have stored, before steps are exact."""
         self.forget()
         self.lacking = []
-        if not corrects:
-            self.corrections = defaultdict(dict)
 
     @contextmanager
     def correcting(self, optimizer: Optimizer) -> Iterator[None]:

@@ -296,6 +296,13 @@ def known_words(word: str) -> tuple[str, ...]:
     return (word, _ALSO_CALLED[word]) if word in _ALSO_CALLED else (word,)
 
 
+REMOVED = {  # keys of earlier versions, and what to use instead
+    "trainer.exact_finish": "use trainer.exact_shares=[0.1,SHARE], the shares of exact epochs at the start and the end",
+    "strategy.max_drift": "set strategy.local_iterations to a number, which a run keeps",
+    "strategy.max_iterations": "set strategy.local_iterations to a number, which a run keeps",
+}
+
+
 def unknown_key(key: str, known: Collection[str]) -> UserError:
     """Returns the error for an unknown key, with the closest key.
 
@@ -307,6 +314,8 @@ def unknown_key(key: str, known: Collection[str]) -> UserError:
         key: The user's key, such as `lr` or `model.hiden`.
         known: All valid keys, such as `trainer` and `trainer.lr`.
     """
+    if key in REMOVED:
+        return UserError(f"{key} was removed: {REMOVED[key]}")
     section, _, last = key.rpartition(".")
     while section and section not in _sections(known):
         section = section.rpartition(".")[0]

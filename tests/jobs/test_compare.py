@@ -17,7 +17,7 @@ from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.sweep.compare import parse_schemes
-from gnnkit.jobs.sweep.scheme_table import SchemeRow, SchemeRun, SchemeTable, within_noise
+from gnnkit.jobs.sweep.scheme_table import SchemeRow, SchemeRun, SchemeTable, exposed_seconds, within_noise
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
@@ -106,25 +106,33 @@ def test_time_is_to_99_percent_of_the_best_of_the_first_way() -> None:
         "parts reached val_accuracy 89.10 % (99 % of the best of full) first, after 2.5 s of training. "
         "Within noise, parts has the test_accuracy of full."
     )
-    assert [cells[:7] for cells in found.table().rows] == [
+    assert [[*cells[:6], cells[7]] for cells in found.table().rows] == [
         ["full", "81.00 +- 1.4", "", "3", "0", "0.5", "3 (1 of 2)"],
         ["parts", "79.00 +- 0", "-2.00", "3", "0", "0.5", "2.5"],
         ["half", "50.00 +- 0", "-31.00", "3", "0", "0.5", "1 (1 of 2)"],
     ]
-    assert found.table().rows[0][7:] == ["2.000", "3", ""]
+    assert found.table().rows[0][8:] == ["2.000", "3", ""]
 
 
-def test_a_scheme_whose_steps_were_taken_back_is_not_credited_without_a_word(tmp_path: Path) -> None:
+def test_a_scheme_is_not_credited_with_exact_epochs_without_a_word(tmp_path: Path) -> None:
     states = [state(0, epoch, 1.0) for epoch in range(30)]
-    finish = {"epoch": 10, "taken_back": True}
-    write(tmp_path / "late", states, {29: 0.8}, test_accuracy=0.8, approximate=["late rows"], exact_finish=finish)
-    write(tmp_path / "full", states, {29: 0.7}, test_accuracy=0.7, approximate=[], exact_finish=None)
-    rows = [SchemeRow(name, [SchemeRun.read(tmp_path / name, NodeClassification())]) for name in ("full", "late")]
+    schedule = {"start": 3, "approximate": 21, "finish": 6}
+    write(tmp_path / "late", states, {29: 0.8}, test_accuracy=0.8, approximate=["late rows"], schedule=schedule)
+    write(tmp_path / "full", states, {29: 0.7}, test_accuracy=0.7, approximate=[], schedule=None)
+    write(tmp_path / "bits", states, {29: 0.7}, test_accuracy=0.7, approximate=["bits"], schedule=None)
+    rows = [SchemeRow(name, [SchemeRun.read(tmp_path / name, NodeClassification())]) for name in ("full", "late", "bits")]
     compared = table(*rows)
-    assert [cells[3:5] for cells in compared.table().rows] == [["30", "0"], ["30", "9, taken back"]]
-    assert "late had a problem, and only 9 of its 30 epochs are approximate" in compared.sentence()
-    figures = [(row["approximate_epochs"], row["taken_back"]) for row in compared.figures()]
-    assert figures == [(0, 0), (9, 1)]
+    assert [cells[3:5] for cells in compared.table().rows] == [["30", "0"], ["30", "21"], ["30", "30"]]
+    assert "Approximate epochs: 21 of 30 of late; the others are exact" in compared.sentence()
+    assert "To save bytes, exchange=quantized" in compared.sentence()
+    assert [row["approximate_epochs"] for row in compared.figures()] == [0, 21, 30]
+
+
+def test_seconds_without_computation_are_exposed() -> None:
+    kinds = {"seconds_wait": [0.0, 1.0], "seconds_exchange": [1.0, 1.0], "seconds_sync": [0.5, 0.5]}
+    lines = [{"seconds_compute": [9.0, 9.0], **kinds}, {"figures": {}}, {"seconds_compute": [9.0, 9.0], **kinds}]
+    assert exposed_seconds(lines) == 2.5
+    assert exposed_seconds([]) is None
 
 
 def test_an_error_is_better_where_it_is_less_and_is_no_share() -> None:

@@ -163,14 +163,13 @@ def normalized(graph: Graph) -> Tensor:  # [n, n]
 
 @dataclass
 class Replay:
-    """A product whose cut part reads what passed some epochs ago."""
+    """A product whose cut part reads the rows of some epochs ago, as constants."""
 
     own: Tensor  # [n, n] entries inside a rank
     cut: Tensor  # [n, n] entries between ranks
     staleness: int
     smoothing: float = 0.0
     rows: list[Tensor] = field(default_factory=list)  # by epoch
-    gradients: list[Tensor] = field(default_factory=list)
 
     def past(self, history: list[Tensor]) -> Tensor:
         """The average of the rows received up to now, which are `staleness` old."""
@@ -190,8 +189,8 @@ class _Product(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         replay = ctx.replay
-        replay.gradients.append(grad.clone())
-        return replay.own.T @ grad + replay.cut.T @ replay.past(replay.gradients), None
+        own = replay.own.T @ grad
+        return (own if replay.staleness else own + replay.cut.T @ grad), None
 
 
 def replayed(model: nn.Module, epochs: int, make: Callable[[Tensor, Tensor], Replay]) -> Tensor:
@@ -216,7 +215,7 @@ def replayed(model: nn.Module, epochs: int, make: Callable[[Tensor, Tensor], Rep
 
 @pytest.mark.slow
 @few("staleness,smoothing", [(1, 0.0), (0, 0.0), (2, 0.0), (1, 0.6), (3, 0.25)], default=3)
-def test_pipelined_rows_and_gradients_are_as_old_as_promised(staleness: int, smoothing: float) -> None:
+def test_pipelined_rows_are_as_old_as_promised_and_constants(staleness: int, smoothing: float) -> None:
     model, epochs = model_of("gcn"), 7
     expected = replayed(model, epochs, lambda own, cut: Replay(own, cut, staleness, smoothing))
     found = run(model, epochs=epochs, exchange="pipelined", staleness=staleness, smoothing=smoothing)
@@ -311,8 +310,9 @@ def test_words_and_bytes_are_those_of_the_formula(options: dict[str, Any], bits:
     size, width = sum(row_bytes(bits, w) for w in WIDTHS), sum(WIDTHS)
     for rank, found in enumerate(run(model_of("gcn"), epochs=epochs, **options)):
         both = int(kept[:, rank].sum() + kept[rank].sum())  # rows forward, gradients backward
-        assert found.words == epochs * both * width
-        assert found.bytes_sent == epochs * both * size
+        forward_only = "pipelined" in options.get("exchange", "")
+        assert found.words == epochs * (int(kept[rank].sum()) if forward_only else both) * width
+        assert found.bytes_sent == epochs * (int(kept[:, rank].sum()) if forward_only else both) * size
 
 
 @pytest.mark.slow
@@ -449,7 +449,7 @@ def test_a_resumed_run_goes_on_to_the_bit(exchange: str, done: int) -> None:
                     parameter.mul_(0.9)
         return found
 
-    def on_rank(comm: Communicator) -> None:
+    def on_rank(comm: Communicator) -> bool:
         def started() -> VertexCentric:
             strategy = vertex_centric(exchange, **options)
             strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 7), model)
@@ -465,9 +465,9 @@ def test_a_resumed_run_goes_on_to_the_bit(exchange: str, done: int) -> None:
         for found, right in zip(gradients(resumed, kept, done, 7), expected, strict=True):
             assert torch.equal(found, right)
         anew = gradients(started(), forgetful, done, 7)
-        assert not torch.equal(torch.stack(anew), torch.stack(expected))
+        return torch.equal(torch.stack(anew), torch.stack(expected))
 
-    Threads.run(on_rank, RANKS)
+    assert not all(Threads.run(on_rank, RANKS)), "the state matters, on ranks with training nodes"
 
 
 def trained(

@@ -603,7 +603,7 @@ def test_a_run_with_a_slow_rank_comes_to_even_seconds(tmp_path: Path) -> None:
         workers=2,
         threads=1,
         comm="gloo",
-        trainer={"max_epochs": 10, "checkpoint": False, "check_val_every_n_epoch": 10, "exact_finish": 0},
+        trainer={"max_epochs": 10, "checkpoint": False, "check_val_every_n_epoch": 10, "exact_shares": [0, 0]},
         report=False,
         logger="none",
         folder=tmp_path / "run",

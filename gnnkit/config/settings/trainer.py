@@ -18,7 +18,7 @@ from gnnkit.config.settings.fields import (
 )
 from gnnkit.config.settings.values import AUTO, LocalPath
 from gnnkit.errors import UserError
-from gnnkit.utils.ranges import real, whole
+from gnnkit.utils.ranges import real, shown, whole
 
 SCHEDULES = ("cosine", "linear", "plateau")
 PRECISIONS = (32, 64, "bf16-mixed")
@@ -43,8 +43,14 @@ OPTIMIZERS = {
 Share = Annotated[float, functools.partial(real, above=0, below=1)]
 
 
-def _auto_or_share(key: str, value: object) -> float | Literal["auto"]:
-    return "auto" if value == AUTO else real(key, value, low=0, below=1)
+def _auto_or_shares(key: str, value: object) -> tuple[float, float] | Literal["auto"]:
+    if value == AUTO:
+        return "auto"
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise UserError(f"{key}={shown(value)} must be auto or [START,FINISH], such as [0.1,0.2]")
+    start, finish = (real(key, item, low=0, below=1) for item in value)
+    real(f"the sum of {key}", start + finish, below=1)
+    return start, finish
 
 
 _PLATEAU = OnlyWith("trainer.schedule=plateau", lambda s: s.trainer.schedule == "plateau")
@@ -78,7 +84,7 @@ class TrainerSettings(Section):
     resume: LocalPath | None
     on_nan: Annotated[OnNan, names(ON_NAN)]
     final_average: Switch
-    exact_finish: Annotated[float | Literal["auto"], _auto_or_share]
+    exact_shares: Annotated[tuple[float, float] | Literal["auto"], _auto_or_shares]
     evaluation_memory: Positive  # MiB
     monitor: str | None  # metric that selects the best model, or auto. The task checks the name
     patience: Annotated[Count | None, _MONITOR]  # evaluations without improvement

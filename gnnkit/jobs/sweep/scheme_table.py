@@ -15,6 +15,7 @@ from gnnkit.report.page import PageTable
 from gnnkit.report.run import KINDS
 from gnnkit.result.folder import EPOCHS
 from gnnkit.task import Task
+from gnnkit.utils.approximate import SAVES_BYTES
 from gnnkit.utils.documents import parse_json, read_object
 
 STEPS = "workers.jsonl"
@@ -37,7 +38,7 @@ class SchemeRun:
     curve: EpochCurve
     figure: str | None = None  # the validation figure. None: the task's
     approximate: int = 0  # epochs of approximate steps
-    taken_back: bool = False  # whether a problem ended the approximate steps
+    exposed: float | None = None  # seconds per epoch of exchange, synchronisation and waits, of the slowest worker
 
     @classmethod
     def read(cls, folder: Path, task: Task) -> SchemeRun:
@@ -54,8 +55,7 @@ class SchemeRun:
             for epoch, figures in sorted(evaluated.items())
             if epoch in reached and figures.get(figure) is not None
         ]
-        finish = result.get("exact_finish") or {}
-        before = (finish.get("epoch") or len(reached) + 1) - 1
+        schedule = result.get("schedule") or {"approximate": len(reached)}
         return cls(
             test=result.get(figure.replace("val_", "test_", 1)),
             epochs=len(reached),
@@ -64,8 +64,8 @@ class SchemeRun:
             memory=max((state["memory"] for state in states), default=None),
             curve=curve,
             figure=figure,
-            approximate=before if result.get("approximate") else 0,
-            taken_back=finish.get("taken_back", False),
+            approximate=schedule["approximate"] if result.get("approximate") else 0,
+            exposed=exposed_seconds(lines),
         )
 
 
@@ -82,6 +82,17 @@ def training_seconds(lines: Iterable[Mapping[str, Any]]) -> dict[int, float]:
     order = sorted(seconds)
     reached = np.cumsum([seconds[epoch] for epoch in order], axis=0)  # [num_epochs, world_size]
     return {epoch: float(workers.max()) for epoch, workers in zip(order, reached, strict=True)}
+
+
+def exposed_seconds(lines: Iterable[Mapping[str, Any]]) -> float | None:
+    """Returns the slowest worker's mean seconds per epoch without computation.
+
+    Args:
+        lines: The lines of `epochs.jsonl`. Those of evaluations are ignored.
+    """
+    kinds = [f"seconds_{kind}" for kind in KINDS if kind != "compute"]
+    seconds = [np.sum([line[kind] for kind in kinds], axis=0) for line in lines if "seconds_compute" in line]
+    return float(np.mean(seconds, axis=0).max()) if seconds else None
 
 
 def best(curve: EpochCurve, *, lower_is_better: bool = False) -> float | None:
@@ -178,7 +189,7 @@ class SchemeTable:
             "difference": self.difference(row),
             "epochs": row.mean("epochs"),
             "approximate_epochs": row.mean("approximate"),
-            "taken_back": sum(run.taken_back for run in row.runs),
+            "exposed_seconds": row.mean("exposed"),
             "seconds_per_epoch": row.mean("seconds_per_epoch"),
             "time_to_target": statistics.fmean(times) if times else None,
             "reached_target": len(times),
@@ -212,6 +223,7 @@ class SchemeTable:
             "epochs",
             "approximate",
             "s an epoch",
+            "exposed",
             f"s to {goal}",
             "MB sent an epoch",
             "MB of memory",
@@ -230,8 +242,9 @@ class SchemeTable:
             f"{_scaled(row.mean('test'), scale)}{spread}",
             "" if difference is None else f"{difference * scale:+.2f}" if scale > 1 else f"{difference:+.3g}",
             _format(row.mean("epochs"), ".0f"),
-            f"{row.mean('approximate'):.0f}{', taken back' if any(run.taken_back for run in row.runs) else ''}",
+            _format(row.mean("approximate"), ".0f"),
             _format(row.mean("seconds_per_epoch"), ".3g"),
+            _format(row.mean("exposed"), ".2g"),
             f"{statistics.fmean(times):.3g}{share}" if times else "not reached",
             _format(row.mean("bytes_per_epoch"), ",.3f", 1e-6),
             _format(row.mean("memory"), ",.0f", 1e-6),
@@ -239,16 +252,14 @@ class SchemeTable:
         ]
 
     def sentence(self) -> str:
-        """Names the fastest, equal and taken-back schemes."""
-        return " ".join([*self._fastest(), *self._equal(), *self._taken_back()])
+        """Names the fastest, equal and partly approximate schemes."""
+        return " ".join([*self._fastest(), *self._equal(), *self._partly_exact()])
 
-    def _taken_back(self) -> Iterator[str]:
-        for row in self.rows:
-            if any(run.taken_back for run in row.runs):
-                yield (
-                    f"{row.scheme} had a problem, and only {row.mean('approximate'):.0f} of its {row.mean('epochs'):.0f} epochs "
-                    "are approximate: its figures are those of exact steps too, and trainer.exact_finish=0.1 keeps its own."
-                )
+    def _partly_exact(self) -> Iterator[str]:
+        partly = [row for row in self.rows if 0 < (row.mean("approximate") or 0) < (row.mean("epochs") or 0)]
+        shares = [f"{row.mean('approximate'):.0f} of {row.mean('epochs'):.0f} of {row.scheme}" for row in partly]
+        if shares:
+            yield f"Approximate epochs: {_listed(shares)}; the others are exact, and part of the figures. {SAVES_BYTES}."
 
     def _fastest(self) -> Iterator[str]:
         if self.first is None or self.target is None:

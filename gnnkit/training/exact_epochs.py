@@ -1,0 +1,77 @@
+"""The transitions between exact and approximate epochs of one rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gnnkit.comm import Communicator
+from gnnkit.comm.average import from_vector, to_vector, weighted_mean
+from gnnkit.strategy.phases import Phases
+from gnnkit.training.gradient_check import GradientCheck
+from gnnkit.utils.documents import Json
+
+if TYPE_CHECKING:
+    from gnnkit.training.module import TrainingModule
+
+
+class ExactEpochs:
+    """Applies a run's schedule to its synchronisation, at the start of epochs.
+
+    The strategy reads the schedule itself. The optimiser keeps its state.
+    """
+
+    def __init__(self, phases: Phases, unmeasured: str | None = None) -> None:
+        """Stores the schedule.
+
+        Args:
+            phases: The schedule.
+            unmeasured: Why gradients are not compared with exact ones. None: they are.
+        """
+        self.phases, self.check = phases, GradientCheck(unmeasured)
+        self.exact = phases.is_exact(0)  # whether the steps of the last begun epoch are exact
+        self._sync_is_exact = False  # whether the synchronisation was told so
+
+    def begin_epoch(self, module: TrainingModule) -> None:
+        """Makes the steps of an epoch exact or approximate. Collective."""
+        exact = self.phases.is_exact(module.current_epoch)
+        if exact and not self.exact:
+            _join(module)
+        self.exact = exact
+        if module.sync is not None and exact != self._sync_is_exact:
+            module.sync.set_exact(module, exact)
+            self._sync_is_exact = exact
+
+    def state_dict(self) -> Json:
+        """Returns the state for a checkpoint."""
+        return {"exact": self.exact, "gradients": self.check.measured}
+
+    def load_state_dict(self, state: Json) -> None:
+        """Restores the state. The schedule may be another one."""
+        self.exact, self.check.measured = state["exact"], list(state["gradients"])
+
+
+def _join(module: TrainingModule) -> None:
+    """Gives all workers one model and one optimiser state. Collective."""
+    module.settle()
+    module.join()
+    if (updates := getattr(module.trainer.strategy, "updates", None)) is not None:  # DDP has none
+        updates.restart()
+    if module.sync is not None and module.sync.drifts:
+        _average_moments(module.trainer.optimizers[0], module.worker.comm)
+
+
+def _average_moments(optimizer: Optimizer, comm: Communicator) -> None:
+    """Replaces the optimiser's moments by the ranks' mean. Collective.
+
+    If some ranks have never stepped, and so have no moments, all ranks drop theirs.
+    """
+    named = [item for state in optimizer.state.values() for item in state.items()]
+    moments = [value for name, value in named if isinstance(value, Tensor) and name != "step"]
+    if int(comm.all_reduce(torch.tensor([len(moments) > 0], dtype=torch.int64, device=comm.device))) < comm.world_size:
+        optimizer.state.clear()
+    elif moments:
+        from_vector(weighted_mean(to_vector(moments), comm, 1.0), moments)

@@ -1,0 +1,267 @@
+"""Approximate training begins and ends with exact steps, on a schedule that it keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import gnnkit
+from gnnkit.graph import CSC, Graph, Split
+from gnnkit.model.gcn import GCN
+from gnnkit.strategy import supersteps
+from gnnkit.strategy.phases import Phases
+from gnnkit.training import checkpoint
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.resume import position
+from tests.cases import exhaustive, few
+from tests.jobs.test_train import small_graph
+from tests.runs import BARE
+
+SCHEMES: dict[str, dict[str, Any]] = {
+    "supersteps": {"strategy": {"name": "vertex_centric", "local_iterations": 3}},
+    "auto": {"strategy": {"name": "vertex_centric", "local_iterations": "auto"}},
+    "leader": {"strategy": {"name": "vertex_centric", "local_iterations": 3}, "sync": "leader"},
+    "pipelined": {"exchange": "pipelined"},
+    "quantized": {"exchange": {"name": "quantized", "bits": 2}},
+    "async": {"sync": {"name": "parameter_server", "mode": "async"}},
+    "servers": {"sync": {"name": "parameter_server", "mode": "ssp", "servers": 2}},
+    "ssp": {"sync": {"name": "leader", "mode": "ssp"}},
+    "neighbour": {"sync": {"name": "neighbour", "exchange": "parameters"}},
+    "preset": {"strategy": {"name": "preset_workload", "halo": "none"}},
+    "preset averages": {"strategy": {"name": "preset_workload", "average": "parameters", "sync_every": 3}},
+    "preset accumulates": {"strategy": {"name": "preset_workload", "sync_every": 3}},
+    "preset rows": {"strategy": {"name": "preset_workload", "exchange_every": 3}},
+    "clusters": {"strategy": {"name": "preset_workload", "halo": "cluster", "clusters": 8, "clusters_per_batch": 2}},
+}
+SAMPLED: dict[str, dict[str, Any]] = {
+    "individual": {"strategy": {"name": "individual_sample", "batch_size": 4}},
+    "partitioned": {"strategy": {"name": "individual_sample", "batch_size": 4, "topology": "partitioned"}},
+    "joint": {"strategy": {"name": "joint_sample", "batch_size": 4}},
+}
+
+
+@pytest.fixture(autouse=True)
+def any_cut_has_supersteps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supersteps, "MAX_REMOTE", 1.0)
+
+
+def run(
+    folder: Path, trainer: dict[str, Any], *, data: Graph | None = None, **keys: Any
+) -> tuple[dict[str, Any], Tensor]:
+    """Trains three workers. Returns the result and the last parameters."""
+    chosen: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads"}
+    chosen |= {"partition": "1d", "model": {"name": "gcn", "hidden": 5, "dropout": 0.0}, **BARE, **keys}
+    trainer = {"precision": 64, "monitor": None, "lr": 0.05} | trainer
+    result = gnnkit.train(data or small_graph(), folder=folder, trainer=trainer, **chosen)
+    state = checkpoint.load(folder / "checkpoints/last.json")["state_dict"]
+    return dict(result), torch.cat([value.flatten() for value in state.values()])
+
+
+TIMED = ("async", "servers", "ssp")  # whose steps depend on timing
+DEFAULT = ("supersteps", "pipelined", "ssp", "preset averages")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name if name in DEFAULT else exhaustive(name) for name in SCHEMES])
+def test_exact_epochs_only_are_the_exact_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, expected = run(tmp_path / "exact", {"max_epochs": 6})
+    monkeypatch.setattr(Phases, "is_exact", lambda *_: True)
+    result, found = run(tmp_path / "run", {"max_epochs": 6}, **SCHEMES[name])
+    assert float((found - expected).abs().max()) <= 1e-10
+    assert result["drift"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["individual", exhaustive("partitioned"), exhaustive("joint")])
+def test_mini_batches_have_full_graph_steps_on_request(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {**SAMPLED[name], "sampler": {"name": "neighbor", "fanouts": [2, 2]}}
+    trainer = {"max_epochs": 6, "exact_shares": [0.2, 0.2]}
+    assert run(tmp_path / "shares", trainer, **keys)[0]["schedule"]["approximate"] == 4
+    assert run(tmp_path / "auto", {"max_epochs": 6}, **keys)[0]["schedule"] is None
+    _, expected = run(tmp_path / "exact", {"max_epochs": 6})
+    monkeypatch.setattr(Phases, "is_exact", lambda *_: True)
+    _, found = run(tmp_path / "run", trainer, **keys)
+    assert float((found - expected).abs().max()) <= 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name if name in DEFAULT else exhaustive(name) for name in SCHEMES])
+def test_the_schedule_is_printed_and_kept(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A loss that explodes changes nothing, and the approximate epochs are not exact."""
+    trainer = {"max_epochs": 10, "lr": 5.0}
+    result, found = run(tmp_path / "run", trainer, **SCHEMES[name])
+    counts = {key: result["schedule"][key] for key in ("start", "approximate", "finish")}
+    if name == "quantized":
+        assert counts == {"start": 0, "approximate": 10, "finish": 0}
+    else:
+        assert counts == {"start": 1, "approximate": 7, "finish": 2}
+        line = "schedule of 10 epochs: 1 to 1 exact, 2 to 8 approximate, 9 to 10 exact (trainer.exact_shares=auto)"
+        assert capfd.readouterr().out.count(line) == 1
+    if name not in TIMED:
+        assert not torch.equal(found, run(tmp_path / "exact", trainer)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epoch", [1, exhaustive(3), 6, exhaustive(8), 9])
+@few(
+    "name",
+    [name for name in SCHEMES if name not in TIMED],
+    default=["supersteps", "pipelined", "neighbour"],
+)
+def test_a_run_resumes_to_the_bit_in_every_phase(name: str, epoch: int, tmp_path: Path) -> None:
+    """Epochs 0 and 8 to 9 are exact."""
+    trainer = {"max_epochs": 10, "check_val_every_n_epoch": 4, "keep_checkpoints": 20, "checkpoint_every": 1}
+    result, expected = run(tmp_path / "run", trainer, **SCHEMES[name])
+    (resume,) = (path for path in (tmp_path / "run/checkpoints").glob("*.json") if epoch_of(path) == epoch)
+    again, resumed = run(tmp_path / "rest", {**trainer, "resume": str(resume)}, **SCHEMES[name])
+    assert torch.equal(resumed, expected)
+    assert again["schedule"]["gradients"] == result["schedule"]["gradients"]
+
+
+def epoch_of(path: Path) -> int:
+    place = position(path)
+    return -1 if place is None else place[0]
+
+
+@pytest.mark.slow
+def test_a_longer_run_has_the_schedule_of_its_own_epochs(tmp_path: Path) -> None:
+    run(tmp_path / "half", {"max_epochs": 10}, **SCHEMES["supersteps"])
+    resume = str(tmp_path / "half/checkpoints/last.json")
+    result, _ = run(tmp_path / "rest", {"max_epochs": 20, "resume": resume}, **SCHEMES["supersteps"])
+    assert result["supersteps"] == [[0, 1], [2, 3], [16, 1]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "cosine", "epochs"),
+    [
+        (SCHEMES["quantized"], 0.5, [3, 6, 9]),
+        ({"exchange": {"name": "quantized", "bits": 16}}, 1 - 1e-5, [3, 6, 9]),
+        exhaustive(({"exchange": {"name": "quantized", "bits": 16}, "comm": "gloo"}, 1 - 1e-5, [3, 6, 9])),
+        exhaustive(({"exchange": "quantized", "inputs": "learned", "embedding": 4}, 0.5, [3, 6, 9])),
+        (SCHEMES["pipelined"], -1.0, [3, 6, 9]),
+        (SCHEMES["supersteps"], -1.0, [5, 8]),
+        exhaustive((SCHEMES["leader"], -1.0, [5, 8])),
+    ],
+    ids=["2 bits", "16 bits", "processes", "learned", "pipelined", "supersteps", "leader"],
+)
+def test_a_run_measures_its_gradients_against_exact_ones_and_stays_the_same(
+    keys: dict[str, Any], cosine: float, epochs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = {"max_epochs": 10, "check_val_every_n_epoch": 3, "exact_shares": [0, 0.1]}
+    result, found = run(tmp_path / "run", trainer, **keys)
+    measured = result["schedule"]["gradients"]
+    assert [epoch for epoch, _, _ in measured] == epochs
+    assert all(cosine <= each <= 1 + 1e-12 and 0.2 < ratio < 5 for _, each, ratio in measured)
+    assert min(each for _, each, _ in measured) < 1 - 1e-12
+    monkeypatch.setattr(TrainingModule, "look_at_gradient", lambda *_, **__: None)
+    if keys.get("comm") is None:
+        assert torch.equal(run(tmp_path / "other", trainer, **keys)[1], found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["supersteps", "async", exhaustive("ssp"), exhaustive("servers"), exhaustive("neighbour")]
+)
+def test_workers_without_common_edges_have_the_exact_gradient(name: str, tmp_path: Path) -> None:
+    """Workers stay at the initial parameters, and have different numbers of rows."""
+    graph = small_graph()
+    nodes = np.arange(graph.num_nodes)
+    loops = Graph(CSC.from_edges(nodes, nodes, len(nodes)), graph.features, graph.labels, graph.split)
+    trainer = {"max_epochs": 10, "check_val_every_n_epoch": 3, "exact_shares": [0, 0.1], "lr": 1e-15}
+    result, _ = run(tmp_path / "run", trainer, data=loops, **SCHEMES[name])
+    measured = torch.tensor(result["schedule"]["gradients"], dtype=torch.float64)
+    assert measured[:, 0].tolist() == ([5, 8] if name == "supersteps" else [3, 6, 9])
+    assert float((measured[:, 1:] - 1).abs().max()) <= 1e-9
+
+
+class OwnStep(L.LightningModule):
+    """Computes its loss itself."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.gcn, self.num_layers = GCN(in_features, num_classes), 2
+
+    def forward(self, x: Tensor, adjacencies: Any) -> Any:
+        return self.gcn(x, adjacencies)
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        out = batch.outputs(self(batch.x, batch.adjacencies))
+        return torch.nn.functional.cross_entropy(out, batch.labels, reduction="sum") / batch.total
+
+
+@pytest.mark.slow
+def test_a_run_says_why_a_gradient_is_not_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result, _ = run(tmp_path / "run", {"max_epochs": 3}, model=OwnStep, **SCHEMES["pipelined"])
+    reason = "model=OwnStep defines training_step, which may not be called twice"
+    assert result["schedule"]["unmeasured"] == reason
+    assert f"the gradient was not compared with the exact one, because {reason}" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_step_that_predicts_all_edges_is_no_exact_step(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    keys = {"strategy": "preset_workload", "task": "link_prediction", "workers": 2, "threads": 1, "comm": "threads"}
+    result = gnnkit.train(small_graph(), folder=tmp_path, trainer={"max_epochs": 12}, **BARE, **keys)
+    assert result["schedule"] is None
+    assert "a step that predicts all edges leaves none to pass messages" in "".join(capfd.readouterr())
+
+
+def path_graph(num_nodes: int) -> Graph:
+    """Only the first nodes train."""
+    rng, ends = np.random.default_rng(0), np.arange(num_nodes - 1)
+    split = np.where(np.arange(num_nodes) < 10, Split.TRAIN, Split.VAL).astype(np.int8)
+    features = rng.normal(size=(num_nodes, 5)).astype(np.float32)
+    csc = CSC.from_edges(np.r_[ends, ends + 1], np.r_[ends + 1, ends], num_nodes)
+    return Graph(csc, features, rng.integers(0, 3, num_nodes), split)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"sync": {"name": "neighbour", "exchange": "gradients"}, "workers": 6},
+        {
+            "sync": {"name": "leader", "average": "median"},
+            "strategy": {"name": "vertex_centric", "local_iterations": 3},
+        },
+    ],
+    ids=["neighbour", "leader"],
+)
+def test_ranks_that_have_never_stepped_finish_with_the_others(keys: dict[str, Any], tmp_path: Path) -> None:
+    result, _ = run(tmp_path / "run", {"max_epochs": 10, "exact_shares": [0, 0.3]}, data=path_graph(60), **keys)
+    assert result["schedule"]["finish"] == 3
+
+
+@pytest.mark.slow
+@few("decoder", ["dot", "mlp"], default=["mlp"])
+def test_gradients_of_a_decoder_are_compared_too(decoder: str, tmp_path: Path) -> None:
+    """Steps of a rate of almost 0 are exact."""
+    task = {"name": "link_prediction", "decoder": decoder}
+    trainer = {"max_epochs": 10, "check_val_every_n_epoch": 3, "exact_shares": [0, 0.1], "lr": 1e-15}
+    result, _ = run(tmp_path / "run", trainer, task=task, **SCHEMES["async"])
+    assert result["schedule"]["gradients"]
+    for _, cosine, ratio in result["schedule"]["gradients"]:
+        assert (cosine, ratio) == (pytest.approx(1, abs=1e-6), pytest.approx(1, abs=1e-6))
+
+
+@pytest.mark.slow
+def test_gradients_of_one_cluster_are_not_compared_with_the_graph(tmp_path: Path) -> None:
+    result, _ = run(tmp_path / "run", {"max_epochs": 10}, **SCHEMES["clusters"])
+    assert result["schedule"]["unmeasured"] == "strategy=preset_workload reads other rows in each step"
+    assert result["schedule"]["gradients"] == []
+
+
+@pytest.mark.slow
+def test_a_fixed_share_compares_no_gradients_that_may_not_fit(tmp_path: Path) -> None:
+    trainer = {"max_epochs": 10, "exact_shares": [0, 0], "evaluation_memory": 1e-6}
+    result, _ = run(tmp_path / "run", trainer, **SCHEMES["preset"])
+    assert "trainer.evaluation_memory" in result["schedule"]["unmeasured"]
+    assert result["schedule"]["gradients"] == []
