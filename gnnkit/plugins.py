@@ -44,6 +44,7 @@ KINDS = (
 SEVERAL = ("logger", "callback")  # kinds of which a run may have several, each under its name in the section
 OPTIONAL = ("sampler", "exchange")  # kinds of which a run may have none
 JOBS = "jobs"  # the folder in `conf/` with a file for each job that has keys
+SEARCH = "search"  # the kind of the search over configurations by job=init
 FUNCTION = "function"  # the kind of `gnnkit.NAME`, called from Python
 JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
 PACKAGES = {
@@ -56,6 +57,7 @@ PACKAGES = {
     "model": {"boosting": "gnnkit-boosting"},
     "upload": {"fsspec": "gnnkit-upload"},
     "job": {"explain": "gnnkit-explain", "import": "gnnkit-import"},
+    SEARCH: {"trials": "gnnkit-init"},
     FUNCTION: {"serve": "gnnkit-serve"},
 }  # plugins of this project that are installed separately: the package by kind and name
 CONF = Path(__file__).parent / "conf"

@@ -45,11 +45,12 @@ ELSEWHERE = {  # what no check covers, and the folders of the tests
     **{("aggregation", name): ["tests/sync"] for name in ("mean", "median", "trimmed_mean", "weighted")},
     **{
         ("job", name): ["plugins/template/tests" if name == "hubs" else "tests/jobs"]
-        for name in set(plugins.names("job")) - set(plugins.PACKAGES["job"])
+        for name in plugins.names("job")
+        if name not in plugins.PACKAGES["job"]
     },
     **{
         (kind, name): [f"plugins/{package}/tests"]
-        for kind in ("job", plugins.FUNCTION)
+        for kind in ("job", plugins.FUNCTION, plugins.SEARCH)
         for name, package in plugins.PACKAGES[kind].items()
     },
 }
@@ -85,7 +86,7 @@ def test_every_plugin_is_checked_by_default(kind: str) -> None:
 def test_every_other_group_of_plugins_is_tested_elsewhere() -> None:
     groups = {group.removeprefix("gnnkit.") for group in metadata.entry_points().groups if group.startswith("gnnkit.")}
     others = groups - set(plugins.KINDS) - {"conf"}
-    assert others == {"aggregation", "function", "job", "leader", "upload"}
+    assert others == {"aggregation", "function", "job", "leader", "search", "upload"}
     assert {(kind, name) for kind in others for name in installed(kind)} == {
         key for key in ELSEWHERE if key[0] in others
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,33 +16,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit import plugins
 from gnnkit.config import key_of, keys
 from gnnkit.config.settings import FEW_EDGES, Settings, with_choice
 from gnnkit.dataset.base import both_ways, describe_share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation, Split
 from gnnkit.graph.unfit_columns import IgnorableColumns
-from gnnkit.jobs import boosting, trials
 from gnnkit.jobs.builtin import INIT_CHOICES
 from gnnkit.jobs.decide import SMALL_EDGES
 from gnnkit.jobs.feature_checks import describe_leaks
 from gnnkit.jobs.order import Order, absolute
-from gnnkit.jobs.trials import Trial, Trials
 from gnnkit.launch.phases import say
-from gnnkit.plugins import CONF
+from gnnkit.plugins import CONF, SEARCH
 from gnnkit.prepare.columns import NumericTable, check_ids, check_texts, ignored_columns
 from gnnkit.prepare.inputs import with_names
 from gnnkit.prepare.transform import why_uneven
 from gnnkit.result.result import Result
-from gnnkit.task import NodeTask
 from gnnkit.task.decisions import RARE
 from gnnkit.task.node_classification import ranking_metric
 from gnnkit.utils.documents import parse_yaml, read_yaml
 from gnnkit.utils.ranges import local_path, num_cores, one_line
+from gnnkit.utils.storage import write_atomically
 
 NAME = "mine"  # of the experiment
 _SCRIPT_FILE = "train.py"
-_FILES = {"experiment", trials.FILE, _SCRIPT_FILE}
+TRIALS_FILE = "trials.csv"
+_FILES = {"experiment", TRIALS_FILE, _SCRIPT_FILE}
+MAX_EPOCHS, PATIENCE = 300, 50  # of a trial, and of the written configuration
+MACRO = "val_macro_f1"  # mean over classes, for unbalanced classes
 SPLIT = [0.6, 0.2, 0.2]
 # Above either, full-graph steps take long, and mini-batches train faster.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
@@ -66,6 +68,18 @@ class KeyChoice:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The result of a search over configurations, by a plugin of `gnnkit.search`."""
+
+    best: Mapping[str, Any] | None  # values by configuration key. None: none was better than the others
+    why: str  # describes the choice
+    figures: Mapping[str, Any]  # for the result
+    summary: Sequence[str]  # lines for the user
+    lines: Sequence[str]  # a table of all configurations, for the written file
+    table: bytes  # the same as `trials.csv`
+
+
 def init(order: Order) -> Result:
     """Writes an experiment and a script into a new folder, which is not a run folder.
 
@@ -87,9 +101,9 @@ def init(order: Order) -> Result:
         for choice in choices
         if choice.key in ("task", "model")
     ]
-    if tested is not None and (best := tested.best) is not None:
-        figures |= {tested.figure: best.score, tested.held_back: best.test, "trials": len(tested.tried)}
-    lines = [*([] if tested is None else tested.summary), *lines]
+    if tested is not None:
+        figures |= tested.figures
+        lines = [*tested.summary, *lines]
     ways = [
         f"a reason for each key  {folder / 'experiment' / NAME}.yaml",
         f"train by the command   {command}",
@@ -180,7 +194,7 @@ def _check_new(folder: Path, on_exists: str) -> None:
         ) from error
 
 
-def _write(folder: Path, choices: list[KeyChoice], tested: Trials | None, command: str) -> Path:
+def _write(folder: Path, choices: list[KeyChoice], tested: Searched | None, command: str) -> Path:
     """Writes all files, and returns the path of the script.
 
     Args:
@@ -194,9 +208,9 @@ def _write(folder: Path, choices: list[KeyChoice], tested: Trials | None, comman
     except OSError as error:
         raise UserError(f"output={folder}: cannot make the folder: {error.strerror}") from error
     (folder / "experiment" / f"{NAME}.yaml").write_text(_as_yaml(choices, tested, command), encoding="utf-8")
-    (folder / trials.FILE).unlink(missing_ok=True)  # an earlier one
+    (folder / TRIALS_FILE).unlink(missing_ok=True)  # an earlier one
     if tested is not None:
-        tested.save(folder)
+        write_atomically(folder / TRIALS_FILE, tested.table)
     script = folder / _SCRIPT_FILE
     script.write_text(_as_script(choices), encoding="utf-8")
     return script
@@ -204,7 +218,7 @@ def _write(folder: Path, choices: list[KeyChoice], tested: Trials | None, comman
 
 def by_evidence(
     settings: Settings, graph: Graph, from_user: Sequence[KeyChoice] = ()
-) -> tuple[list[KeyChoice], Trials | None]:
+) -> tuple[list[KeyChoice], Searched | None]:
     """Returns the choices for the graph, and the trials that selected the model."""
     choices = list(choose(settings, graph, from_user))
     if leaks := describe_leaks(_with_split(settings, graph), ignored_columns(settings)):
@@ -212,18 +226,12 @@ def by_evidence(
     if why := _why_no_trials(settings, graph, choices):
         say(f"no trials: {why}")
         return choices, None
-    tested = _try(settings, graph, choices)
-    best = tested.best
-    if best is None:
-        return choices, tested
-    return _replace_model(choices, best.keys, _why_best(tested, best)), tested
-
-
-def _why_best(tested: Trials, best: Trial) -> str:
-    """Describes which trial was chosen, and whether it was not trained fully."""
-    held_back = "none held back" if best.test is None else f"{tested.held_back} {best.test:.4g}"
-    cut = f", {best.remark} before its last epoch: a larger init.minutes trains it fully" if best.remark else ""
-    return f"best of {len(tested.tried)} trials: {tested.figure} {best.score:.4g}, {held_back}{cut}"
+    known = {choice.key: choice.value for choice in choices}
+    graph = _with_split(settings, graph)
+    both = both_ways(graph.csc) < _UNDIRECTED and _may_symmetrize(settings, graph)
+    search = plugins.load(SEARCH, "trials")
+    tested: Searched = search(settings, graph, known, figure=_figure(graph, known["task"]), both_directions=both)
+    return choices if tested.best is None else _replace_model(choices, tested.best, tested.why), tested
 
 
 def _why_no_trials(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> str:
@@ -231,6 +239,9 @@ def _why_no_trials(settings: Settings, graph: Graph, choices: list[KeyChoice]) -
     known = {choice.key: choice.value for choice in choices}
     if not settings.job_keys.init.minutes:
         return "init.minutes=0"
+    if "trials" not in plugins.names(SEARCH):
+        package = plugins.PACKAGES[SEARCH]["trials"]
+        return f"they need the package {package}: pip install {package}: the default keys are written"
     if known["strategy"] != "vertex_centric":
         return "the graph is large, and a trial would take too long: the default keys are written"
     if known["task"] == "link_prediction":
@@ -238,30 +249,6 @@ def _why_no_trials(settings: Settings, graph: Graph, choices: list[KeyChoice]) -
     if not ((graph.split == Split.VAL).any() or "dataset.split" in known):
         return "no validation nodes: the default keys are written"
     return ""
-
-
-def _try(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> Trials:
-    """Runs trials on the graph as the choices configure it."""
-    known = {choice.key: choice.value for choice in choices}
-    graph = _with_split(settings, graph)
-    one_way, is_open = known.get("dataset.symmetrize") is True, _may_symmetrize(settings, graph)
-    graphs: dict[bool, Callable[[], Graph]] = {False: lambda: graph}
-    if is_open and both_ways(graph.csc) < _UNDIRECTED:
-        graphs[True] = graph.symmetrize
-    fixed: dict[str, Any] = {
-        key: value
-        for key, value in known.items()
-        if key in ("inputs", "features.scale", "features.fill", "threads") or key.partition(".")[0] == "task"
-    }
-    planned = trials.candidates(graph, known.get("inputs", "features"), known["task"])
-    figure = _figure(graph, known["task"])
-    if figure is not None:
-        planned = (planned[0], {**planned[0], "task.class_weights": "balanced"}, *planned[1:])
-    tested = trials.run(settings, graphs, fixed, planned, one_way and is_open, figure)
-    validated = int(np.count_nonzero(graph.labelled & (graph.split == Split.VAL)))
-    assert isinstance(tested.task, NodeTask)
-    constant = boosting.measure_constant(tested.task.read(graph), tested.task, tested.figure)
-    return replace(tested, constant=constant, num_validated=validated)
 
 
 def _with_split(settings: Settings, graph: Graph) -> Graph:
@@ -280,12 +267,12 @@ def _figure(graph: Graph, task: str) -> str | None:
     if (ranking := ranking_metric(*counts)) is not None:
         return f"val_{ranking}"
     uneven = bool(_uneven_classes(graph, splits[1])) and _sizes(graph, splits[1]).min() >= _FEW_OF_CLASS
-    return trials.MACRO if uneven else None
+    return MACRO if uneven else None
 
 
 def _replace_model(choices: list[KeyChoice], best: Mapping[str, Any], why: str) -> list[KeyChoice]:
     """Replaces choices by the keys of the best trial."""
-    unread = ("model", "features.") if trials.learns(best) else ("model",)
+    unread = ("model", "features.") if best.get("inputs") == "learned" else ("model",)
     by_key = {choice.key: choice for choice in choices if not choice.key.startswith(unread)}
     for key, value in best.items():
         reason = (
@@ -488,21 +475,21 @@ def _trainer(graph: Graph, task: str) -> Iterator[KeyChoice]:
         graph: The graph, with a split if it has labels.
         task: The task's name.
     """
-    yield KeyChoice("trainer.max_epochs", RANKING_EPOCHS if _ranked(graph) else trials.MAX_EPOCHS, "at most")
+    yield KeyChoice("trainer.max_epochs", RANKING_EPOCHS if _ranked(graph) else MAX_EPOCHS, "at most")
     if _ranked(graph) is not None:
         yield KeyChoice("trainer.lr", 0.02, "learned rows train faster than weights")
         yield KeyChoice("trainer.patience", RANKING_PATIENCE, "evaluations without a better ranking end the training")
         return
     if (graph.split == Split.VAL).any() and graph.labelled.any():
         yield KeyChoice("trainer.monitor", _figure(graph, task) or "auto", "the figure that selects the best epoch")
-        yield KeyChoice("trainer.patience", trials.PATIENCE, "evaluations without a better one end the training")
+        yield KeyChoice("trainer.patience", PATIENCE, "evaluations without a better one end the training")
         yield KeyChoice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")
 
 
-def _as_yaml(choices: list[KeyChoice], tested: Trials | None, command: str) -> str:
+def _as_yaml(choices: list[KeyChoice], tested: Searched | None, command: str) -> str:
     """Formats the choices as an experiment with comments."""
     lines = ["# @package _global_", f"# Written by job=init. Train with {command}"]
-    lines += [f"# {one_line(line)}" for line in ([] if tested is None else tested.lines())]
+    lines += [f"# {one_line(line)}" for line in ([] if tested is None else tested.lines)]
     lines += ["defaults:"]
     named, known = [choice for choice in choices if choice.key in _GROUPS], _with_default()
     for choice in sorted(named, key=lambda choice: choice.key in known):  # Hydra requires overrides last

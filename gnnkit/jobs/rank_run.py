@@ -286,7 +286,9 @@ def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, mod
     """
     shares, sync, alone = job.settings.trainer.exact_shares, job.sync(), worker.comm.world_size == 1
     by_sync = bool(sync.costs()) and sync.finishes and not alone
-    has_exact_steps = strategy.finishes == "asked" and not strategy.reads.all_edges if alone else strategy.finishes != "no"
+    has_exact_steps = (
+        strategy.finishes == "asked" and not strategy.reads.all_edges if alone else strategy.finishes != "no"
+    )
     by_strategy = bool(strategy.costs()) and has_exact_steps
     keeps = strategy.finishes == "asked" and shares == AUTO  # the strategy's steps, in all epochs
     if not by_sync and (not by_strategy or (keeps and not strategy.has_whole_steps)):
@@ -297,7 +299,9 @@ def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, mod
     lines = []
     if by_strategy and not keeps and reason is not None:
         by_strategy = False
-        lines.append(f"trainer.exact_shares={shares}: {strategy.costs().partition(':')[0]} has no exact epochs, because {reason}")
+        lines.append(
+            f"trainer.exact_shares={shares}: {strategy.costs().partition(':')[0]} has no exact epochs, because {reason}"
+        )
     epochs, pair = job.settings.trainer.max_epochs, () if shares == AUTO else shares
     phases = Phases() if keeps and not by_sync else Phases.of(epochs, *pair)
     if by_strategy and not keeps:

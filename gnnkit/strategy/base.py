@@ -309,8 +309,8 @@ class ExecutionStrategy(ABC):
     steps: Steps = Steps()
     supports: Collection[Ability] = ()  # one instance of each kind
     tally: Tally  # exchanges of all batches in the run
-    # Whether the strategy can take exact steps, as in some epochs of `phases`. asked: only
-    # at the user's request.
+    # Whether the strategy can take exact steps, as in some epochs of `phases`. asked:
+    # only at the user's request.
     finishes: Literal["no", "asked", "always"] = "no"
     phases: Phases = Phases()  # the schedule of exact epochs, set before the first batch
     has_whole_steps: bool = True  # whether each step has all training rows

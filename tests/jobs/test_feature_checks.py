@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_init import baselines, trials
+from gnnkit_init.trials import NO_EDGES, Trial, Trials
 
 from gnnkit.graph import Graph, SparseFeatures
-from gnnkit.jobs import boosting, trials
 from gnnkit.jobs.feature_checks import describe_leaks, has_few_rows
 from gnnkit.jobs.init import _fill
-from gnnkit.jobs.trials import NO_EDGES, Trial, Trials
 from gnnkit.task import NodeTask
 from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
@@ -120,7 +120,7 @@ def test_regression_is_tried_first_without_dropout_and_with_the_loss_that_select
      (Multilabel(), np.tile([True, False], (40, 1)), "train_micro_f1", 1)],
 )  # fmt: skip
 def test_a_constant_prediction_is_measured(task: NodeTask, labels: Any, figure: str, constant: float) -> None:
-    assert boosting.measure_constant(plain(np.eye(40), labels), task, figure) == pytest.approx(constant)
+    assert baselines.measure_constant(plain(np.eye(40), labels), task, figure) == pytest.approx(constant)
 
 
 def verdict(best: float, alone: float, **options: Any) -> str:

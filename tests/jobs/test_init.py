@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import yaml
+from gnnkit_init.trials import Trials
 
 import gnnkit
 from gnnkit import config
@@ -19,7 +20,6 @@ from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.init import KeyChoice, _as_script, by_evidence, choose
-from gnnkit.jobs.trials import Trials
 from gnnkit.task.node_classification import NodeClassification
 from tests.cases import few
 from tests.graphs import random_graph
@@ -143,7 +143,7 @@ def test_trials_add_reverse_edges_unless_most_edges_have_one(
         asked.update(graphs=graphs, usual=usual)
         return Trials(NodeClassification(), "val_accuracy", (), 0)
 
-    monkeypatch.setattr("gnnkit.jobs.init.trials.run", run)
+    monkeypatch.setattr("gnnkit_init.trials.run", run)
     by_evidence(settle(config.compose(["dataset=edges", "dataset.root=.", "strategy=auto", "job=init", *given])), graph)
     assert sorted(asked["graphs"]) == tried
     assert asked["usual"] is (num_reversed < 500 and not given)

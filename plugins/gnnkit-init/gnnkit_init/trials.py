@@ -22,8 +22,9 @@ from gnnkit.config import keys
 from gnnkit.config.settings import Choice, Settings, settle, with_choice
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
-from gnnkit.jobs import boosting, dispatch, pruning
+from gnnkit.jobs import dispatch
 from gnnkit.jobs.feature_checks import has_few_rows
+from gnnkit.jobs.init import MACRO, MAX_EPOCHS, PATIENCE, Searched
 from gnnkit.jobs.order import Order
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
@@ -31,15 +32,12 @@ from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.inputs import filled
 from gnnkit.prepare.transform import is_table
-from gnnkit.task import Task
+from gnnkit.task import NodeTask, Task
 from gnnkit.training.chance import skill
 from gnnkit.utils.documents import read_json
-from gnnkit.utils.storage import write_atomically
+from gnnkit_init import baselines, pruning
 
-FILE = "trials.csv"
-MAX_EPOCHS, PATIENCE = 300, 50  # of a trial, and of the written configuration
 LOSS = "val_loss"  # decides between equal scores
-MACRO = "val_macro_f1"  # mean over classes, for unbalanced classes
 MIN_GAIN = 0.01  # relative gain over another score that counts as better
 NO_EDGES, COLUMNS, MEANS = "without edges", "on the columns", "on columns and neighbours' means"  # read by baselines
 _MOST, _LEAST = 1 / 3, 0.5  # share of the work for one trial; share of the last trial's work needed to start another
@@ -48,7 +46,7 @@ _MOST, _LEAST = 1 / 3, 0.5  # share of the work for one trial; share of the last
 _START, _EPOCH, _RATE = 2.0, 0.02, 2e10
 _AGREE = 0.25  # excess over chance of the edges within classes, from which labels and learned rows come first
 Keys = Mapping[str, Any]  # values by configuration key
-BOOSTING: Keys = {"model": boosting.NAME}
+BOOSTING: Keys = {"model": baselines.NAME}
 
 # Winners among 20 configurations on public and generated graphs. Dropout 0.2 wins where
 # neighbours carry little information. Bags of words need more than 0.5.
@@ -149,7 +147,7 @@ class Trials:
 
     @property
     def best_network(self) -> Trial | None:
-        """The trial with the best score, if any, of the models other than boosting."""
+        """The trial with the best score, if any, of the models other than baselines."""
         return self._best_of("", NO_EDGES)
 
     def _best_of(self, *baselines: str) -> Trial | None:
@@ -237,8 +235,9 @@ class Trials:
             )
         return [*lines, *self.summary]
 
-    def save(self, folder: Path) -> None:
-        """Writes `trials.csv` with a row for each trial, in order."""
+    @property
+    def table(self) -> bytes:
+        """The trials in order, as CSV."""
         names = list(dict.fromkeys(key for trial in self.tried for key in trial.keys))
         buffer = io.StringIO()
         writer = csv.writer(buffer)
@@ -248,7 +247,56 @@ class Trials:
             remark = " ".join(filter(None, [trial.baseline, trial.remark]))
             row = [trial.score, trial.loss, trial.test, trial.epochs, round(trial.seconds, 2), remark]
             writer.writerow([*values, *row])
-        write_atomically(folder / FILE, buffer.getvalue().encode())
+        return buffer.getvalue().encode()
+
+    def why_best(self, best: Trial) -> str:
+        """Describes the best trial, and whether it was not trained fully."""
+        held_back = "none held back" if best.test is None else f"{self.held_back} {best.test:.4g}"
+        cut = f", {best.remark} before its last epoch: a larger init.minutes trains it fully" if best.remark else ""
+        return f"best of {len(self.tried)} trials: {self.figure} {best.score:.4g}, {held_back}{cut}"
+
+
+def search(settings: Settings, graph: Graph, known: Keys, *, figure: str | None, both_directions: bool) -> Searched:
+    """Trains several configurations, and returns the best.
+
+    Takes the arguments of `compare`.
+    """
+    tested = compare(settings, graph, known, figure=figure, both_directions=both_directions)
+    if (best := tested.best) is None:
+        return Searched(None, "", {}, tested.summary, tested.lines(), tested.table)
+    figures = {tested.figure: best.score, tested.held_back: best.test, "trials": len(tested.tried)}
+    return Searched(best.keys, tested.why_best(best), figures, tested.summary, tested.lines(), tested.table)
+
+
+def compare(
+    settings: Settings, graph: Graph, known: Keys, *, figure: str | None = None, both_directions: bool = False
+) -> Trials:
+    """Trains several configurations.
+
+    Args:
+        settings: The configuration of job=init.
+        graph: The graph, with a split.
+        known: The choices that follow from the graph's properties, by key.
+        figure: The validation metric that selects the best. None: the task's.
+        both_directions: Whether reverse edges may be added or left out.
+    """
+    one_way = known.get("dataset.symmetrize") is True
+    graphs: dict[bool, Callable[[], Graph]] = {False: lambda: graph}
+    if both_directions:
+        graphs[True] = graph.symmetrize
+    fixed = {
+        key: value
+        for key, value in known.items()
+        if key in ("inputs", "features.scale", "features.fill", "threads") or key.partition(".")[0] == "task"
+    }
+    planned = candidates(graph, known.get("inputs", "features"), known["task"])
+    if figure is not None:
+        planned = (planned[0], {**planned[0], "task.class_weights": "balanced"}, *planned[1:])
+    tested = run(settings, graphs, fixed, planned, one_way and both_directions, figure)
+    validated = int(np.count_nonzero(graph.labelled & (graph.split == Split.VAL)))
+    assert isinstance(tested.task, NodeTask)
+    constant = baselines.measure_constant(tested.task.read(graph), tested.task, tested.figure)
+    return replace(tested, constant=constant, num_validated=validated)
 
 
 def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> tuple[Keys, ...]:
@@ -342,15 +390,15 @@ def run(
     figure = figure or task.progress
     fixed = {**fixed, "trainer.monitor": figure}
     made_graphs = {usual: graphs[usual]()}
-    baselines = _baselines(made_graphs[usual], figure) if fixed.get("inputs", "features") == "features" else []
-    count, ended = len(planned) + len(baselines) + ((not usual) in graphs), ""
+    to_compare = _baselines(made_graphs[usual], figure) if fixed.get("inputs", "features") == "features" else []
+    count, ended = len(planned) + len(to_compare) + ((not usual) in graphs), ""
 
     def so_far() -> Trials:
         return Trials(task, figure, tuple(tried), count, ended)
 
     def upcoming() -> Iterator[tuple[Keys, bool, str]]:
         yield planned[0], usual, ""
-        yield from ((keys_of, usual, reads) for keys_of, reads in baselines)
+        yield from ((keys_of, usual, reads) for keys_of, reads in to_compare)
         yield from ((_with_task(candidate, so_far().best_network), usual, "") for candidate in planned[1:])
         best = so_far().best
         if (not usual) in graphs and best is not None:
@@ -390,9 +438,9 @@ def _baselines(graph: Graph, figure: str) -> list[tuple[Keys, str]]:
     """
     types: Keys = {"types": "ignore"} if graph.schema.several else {}
     alone, trees = {**_ALONE, **types}, {**BOOSTING, **types, **_LOSSES.get(figure, {})}
-    if not boosting.is_installed():
-        say(boosting.MISSING)
-    elif not boosting.fits(graph):
+    if not baselines.is_installed():
+        say(baselines.MISSING)
+    elif not baselines.fits(graph):
         say("gradient boosting is not tried: the table has too many cells")
     else:
         return [(alone, NO_EDGES), ({**trees, "model.neighbours": False}, COLUMNS), (trees, MEANS)]
@@ -401,8 +449,8 @@ def _baselines(graph: Graph, figure: str) -> list[tuple[Keys, str]]:
 
 def _epoch(settings: Settings, graph: Graph) -> float:
     """Estimates the seconds of an epoch on a nominal machine."""
-    if settings.model.name == boosting.NAME:
-        return boosting.epoch_seconds(graph)
+    if settings.model.name == baselines.NAME:
+        return baselines.epoch_seconds(graph)
     model = settings.model.arguments
     width, layers = int(model.get("hidden", 64)) * int(model.get("heads", 1)), int(model.get("num_layers", 2))
     columns = settings.embedding or 64 if settings.inputs == "learned" else graph.features.shape[1]

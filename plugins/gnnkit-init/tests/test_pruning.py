@@ -8,13 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gnnkit_init import baselines, pruning, trials
+from gnnkit_init.pruning import STARTUP_TRIALS, WARMUP_EPOCHS, MedianStop
+from gnnkit_init.trials import Trial, Trials
 
-from gnnkit.jobs import boosting, init, pruning, trials
-from gnnkit.jobs.pruning import STARTUP_TRIALS, WARMUP_EPOCHS, MedianStop
-from gnnkit.jobs.trials import Trial, Trials
+from gnnkit import config
+from gnnkit.config.settings import settle
 from gnnkit.task.node_classification import NodeClassification
 from tests.graphs import random_graph
-from tests.jobs.test_trials import asked
 
 
 def run(pruner: MedianStop, scores: list[float]) -> str | None:
@@ -71,8 +72,12 @@ def test_curves_of_complete_trials_prune_later_ones(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(trials, "_TABLE", planned)
     monkeypatch.setattr(trials, "MAX_EPOCHS", 12)
     monkeypatch.setattr(pruning, "WARMUP_EPOCHS", 3)
-    monkeypatch.setattr(boosting, "is_installed", lambda: False)
-    found = init._try(asked("cache=false"), random_graph(), [init.KeyChoice("task", "node_classification")])
+    monkeypatch.setattr(baselines, "is_installed", lambda: False)
+    found = trials.compare(
+        settle(config.compose(["dataset=saved", "dataset.root=x", "strategy=auto", "job=init", "cache=false"])),
+        random_graph(),
+        {"task": "node_classification"},
+    )
     assert [len(trial.curve) for trial in found.tried[:4]] == [12, 0, 12, 12]  # the second has no edges
     assert found.tried[4].remark.startswith("pruned after epoch")
     assert found.best in found.tried[:4]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_init import baselines, trials
 
 from gnnkit.__main__ import main
-from gnnkit.jobs import boosting, trials
 
 QUICK = ["comm=threads", "workers=1", "cache=false", "report=false", "logger=none"]
 
@@ -66,7 +66,7 @@ def test_two_commands_make_a_good_model_of_a_table_with_flaws(
 ) -> None:
     data, new = tmp_path / "data", tmp_path / "new"
     write(data, flaws)
-    monkeypatch.setattr(boosting, "is_installed", lambda: False)
+    monkeypatch.setattr(baselines, "is_installed", lambda: False)
     for name, value in {"_TABLE": trials._TABLE[:1], "MAX_EPOCHS": 40, "PATIENCE": 15}.items():
         monkeypatch.setattr(trials, name, value)
     assert main(["job=init", "dataset=edges", f"dataset.root={data}", f"output={new}", "init.minutes=9"]) == 0

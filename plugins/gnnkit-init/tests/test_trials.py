@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from gnnkit_init import baselines, trials
+from gnnkit_init.trials import Trial, Trials
 
-from gnnkit import config
+from gnnkit import config, plugins
 from gnnkit.__main__ import main
 from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
-from gnnkit.jobs import boosting, init, trials
-from gnnkit.jobs.trials import Trial, Trials
+from gnnkit.jobs import init
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
 from tests.graphs import random_graph
@@ -28,6 +29,12 @@ PLANNED = tuple({"model": name} for name in ("gcn", "sage", "gat", "gin"))
 
 def asked(*overrides: str) -> Settings:
     return settle(config.compose(["dataset=saved", "dataset.root=x", "strategy=auto", "job=init", *overrides]))
+
+
+def compared(settings: Settings, graph: Graph, task: str) -> Trials:
+    """Runs the trials as job=init does."""
+    graph = init._with_split(settings, graph)
+    return trials.compare(settings, graph, {"task": task}, figure=init._figure(graph, task))
 
 
 @pytest.fixture
@@ -50,7 +57,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
             return Trial(keys, score, 1 - (score or 0), 0.5, 10, 1000.0, remark, reads, work=30.0)
 
         monkeypatch.setattr(trials, "_try", tried)
-        monkeypatch.setattr(boosting, "is_installed", lambda: False)
+        monkeypatch.setattr(baselines, "is_installed", lambda: False)
         return seen
 
     return make
@@ -91,7 +98,7 @@ def test_a_refused_trial_is_told_and_never_best(fake: Callable[..., list[Any]], 
     found = run("init.minutes=60")
     assert found.best is not None
     assert found.best.keys == {"model": "sage"}
-    found.save(tmp_path)
+    (tmp_path / "trials.csv").write_bytes(found.table)
     rows = list(csv.DictReader((tmp_path / "trials.csv").open()))
     assert [row["val_accuracy"] for row in rows] == ["", "0.2", "0.1", ""]
     assert rows[0]["remark"] == "refused: no"
@@ -128,7 +135,7 @@ def test_uneven_classes_are_judged_by_the_mean_over_classes(
     task = {"val_mae": "regression", "val_micro_f1": "multilabel"}.get(figure, "node_classification")
     labels = labels if task == "regression" else labels.astype(np.int64)
     graph = replace(random_graph(), labels=labels, split=np.full(40, 2, np.int8))
-    found = init._try(asked(), graph, [init.KeyChoice("task", task)])
+    found = compared(asked(), graph, task)
     assert (found.figure, found.held_back) == (figure, figure.replace("val", "test"))
     assert ("macro_f1 of each trial, as classes are uneven" in found.lines()[0]) == (figure == "val_macro_f1")
 
@@ -150,11 +157,11 @@ def test_balanced_weights_are_tried_and_a_trial_cut_short_is_told(fake: Callable
     labels = (np.arange(400) % 100 < 5).astype(np.int64)
     graph = replace(random_graph(400), labels=labels, split=1 + (np.arange(400) // 100 % 3).astype(np.int8))
     seen = fake(*np.linspace(0.9, 0.1, 20))
-    found = init._try(asked(), graph, [init.KeyChoice("task", "node_classification")])
+    found = compared(asked(), graph, "node_classification")
     assert found.figure == "val_average_precision"
     assert [keys.get("task.class_weights") for _, keys, _ in seen[:4]] == [None, None, "balanced", None]
     best = replace(found.tried[0], remark="ended by init.minutes")
-    assert "ended by init.minutes before its last epoch" in init._why_best(replace(found, tried=(best,)), best)
+    assert "ended by init.minutes before its last epoch" in replace(found, tried=(best,)).why_best(best)
 
 
 @pytest.mark.slow
@@ -171,7 +178,7 @@ def test_a_model_without_edges_is_tried_second_and_written_where_it_is_best(
     alone: float | None, line: str, fake: Callable[..., list[Any]]
 ) -> None:
     seen = fake(0.5, alone, 0.7, *[0.1] * 20)
-    found = init._try(asked(), random_graph(), [init.KeyChoice("task", "node_classification")])
+    found = trials.compare(asked(), random_graph(), {"task": "node_classification"})
     assert [keys.get("model.aggregator") for _, keys, _ in seen[:3]] == [None, "none", None]
     assert seen[0][1] == {"model": "gcn"}  # what is trained without job=init
     assert found.best is not None
@@ -277,7 +284,7 @@ def test_columns_with_empty_cells_are_filled_or_left_out() -> None:
 def test_what_the_best_trial_had_is_what_the_files_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(boosting, "is_installed", lambda: False)
+    monkeypatch.setattr(baselines, "is_installed", lambda: False)
     monkeypatch.setattr(trials, "_TABLE", ({"model": "sage", "model.hidden": 8}, {"model": "gcn", "model.hidden": 7}))
     monkeypatch.setattr(trials, "MAX_EPOCHS", 5)
     random_graph().save(tmp_path / "graph")
@@ -317,7 +324,7 @@ def test_what_neighbours_suggest_comes_after_the_plain_default() -> None:
 def test_no_setting_is_tried_under_a_loss_that_has_lost(fake: Callable[..., list[Any]]) -> None:
     seen = fake(5.0, 6.0, 4.0, 3.0, *[9.0] * 20)
     graph = replace(random_graph(), labels=np.arange(40.0))
-    found = init._try(asked("init.minutes=60"), graph, [init.KeyChoice("task", "regression")])
+    found = compared(asked("init.minutes=60"), graph, "regression")
     assert found.figure == "val_mae"
     losses = [(keys.get("task.loss"), keys.get("task.scale")) for _, keys, _ in seen]
     assert losses[:4] == [(None, None), (None, None), ("absolute", None), ("absolute", "log")]
@@ -336,3 +343,15 @@ def test_what_a_trial_costs_does_not_depend_on_the_time(monkeypatch: pytest.Monk
 
     assert epochs(0.1) == epochs(100.0)
     assert epochs(0.1)[2] == "ended by init.minutes"
+
+
+def test_without_the_package_the_default_keys_are_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plugins.load(plugins.SEARCH, "trials") is trials.search
+    installed = plugins.names
+    monkeypatch.setattr(plugins, "names", lambda kind: [] if kind == plugins.SEARCH else installed(kind))
+    choices, tested = init.by_evidence(asked(), random_graph())
+    assert tested is None
+    assert {choice.key for choice in choices} >= {"task", "model", "strategy"}
+    assert "no trials: they need the package gnnkit-init: pip install gnnkit-init" in capsys.readouterr().out

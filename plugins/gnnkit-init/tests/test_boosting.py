@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from gnnkit_init import baselines, trials
+from gnnkit_init.trials import BOOSTING, COLUMNS, MEANS, NO_EDGES, Trial, Trials
 
 from gnnkit.__main__ import main
 from gnnkit.graph import Graph
-from gnnkit.jobs import boosting, init, trials
-from gnnkit.jobs.trials import BOOSTING, COLUMNS, MEANS, NO_EDGES, Trial, Trials
+from gnnkit.jobs import init
 from gnnkit.task.node_classification import NodeClassification
 from tests.graphs import random_graph
 
@@ -46,7 +47,7 @@ def test_the_best_by_validation_is_written_and_named_in_the_last_line() -> None:
     assert means.best is means.tried[3]
     assert means.lines()[-1].startswith("the graph helps, but gradient boosting more than a graph model:")
     assert scored(0.8, 0.6, 0.7, 0.9, test=0.1).best == replace(means.tried[3], test=0.1)  # the test decides nothing
-    choices = init._replace_model([init.KeyChoice("model", "sage")], means.best.keys, init._why_best(means, means.best))
+    choices = init._replace_model([init.KeyChoice("model", "sage")], means.best.keys, means.why_best(means.best))
     assert [(choice.key, choice.value) for choice in choices] == [("model", "boosting")]
     assert choices[0].why == "best of 4 trials: val_accuracy 0.9, test_accuracy 0.9"
 
@@ -67,18 +68,18 @@ def test_what_keeps_boosting_from_a_trial_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     graph, first = random_graph(), trials._ALONE
-    monkeypatch.setattr(boosting, "is_installed", lambda: False)
+    monkeypatch.setattr(baselines, "is_installed", lambda: False)
     assert trials._baselines(graph, "val_accuracy") == [(first, NO_EDGES)]
-    assert capsys.readouterr().out == f"{boosting.MISSING}\n"
-    monkeypatch.setattr(boosting, "is_installed", lambda: True)
+    assert capsys.readouterr().out == f"{baselines.MISSING}\n"
+    monkeypatch.setattr(baselines, "is_installed", lambda: True)
     assert [reads for _, reads in trials._baselines(graph, "val_accuracy")] == [NO_EDGES, COLUMNS, MEANS]
-    monkeypatch.setattr(boosting, "_MOST_CELLS", 10)
+    monkeypatch.setattr(baselines, "_MOST_CELLS", 10)
     assert trials._baselines(graph, "val_accuracy") == [(first, NO_EDGES)]
     assert "the table has too many cells" in capsys.readouterr().out
 
 
 def test_boosting_is_known_where_its_package_is_installed() -> None:
-    assert boosting.is_installed()
+    assert baselines.is_installed()
 
 
 @pytest.mark.slow
