@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_import.job import Import
 
 from gnnkit import config, plugins
 from gnnkit.__main__ import main
@@ -269,7 +270,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         runs.append(order.settings)
         return Result(order.settings.job.name, {})
 
-    for kind in (OnRanks, builtin.Plan, builtin.Partition, builtin.Import):
+    for kind in (OnRanks, builtin.Plan, builtin.Partition, Import):
         monkeypatch.setattr(kind, "work", work)
     return runs
 

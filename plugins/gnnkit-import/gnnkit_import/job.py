@@ -9,21 +9,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from gnnkit.config.settings import AUTO, DEFAULT_TASK, Settings
-from gnnkit.config.settings.fields import Section
+from gnnkit.config.settings import AUTO, DEFAULT_TASK, Section, Settings
 from gnnkit.config.settings.values import size
 from gnnkit.dataset.base import blame
 from gnnkit.errors import UserError
+from gnnkit.jobs import Order, Result, Run
 from gnnkit.jobs import folder as run_folders
-from gnnkit.jobs.job import Run
-from gnnkit.jobs.order import Order
 from gnnkit.jobs.store_jobs import find_stored
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.partition.store.manifest import FILE, Manifest, differing, shaping
 from gnnkit.prepare.kept import origin
 from gnnkit.result.folder import WORK
-from gnnkit.result.result import Result, versions
+from gnnkit.result.result import versions
 from gnnkit.utils.documents import json_digest
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.run import LEAST_MEMORY, disk_errors, run_import

@@ -495,8 +495,8 @@ def test_an_import_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
 def test_memory_is_read_by_an_import_only() -> None:
     composed = compose(["job=import", "strategy=auto"])
     for text, size in (("1GB", 10**9), ("1.5GiB", 3 * 2**29), ("512 MB", 512 * 10**6), (2**27, 2**27)):
-        assert settle({**composed, "memory": text}).memory == size
-    with pytest.raises(UserError, match="memory=1GB is read by job=import only: leave the key out"):
+        assert settle({**composed, "memory": text}).job_keys.memory == size
+    with pytest.raises(UserError, match="memory is read by job=import only: leave the key out"):
         settle(compose(["job=plan", "strategy=vertex_centric", "memory=1GB"]))
 
 
