@@ -55,7 +55,7 @@ PACKAGES = {
     "leader": {"rebalance": "gnnkit-rebalancing"},
     "upload": {"fsspec": "gnnkit-upload"},
     "job": {"explain": "gnnkit-explain"},
-    FUNCTION: {"serve": "gnnkit-serve"},
+    FUNCTION: {"export": "gnnkit-export", "serve": "gnnkit-serve"},
 }  # plugins of this project that are installed separately: the package by kind and name
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner
