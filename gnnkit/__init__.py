@@ -202,8 +202,9 @@ def export(
     float64 if the run standardised columns, else in the model's dtype, and a `.pt2` in
     any dtype. Returns the path.
 
-    Raises `UserError` for a model that torch cannot export, for an existing file, and
-    if the run does not record whether edges had weights.
+    Raises `UserError` for a model that torch cannot export, for an existing file, if
+    the run does not record whether edges had weights, and if the package gnnkit-export
+    is not installed.
 
     Args:
         run: The run folder.
@@ -214,11 +215,13 @@ def export(
             `edge_type`, and hgt `node_type`. Default: if the training edges had
             weights, and the model uses them.
     """
-    from gnnkit.jobs import export as exporting
+    from gnnkit import plugins
     from gnnkit.utils.ranges import local_path, switch
 
     weighted = None if edge_weight is None else switch("edge_weight", edge_weight)
-    return exporting.export(local_path("checkpoint", run), local_path("path", path), model, edge_weight=weighted)
+    write = plugins.load(plugins.FUNCTION, "export")
+    written: Path = write(local_path("checkpoint", run), local_path("path", path), model, edge_weight=weighted)
+    return written
 
 
 def serve(

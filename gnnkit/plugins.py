@@ -42,7 +42,7 @@ KINDS = (
     "callback",
 )  # sections of the configuration
 SEVERAL = ("logger", "callback")  # kinds of which a run may have several, each under its name in the section
-OPTIONAL = ("sampler", "exchange")  # kinds of which a run may have none
+OPTIONAL = ("sampler", "exchange")  # kinds that a run may lack
 JOBS = "jobs"  # the folder in `conf/` with a file for each job that has keys
 SEARCH = "search"  # the kind of the search over configurations by job=init
 FUNCTION = "function"  # the kind of `gnnkit.NAME`, called from Python
@@ -58,8 +58,8 @@ PACKAGES = {
     "upload": {"fsspec": "gnnkit-upload"},
     "job": {"explain": "gnnkit-explain", "import": "gnnkit-import"},
     SEARCH: {"trials": "gnnkit-init"},
-    FUNCTION: {"serve": "gnnkit-serve"},
-}  # plugins of this project that are installed separately: the package by kind and name
+    FUNCTION: {"export": "gnnkit-export", "serve": "gnnkit-serve"},
+}  # this project's separate packages, by kind and name
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner
 _NAMED_BY = {"partition": "partition.nodes", "aggregation": "sync.average"}  # other keys that name a plugin
@@ -76,12 +76,12 @@ _WORDS: dict[Any, str] = {
 
 
 def names(kind: str) -> list[str]:
-    """Returns the names of a kind's installed plugins, sorted. Imports nothing."""
+    """Returns a kind's installed plugins by name, sorted. Imports nothing."""
     return sorted({point.name for point in _points(kind)})
 
 
 def options(kind: str, folders: Iterable[Path] | None = None) -> list[str]:
-    """Returns the valid values of `kind=...`: the kind's YAML files and plugins.
+    """Returns the valid values for `kind=...`: the kind's YAML files and plugins.
 
     Args:
         kind: A section.
@@ -109,7 +109,7 @@ def load(kind: str, name: str) -> type[Any]:
 
 
 def find(kind: str, name: str) -> EntryPoint:
-    """Returns the entry point of that name, without importing it.
+    """Returns a plugin's entry point, without importing it.
 
     Raises `UserError` if there is none, or more than one.
     """
@@ -209,7 +209,7 @@ def check_arguments(
     Args:
         function: A class or a function.
         arguments: The configured values, by name.
-        section: The configuration key of `arguments`.
+        section: The configuration key for `arguments`.
         extra: Names of parameters that are not configured.
     """
     parameters = inspect.signature(function).parameters.values()
@@ -251,7 +251,7 @@ def _points(kind: str) -> EntryPoints:
 def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
     """Reads entry points once.
 
-    Each read opens a file of every installed distribution.
+    Each read opens a file per installed distribution.
     """
     return entry_points(group=group)
 
@@ -278,14 +278,14 @@ def _chosen(kind: str, name: object) -> str:
 
 
 def _section(kind: str, name: str) -> str:
-    """Returns the configuration key of a plugin's arguments."""
+    """Returns the configuration key for a plugin's arguments."""
     if kind in SEVERAL:
         return f"{kind}.{name}"
     return "partition.options" if kind == "partition" else kind
 
 
 def _key(section: str, key: str) -> str:
-    """Returns the configuration key of an argument."""
+    """Returns an argument's configuration key."""
     beside = section == "partition.options" and key in PARTITION_KEYS
     return f"partition.{key}" if beside else f"{section}.{key}"
 

@@ -78,9 +78,9 @@ def render(template: str | Path, **values: object) -> str:
     """Renders a template.
 
     Args:
-        template: The name of a file of this package, or the path of another file, which
-            may extend these.
-        **values: Variables of the template.
+        template: A file's name in this package, or another file's path, which may
+            extend these.
+        **values: The template's variables.
     """
     environment = _environment()
     if isinstance(template, Path):
@@ -98,7 +98,7 @@ def save(
         figures: The figures on the page.
         folder: Receives the files.
         draws: Whether to write the SVG files.
-        **values: Variables of the template.
+        **values: The template's variables.
     """
     write_atomically(folder / PAGE, render(template, **values).encode())
     if draws:

@@ -22,11 +22,11 @@ from gnnkit.jobs import weights
 from gnnkit.jobs.models import ModelFactory, Widths, check_given
 from gnnkit.launch.processes import run_in_child
 from gnnkit.model.adapt import reads_edges, takes_types
-from gnnkit.model.exported import Plain, PlainLayers
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.folder import INPUTS
 from gnnkit.utils.ranges import one_line
 from gnnkit.utils.storage import write_atomically
+from gnnkit_export.exported import Plain, PlainLayers
 
 _NODES, _EDGES = 7, 12  # of the example graph
 ONNX = ".onnx"

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_export import export
+from gnnkit_export.exported import PlainLayers
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import HeteroData
@@ -29,9 +31,8 @@ from gnnkit.config.settings import Choice
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import export, weights
+from gnnkit.jobs import weights
 from gnnkit.jobs.models import ModelSource, Widths
-from gnnkit.model.exported import PlainLayers
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE

@@ -1,0 +1,1 @@
+"""Writes trained models to files for torch or ONNX Runtime: `gnnkit.export`."""
