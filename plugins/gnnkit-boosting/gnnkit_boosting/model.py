@@ -6,6 +6,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
@@ -31,12 +32,15 @@ class Boosting(GraphModel, L.LightningModule):
             `trees.pack`. Unused trees are zero.
         base: [num_classes] outputs without trees.
         size: [] number of trees that are used.
+        num_labels: [] number of input columns, the last ones, that are the training
+            nodes' labels (`label_inputs`). A node reads only its neighbours'.
     """
 
     num_layers = 1
     forest: Tensor
     base: Tensor
     size: Tensor
+    num_labels: Tensor
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class Boosting(GraphModel, L.LightningModule):
         self.register_buffer("forest", torch.zeros(trees, num_classes, 2 * leaves - 1, NODE_FIELDS))
         self.register_buffer("base", torch.zeros(num_classes))
         self.register_buffer("size", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("num_labels", torch.zeros((), dtype=torch.int64))
         self.unused = nn.Parameter(torch.zeros(()))  # optimisers and DDP need a parameter. Its gradient is 0
 
     def configure_callbacks(self) -> list[Callback]:
@@ -86,10 +91,12 @@ class Boosting(GraphModel, L.LightningModule):
     @torch.no_grad()
     def columns(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, in_features] -> [num_dst, width]
         """Returns the columns that the trees read. Collective."""
-        x = x.to(self.base.dtype)
-        rows = [x[: adjacency.num_dst]]
+        x, width = x.to(self.base.dtype), x.shape[1] - int(self.num_labels)
+        rows = [x[: adjacency.num_dst, :width]]
         if self.neighbours:
-            rows += [adjacency.aggregate(x, reduce="mean"), adjacency.in_degree.to(x.dtype)[:, None]]
+            means = adjacency.aggregate(x, reduce="mean")
+            shares = F.normalize(means[:, width:], p=1)  # of the in-neighbours that have a label
+            rows += [means[:, :width], shares, adjacency.in_degree.to(x.dtype)[:, None]]
         if self.neighbours and self.edge_width:
             rows.append(_edge_means(x, adjacency, self.edge_width))
         return torch.cat(rows, 1)

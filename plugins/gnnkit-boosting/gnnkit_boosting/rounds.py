@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +40,22 @@ class Rounds(Callback):
         self.stopped: str | None = None  # read by gnnkit, for `stopped` in `result.json`
 
     def on_fit_start(self, trainer: L.Trainer, module: Any) -> None:
+        labels, model = module.label_inputs, module.model
+        model.num_labels.fill_(0 if labels is None else labels.num_columns)
+        looped = torch.tensor([int(module.worker.shard.looped.sum())], device=module.worker.device)
+        has_loops = bool(module.worker.comm.all_reduce(looped) > 0)
         refused = {
             "this strategy samples edges, and trees read all of a node's edges: use strategy=vertex_centric": (
                 not module.strategy.reads.all_edges
             ),
-            "label_inputs shows trees the labels that they learn: remove the key": module.label_inputs is not None,
             "inputs=learned trains rows by gradients, which trees do not have: use other inputs": (
                 module.learned is not None
+            ),
+            "label_inputs needs model.neighbours=true, since a node reads its neighbours' labels only": (
+                labels is not None and not model.neighbours
+            ),
+            "label_inputs: nodes with an edge to themselves would read their own label: remove the key or these edges": (
+                labels is not None and has_loops
             ),
         }
         for why in (reason for reason, applies in refused.items() if applies):
@@ -97,7 +106,7 @@ class _Booster:
     """An estimator of one label column, which gains trees."""
 
     estimator: Any  # of scikit-learn. None: the outputs are constant
-    outputs: Sequence[int]  # columns of the model's outputs, of which each has trees
+    outputs: Array  # columns of the model's outputs, of which each has trees
     rows: Array  # [k, width]
     labels: Array  # [k]
     weights: Array | None  # [k]
@@ -141,12 +150,12 @@ def make_boosters(model: Boosting, rows: Array, labels: Array, task: Any, seed: 
         for output, column in enumerate(numbers.T[:num_outputs]):
             known = ~np.isnan(column)
             estimator = regressor(loss=loss, **options) if known.any() else None
-            yield _Booster(estimator, [output], rows[known], column[known], None)
+            yield _Booster(estimator, np.array([output]), rows[known], column[known], None)
     elif labels.ndim == 2:
         for output, column in enumerate(labels.T):
             is_constant = len(np.unique(column)) < 2
             model.base[output] = math.copysign(math.log(len(column) + 1), column.sum() - 0.5)
-            yield _Booster(None if is_constant else classifier(**options), [output], rows, column, None)
+            yield _Booster(None if is_constant else classifier(**options), np.array([output]), rows, column, None)
     elif num_outputs < 2:
         raise UserError("model=boosting: this task has one output for classes: use another model")
     else:

@@ -43,7 +43,7 @@ def sum_trees(forest: Tensor, rows: Tensor) -> Tensor:  # [num_rows, num_outputs
     children = nodes[:, [_LEFT, _RIGHT]].long() + roots.repeat_interleave(num_nodes)[:, None]
     sums = [
         nodes[_leaves(nodes, children, roots, part), _VALUE].double().view(len(part), num_trees, num_outputs).sum(1)
-        for part in rows.split(max(_CELLS // max(size, 1), 1))
+        for part in torch.split(rows, max(_CELLS // max(size, 1), 1))
     ]
     return torch.cat(sums)
 

@@ -48,8 +48,9 @@ def table(kind: str) -> Graph:
         "sets": bits,
         "numbers": 1000 * (x[:, 1] + 3 * near),
         "columns of numbers": np.stack([x[:, 1], np.where(x[:, 0] > 1, np.nan, near)], 1),
-    }[kind]
-    edges = rng.normal(size=(6 * N, 2)).astype(np.float32)
+    }["classes" if kind == "loops" else kind]
+    ends = np.concatenate([ends, [[3], [3]]], 1) if kind == "loops" else ends[:, ends[0] != ends[1]]
+    edges = rng.normal(size=(ends.shape[1], 2)).astype(np.float32)
     split = 1 + (np.arange(N) % 3).astype(np.int8)
     return Graph.from_edges(*ends, N, features=x, labels=labels, split=split, edge_features=edges)
 
@@ -174,7 +175,8 @@ def test_served_predictions_of_new_nodes_are_those_of_the_extended_graph(tmp_pat
     [
         ("classes", {"strategy": {"name": "individual_sample"}, "sampler": {"name": "neighbor", "fanouts": [5]}},
          "model=boosting: this strategy samples edges"),
-        ("classes", {"label_inputs": 0.5}, "model=boosting: label_inputs shows trees the labels that they learn"),
+        ("classes", {"label_inputs": 0.5, "model": {"neighbours": False}}, "label_inputs needs model.neighbours=true"),
+        ("loops", {"label_inputs": 0.5}, "nodes with an edge to themselves would read their own label"),
         ("classes", {"inputs": "learned"}, "model=boosting: inputs=learned trains rows by gradients"),
         ("classes", {"task": "link_prediction"}, "model=boosting has no embeddings"),
         ("classes", {"model": {"trees": 0}}, "model.trees=0"),
@@ -183,6 +185,34 @@ def test_served_predictions_of_new_nodes_are_those_of_the_extended_graph(tmp_pat
 def test_what_trees_cannot_do_is_refused(kind: str, keys: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         train(table(kind), tmp_path / "run", **keys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_labels_of_neighbours_are_read_and_no_label_of_the_node_itself(workers: int, tmp_path: Path) -> None:
+    rng, n = np.random.default_rng(5), 400
+    labels = np.arange(n) // 2 % 2  # of pairs of nodes that are joined, and no column determines them
+    ends = np.stack([np.arange(n), np.arange(n) ^ 1])
+    features = rng.normal(size=(n, 2)).astype(np.float32)
+    split = rng.permuted(np.repeat([1, 2, 3, 1], n // 4)).astype(np.int8)
+    graph = Graph.from_edges(*ends, n, features=features, labels=labels, split=split)
+    run = train(graph, tmp_path / "run", workers=workers, label_inputs=0.5, write=["logits"])
+    logits, has_label = np.load(run.folder / "logits.npy"), (split == 1)[np.arange(n) ^ 1]
+    right = logits.argmax(1) == labels
+    assert right[has_label].all()
+    held_out = np.where(split == 1, labels, 1 - labels)
+    changed = gnnkit.predict(
+        run.folder, replace(graph, labels=held_out), folder=tmp_path / "p", write=["logits"], **QUICK
+    )
+    np.testing.assert_array_equal(np.load(changed.folder / "logits.npy"), logits)
+    node = int(np.flatnonzero(split == 1)[0])
+    labels = labels.copy()
+    labels[node] = 1 - labels[node]
+    changed = gnnkit.predict(
+        run.folder, replace(graph, labels=labels), folder=tmp_path / "q", write=["logits"], **QUICK
+    )
+    rows = np.load(changed.folder / "logits.npy")
+    assert np.flatnonzero((rows != logits).any(1)).tolist() == [node ^ 1]
 
 
 def test_without_scikit_learn_training_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnnkit.errors import UserError
+
 Score = Callable[[Tensor], Tensor]  # input rows [num_rows, width] -> the explained number
 FEWEST, MOST = 16, 256  # points on the path
 TOLERANCE = 0.01  # largest accepted `Attribution.gap`
@@ -42,6 +44,8 @@ def integrated_gradients(score: Score, x: Tensor) -> Attribution:
     Args:
         score: Computes the explained number from input rows.
         x: [num_rows, width] rows, in float64 for a meaningful comparison.
+
+    Raises `UserError` for a score that is not differentiable, such as that of trees.
     """
     with torch.no_grad():
         ends = float(score(x)), float(score(torch.zeros_like(x)))
@@ -58,7 +62,12 @@ def _mean_gradient(score: Score, x: Tensor, count: int) -> Tensor:
     total = torch.zeros_like(x)
     for place, weight in zip(*np.polynomial.legendre.leggauss(count), strict=True):
         point = (x * ((place + 1) / 2)).requires_grad_()
-        (gradient,) = torch.autograd.grad(score(point), point)
+        number = score(point)
+        if not number.requires_grad:
+            raise UserError(
+                "job=explain needs outputs with gradients, which this model's do not have: use another model"
+            )
+        (gradient,) = torch.autograd.grad(number, point)
         total += gradient * (weight / 2)
     return total
 

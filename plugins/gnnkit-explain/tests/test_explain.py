@@ -269,6 +269,11 @@ def test_integrated_gradients_are_complete(score: Callable[[Tensor], Tensor]) ->
     assert result.gap < 1e-6
 
 
+def test_a_score_without_a_gradient_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^job=explain needs outputs with gradients"):
+        integrated_gradients(lambda rows: (rows > 0).sum().double(), torch.ones(2, 2, dtype=torch.float64))
+
+
 def test_the_gap_of_an_abrupt_score_is_reported() -> None:
     x = torch.ones(1, 1, dtype=torch.float64)
     step = integrated_gradients(lambda rows: torch.sigmoid(1e6 * (rows - 0.30001)).sum(), x)

@@ -40,6 +40,7 @@ from gnnkit_init import baselines, pruning
 LOSS = "val_loss"  # decides between equal scores
 MIN_GAIN = 0.01  # relative gain over another score that counts as better
 NO_EDGES, COLUMNS, MEANS = "without edges", "on the columns", "on columns and neighbours' means"  # read by baselines
+LABELS = f"{MEANS} and labels"
 _MOST, _LEAST = 1 / 3, 0.5  # share of the work for one trial; share of the last trial's work needed to start another
 # The work is counted in seconds of a nominal machine, so that it does not depend on the
 # load: seconds before the first epoch, seconds of an epoch, and operations a second.
@@ -143,7 +144,7 @@ class Trials:
     @property
     def best(self) -> Trial | None:
         """The trial with the best score, if any."""
-        return self._best_of("", NO_EDGES, COLUMNS, MEANS)
+        return self._best_of("", NO_EDGES, COLUMNS, MEANS, LABELS)
 
     @property
     def best_network(self) -> Trial | None:
@@ -187,12 +188,12 @@ class Trials:
     @property
     def verdict(self) -> str:
         """Compares the best model with the baselines, or is empty if none was tried."""
-        alone, means, best = self._best_of(NO_EDGES, COLUMNS), self._best_of(MEANS), self._best_of("")
+        alone, means, best = self._best_of(NO_EDGES, COLUMNS), self._best_of(MEANS, LABELS), self._best_of("")
         if alone is None or best is None:
             return self.learned_nothing
         how = "" if alone.baseline == NO_EDGES else " by gradient boosting"
         scores = f"{self.figure} {best.score:.4g} with edges, {alone.score:.4g} without{how}"
-        scores += "" if means is None else f", {means.score:.4g} by gradient boosting {MEANS}"
+        scores += "" if means is None else f", {means.score:.4g} by gradient boosting {means.baseline}"
         if why := self.learned_nothing:
             return f"{why}. {scores}"
         if means is not None and self._is_better(means, alone) and self._is_better(means, best):
@@ -390,7 +391,8 @@ def run(
     figure = figure or task.progress
     fixed = {**fixed, "trainer.monitor": figure}
     made_graphs = {usual: graphs[usual]()}
-    to_compare = _baselines(made_graphs[usual], figure) if fixed.get("inputs", "features") == "features" else []
+    reads_columns = fixed.get("inputs", "features") == "features"
+    to_compare = _baselines(made_graphs[usual], figure, fixed["task"]) if reads_columns else []
     count, ended = len(planned) + len(to_compare) + ((not usual) in graphs), ""
 
     def so_far() -> Trials:
@@ -431,7 +433,7 @@ def _with_task(candidate: Keys, best: Trial | None) -> Keys:
     return candidate if any(key.startswith("task.") for key in candidate) else {**candidate, **task}
 
 
-def _baselines(graph: Graph, figure: str) -> list[tuple[Keys, str]]:
+def _baselines(graph: Graph, figure: str, task: str = "node_classification") -> list[tuple[Keys, str]]:
     """Lists the configurations to compare with, and what they read.
 
     Boosting has the loss that suits the figure.
@@ -443,7 +445,9 @@ def _baselines(graph: Graph, figure: str) -> list[tuple[Keys, str]]:
     elif not baselines.fits(graph):
         say("gradient boosting is not tried: the table has too many cells")
     else:
-        return [(alone, NO_EDGES), ({**trees, "model.neighbours": False}, COLUMNS), (trees, MEANS)]
+        by_trees = [({**trees, "model.neighbours": False}, COLUMNS), (trees, MEANS)]
+        has_labels = task == "node_classification" and len(graph.schema.node_types) == 1
+        return [(alone, NO_EDGES), *by_trees, *[({**trees, "label_inputs": 0.5}, LABELS)] * has_labels]
     return [(alone, NO_EDGES)]
 
 

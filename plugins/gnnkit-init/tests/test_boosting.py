@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from gnnkit_init import baselines, trials
-from gnnkit_init.trials import BOOSTING, COLUMNS, MEANS, NO_EDGES, Trial, Trials
+from gnnkit_init.trials import BOOSTING, COLUMNS, LABELS, MEANS, NO_EDGES, Trial, Trials
 
 from gnnkit.__main__ import main
 from gnnkit.graph import Graph
@@ -53,15 +53,13 @@ def test_the_best_by_validation_is_written_and_named_in_the_last_line() -> None:
 
 
 def test_the_loss_of_boosting_suits_the_figure() -> None:
-    keys = {
-        figure: [keys.get("task.loss", keys.get("task.class_weights")) for keys, _ in trials._baselines(random_graph(), figure)]
-        for figure in ("val_accuracy", "val_mae", "val_macro_f1")
-    }  # fmt: skip
-    assert keys == {
-        "val_accuracy": [None, None, None],
-        "val_mae": [None, "absolute", "absolute"],
-        "val_macro_f1": [None, "balanced", "balanced"],
-    }
+    def losses(figure: str, task: str) -> list[str | None]:
+        baselines = trials._baselines(random_graph(), figure, task)
+        return [keys.get("task.loss", keys.get("task.class_weights")) for keys, _ in baselines]
+
+    assert losses("val_accuracy", "node_classification") == [None] * 4
+    assert losses("val_macro_f1", "node_classification") == [None, *["balanced"] * 3]
+    assert losses("val_mae", "regression") == [None, "absolute", "absolute"]
 
 
 def test_what_keeps_boosting_from_a_trial_is_said(
@@ -72,7 +70,7 @@ def test_what_keeps_boosting_from_a_trial_is_said(
     assert trials._baselines(graph, "val_accuracy") == [(first, NO_EDGES)]
     assert capsys.readouterr().out == f"{baselines.MISSING}\n"
     monkeypatch.setattr(baselines, "is_installed", lambda: True)
-    assert [reads for _, reads in trials._baselines(graph, "val_accuracy")] == [NO_EDGES, COLUMNS, MEANS]
+    assert [reads for _, reads in trials._baselines(graph, "val_accuracy")] == [NO_EDGES, COLUMNS, MEANS, LABELS]
     monkeypatch.setattr(baselines, "_MOST_CELLS", 10)
     assert trials._baselines(graph, "val_accuracy") == [(first, NO_EDGES)]
     assert "the table has too many cells" in capsys.readouterr().out
