@@ -31,6 +31,7 @@ TRAIN = (*DATA, "strategy=vertex_centric", "workers=2", "trainer.max_epochs=1000
 JOBS = {
     "train": (TRAIN, "epoch 1/"),
     "train on threads": ((*TRAIN, "comm=threads"), "epoch 1/"),
+    "compare": (("job=compare", *DATA, *TRAIN[-3:], "compare.ways=[vertex_centric,individual_sample]"), "epoch 1/"),
     "sweep": (("-m", *TRAIN[:-1], "seed=1,2", "hydra.sweep.dir=run"), "seed=1"),
     "init": (("job=init", "dataset=edges", "dataset.root=data", "init.minutes=1", "output=new"), "[1 of"),
     "import": (("job=import", "dataset=edges", "dataset.root=data", "workers=1", "output=run"), "job=import"),
@@ -78,7 +79,7 @@ def check_left(folder: Path, job: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("job", ["train", *map(exhaustive, ["train on threads", "sweep"]), "init", "import"])
+@pytest.mark.parametrize("job", ["train", *map(exhaustive, ["train on threads", "compare", "sweep"]), "init", "import"])
 def test_a_signal_ends_a_job_in_order(job: str, number: signal.Signals, tmp_path: Path) -> None:
     import_for_training()
     words, marker = JOBS[job]
@@ -97,6 +98,9 @@ def test_a_signal_ends_a_job_in_order(job: str, number: signal.Signals, tmp_path
     if job.startswith("train"):
         assert "gnnkit: interrupted: " in text
         assert "keeps the last checkpoint" in text
+    if job == "compare":
+        assert "keeps the runs" in text
+        assert (tmp_path / "run" / "vertex_centric-seed0" / "checkpoints" / "last.json").is_file()
     if job == "init":
         assert "interrupted, the best trial so far counts" in text
         assert "model: " in (tmp_path / "new" / "experiment" / "mine.yaml").read_text()
