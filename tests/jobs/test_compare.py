@@ -120,11 +120,13 @@ def test_a_scheme_is_not_credited_with_exact_epochs_without_a_word(tmp_path: Pat
     write(tmp_path / "late", states, {29: 0.8}, test_accuracy=0.8, approximate=["late rows"], schedule=schedule)
     write(tmp_path / "full", states, {29: 0.7}, test_accuracy=0.7, approximate=[], schedule=None)
     write(tmp_path / "bits", states, {29: 0.7}, test_accuracy=0.7, approximate=["bits"], schedule=None)
-    rows = [SchemeRow(name, [SchemeRun.read(tmp_path / name, NodeClassification())]) for name in ("full", "late", "bits")]
+    rows = [
+        SchemeRow(name, [SchemeRun.read(tmp_path / name, NodeClassification())]) for name in ("full", "late", "bits")
+    ]
     compared = table(*rows)
     assert [cells[3:5] for cells in compared.table().rows] == [["30", "0"], ["30", "21"], ["30", "30"]]
     assert "Approximate epochs: 21 of 30 of late; the others are exact" in compared.sentence()
-    assert "To save bytes, exchange=quantized" in compared.sentence()
+    assert "(to save bytes, use exchange=quantized, which costs the least accuracy)" in compared.sentence()
     assert [row["approximate_epochs"] for row in compared.figures()] == [0, 21, 30]
 
 

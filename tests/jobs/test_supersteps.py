@@ -74,7 +74,14 @@ def run(
     model: Any = None,
     **trainer: Any,
 ) -> tuple[dict[str, Any], Path]:
-    chosen = {"max_epochs": EPOCHS, "precision": 64, "check_val_every_n_epoch": 3, "monitor": None, "exact_shares": [0, 0], **trainer}
+    chosen = {
+        "max_epochs": EPOCHS,
+        "precision": 64,
+        "check_val_every_n_epoch": 3,
+        "monitor": None,
+        "exact_shares": [0, 0],
+        **trainer,
+    }
     keys = {"workers": workers, "threads": 1, "comm": comm, "partition": partition, "trainer": chosen, **BARE}
     overrides = (f"strategy.local_iterations={LOCAL}", *overrides)
     keys |= {"strategy": "vertex_centric", "model": model or lasting(steps)}
