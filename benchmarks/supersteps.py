@@ -24,7 +24,7 @@ from typing import Any
 import gnnkit
 from gnnkit import plugins
 
-LENGTHS: tuple[int | str, ...] = (1, 2, 4, 8, 16, "auto")
+LENGTHS = (1, 2, 4, 8, 16)
 SYNCS = ("all_reduce", "leader", "parameter_server")
 LOSS = 0.005  # of accuracy, which advice accepts
 
@@ -135,7 +135,7 @@ def advice(rows: Sequence[Row]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="an .npz file as dataset=npz reads it")
-    parser.add_argument("--lengths", nargs="+", default=LENGTHS, help="epochs of a superstep, or auto")
+    parser.add_argument("--lengths", nargs="+", default=LENGTHS, help="epochs of a superstep")
     parser.add_argument("--syncs", nargs="+", default=[name for name in SYNCS if name in plugins.names("sync")])
     parser.add_argument("--partition", default="1d")
     parser.add_argument("--workers", type=int, default=4)

@@ -66,13 +66,13 @@ def preset(**keys: float | str) -> list[str]:
 #              128 for each of four workers.
 VARIANTS: dict[str, list[str]] = {
     REFERENCE: [FULL],
-    **{f"quantized, {bits} bits": exchange("quantized", bits=bits) for bits in (16, 8, 4, 2, "auto")},
+    **{f"quantized, {bits} bits": exchange("quantized", bits=bits) for bits in (16, 8, 4, 2)},
     "pipelined": exchange("pipelined", staleness=1),
     "pipelined, smoothed": exchange("pipelined", staleness=1, smoothing=0.95),
     "quantized+pipelined": exchange("quantized+pipelined", bits=8, staleness=1),
     **{f"sampled, keep {keep}": exchange("sampled", keep=keep) for keep in (0.1, 0.01)},
     "adaptive": exchange("adaptive"),
-    **{f"local_iterations, {k}": [FULL, f"strategy.local_iterations={k}"] for k in (2, 4, 8, 16, "auto")},
+    **{f"local_iterations, {k}": [FULL, f"strategy.local_iterations={k}"] for k in (2, 4, 8, 16)},
     **{f"neighbour, {what}": [FULL, "sync=neighbour", f"sync.exchange={what}"] for what in ("gradients", "parameters")},
     **{f"server, {mode}": [FULL, "sync=parameter_server", f"sync.mode={mode}"] for mode in ("async", "ssp")},
     "preset": preset(),

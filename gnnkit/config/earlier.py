@@ -18,7 +18,6 @@ from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.ranges import REMOVED, local_path, shown
 from gnnkit.utils.redaction import HIDDEN
 
-AUTO = "auto"
 RECORD = ".hydra"  # the run folder's subfolder where Hydra records configuration and overrides
 _MODEL_SECTIONS = ("model", "task")  # sections that belong to a trained model
 # Keys that belong to a trained model
@@ -51,7 +50,7 @@ def of_run(folder: Path) -> Json:
 def _without_removed(composed: Json) -> Json:
     """Removes unset keys of earlier versions from a recorded configuration."""
     for section, _, key in (name.partition(".") for name in REMOVED):
-        if isinstance(keys := composed.get(section), dict) and keys.get(key, AUTO) in (None, AUTO):
+        if isinstance(keys := composed.get(section), dict) and keys.get(key) in (None, "auto"):
             keys.pop(key, None)
     return composed
 

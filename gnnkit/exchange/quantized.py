@@ -27,7 +27,7 @@ class Quantized(RowExchange):
         """Checks the bit width: 32, 16, 8, 4 or 2."""
         if bits == "auto":  # type: ignore[comparison-overlap]
             raise UserError("exchange.bits=auto was removed, because it found 8 bits harmless: use exchange.bits=8")
-        self.bits: int = one_of("exchange.bits", bits, WIDTHS)
+        self.bits = one_of("exchange.bits", bits, WIDTHS)
 
     def costs(self) -> str:
         return "" if self.bits == 32 else approximate("exchange=quantized", f"exchanged numbers have {self.bits} bits")

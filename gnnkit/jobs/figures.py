@@ -7,6 +7,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -251,7 +252,7 @@ def exactness(run: RankRun) -> Exactness:
         return Exactness(not reasons, reasons, None, approximate)
     if not run.sync.exact:
         reasons.append(f"sync={settings.sync.name}: its steps are not those of the exact gradient")
-    elif run.job.alone(worker) is None:
+    elif run.job.alone(worker) is None and (costs or not run.strategy.steps.drift):  # without costs, none drifts
         reasons.append(f"strategy={settings.strategy.name}: its steps depend on the number of workers")
     check = run.job.check_model(worker)
     if check.systematic and run.strategy.reads.all_edges and settings.inexact == "refuse":
@@ -281,7 +282,7 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
         is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations are logged as float32
         keep = "" if is_best else f"; trainer.monitor={name} saves the best model"
         if schedule is not None:
-            keep += _measured(schedule, run.module.joint_loss.ratio)
+            keep += _measured(schedule)
         _print_line(
             f"approximate training: the saved model, of epoch {saved}, has {name}={scores.figures[name]:.4g}; the best "
             f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
@@ -300,46 +301,29 @@ def _schedule(run: RankRun) -> Json | None:
     exact, validations = run.module.exact_epochs, run.site.validations
     if exact is None:
         return None
-    phases = exact.phases
-    start, middle, finish = phases.counts(run.trainer.current_epoch)
-    return {
-        "start": start,
-        "approximate": middle,
-        "finish": finish,
-        "gradients": exact.check.measured,
-        "unmeasured": exact.check.unmeasured,
-        "before": validations.best_of(lambda epoch: epoch <= phases.first),
-        "best": validations.best_of(lambda epoch: not phases.is_exact(epoch - 1)),
-        "last": validations.last_of(lambda epoch: not phases.is_exact(epoch - 1)),
-        "since": validations.best_of(lambda epoch: epoch > phases.last),
+    phases, middle = exact.phases, validations.within(exact.phases.first, exact.phases.last)
+    evaluations = {
+        "best_before": validations.within(0, phases.first).best,
+        "best": middle.best,
+        "last": replace(middle, looks=middle.looks[-1:]).best,
+        "best_since": validations.within(phases.last, sys.maxsize).best,
     }
+    counts = zip(("start", "approximate", "finish"), phases.counts(run.trainer.current_epoch), strict=True)
+    gradients = {"gradients": exact.check.measured, "unmeasured": exact.check.unmeasured}
+    return dict(counts) | gradients | {"evaluations": evaluations}
 
 
-def _measured(schedule: Json, joint_ratio: float | None) -> str:
-    """Describes the measurements of `_schedule`.
-
-    Args:
-        schedule: The measurements.
-        joint_ratio: Loss of the joint model over that of the workers' own models.
-    """
-    epochs = schedule["start"] + schedule["approximate"] + schedule["finish"]
+def _measured(schedule: Json) -> str:
+    """Describes the measurements of `_schedule`."""
+    epochs = sum(schedule[phase] for phase in ("start", "approximate", "finish"))
     text = f"; {schedule['approximate']} of {epochs} epochs were approximate"
-    values = {
-        "best before": schedule["before"],
-        "best": schedule["best"],
-        "last": schedule["last"],
-        "best since": schedule["since"],
-    }
-    if told := [f"{figure['value']:.4g} {name}" for name, figure in values.items() if figure]:
-        text += f", with evaluations of {', '.join(told)}"
-    if joint_ratio is not None:
-        text += f"; the workers' joint model had {joint_ratio:.2f} times the training loss of their own models"
+    evaluations = schedule["evaluations"].items()
+    if texts := [f"{figure['value']:.4g} {name.replace('_', ' ')}" for name, figure in evaluations if figure]:
+        text += f", with evaluations of {', '.join(texts)}"
     if schedule["gradients"]:
         epoch, cosine, ratio = schedule["gradients"][-1]
-        text += f"; in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"
-    elif schedule["unmeasured"]:
-        text += f"; the gradient was not compared with the exact one, because {schedule['unmeasured']}"
-    return text
+        return f"{text}; in epoch {epoch}, the gradient had cosine {cosine:.3f} and norm ratio {ratio:.3f} to the exact one"
+    return f"{text}; the gradient was not compared with the exact one, because {schedule['unmeasured']}"
 
 
 def _decision(classes: Classes) -> str | None:

@@ -53,8 +53,8 @@ class Parts:
         """Constructs each plugin, which checks its arguments."""
         settings, source = order.settings, order.source
         settings.create_launcher()
-        sync, task = settings.sync.create(), settings.task.create()
-        strategy = settings.create_strategy()
+        task = settings.task.create()
+        strategy, sync = models.create_steps(settings, source)
         model = source.trial()
         if strategy.reads.sampler and "sampler.fanouts" not in map(key_of, order.overrides):
             settings = _with_default_fanouts(settings, _num_hops(model))

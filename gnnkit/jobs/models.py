@@ -26,7 +26,8 @@ from gnnkit.model.program import Program, is_iterated
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.sampler import Sampler
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers, SparseRows
-from gnnkit.task import Task
+from gnnkit.sync import GradientSync
+from gnnkit.task import NodeTask, Task
 from gnnkit.task.base import HEAD
 from gnnkit.utils.ranges import shown
 
@@ -309,3 +310,18 @@ def share_state(comm: Communicator, model: nn.Module) -> None:
             numbers = tensor.detach().reshape(-1).to(comm.device, copy=True)
             comm.broadcast(numbers.view(torch.uint8), src=0)
             tensor.copy_(numbers.view_as(tensor))
+
+
+def create_steps(settings: Settings, source: ModelSource) -> tuple[ExecutionStrategy, GradientSync]:
+    """Creates the strategy and the synchronisation.
+
+    If workers exchange rows in every step, an asynchronous mode only delays gradients,
+    which does more harm than late rows. Rows are then exchanged less often instead,
+    unless task or model need current ones.
+    """
+    strategy: ExecutionStrategy = settings.create_strategy()
+    sync: GradientSync = settings.sync.create()
+    late = sync.late_rows()
+    if late is None or source.reads_relations or not isinstance(settings.task.create(), NodeTask):
+        return strategy, sync
+    return strategy, sync.in_step() if strategy.delay_rows(*late) else sync

@@ -24,6 +24,7 @@ from gnnkit.leader.plan.choose import (
 from gnnkit.leader.plan.layout import LayoutFigures, table
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.result.result import Result
+from gnnkit.utils.approximate import SAVES_BYTES
 from gnnkit.utils.ranges import num_cores
 
 ALONE = "one worker"  # name of its row
@@ -109,7 +110,7 @@ def _pays(layouts: Layouts, layout: LayoutFigures) -> list[str]:
         else "compute dominates: balance edges rather than words"
     )
     degree = layouts.num_edges / max(layouts.num_nodes, 1)
-    return [f"mean degree {degree:.1f}: exchange is {share:.0%} of the step, {what}"]
+    return [f"mean degree {degree:.1f}: exchange is {share:.0%} of the step, {what}", SAVES_BYTES]
 
 
 def _against(alone: LayoutFigures | None, chosen: LayoutFigures) -> list[str]:

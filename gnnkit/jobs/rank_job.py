@@ -21,7 +21,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph.features import feature_arrays
 from gnnkit.graph.schema import Schema
 from gnnkit.jobs import models
-from gnnkit.jobs.models import Given, ModelSource, Widths, describe, share_state
+from gnnkit.jobs.models import Given, ModelSource, Widths, create_steps, describe, share_state
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
 from gnnkit.model.exactness import ModelCheck, check_model
@@ -132,13 +132,11 @@ class RankJob:
 
     def strategy(self) -> ExecutionStrategy:
         """Makes a new strategy."""
-        strategy: ExecutionStrategy = self.settings.create_strategy()
-        return strategy
+        return create_steps(self.settings, self.source)[0]
 
     def sync(self) -> GradientSync:
         """Makes a new gradient synchronisation."""
-        sync: GradientSync = self.settings.sync.create()
-        return sync
+        return create_steps(self.settings, self.source)[1]
 
     def task(self) -> Task:
         """Makes a new task."""

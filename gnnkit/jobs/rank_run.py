@@ -269,8 +269,10 @@ def _weight_decay(job: RankJob, worker: Worker, task: Task, model: nn.Module) ->
     width, num_nodes = job.widths(worker).in_features, count_labelled(worker, Split.TRAIN)
     if width < WIDE * num_nodes:
         return 0.0
-    if worker.comm.rank == LEADER:
-        say(f"trainer.weight_decay={default:g}, because there are {width:,} features and {num_nodes:,} training nodes")
+    _say(
+        worker,
+        f"trainer.weight_decay={default:g}, because there are {width:,} features and {num_nodes:,} training nodes",
+    )
     return default
 
 
@@ -282,35 +284,31 @@ def measured_splits(task: Task) -> Sequence[str] | None:
 def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> ExactEpochs | None:
     """Gives the strategy its schedule of exact epochs, which the leader prints.
 
-    Returns None if all epochs are exact, or none can be.
+    Returns None if no epoch is approximate, or none has an exact counterpart.
     """
-    shares, sync, alone = job.settings.trainer.exact_shares, job.sync(), worker.comm.world_size == 1
-    by_sync = bool(sync.costs()) and sync.finishes and not alone
-    has_exact_steps = (
-        strategy.finishes == "asked" and not strategy.reads.all_edges if alone else strategy.finishes != "no"
-    )
-    by_strategy = bool(strategy.costs()) and has_exact_steps
+    settings, sync, alone = job.settings.trainer, job.sync(), worker.comm.world_size == 1
+    shares, reason = settings.exact_shares, _lacks_exact_steps(strategy, worker, model)
+    memory = None if reason else _lacks_memory(settings, strategy, worker, model)
     keeps = strategy.finishes == "asked" and shares == AUTO  # the strategy's steps, in all epochs
-    if not by_sync and (not by_strategy or (keeps and not strategy.has_whole_steps)):
-        return None
-    unmeasured, reason = _unmeasured(job, strategy, worker, model), _lacks_exact_steps(strategy, worker, model)
-    memory = None if reason else _lacks_memory(job.settings.trainer, strategy, worker, model)
-    reason = reason or (memory if shares == AUTO else None)
-    lines = []
-    if by_strategy and not keeps and reason is not None:
+    by_sync = bool(sync.costs()) and sync.finishes and not alone
+    by_strategy = bool(strategy.costs()) and strategy.finishes != "no" and not (keeps and not strategy.has_whole_steps)
+    by_strategy = by_strategy and not (alone and (strategy.finishes == "always" or strategy.reads.all_edges))
+    if by_strategy and not keeps and (reason := reason or (memory if shares == AUTO else None)):
+        _say(worker, f"trainer.exact_shares={shares}: the strategy has no exact epochs, because {reason}")
         by_strategy = False
-        lines.append(
-            f"trainer.exact_shares={shares}: {strategy.costs().partition(':')[0]} has no exact epochs, because {reason}"
-        )
-    epochs, pair = job.settings.trainer.max_epochs, () if shares == AUTO else shares
-    phases = Phases() if keeps and not by_sync else Phases.of(epochs, *pair)
+    if not (by_sync or by_strategy):
+        return None
+    epochs = settings.max_epochs
+    phases = Phases() if keeps and not by_sync else Phases.of(epochs, *(() if shares == AUTO else shares))
     if by_strategy and not keeps:
         strategy.phases = phases
-    if by_sync or by_strategy:
-        lines.append(f"schedule of {epochs} epochs: {phases.describe(epochs)} (trainer.exact_shares={shares})")
-    for line in lines if worker.comm.rank == LEADER else ():
+    _say(worker, f"schedule of {epochs} epochs: {phases.describe(epochs)} (trainer.exact_shares={shares})")
+    return ExactEpochs(phases, _unmeasured(job, strategy, worker, model) or memory)
+
+
+def _say(worker: Worker, line: str) -> None:
+    if worker.comm.rank == LEADER:
         say(line)
-    return ExactEpochs(phases, unmeasured or memory) if by_sync or by_strategy else None
 
 
 def _unmeasured(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> str | None:
@@ -320,6 +318,8 @@ def _unmeasured(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model
         return f"model={type(model).__name__} defines training_step, which may not be called twice"
     if sync.lockstep and not sync.exact and not sync.finishes:
         return f"sync={job.settings.sync.name} combines gradients otherwise than by their sum"
+    if not sync.lockstep:
+        return f"sync={job.settings.sync.name} applies gradients to newer parameters"
     if not strategy.has_whole_steps:
         return f"strategy={job.settings.strategy.name} reads other rows in each step"
     return _lacks_exact_steps(strategy, worker, model)

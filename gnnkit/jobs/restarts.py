@@ -202,19 +202,17 @@ class RunRecord:
             "leader": leader,
             "ranks": ranks,
             "rollbacks": run.guard.rollbacks,
-            "joint": run.module.joint_loss.ratio,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the figures if they belong to an earlier start of this run."""
         if state["run"] != self.start.run:
             return
-        run = self.run
-        self._taken, counts = True, state["ranks"][run.worker.comm.rank]
+        run, self._taken = self.run, True
+        counts = state["ranks"][run.worker.comm.rank]
         run.site.restore(state["site"])
         run.strategy.tally.restore(counts["tally"])
         run.guard.skipped_steps, run.guard.rollbacks = counts["skipped"], state["rollbacks"]
-        run.module.joint_loss.ratio = state["joint"]
         if self.watch is not None:
             self.watch.restore(state["leader"])
 

@@ -268,7 +268,7 @@ def _select_model(run: RankRun) -> None:
         run.site.rule.take_best(module)
     module.join()
     run.figures.selection = selection(trainer)
-    run.figures.drift = Drift(before, drift(module.model, comm), module.joint_loss.ratio)
+    run.figures.drift = Drift(before, drift(module.model, comm))
     if run.is_leader:
         _save_model(run, module.model)
 

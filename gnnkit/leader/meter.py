@@ -46,7 +46,7 @@ class SyncMeter:
         self.reset()
 
     def reset(self) -> None:
-        self.start, self.end, self.square_norm, self.drift = 0.0, 0.0, 0.0, 0.0
+        self.start, self.end, self.square_norm = 0.0, 0.0, 0.0
         self.finite = True  # whether the rank's gradient is finite
 
     def look(self, gradient: Tensor) -> None:

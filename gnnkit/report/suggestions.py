@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from gnnkit.report.learning import best_of, main_figure, points_of
 from gnnkit.report.run import RunFiles, number, section, settings
 from gnnkit.report.timeline import shares
+from gnnkit.utils.approximate import SAVES_BYTES
 
 # Thresholds for shares of the time, balances and gaps.
 EXCHANGE, WAIT, SYNC, BALANCE = 0.3, 0.1, 0.25, 1.25
@@ -38,7 +39,7 @@ def _speed(run: RunFiles) -> Iterator[str]:
     if exchange > EXCHANGE:
         is_cut = run.result.get("nodes") == "metis"
         nodes = [] if is_cut else ["partition.nodes=metis cuts fewer edges (install gnnkit-metis)"]
-        cheaper = fewer or ["exchange=quantized sends fewer bytes, and exchange=pipelined hides the exchange"]
+        cheaper = fewer or [SAVES_BYTES]
         yield f"Exchange takes {exchange:.0%} of the time: {'; '.join([*nodes, *cheaper])}."
     if wait > WAIT:
         prefetch = ["a larger strategy.prefetch"] * ("prefetch" in keys)

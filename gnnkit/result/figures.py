@@ -124,7 +124,6 @@ class Drift(FigureTopic):
 
     drift: float  # before the final average
     final_drift: float  # after the final average, of the saved model
-    joint_loss_ratio: float | None  # loss of the averaged model over that of the workers' own models
 
 
 @dataclass(frozen=True, slots=True)

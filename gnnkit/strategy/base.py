@@ -293,7 +293,6 @@ class Measured:
     seconds_exchange: float  # exchange of rows, including waiting
     seconds_sync: float  # synchronisation of gradients and parameters, including waiting
     edges: int  # number of aggregated edges
-    drift: float = 0.0  # distance of this rank's parameters from the last mean, relative to its norm
 
 
 class ExecutionStrategy(ABC):
@@ -309,8 +308,8 @@ class ExecutionStrategy(ABC):
     steps: Steps = Steps()
     supports: Collection[Ability] = ()  # one instance of each kind
     tally: Tally  # exchanges of all batches in the run
-    # Whether the strategy can take exact steps, as in some epochs of `phases`. asked:
-    # only at the user's request.
+    # Whether the strategy takes exact steps in epochs of `phases`. asked: only at the
+    # user's request.
     finishes: Literal["no", "asked", "always"] = "no"
     phases: Phases = Phases()  # the schedule of exact epochs, set before the first batch
     has_whole_steps: bool = True  # whether each step has all training rows
@@ -331,6 +330,15 @@ class ExecutionStrategy(ABC):
         exact steps.
         """
         return ""
+
+    def delay_rows(self, key: str, bound: int | None) -> bool:
+        """Exchanges rows less often. Returns whether the strategy can.
+
+        Args:
+            key: The configuration key that asks for it, with its value.
+            bound: Maximum staleness of a row in epochs. None: chosen by the strategy.
+        """
+        return False
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         """Returns a strategy for one rank with the same steps as `world_size` ranks.

@@ -23,6 +23,7 @@ from gnnkit.strategy.abilities import (
     Steps,
 )
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
+from gnnkit.strategy.late_rows import LateRows
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.supersteps import Supersteps
 from gnnkit.strategy.supervised import Supervised, Supervision
@@ -73,17 +74,23 @@ class VertexCentric(ExecutionStrategy):
             exchange: How rows are exchanged. None: exactly.
         """
         self.supersteps = Supersteps(local_iterations)
+        self._late: LateRows | None = None  # set by `delay_rows`
         self._reads: DiskReads | None = None  # if rows stay on disk
-        self.exchange, drift = exchange or Exact(), self.supersteps.drifts
-        if drift:
+        self.exchange = exchange or Exact()
+        if self.supersteps.drifts:
             self.exchange.check_pauses("strategy.local_iterations above 1")
+        self._declare()
+
+    def _declare(self) -> None:
+        """Sets the declarations: steps and abilities."""
+        drift, late = self.supersteps.drifts, self._late is not None
         self.steps = Steps(
             only_synchronise=not drift,
             drift=drift,
-            keep_state=drift or self.exchange.keeps_state,
-            keep_sums=self.exchange.exact and not drift,
+            keep_state=drift or late or self.exchange.keeps_state,
+            keep_sums=self.exchange.exact and not drift and not late,
         )
-        later = drift or self.exchange.schedule() is not None
+        later = drift or late or self.exchange.schedule() is not None
         self.finishes = "always" if later else "asked"  # a codec alone is nearly exact
         reason = "strategy.local_iterations above 1" if self.exchange.exact else f"exchange={self.exchange.name}"
         self.supports = (
@@ -96,7 +103,16 @@ class VertexCentric(ExecutionStrategy):
         )
 
     def costs(self) -> str:
-        return "\n".join(filter(None, (self.supersteps.costs(), self.exchange.costs())))
+        late = "" if self._late is None else self._late.costs()
+        return "\n".join(filter(None, (self.supersteps.costs(), late, self.exchange.costs())))
+
+    def delay_rows(self, key: str, bound: int | None) -> bool:
+        if self.supersteps.drifts:
+            return False
+        self.exchange.check_pauses(key)
+        self._late = LateRows(key, bound)
+        self._declare()
+        return True
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         return self if self.steps.keep_sums else None
@@ -104,7 +120,9 @@ class VertexCentric(ExecutionStrategy):
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.comm, self.engine = worker.comm, worker.engine(model)
         self.supersteps.begin(worker.remote_edges, prints=self.comm.rank == 0)
-        self.passes = ForwardPasses(self.exchange, self.engine, pauses=self.steps.drift)
+        if self._late is not None:
+            self._late.begin(worker.remote_edges)
+        self.passes = ForwardPasses(self.exchange, self.engine, pauses=self.steps.drift or self._late is not None)
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight
@@ -126,7 +144,8 @@ class VertexCentric(ExecutionStrategy):
             self._reads.end_epoch(None)
 
     def figures(self) -> dict[str, Any]:
-        figures = {"supersteps": self.supersteps.lengths(self.phases)}
+        figures: dict[str, Any] = {"supersteps": self.supersteps.lengths(self.phases)}
+        figures |= {} if self._late is None else self._late.figures()
         return figures if self._reads is None else figures | {"features_read": self._reads.figures()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -145,7 +164,8 @@ class VertexCentric(ExecutionStrategy):
     def _batch(self, epoch: int) -> Batch:
         exchanges, supervised = self.supersteps.exchanges(epoch, self.phases), self.supervision.epoch(epoch)
         key = derive(self.seed, epoch)
-        forward = ForwardPass() if self.phases.is_exact(epoch) else self.passes.step(key, exchanges=exchanges)
+        sends = exchanges and (self._late is None or self._late.exchanges(epoch, self.phases))
+        forward = ForwardPass() if self.phases.is_exact(epoch) else self.passes.step(key, exchanges=sends)
         return replace(
             _over(self, supervised, key, forward),
             total=supervised.total if exchanges else len(supervised.rows),

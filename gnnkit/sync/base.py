@@ -67,6 +67,18 @@ class GradientSync(ABC):
                 rank has no rows, or if it alone skips the step.
         """
 
+    def late_rows(self) -> tuple[str, int | None] | None:
+        """Returns key and bound for a strategy that can exchange rows less often.
+
+        They replace stale gradients, if workers that exchange rows wait for each other
+        in any case. The bound is in epochs, or None for the strategy's. Default: None.
+        """
+        return None
+
+    def in_step(self) -> GradientSync:
+        """Returns this sync with synchronous steps, for use with late rows."""
+        return self
+
     def costs(self) -> str:
         """Returns the notice printed at the start of a run, from `approximate`.
 

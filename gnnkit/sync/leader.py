@@ -12,7 +12,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.sync.base import OnLost, gradients, trained
 from gnnkit.sync.served import Served, ServedSync
-from gnnkit.sync.versions import Damping, Mode, make_rules
+from gnnkit.sync.versions import Damping, Mode, Rules, make_rules
 
 LEADER = 0
 
@@ -50,6 +50,9 @@ class LeaderSync(ServedSync):
                 the number of workers.
         """
         super().__init__(make_rules(mode, staleness, damping, average, trim, on_lost, gradients_per_step), on_lost)
+
+    def _use(self, rules: Rules) -> None:
+        super()._use(rules)
         self.steps_here = self.lockstep
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:

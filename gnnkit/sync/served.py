@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import heapq
 import threading
 from collections import Counter
@@ -286,9 +287,26 @@ class ServedSync(GradientSync):
         Args:
             on_lost: stop, or continue without a lost worker.
         """
-        self.rules, self.on_lost = rules, on_lost
-        self.lockstep, self.exact, self.finishes = rules.together, rules.exact, not rules.together
+        self.on_lost = on_lost
+        self._use(rules)
         self._served: Served | None = None
+
+    def _use(self, rules: Rules) -> None:
+        self.rules = rules
+        self.lockstep, self.exact, self.finishes = rules.together, rules.exact, not rules.together
+
+    def late_rows(self) -> tuple[str, int | None] | None:
+        return None if self.rules.together else (f"sync.mode={self.rules.mode}", self.rules.row_bound)
+
+    def in_step(self) -> GradientSync:
+        if self.rules.damping != "none" or self.rules.joined is not None:
+            raise UserError(
+                "sync.damping and sync.gradients_per_step apply to stale gradients, but workers of this strategy have stale "
+                f"rows in sync.mode={self.rules.mode}: remove the keys"
+            )
+        sync = copy.copy(self)
+        sync._use(self.rules.synchronous)
+        return sync
 
     @property
     def served(self) -> Served:

@@ -40,6 +40,7 @@ class Rules:
     aggregation: Aggregation = field(default_factory=Weighted)  # in sync
     on_lost: OnLost = "stop"  # reaction to a lost worker
     joined: int | None = None  # number of gradients per step, in async. None: the number of workers
+    row_bound: int | None = None  # maximum staleness of rows in epochs, if configured
 
     @property
     def together(self) -> bool:
@@ -114,7 +115,8 @@ def make_rules(
     if joined is not None:
         whole("sync.gradients_per_step", joined, 1, MAX_STALENESS)
     bound = whole("sync.staleness", STALENESS if staleness is None else staleness, 0, MAX_STALENESS)
-    rules = Rules(mode, bound if mode == "ssp" else 0, damping or "none", aggregation(average, trim), on_lost, joined)
+    bounds = (on_lost, joined, staleness)
+    rules = Rules(mode, bound if mode == "ssp" else 0, damping or "none", aggregation(average, trim), *bounds)
     if rules.together and damping == "staleness":
         raise UserError(f"sync.damping={damping}: gradients are never stale with sync.mode=sync: remove the key")
     if not rules.together and average != "weighted":

@@ -208,10 +208,7 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         if module.embedding is not None:
             module.embedding.step(batch, optimizer)
         if batch.update == "average":
-            before = to_vector(module.parameters())
             self._sync.average_models(module, batch.weight)
-            mean = to_vector(module.parameters())
-            self._meter.drift = float((before - mean).norm() / mean.norm().clamp(min=1e-30))
 
     def _meet(self, module: Any, optimizer: Optimizer, share: float) -> None:
         """Takes one step with the gradients of all ranks.

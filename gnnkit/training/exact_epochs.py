@@ -59,7 +59,8 @@ def _join(module: TrainingModule) -> None:
     module.settle()
     module.join()
     if (updates := getattr(module.trainer.strategy, "updates", None)) is not None:  # DDP has none
-        updates.restart()
+        updates.forget()
+        updates.lacking = []
     if module.sync is not None and module.sync.drifts:
         _average_moments(module.trainer.optimizers[0], module.worker.comm)
 

@@ -52,17 +52,16 @@ class GradientCheck:
 
     def _compare(self, module: TrainingModule, gradients: Sequence[Tensor], epoch: int, *, summed: bool) -> None:
         """Compares gradients with those of an exact step. Collective."""
-        batch, comm = module.strategy.exact_batch(module.current_epoch), module.worker.comm
-        batch = None if batch is None else _filled(module, batch)
+        batch = module.strategy.exact_batch(module.current_epoch)
         exact = None if batch is None else self._gradient(module, batch)
         if batch is None or exact is None:
             self.unmeasured = "there is no exact step to compare with, or the model cannot be copied"
             return
         gradient = to_vector(gradients).double() * (module.batch.total / max(batch.total, 1))
-        gradient = gradient if summed else comm.all_reduce(gradient)
-        cosine, ratio = _compared(gradient, exact)
+        gradient = gradient if summed else module.worker.comm.all_reduce(gradient)
+        cosine, ratio = gradient @ exact / (gradient.norm() * exact.norm()), gradient.norm() / exact.norm()
         if math.isfinite(cosine) and math.isfinite(ratio):
-            self.measured.append([epoch, cosine, ratio])
+            self.measured.append([epoch, float(cosine), float(ratio)])
 
     @staticmethod
     def _gradient(module: TrainingModule, batch: Batch) -> Tensor | None:  # [num_parameters] float64
@@ -75,23 +74,13 @@ class GradientCheck:
         strategy, sync, comm = module.strategy, module.sync, module.worker.comm
         if (model := copied(module)) is None:
             return None
-        if strategy.steps.drift or (sync is not None and (sync.drifts or not sync.lockstep)):
+        if strategy.steps.drift or (sync is not None and sync.drifts):
             average_parameters(model, comm, module.worker.weight)
         task = copy.copy(module.task)
         if (head := getattr(model, HEAD, None)) is not None:
             vars(task)["head"] = lambda: head  # of the copied model
+        # The learned rows or label inputs are those of the current step.
+        batch = module.filled(batch) if module.embedding is None else replace(batch, x=module.batch.x)
         loss = loss_of(model, task, batch, 0)
         local = torch.autograd.grad(loss, trainable(model), allow_unused=True, materialize_grads=True)
         return comm.all_reduce(to_vector(local)).double()
-
-
-def _filled(module: TrainingModule, batch: Batch) -> Batch:
-    """Returns a step with the learned rows or label inputs of the current one."""
-    return module.filled(batch) if module.embedding is None else replace(batch, x=module.batch.x)
-
-
-def _compared(gradient: Tensor, exact: Tensor) -> tuple[float, float]:
-    """Returns a gradient's cosine and norm ratio to the exact one."""
-    norm, exact_norm = gradient.norm(), exact.norm()
-    cosine = gradient @ exact / (norm * exact_norm).clamp(min=1e-300)
-    return float(cosine), float(norm / exact_norm.clamp(min=1e-300))

@@ -28,7 +28,6 @@ from gnnkit.training import chance, hooks, schedule
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.evaluated import Evaluated
 from gnnkit.training.exact_epochs import ExactEpochs
-from gnnkit.training.joint import JointLoss
 from gnnkit.training.label_inputs import LabelInputs
 from gnnkit.training.logged import UserLog
 from gnnkit.training.metrics import join_metrics
@@ -185,7 +184,6 @@ class TrainingModule(hooks.OwnHooks):
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
         self.sync: GradientSync | None = None  # set by `make_trainer`
         self.resumed = (0, 0)  # epoch and step at which this run started
-        self.joint_loss = JointLoss()
         self._is_judged = False  # whether the model was compared with chance
         self.evaluated: Evaluated | None = None  # set within the model's own evaluation step
         self.user_log = UserLog(self)
@@ -286,8 +284,6 @@ class TrainingModule(hooks.OwnHooks):
         self.batch = batch = self.filled(batch)
         loss = loss_of(self.model, self.task, batch, batch_idx)
         self.local_loss = loss.detach()
-        if self.drifts:
-            self.joint_loss.end_step(self)
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
         return reaching(loss * (1 + 0 * self.local_loss), self._trained())
@@ -393,8 +389,6 @@ class TrainingModule(hooks.OwnHooks):
                 self._take_own_step(user_step, *rows_of(split, outputs, worker))
             if split != "val":
                 return {}
-            if self.drifts and worker.links is None and not (self.exact_epochs and self.exact_epochs.exact):
-                self.joint_loss.look(self, self.task.losses(*rows_of("train", outputs, worker)))
             measured = self.task.measure_progress(outputs, worker)
             self._judge(measured, outputs)
             return measured

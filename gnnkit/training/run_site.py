@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import lightning as L
@@ -85,20 +85,13 @@ class Validations:
 
         None if no validation returned a number.
         """
-        return self.best_of(lambda _: True)
-
-    def best_of(self, chosen: Callable[[int], bool]) -> dict[str, float] | None:
-        """Returns `best` of the validations in the chosen epochs, counted from 1."""
         sign = -1 if self.lower_is_better else 1
-        return max(self._of(chosen), key=lambda look: sign * look["value"], default=None)  # the first of equal values
+        looks = [{"epoch": epoch, "value": value} for _, value, epoch in self.looks if not math.isnan(value)]
+        return max(looks, key=lambda look: sign * look["value"], default=None)  # the first of equal values
 
-    def last_of(self, chosen: Callable[[int], bool]) -> dict[str, float] | None:
-        """Returns the last validation in the chosen epochs, counted from 1."""
-        return next(reversed(self._of(chosen)), None)
-
-    def _of(self, chosen: Callable[[int], bool]) -> list[dict[str, float]]:
-        looks = [(value, epoch) for _, value, epoch in self.looks if not math.isnan(value) and chosen(epoch)]
-        return [{"epoch": epoch, "value": value} for value, epoch in looks]
+    def within(self, first: int, last: int) -> Validations:
+        """Returns the validations after epochs first <= epoch < last, from 0."""
+        return replace(self, looks=[look for look in self.looks if first < look[2] <= last])
 
 
 class RunSite(LeaderSite):
@@ -223,7 +216,6 @@ class RunSite(LeaderSite):
             self._epoch.seconds_exchange + exchange,
             self._epoch.seconds_sync + self.meter.seconds,
             self._epoch.edges + num_edges,
-            self.meter.drift,
         )
 
     def _queued(self, now: _Mark, computing: float) -> float:

@@ -51,13 +51,8 @@ class Updates:
         self.kept, self.kept_share = [gradient.clone() for gradient in own], share
 
     def forget(self) -> None:
-        """Clears the accumulated gradients, because the step is skipped."""
+        """Clears the accumulated gradients."""
         self.kept, self.kept_share = [], 0.0
-
-    def restart(self) -> None:
-        """Clears what local steps have stored, before steps are exact."""
-        self.forget()
-        self.lacking = []
 
     @contextmanager
     def correcting(self, optimizer: Optimizer) -> Iterator[None]:

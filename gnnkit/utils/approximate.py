@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SAVES_BYTES = "To save bytes, exchange=quantized costs the least accuracy"
+SAVES_BYTES = "to save bytes, use exchange=quantized, which costs the least accuracy"
 
 
 def approximate(key: str, why: str) -> str:

@@ -126,7 +126,7 @@ def test_a_scheme_is_not_credited_with_exact_epochs_without_a_word(tmp_path: Pat
     compared = table(*rows)
     assert [cells[3:5] for cells in compared.table().rows] == [["30", "0"], ["30", "21"], ["30", "30"]]
     assert "Approximate epochs: 21 of 30 of late; the others are exact" in compared.sentence()
-    assert "To save bytes, exchange=quantized" in compared.sentence()
+    assert "(to save bytes, use exchange=quantized, which costs the least accuracy)" in compared.sentence()
     assert [row["approximate_epochs"] for row in compared.figures()] == [0, 21, 30]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import pytest
@@ -60,7 +61,7 @@ def test_local_steps_end_with_a_mean_before_the_exact_finish(length: int) -> Non
         return
     assert updates[:2] == ["conclude"] * 2
     assert updates[16:] == ["conclude"] * 4
-    assert all(after == "conclude" for before, after in zip(updates, updates[1:], strict=False) if before == "average")
+    assert all(after == "conclude" for before, after in itertools.pairwise(updates) if before == "average")
     assert updates[2 : 2 + length] == [*["own"] * (length - 2), "average", "conclude"]
     assert steps.lengths(phases) == [[0, 1], [2, length], [16, 1]]
 

@@ -256,10 +256,13 @@ class SchemeTable:
         return " ".join([*self._fastest(), *self._equal(), *self._partly_exact()])
 
     def _partly_exact(self) -> Iterator[str]:
-        partly = [row for row in self.rows if 0 < (row.mean("approximate") or 0) < (row.mean("epochs") or 0)]
-        shares = [f"{row.mean('approximate'):.0f} of {row.mean('epochs'):.0f} of {row.scheme}" for row in partly]
+        shares = [
+            f"{row.mean('approximate'):.0f} of {row.mean('epochs'):.0f} of {row.scheme}"
+            for row in self.rows
+            if 0 < (row.mean("approximate") or 0) < (row.mean("epochs") or 0)
+        ]
         if shares:
-            yield f"Approximate epochs: {_listed(shares)}; the others are exact, and part of the figures. {SAVES_BYTES}."
+            yield f"Approximate epochs: {_listed(shares)}; the others are exact, and part of the figures ({SAVES_BYTES})."
 
     def _fastest(self) -> Iterator[str]:
         if self.first is None or self.target is None:
