@@ -36,13 +36,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from gnnkit_init import baselines
 from torch.nn import functional as F
 from torch_geometric.nn import SAGEConv
 
 import gnnkit
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.graph import Graph, Split
-from gnnkit.jobs import boosting, init
+from gnnkit.jobs import init
 from gnnkit.task import NodeTask
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
@@ -171,7 +172,7 @@ def by_pyg(graph: Graph, figure: str, seed: int) -> float:
         optimizer.step()
         with torch.no_grad():
             out = last(first(x, edges).relu(), edges) * deviation + mean
-        scores = [boosting.measure(graph, task, out, f"{split}_{figure}") for split in ("val", "test")]
+        scores = [baselines.measure(graph, task, out, f"{split}_{figure}") for split in ("val", "test")]
         best.append((scores[0] or 0.0, scores[1] or 0.0))
     return max(best, key=lambda pair: sign * pair[0])[1]
 
