@@ -257,27 +257,35 @@ class Survey:
             is_switch = self._most is not None and _match(pa.array(self._texts, pa.string()), _SWITCH).all()
             return Style(False, is_switch=True) if is_switch else None
         units = [unit for unit in _UNITS if unit in self._with_unit]
-        mixed = next((unit for unit in units if unit in self._without_unit), None)
         fits = [comma for comma in (False, True) if self._fits[comma]]
-        why = ""
-        if not fits:
-            why = (
-                "spells numbers with a decimal point in some cells, and with a decimal comma in others: use one of them"
-            )
-        elif mixed is not None:
-            pair = f"{self._with_unit[mixed]!r} and {self._without_unit[mixed]!r}"
-            why = f"mixes units, such as {pair}: use one unit"
-        elif len(fits) == 2 and self._comma is not None:
-            values = [Style(comma).numbers(pa.array([self._comma]))[0] for comma in (False, True)]
-            why = (
-                f"holds {self._comma!r}, which may be {values[0]:g} or {values[1]:g}: write the numbers with a decimal "
-                "point, and without separators of thousands"
-            )
-        if not why:
+        if not (why := self._why_ambiguous(units, fits)):
             return Style(fits[0], "".join(units))
         if self._most is None:
             return None
         raise UserError(f"{self.place} {why}")
+
+    def _why_ambiguous(self, units: Sequence[str], fits: Sequence[bool]) -> str:
+        """Describes why numbers have no single format, or returns "".
+
+        Args:
+            units: Units of some cells.
+            fits: Whether the decimal mark is a comma, for each mark that fits all.
+        """
+        if not fits:
+            return (
+                "spells numbers with a decimal point in some cells, and with a decimal comma in others: use one of them"
+            )
+        for unit in units:
+            if unit in self._without_unit:
+                pair = f"{self._with_unit[unit]!r} and {self._without_unit[unit]!r}"
+                return f"mixes units, such as {pair}: use one unit"
+        if len(fits) == 2 and self._comma is not None:
+            values = [Style(comma).numbers(pa.array([self._comma]))[0] for comma in (False, True)]
+            return (
+                f"holds {self._comma!r}, which may be {values[0]:g} or {values[1]:g}: write the numbers with a decimal "
+                "point, and without separators of thousands"
+            )
+        return ""
 
     def _check_outsiders(self, form: str, word: str | None) -> None:
         """Raises `UserError` if most texts are numbers or dates, but not all."""

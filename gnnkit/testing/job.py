@@ -9,7 +9,7 @@ from gnnkit.config import JobFacts, keys
 from gnnkit.config.settings.fields import key_rules
 from gnnkit.jobs.job import Job
 
-_OWN = tuple(inspect.get_annotations(JobFacts))  # properties that a job may set
+_PROPERTIES = tuple(inspect.get_annotations(JobFacts))  # properties that a job may set
 
 
 def check_job(job: type[Job]) -> None:
@@ -22,15 +22,20 @@ def check_job(job: type[Job]) -> None:
     assert isinstance(job, type), f"a job is a class, not {job!r}"
     assert issubclass(job, Job), f"{job.__name__} must derive from gnnkit.jobs.Job"
     assert plugins.load("job", job.name) is job, f"the entry point of group gnnkit.job must be {job.name}"
-    for name in _OWN:
+    for name in _PROPERTIES:
         value, default = getattr(job, name), getattr(JobFacts, name)
         assert name == "keys" or type(value) is type(default), f"{name}={value!r} must be like {default!r}"
+    _check_keys(job)
+
+
+def _check_keys(job: type[Job]) -> None:
     described = keys.read(plugins.JOBS, job.name)
     assert described.summary, f"the first line of conf/jobs/{job.name}.yaml must be a comment on the job"
     assert all(key.comment for key in described.keys), f"each key of {job.name}.yaml must have a comment"
-    rules = key_rules(job.keys) if job.keys else ()
-    written = {key.name.partition(".")[0] for key in described.keys}
-    assert written == {rule.name for rule in rules}, f"{job.name}.yaml has {written}, and `keys` other ones"
-    others = {key.name for key in keys.read("", config.MAIN).keys}
-    others |= {key.name for name in plugins.names("job") if name != job.name for key in keys.read("jobs", name).keys}
-    assert not (shared := others & {key.name for key in described.keys}), f"{shared} are keys of others"
+    written, rules = {key.name for key in described.keys}, key_rules(job.keys) if job.keys else ()
+    sections = {name.partition(".")[0] for name in written}
+    assert sections == {rule.name for rule in rules}, f"{job.name}.yaml has {sections}, and `keys` other ones"
+    of_jobs = (keys.read(plugins.JOBS, name) for name in plugins.names("job") if name != job.name)
+    for option in (keys.read("", config.MAIN), *of_jobs):
+        shared = written.intersection(key.name for key in option.keys)
+        assert not shared, f"{shared} are keys of {option.name}, too"
