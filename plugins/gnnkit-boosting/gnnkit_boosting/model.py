@@ -94,12 +94,19 @@ class Boosting(GraphModel, L.LightningModule):
         x, width = x.to(self.base.dtype), x.shape[1] - int(self.num_labels)
         rows = [x[: adjacency.num_dst, :width]]
         if self.neighbours:
-            means = adjacency.aggregate(x, reduce="mean")
-            shares = F.normalize(means[:, width:], p=1)  # of the in-neighbours that have a label
-            rows += [means[:, :width], shares, adjacency.in_degree.to(x.dtype)[:, None]]
+            rows += [adjacency.aggregate(x[:, :width], reduce="mean"), adjacency.in_degree.to(x.dtype)[:, None]]
+        if width < x.shape[1]:
+            rows.append(_label_shares(x[:, width:], adjacency))
         if self.neighbours and self.edge_width:
             rows.append(_edge_means(x, adjacency, self.edge_width))
         return torch.cat(rows, 1)
+
+
+def _label_shares(labels: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, k] -> [num_dst, k]
+    """Returns the classes' shares of the other in-neighbours' labels. Collective."""
+    ids = adjacency.src_nodes.to(labels.dtype)[:, None]
+    apart = (adjacency.scores(ids, -ids[: adjacency.num_dst]) != 0).to(labels.dtype)  # 0: an edge to itself
+    return F.normalize(adjacency.aggregate_messages(labels, lambda rows, columns: rows * apart), p=1)
 
 
 def _edge_means(x: Tensor, adjacency: Adjacency, width: int) -> Tensor:  # [num_dst, width]

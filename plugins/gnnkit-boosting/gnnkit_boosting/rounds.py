@@ -42,8 +42,6 @@ class Rounds(Callback):
     def on_fit_start(self, trainer: L.Trainer, module: Any) -> None:
         labels, model = module.label_inputs, module.model
         model.num_labels.fill_(0 if labels is None else labels.num_columns)
-        looped = torch.tensor([int(module.worker.shard.looped.sum())], device=module.worker.device)
-        has_loops = bool(module.worker.comm.all_reduce(looped) > 0)
         refused = {
             "this strategy samples edges, and trees read all of a node's edges: use strategy=vertex_centric": (
                 not module.strategy.reads.all_edges
@@ -53,9 +51,6 @@ class Rounds(Callback):
             ),
             "label_inputs needs model.neighbours=true, since a node reads its neighbours' labels only": (
                 labels is not None and not model.neighbours
-            ),
-            "label_inputs: nodes with an edge to themselves would read their own label: remove the key or these edges": (
-                labels is not None and has_loops
             ),
         }
         for why in (reason for reason, applies in refused.items() if applies):

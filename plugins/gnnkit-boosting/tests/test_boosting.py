@@ -48,9 +48,8 @@ def table(kind: str) -> Graph:
         "sets": bits,
         "numbers": 1000 * (x[:, 1] + 3 * near),
         "columns of numbers": np.stack([x[:, 1], np.where(x[:, 0] > 1, np.nan, near)], 1),
-    }["classes" if kind == "loops" else kind]
-    ends = np.concatenate([ends, [[3], [3]]], 1) if kind == "loops" else ends[:, ends[0] != ends[1]]
-    edges = rng.normal(size=(ends.shape[1], 2)).astype(np.float32)
+    }[kind]
+    edges = rng.normal(size=(6 * N, 2)).astype(np.float32)
     split = 1 + (np.arange(N) % 3).astype(np.int8)
     return Graph.from_edges(*ends, N, features=x, labels=labels, split=split, edge_features=edges)
 
@@ -176,7 +175,6 @@ def test_served_predictions_of_new_nodes_are_those_of_the_extended_graph(tmp_pat
         ("classes", {"strategy": {"name": "individual_sample"}, "sampler": {"name": "neighbor", "fanouts": [5]}},
          "model=boosting: this strategy samples edges"),
         ("classes", {"label_inputs": 0.5, "model": {"neighbours": False}}, "label_inputs needs model.neighbours=true"),
-        ("loops", {"label_inputs": 0.5}, "nodes with an edge to themselves would read their own label"),
         ("classes", {"inputs": "learned"}, "model=boosting: inputs=learned trains rows by gradients"),
         ("classes", {"task": "link_prediction"}, "model=boosting has no embeddings"),
         ("classes", {"model": {"trees": 0}}, "model.trees=0"),
@@ -188,15 +186,17 @@ def test_what_trees_cannot_do_is_refused(kind: str, keys: dict[str, Any], messag
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_labels_of_neighbours_are_read_and_no_label_of_the_node_itself(workers: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("grid", ["1d", [2, 1, 1], [1, 2, 1]])
+def test_labels_of_neighbours_are_read_and_no_label_of_the_node_itself(grid: Any, tmp_path: Path) -> None:
     rng, n = np.random.default_rng(5), 400
     labels = np.arange(n) // 2 % 2  # of pairs of nodes that are joined, and no column determines them
-    ends = np.stack([np.arange(n), np.arange(n) ^ 1])
+    ends = np.stack([np.tile(np.arange(n), 2), np.append(np.arange(n) ^ 1, np.arange(n))])  # and loops
     features = rng.normal(size=(n, 2)).astype(np.float32)
     split = rng.permuted(np.repeat([1, 2, 3, 1], n // 4)).astype(np.int8)
     graph = Graph.from_edges(*ends, n, features=features, labels=labels, split=split)
-    run = train(graph, tmp_path / "run", workers=workers, label_inputs=0.5, write=["logits"])
+    workers = 1 if grid == "1d" else 2
+    partition = {"nodes": "contiguous", "grid": grid}
+    run = train(graph, tmp_path / "run", workers=workers, partition=partition, label_inputs=0.5, write=["logits"])
     logits, has_label = np.load(run.folder / "logits.npy"), (split == 1)[np.arange(n) ^ 1]
     right = logits.argmax(1) == labels
     assert right[has_label].all()
