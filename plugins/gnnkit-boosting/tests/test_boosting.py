@@ -13,7 +13,7 @@ import pytest
 import torch
 from gnnkit_boosting import Boosting
 from gnnkit_boosting.rounds import make_boosters
-from gnnkit_boosting.trees import pack, sum_trees
+from gnnkit_boosting.trees import GrowingSums, pack, sum_trees
 
 import gnnkit
 from gnnkit.errors import UserError
@@ -96,6 +96,21 @@ def test_a_value_next_to_a_threshold_goes_the_way_it_goes_in_float64() -> None:
     values = model._baseline_prediction.item() + sum_trees(packed[None, None], torch.from_numpy(rows))
     np.testing.assert_allclose(values[:, 0], model.predict(rows), atol=1e-6)
     assert values[0] != values[1]
+
+
+def test_sums_of_a_growing_forest_are_those_of_the_whole_one() -> None:
+    rng, growing = np.random.default_rng(3), GrowingSums()
+    rows = rng.normal(size=(2, 90, 3)).astype(np.float32)
+    model = Boosting(3, 1, trees=30)
+    (booster,) = make_boosters(model, rows[0], rows[0, :, 0] * rows[0, :, 1], Stub(), 0)
+    booster.grow(model, 0, 30)
+    for size in (10, 20, 30, 20):
+        for part in torch.from_numpy(rows):
+            torch.testing.assert_close(
+                growing(model.forest[:size], part), sum_trees(model.forest[:size], part), rtol=0, atol=0
+            )
+    model.forest[..., -1] *= 2  # other values of leaves
+    torch.testing.assert_close(growing(model.forest, part), sum_trees(model.forest, part), rtol=0, atol=0)
 
 
 def test_no_layout_changes_the_outputs() -> None:
