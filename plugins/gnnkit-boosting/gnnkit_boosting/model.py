@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
@@ -23,7 +25,7 @@ class Boosting(GraphModel, L.LightningModule):
 
     Choose this model for tables whose columns determine the label more than their
     neighbourhood does. It is scikit-learn's (Ke et al., NeurIPS 2017, LightGBM), with
-    the loss of the run's task. Each epoch adds `rounds.TREES_PER_EPOCH` trees, so the
+    the loss of the run's task. Each epoch adds `trees.TREES_AT_ONCE` trees, so the
     best epoch has the number of trees that validates best. Outputs are log-odds, or
     numbers as the task scales them.
 
@@ -77,6 +79,7 @@ class Boosting(GraphModel, L.LightningModule):
         self.register_buffer("base", torch.zeros(num_classes))
         self.register_buffer("size", torch.zeros((), dtype=torch.int64))
         self.register_buffer("num_labels", torch.zeros((), dtype=torch.int64))
+        self.sum_trees: Callable[[Tensor, Tensor], Tensor] = sum_trees  # GrowingSums during training
         self.unused = nn.Parameter(torch.zeros(()))  # optimisers and DDP need a parameter. Its gradient is 0
 
     def configure_callbacks(self) -> list[Callback]:
@@ -85,7 +88,7 @@ class Boosting(GraphModel, L.LightningModule):
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
         with torch.no_grad():
             rows = self.columns(x, adjacency)
-            outputs = self.base.double() + sum_trees(self.forest[: int(self.size)], rows)
+            outputs = self.base.double() + self.sum_trees(self.forest[: int(self.size)], rows)
         return outputs.to(rows.dtype) + 0 * self.unused
 
     @torch.no_grad()
@@ -94,12 +97,19 @@ class Boosting(GraphModel, L.LightningModule):
         x, width = x.to(self.base.dtype), x.shape[1] - int(self.num_labels)
         rows = [x[: adjacency.num_dst, :width]]
         if self.neighbours:
-            means = adjacency.aggregate(x, reduce="mean")
-            shares = F.normalize(means[:, width:], p=1)  # of the in-neighbours that have a label
-            rows += [means[:, :width], shares, adjacency.in_degree.to(x.dtype)[:, None]]
+            rows += [adjacency.aggregate(x[:, :width], reduce="mean"), adjacency.in_degree.to(x.dtype)[:, None]]
+        if width < x.shape[1]:
+            rows.append(_label_shares(x[:, width:], adjacency))
         if self.neighbours and self.edge_width:
             rows.append(_edge_means(x, adjacency, self.edge_width))
         return torch.cat(rows, 1)
+
+
+def _label_shares(labels: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, k] -> [num_dst, k]
+    """Returns the classes' shares of the other in-neighbours' labels. Collective."""
+    ids = adjacency.src_nodes.to(labels.dtype)[:, None]
+    apart = (adjacency.scores(ids, -ids[: adjacency.num_dst]) != 0).to(labels.dtype)  # 0: an edge to itself
+    return F.normalize(adjacency.aggregate_messages(labels, lambda rows, columns: rows * apart), p=1)
 
 
 def _edge_means(x: Tensor, adjacency: Adjacency, width: int) -> Tensor:  # [num_dst, width]

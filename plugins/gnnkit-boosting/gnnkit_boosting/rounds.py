@@ -17,12 +17,11 @@ from gnnkit.errors import UserError
 from gnnkit.strategy import Batch, Worker
 from gnnkit.task import LabelFacts
 from gnnkit.utils.checks import Array
-from gnnkit_boosting.trees import pack
+from gnnkit_boosting.trees import TREES_AT_ONCE, GrowingSums, pack, sum_trees
 
 if TYPE_CHECKING:
     from gnnkit_boosting.model import Boosting
 
-TREES_PER_EPOCH = 10  # of each output
 _ABSENT = math.log(1e-12)  # log-odds of a class that no training node has
 _LEADER = 0
 
@@ -42,8 +41,6 @@ class Rounds(Callback):
     def on_fit_start(self, trainer: L.Trainer, module: Any) -> None:
         labels, model = module.label_inputs, module.model
         model.num_labels.fill_(0 if labels is None else labels.num_columns)
-        looped = torch.tensor([int(module.worker.shard.looped.sum())], device=module.worker.device)
-        has_loops = bool(module.worker.comm.all_reduce(looped) > 0)
         refused = {
             "this strategy samples edges, and trees read all of a node's edges: use strategy=vertex_centric": (
                 not module.strategy.reads.all_edges
@@ -54,19 +51,20 @@ class Rounds(Callback):
             "label_inputs needs model.neighbours=true, since a node reads its neighbours' labels only": (
                 labels is not None and not model.neighbours
             ),
-            "label_inputs: nodes with an edge to themselves would read their own label: remove the key or these edges": (
-                labels is not None and has_loops
-            ),
         }
         for why in (reason for reason, applies in refused.items() if applies):
             raise UserError(f"model=boosting: {why}")
+        model.sum_trees = GrowingSums()
+
+    def on_fit_end(self, trainer: L.Trainer, module: Any) -> None:
+        module.model.sum_trees = sum_trees
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
         model, worker = module.model, module.worker
         if self._boosters is None:
             rows, labels = gather(model, batch, worker)
             self._boosters = list(make_boosters(model, rows, labels, module.task, worker.seed))
-        first, size = int(model.size), min((trainer.current_epoch + 1) * TREES_PER_EPOCH, model.trees)
+        first, size = int(model.size), min((trainer.current_epoch + 1) * TREES_AT_ONCE, model.trees)
         if worker.comm.rank == _LEADER:
             for booster in self._boosters:
                 booster.grow(model, first, size)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from gnnkit_boosting import Boosting
 from gnnkit_boosting.rounds import make_boosters
-from gnnkit_boosting.trees import pack, sum_trees
+from gnnkit_boosting.trees import GrowingSums, pack, sum_trees
 
 import gnnkit
 from gnnkit.errors import UserError
@@ -48,9 +48,8 @@ def table(kind: str) -> Graph:
         "sets": bits,
         "numbers": 1000 * (x[:, 1] + 3 * near),
         "columns of numbers": np.stack([x[:, 1], np.where(x[:, 0] > 1, np.nan, near)], 1),
-    }["classes" if kind == "loops" else kind]
-    ends = np.concatenate([ends, [[3], [3]]], 1) if kind == "loops" else ends[:, ends[0] != ends[1]]
-    edges = rng.normal(size=(ends.shape[1], 2)).astype(np.float32)
+    }[kind]
+    edges = rng.normal(size=(6 * N, 2)).astype(np.float32)
     split = 1 + (np.arange(N) % 3).astype(np.int8)
     return Graph.from_edges(*ends, N, features=x, labels=labels, split=split, edge_features=edges)
 
@@ -97,6 +96,21 @@ def test_a_value_next_to_a_threshold_goes_the_way_it_goes_in_float64() -> None:
     values = model._baseline_prediction.item() + sum_trees(packed[None, None], torch.from_numpy(rows))
     np.testing.assert_allclose(values[:, 0], model.predict(rows), atol=1e-6)
     assert values[0] != values[1]
+
+
+def test_sums_of_a_growing_forest_are_those_of_the_whole_one() -> None:
+    rng, growing = np.random.default_rng(3), GrowingSums()
+    rows = rng.normal(size=(2, 90, 3)).astype(np.float32)
+    model = Boosting(3, 1, trees=30)
+    (booster,) = make_boosters(model, rows[0], rows[0, :, 0] * rows[0, :, 1], Stub(), 0)
+    booster.grow(model, 0, 30)
+    for size in (10, 20, 30, 20):
+        for part in torch.from_numpy(rows):
+            torch.testing.assert_close(
+                growing(model.forest[:size], part), sum_trees(model.forest[:size], part), rtol=0, atol=0
+            )
+    model.forest[..., -1] *= 2  # other values of leaves
+    torch.testing.assert_close(growing(model.forest, part), sum_trees(model.forest, part), rtol=0, atol=0)
 
 
 def test_no_layout_changes_the_outputs() -> None:
@@ -176,7 +190,6 @@ def test_served_predictions_of_new_nodes_are_those_of_the_extended_graph(tmp_pat
         ("classes", {"strategy": {"name": "individual_sample"}, "sampler": {"name": "neighbor", "fanouts": [5]}},
          "model=boosting: this strategy samples edges"),
         ("classes", {"label_inputs": 0.5, "model": {"neighbours": False}}, "label_inputs needs model.neighbours=true"),
-        ("loops", {"label_inputs": 0.5}, "nodes with an edge to themselves would read their own label"),
         ("classes", {"inputs": "learned"}, "model=boosting: inputs=learned trains rows by gradients"),
         ("classes", {"task": "link_prediction"}, "model=boosting has no embeddings"),
         ("classes", {"model": {"trees": 0}}, "model.trees=0"),
@@ -188,15 +201,17 @@ def test_what_trees_cannot_do_is_refused(kind: str, keys: dict[str, Any], messag
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_labels_of_neighbours_are_read_and_no_label_of_the_node_itself(workers: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("grid", ["1d", [2, 1, 1], [1, 2, 1]])
+def test_labels_of_neighbours_are_read_and_no_label_of_the_node_itself(grid: Any, tmp_path: Path) -> None:
     rng, n = np.random.default_rng(5), 400
     labels = np.arange(n) // 2 % 2  # of pairs of nodes that are joined, and no column determines them
-    ends = np.stack([np.arange(n), np.arange(n) ^ 1])
+    ends = np.stack([np.tile(np.arange(n), 2), np.append(np.arange(n) ^ 1, np.arange(n))])  # and loops
     features = rng.normal(size=(n, 2)).astype(np.float32)
     split = rng.permuted(np.repeat([1, 2, 3, 1], n // 4)).astype(np.int8)
     graph = Graph.from_edges(*ends, n, features=features, labels=labels, split=split)
-    run = train(graph, tmp_path / "run", workers=workers, label_inputs=0.5, write=["logits"])
+    workers = 1 if grid == "1d" else 2
+    partition = {"nodes": "contiguous", "grid": grid}
+    run = train(graph, tmp_path / "run", workers=workers, partition=partition, label_inputs=0.5, write=["logits"])
     logits, has_label = np.load(run.folder / "logits.npy"), (split == 1)[np.arange(n) ^ 1]
     right = logits.argmax(1) == labels
     assert right[has_label].all()

@@ -446,7 +446,7 @@ def _baselines(graph: Graph, figure: str, task: str = "node_classification") -> 
         say("gradient boosting is not tried: the table has too many cells")
     else:
         by_trees = [({**trees, "model.neighbours": False}, COLUMNS), (trees, MEANS)]
-        has_labels = task == "node_classification" and len(graph.schema.node_types) == 1
+        has_labels = task == "node_classification" and len(graph.schema.node_types) == 1 and _agree(graph)
         return [(alone, NO_EDGES), *by_trees, *[({**trees, "label_inputs": 0.5}, LABELS)] * has_labels]
     return [(alone, NO_EDGES)]
 
@@ -483,7 +483,8 @@ def _try(
         curve_file = Path(folder) / "curve.json"
         try:
             seconds = _epoch(_settings(settings, fixed, training_keys, MAX_EPOCHS), graph)
-            epochs = max(min(int((work - _START) / seconds), MAX_EPOCHS), 1)
+            share = 0.5 if reads in (COLUMNS, MEANS, LABELS) else 1.0  # boosting shall not crowd out graph models
+            epochs = max(min(int((share * work - _START) / seconds), MAX_EPOCHS), 1)
             trial_settings = _settings(settings, fixed, training_keys, epochs)
             if not reads and pruning.is_installed():
                 trial_settings = _with_pruner(trial_settings, figure, earlier, curve_file)

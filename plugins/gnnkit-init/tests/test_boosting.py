@@ -52,9 +52,20 @@ def test_the_best_by_validation_is_written_and_named_in_the_last_line() -> None:
     assert choices[0].why == "best of 4 trials: val_accuracy 0.9, test_accuracy 0.9"
 
 
+def agreeing() -> Graph:
+    """Returns a graph whose edges join nodes of one class."""
+    graph = random_graph()
+    return replace(graph, csc=Graph.from_edges(np.arange(40), np.arange(40), 40).csc, edge_features=None, split=np.full(40, 1, np.int8))  # fmt: skip
+
+
+def test_labels_are_read_where_edges_join_nodes_of_a_class() -> None:
+    reads = [[reads for _, reads in trials._baselines(graph, "val_accuracy")] for graph in (agreeing(), random_graph())]
+    assert reads == [[NO_EDGES, COLUMNS, MEANS, LABELS], [NO_EDGES, COLUMNS, MEANS]]
+
+
 def test_the_loss_of_boosting_suits_the_figure() -> None:
     def losses(figure: str, task: str) -> list[str | None]:
-        baselines = trials._baselines(random_graph(), figure, task)
+        baselines = trials._baselines(agreeing(), figure, task)
         return [keys.get("task.loss", keys.get("task.class_weights")) for keys, _ in baselines]
 
     assert losses("val_accuracy", "node_classification") == [None] * 4
@@ -65,7 +76,7 @@ def test_the_loss_of_boosting_suits_the_figure() -> None:
 def test_what_keeps_boosting_from_a_trial_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    graph, first = random_graph(), trials._ALONE
+    graph, first = agreeing(), trials._ALONE
     monkeypatch.setattr(baselines, "is_installed", lambda: False)
     assert trials._baselines(graph, "val_accuracy") == [(first, NO_EDGES)]
     assert capsys.readouterr().out == f"{baselines.MISSING}\n"
