@@ -418,7 +418,7 @@ def _plain(graph: Graph, reader: str) -> dict[str, Any]:
 
 
 def _without_reasons(refused: Any) -> Any:
-    """Drops reasons of edge columns, since the first bad edge depends on their order."""
+    """Drops reasons of edge columns: the first bad edge depends on the order."""
     return [(one[0], "") if one[0].startswith("edges") else one for one in refused]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 import math
+import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -38,6 +40,7 @@ from gnnkit_serve.served import ServedRun
 MAX_IDS, MAX_NEW, MAX_EDGES = 10_000, 1_000, 100_000  # of a request
 MAX_BYTES = 16 * 2**20  # of a request's body
 MAX_LINES = 3  # listed errors of an invalid request
+DRAIN = 1.0  # seconds after a signal in which accepted connections may still send a request
 
 
 def _check_cells(cells: dict[str, FeatureCell]) -> dict[str, FeatureCell]:
@@ -127,7 +130,9 @@ def application(run: ServedRun, hosts: Sequence[str] = ()) -> FastAPI:
         run: What is served.
         hosts: Further names in the header `Host`, in addition to this machine's names.
     """
-    app = FastAPI(title="gnnkit", docs_url=None, redoc_url=None)  # both pages load scripts from the network
+    app = FastAPI(
+        title="gnnkit", docs_url=None, redoc_url=None, lifespan=_draining
+    )  # both pages load scripts from the network
     app.add_middleware(_BoundedBody)
     app.add_middleware(_KnownHosts, hosts=frozenset(map(str.lower, (*hosts, "localhost", socket.gethostname()))))
     answers = _Answers(run)
@@ -144,6 +149,30 @@ def application(run: ServedRun, hosts: Sequence[str] = ()) -> FastAPI:
     add_route("/predict", KnownNodes, lambda body: run.predict(body.ids))
     add_route("/predict_new", NewNodes, lambda body: run.predict_new(*body.read()))
     return app
+
+
+@asynccontextmanager
+async def _draining(app: FastAPI) -> AsyncIterator[None]:
+    """Lets uvicorn read the requests of accepted connections when a signal ends it.
+
+    By itself, it closes connections whose request it has not read yet.
+    """
+    loop, handlers = asyncio.get_running_loop(), {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+
+    def drain(number: int) -> None:
+        handler: Any = handlers[signal.Signals(number)]
+        server = handler.__self__
+        for listener in getattr(server, "servers", ()):
+            listener.close()
+        for headers in (server.config.encoded_headers, server.server_state.default_headers):
+            headers.append((b"connection", b"close"))
+        loop.call_later(DRAIN, handler, number, None)
+
+    for number, handler in handlers.items():
+        if hasattr(getattr(handler, "__self__", None), "server_state"):  # a method of uvicorn's server
+            # A timer runs after the connections that wait by then have been accepted.
+            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(loop.call_later, 0, drain, number))
+    yield
 
 
 class _Answers:

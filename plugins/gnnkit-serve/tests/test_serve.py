@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -34,7 +35,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Graph
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.partition.degrees import Degrees
-from tests.cases import few
+from tests.cases import exhaustive, few
 from tests.farm import Farm, graph_of
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE, within_process
@@ -263,6 +264,43 @@ def test_sigterm_among_requests_loses_none(tmp_path: Path, finished_run: Farm, b
         count, address = int(os.environ.get("GNNKIT_REQUESTS", "200")), http.base_url.netloc.decode()
         assert benchmark_module.soak(server, address, count, width=32)  # columns of dataset=synthetic
     assert server.returncode == -signal.SIGTERM  # 143 in a shell
+
+
+STUB = """
+import time
+from types import SimpleNamespace
+from gnnkit.jobs.serve import application
+
+def predict(ids):
+    time.sleep(0.05)
+    return [{"id": number} for number in ids]
+
+app = application(SimpleNamespace(identity={}, changed=str, predict=predict))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, exhaustive(signal.SIGINT)])
+def test_accepted_connections_are_answered_whenever_they_send(tmp_path: Path, number: signal.Signals) -> None:
+    """Uvicorn alone resets those whose request it has not read when it ends."""
+    (tmp_path / "app.py").write_text(STUB)
+    command = [sys.executable, "-m", "uvicorn", "app:app", "--port", "0"]
+    request = httpx.Request("POST", "http://localhost/predict", json={"ids": [4]})
+    head = [f"{name}: {value}" for name, value in request.headers.items()]
+    text = "\r\n".join(["POST /predict HTTP/1.1", *head, "", ""]).encode() + request.content
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        port = next(int(match[1]) for line in server.stderr if (match := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
+        connections = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(30)]
+        for connection in connections[:10]:
+            connection.sendall(text)
+        server.send_signal(number)
+        for connection in connections[10:]:
+            connection.sendall(text)
+            time.sleep(0.01)
+        answers = [connection.makefile("rb").read() for connection in connections]  # until it is closed
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+    assert all(b"connection: close" in answer.lower() for answer in answers[-10:])
 
 
 @pytest.mark.exhaustive
