@@ -38,6 +38,7 @@ from gnnkit.jobs.sweep.scheme_table import exposed_seconds
 
 FULL = "vertex_centric"
 EXACT: dict[str, Any] = {"strategy": FULL}
+SSP = {"name": "parameter_server", "mode": "ssp"}
 SCHEMES: dict[str, dict[str, Any]] = {
     "exact": EXACT,
     "quantized": EXACT | {"exchange": "quantized"},
@@ -45,10 +46,8 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "local_iterations=2": {"strategy": {"name": FULL, "local_iterations": 2}},
     "pipelined": EXACT | {"exchange": "pipelined"},
     "sampled": EXACT | {"exchange": "sampled"},
-    "ssp": EXACT | {"sync": {"name": "parameter_server", "mode": "ssp"}},
-    "async": EXACT | {"sync": {"name": "parameter_server", "mode": "async"}},
-    "rows every 2": {"strategy": {"name": "preset_workload", "exchange_every": 2}},
-    "rows every 8": {"strategy": {"name": "preset_workload", "exchange_every": 8}},
+    "ssp, staleness 1": EXACT | {"sync": SSP | {"staleness": 1}},
+    "ssp, staleness 7": EXACT | {"sync": SSP | {"staleness": 7}},
 }
 PARTS = ("metis", "random")
 Key = tuple[str, str, str, int]  # graph, parts, scheme, seed

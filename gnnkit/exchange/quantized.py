@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gnnkit.errors import UserError
 from gnnkit.exchange.base import RowExchange
 from gnnkit.exchange.codecs import Codec
 from gnnkit.kernels.dropout import uniform
@@ -25,8 +24,6 @@ class Quantized(RowExchange):
 
     def __init__(self, bits: int = 8) -> None:
         """Checks the bit width: 32, 16, 8, 4 or 2."""
-        if bits == "auto":  # type: ignore[comparison-overlap]
-            raise UserError("exchange.bits=auto was removed, because it found 8 bits harmless: use exchange.bits=8")
         self.bits = one_of("exchange.bits", bits, WIDTHS)
 
     def costs(self) -> str:

@@ -321,7 +321,7 @@ def create_steps(settings: Settings, source: ModelSource) -> tuple[ExecutionStra
     """
     strategy: ExecutionStrategy = settings.create_strategy()
     sync: GradientSync = settings.sync.create()
-    late = sync.late_rows()
-    if late is None or source.reads_relations or not isinstance(settings.task.create(), NodeTask):
+    needs_rows = source.reads_relations or not isinstance(settings.task.create(), NodeTask)
+    if needs_rows or not strategy.reads.all_edges or (late := sync.late_rows()) is None:
         return strategy, sync
-    return strategy, sync.in_step() if strategy.delay_rows(*late) else sync
+    return strategy, late[2] if strategy.delay_rows(*late[:2]) else sync

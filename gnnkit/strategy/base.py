@@ -230,8 +230,8 @@ class Batch:
     row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
     reach: Reach | None = None  # collective function that provides the rows indexed by `rows`. None: the model's output
     nodes: Ids | None = None  # [num_src] distinct global ids of the input rows, if these may be learned
-    # True: a local step that uses the ranks' mean gradient. Later local steps, until
-    # the next such batch, add (mean - own gradient) as a correction (control variate).
+    # True: a step that uses the ranks' mean gradient. Later local steps, until the next
+    # such batch, add (mean - own gradient) as a correction (control variate).
     leads: bool = False
 
     def outputs(self, out: Tensor) -> Tensor:  # [k, width], or [k, 2, width] for pairs

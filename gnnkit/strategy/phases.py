@@ -32,8 +32,8 @@ class Phases:
             start: Share of exact epochs at the start.
             finish: Share of exact epochs at the end.
         """
-        exact = _rounded_down((start + finish) * epochs)
-        first = min(max(_rounded_down(start * epochs), 1), exact) if start else 0
+        exact, first = (math.floor(share * epochs + 1e-9) for share in (start + finish, start))  # 0.3 * 100 < 30
+        first = min(max(first, 1), exact) if start else 0
         return cls(first, epochs - (exact - first) if exact > first else sys.maxsize)
 
     def is_exact(self, epoch: int) -> bool:
@@ -50,7 +50,3 @@ class Phases:
         first, last = min(self.first, epochs), min(self.last, epochs)
         parts = [(1, first, "exact"), (first + 1, last, "approximate"), (last + 1, epochs, "exact")]
         return ", ".join(f"{begin} to {end} {kind}" for begin, end, kind in parts if begin <= end)
-
-
-def _rounded_down(count: float) -> int:
-    return math.floor(count + 1e-9)  # 0.3 * 100 is below 30

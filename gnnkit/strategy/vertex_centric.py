@@ -56,8 +56,10 @@ class VertexCentric(ExecutionStrategy):
     gradient, and the rows last received are constants. Then parameters are averaged
     (local SGD; Stich, ICLR 2019). The last epoch exchanges rows and takes one step from
     the average with the gradient over all ranks, using an optimiser whose state is
-    equal on all ranks. A superstep therefore ends with one model. A run's first forward
-    pass always exchanges rows.
+    equal on all ranks. A superstep therefore ends with one model. Later local steps add
+    the difference between that gradient and the rank's own (SCAFFOLD; Karimireddy et
+    al., ICML 2020), since parts with other classes would drift apart. A run's first
+    forward pass always exchanges rows.
 
     `exchange` determines how rows are exchanged in training. Evaluation is always
     exact.
@@ -166,11 +168,13 @@ class VertexCentric(ExecutionStrategy):
         key = derive(self.seed, epoch)
         sends = exchanges and (self._late is None or self._late.exchanges(epoch, self.phases))
         forward = ForwardPass() if self.phases.is_exact(epoch) else self.passes.step(key, exchanges=sends)
+        update = self.supersteps.update(epoch, self.phases) if self.comm.world_size > 1 else "synchronise"
         return replace(
             _over(self, supervised, key, forward),
             total=supervised.total if exchanges else len(supervised.rows),
-            update=self.supersteps.update(epoch, self.phases) if self.comm.world_size > 1 else "synchronise",
+            update=update,
             weight=float(self.weight),
+            leads=update == "conclude",
         )
 
 

@@ -67,17 +67,14 @@ class GradientSync(ABC):
                 rank has no rows, or if it alone skips the step.
         """
 
-    def late_rows(self) -> tuple[str, int | None] | None:
-        """Returns key and bound for a strategy that can exchange rows less often.
+    def late_rows(self) -> tuple[str, int | None, GradientSync] | None:
+        """Returns what replaces stale gradients if workers exchange rows in each step.
 
-        They replace stale gradients, if workers that exchange rows wait for each other
-        in any case. The bound is in epochs, or None for the strategy's. Default: None.
+        Such workers wait for each other in any case, and can exchange rows less often.
+        The values are the key that asks for it, the maximum staleness of rows in epochs
+        (None: the strategy's), and this sync with synchronous steps. Default: None.
         """
         return None
-
-    def in_step(self) -> GradientSync:
-        """Returns this sync with synchronous steps, for use with late rows."""
-        return self
 
     def costs(self) -> str:
         """Returns the notice printed at the start of a run, from `approximate`.

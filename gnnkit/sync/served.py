@@ -295,18 +295,16 @@ class ServedSync(GradientSync):
         self.rules = rules
         self.lockstep, self.exact, self.finishes = rules.together, rules.exact, not rules.together
 
-    def late_rows(self) -> tuple[str, int | None] | None:
-        return None if self.rules.together else (f"sync.mode={self.rules.mode}", self.rules.row_bound)
-
-    def in_step(self) -> GradientSync:
+    def late_rows(self) -> tuple[str, int | None, GradientSync] | None:
+        if self.rules.together:
+            return None
         if self.rules.damping != "none" or self.rules.joined is not None:
             raise UserError(
-                "sync.damping and sync.gradients_per_step apply to stale gradients, but workers of this strategy have stale "
-                f"rows in sync.mode={self.rules.mode}: remove the keys"
+                "sync.damping and sync.gradients_per_step are for gradients, but here rows are stale: remove them"
             )
         sync = copy.copy(self)
         sync._use(self.rules.synchronous)
-        return sync
+        return f"sync.mode={self.rules.mode}", self.rules.row_bound, sync
 
     @property
     def served(self) -> Served:

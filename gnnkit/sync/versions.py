@@ -115,8 +115,8 @@ def make_rules(
     if joined is not None:
         whole("sync.gradients_per_step", joined, 1, MAX_STALENESS)
     bound = whole("sync.staleness", STALENESS if staleness is None else staleness, 0, MAX_STALENESS)
-    bounds = (on_lost, joined, staleness)
-    rules = Rules(mode, bound if mode == "ssp" else 0, damping or "none", aggregation(average, trim), *bounds)
+    applied = bound if mode == "ssp" else 0
+    rules = Rules(mode, applied, damping or "none", aggregation(average, trim), on_lost, joined, staleness)
     if rules.together and damping == "staleness":
         raise UserError(f"sync.damping={damping}: gradients are never stale with sync.mode=sync: remove the key")
     if not rules.together and average != "weighted":

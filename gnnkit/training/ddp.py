@@ -218,7 +218,10 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         """
         if module.batch.update == "conclude" and self._sync.lockstep and self._sync.exact:
             grads = gradients(trained(module))
+            own = torch._foreach_mul(grads, 1 / (module.batch.share or 1.0))  # of this rank's mean loss
             from_vector(self._sync.all_reduce(to_vector(grads)), grads)
+            if module.batch.leads:
+                self.updates.lacking = list(torch._foreach_sub(grads, own))
             with self.updates.concluding(optimizer):
                 optimizer.step()
             return
@@ -229,11 +232,12 @@ class UnwrappedStrategy(SingleDeviceStrategy):
     def _abstain(self, module: Any, optimizer: Optimizer) -> None:
         """Participates in a skipped step like a rank without rows."""
         batch: Batch = module.batch
-        if batch.leads:
+        if batch.leads and not batch.synchronise:
             self._sync.average([torch.zeros_like(gradient) for gradient in gradients(trained(module))], 0.0)
-            self.updates.lacking = []  # the rank's gradient at that mean is unknown
         if batch.update == "average":
             self._sync.average_models(module, batch.weight)
         elif batch.synchronise:
             optimizer.zero_grad()
             self._meet(module, optimizer, 0.0)
+        if batch.leads:
+            self.updates.lacking = []  # the rank's gradient at that mean is unknown

@@ -60,7 +60,6 @@ def _join(module: TrainingModule) -> None:
     module.join()
     if (updates := getattr(module.trainer.strategy, "updates", None)) is not None:  # DDP has none
         updates.forget()
-        updates.lacking = []
     if module.sync is not None and module.sync.drifts:
         _average_moments(module.trainer.optimizers[0], module.worker.comm)
 
@@ -74,5 +73,5 @@ def _average_moments(optimizer: Optimizer, comm: Communicator) -> None:
     moments = [value for name, value in named if isinstance(value, Tensor) and name != "step"]
     if int(comm.all_reduce(torch.tensor([len(moments) > 0], dtype=torch.int64, device=comm.device))) < comm.world_size:
         optimizer.state.clear()
-    elif moments:
+    else:
         from_vector(weighted_mean(to_vector(moments), comm, 1.0), moments)

@@ -68,7 +68,7 @@ def test_a_run_is_measured_by_its_slowest_and_its_busiest_worker(tmp_path: Path)
     states = [state(0, 0, 1.0), state(1, 0, 2.0), state(0, 1, 4.0, 300), state(1, 1, 1.0), state(1, 1, 1.0)]
     write(tmp_path / "run", states, {0: 0.5, 1: 0.75}, test_accuracy=0.7, seconds_per_epoch=3.0, bytes_sent=8)
     found = SchemeRun.read(tmp_path / "run", NodeClassification())
-    assert found == SchemeRun(0.7, 2, 3.0, 8, 300, [(2.0, 0.5), (5.0, 0.75)], "val_accuracy")
+    assert found == SchemeRun(0.7, 2, 3.0, 8, 300, [(2.0, 0.5), (5.0, 0.75)], "val_accuracy", exposed=0.0)
 
 
 def test_a_run_names_the_figure_that_judges_it(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_an_error_is_better_where_it_is_less_and_is_no_share() -> None:
 
 def test_a_way_without_a_run_is_a_row_that_says_why() -> None:
     found = table(SchemeRow("full", [], "failed no memory"), SchemeRow("parts", [run(0.5, {1.0: 0.5})]))
-    assert found.table().rows[0] == ["full", *["-"] * 8, "failed no memory"]
+    assert found.table().rows[0] == ["full", *["-"] * 9, "failed no memory"]
     assert found.table().rows[1][2] == "", "the first way that has a run is what others are held to"
     assert table(SchemeRow("full", [], "failed")).sentence() == ""
     assert table(SchemeRow("full", [], "failed")).table().rows[0][0] == "full"

@@ -113,8 +113,9 @@ def test_verify_holds_with_servers(tmp_path: Path, comm: str, keys: dict[str, An
 
 @pytest.mark.slow
 def test_verify_refuses_workers_that_do_not_wait(tmp_path: Path) -> None:
+    keys = {"strategy": "preset_workload", "sync": SERVER | {"mode": "async"}}
     with pytest.raises(UserError, match="job=verify needs ranks that step together"):
-        train(tmp_path / "run", job="verify", comm="threads", sync=SERVER | {"mode": "async"})
+        train(tmp_path / "run", job="verify", comm="threads", **keys)
 
 
 @pytest.mark.slow

@@ -69,12 +69,7 @@ def test_a_run_with_late_rows_resumes_to_the_bit(epoch: int, tmp_path: Path) -> 
 def test_a_run_with_late_rows_is_verified(tmp_path: Path) -> None:
     keys = {"workers": 3, "threads": 1, "comm": "threads", "strategy": "vertex_centric", "sync": SSP, **BARE}
     result = gnnkit.train(small_graph(), job="verify", folder=tmp_path / "run", trainer={"max_epochs": 10}, **keys)
-    assert (
-        result["equal"]
-        if "equal" in result
-        else max(value for name, value in result.items() if name.startswith("largest") and isinstance(value, float))
-        <= 1e-10
-    )
+    assert result["verified"], dict(result)
 
 
 def test_rows_are_never_older_than_the_bound() -> None:
@@ -95,7 +90,7 @@ def test_supersteps_and_stale_exchanges_have_no_late_rows(tmp_path: Path) -> Non
     assert not VertexCentric(3).delay_rows("sync.mode=async", None)
     with pytest.raises(gnnkit.UserError, match=r"sync\.mode=ssp skips exchanges, but exchange=pipelined needs one"):
         run(tmp_path / "run", SSP, exchange="pipelined")
-    with pytest.raises(gnnkit.UserError, match=r"sync\.damping and sync\.gradients_per_step apply to stale gradients"):
+    with pytest.raises(gnnkit.UserError, match=r"sync\.damping and sync\.gradients_per_step are for gradients"):
         run(tmp_path / "run", SSP | {"damping": "staleness"})
 
 

@@ -131,7 +131,7 @@ def test_a_model_with_schedules_of_its_own_is_left_alone(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_servers_do_not_clip() -> None:
     for sync in ("parameter_server", "leader sync.mode=async"):
-        overrides = ["strategy=vertex_centric", *f"sync={sync}".split(), "trainer.clip_norm=1"]
+        overrides = ["strategy=preset_workload", *f"sync={sync}".split(), "trainer.clip_norm=1"]
         with pytest.raises(UserError, match=r"trainer.clip_norm=1(.0)?: with sync=.* servers step"):
             dispatch.check(Order(settle(compose(overrides))))
 
