@@ -116,7 +116,7 @@ ALLOWED = {
         *("graph", "dataset", "partition", "partition.order", "sampler", "comm", "pyg", "kernels", "engine.remote")
     },
     "gnnkit.config": {"leader.plan", "prepare", "training", "jobs", "testing", *COMMAND},
-    "gnnkit.plugins": {"strategy", "sync", "config", "jobs", "testing"},
+    "gnnkit.plugins": {"strategy", "sync", "config", "jobs", "testing", "__init__"},
 }
 IN_FUNCTIONS = {"torch": {"ranks.py", "frameworks.py"}}  # files that import a package only when they need it
 ABOVE_PLUGINS = ("task.evaluation", "launch", "result", "leader.plan", "prepare", "leader", "training", "jobs")
