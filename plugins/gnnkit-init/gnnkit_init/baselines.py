@@ -36,7 +36,7 @@ def epoch_seconds(graph: Graph) -> float:
     """Estimates the seconds of an epoch, which adds trees, on a nominal machine."""
     trained, width = int(np.count_nonzero(graph.split == Split.TRAIN)), 2 * graph.features.shape[1]
     numbers = width * (trained + _BINS * min(_LEAVES, trained // _LEAF + 1)) + _DEPTH * graph.num_nodes
-    return graph.num_classes * _TREES * numbers * _SECONDS
+    return float(graph.num_classes * _TREES * numbers * _SECONDS)
 
 
 def measure(graph: Graph, task: NodeTask, outputs: Tensor, name: str) -> float | None:
