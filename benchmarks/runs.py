@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from gnnkit_compare import scheme_table
 from link import Network, Shape, Unavailable, add_arguments, stop_in_order
 
 import gnnkit
-from gnnkit.jobs.sweep import scheme_table
 
 LOCAL = "loopback"  # ranks of this machine, with nothing between them
 # Every run has these. `threads=1` is fair, because hosts of a link share the cores.

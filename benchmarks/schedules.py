@@ -31,10 +31,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gnnkit_compare.scheme_table import exposed_seconds
+
 import gnnkit
 from gnnkit import plugins
 from gnnkit.graph import Graph
-from gnnkit.jobs.sweep.scheme_table import exposed_seconds
 
 FULL = "vertex_centric"
 EXACT: dict[str, Any] = {"strategy": FULL}

@@ -56,7 +56,7 @@ PACKAGES = {
     "leader": {"rebalance": "gnnkit-rebalancing"},
     "model": {"boosting": "gnnkit-boosting"},
     "upload": {"fsspec": "gnnkit-upload"},
-    "job": {"explain": "gnnkit-explain", "import": "gnnkit-import"},
+    "job": {"compare": "gnnkit-compare", "explain": "gnnkit-explain", "import": "gnnkit-import"},
     SEARCH: {"trials": "gnnkit-init"},
     FUNCTION: {"export": "gnnkit-export", "serve": "gnnkit-serve"},
 }  # this project's separate packages, by kind and name

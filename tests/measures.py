@@ -72,6 +72,12 @@ def measure_package(root: Path) -> dict[str, float]:
     }
 
 
+def code_lines(root: Path) -> int:
+    """Counts the lines of code of all modules below a folder."""
+    sources = [path.read_text() for path in root.rglob("*.py")]
+    return sum(_count_code_lines(source, ast.parse(source)) for source in sources)
+
+
 def measure_pages(folder: Path) -> dict[str, float]:
     """Returns the prose of the Markdown pages, without their code blocks."""
     return measure_prose(

@@ -7,12 +7,11 @@ import functools
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from gnnkit import plugins
-from gnnkit.config.settings import AUTO, LinkSettings
+from gnnkit.config.settings import AUTO
 from gnnkit.config.settings.fields import Section
-from gnnkit.config.settings.jobs import link as read_link
 from gnnkit.config.settings.values import run_folders
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as folders
@@ -23,14 +22,12 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.report import report
 from gnnkit.launch.phases import say
 from gnnkit.result.result import Result
-from gnnkit.utils.ranges import real, shown, whole
+from gnnkit.utils.ranges import real
 
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork
     from gnnkit.prepare.cut import Needs
 
-WAYS = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")  # compared by default
-MAX_SEEDS = 100  # of a comparison
 MAX_MINUTES = 1e5  # for trial runs
 INIT_CHOICES = ("task", "inputs", "threads")  # sections that job=init chooses unless they are named
 _INIT_READS = (*INIT_CHOICES, "dataset", "job", "output", "on_exists", "init", "cache", "seed")
@@ -206,54 +203,6 @@ class Report(Job):
             result = report(runs, target)
         say(result.table())
         return result
-
-
-def _ways(key: str, value: Any) -> tuple[str, ...]:
-    """Reads one strategy, or a list of strategies, to compare."""
-    ways = WAYS if value == AUTO else [value] if isinstance(value, str) else value
-    if not isinstance(ways, list | tuple) or not all(isinstance(way, str) for way in ways):
-        raise UserError(f"{key}={shown(value)} must be a list of strategies: [NAME,'NAME KEY=VALUE']")
-    if not ways:
-        raise UserError(f"{key}=[] must name at least one strategy")
-    return tuple(ways)
-
-
-@dataclass(frozen=True, slots=True)
-class CompareSection(Section):
-    """The section `compare`."""
-
-    ways: Annotated[tuple[str, ...], _ways]  # a strategy's name and further overrides, separated by spaces
-    seeds: Annotated[int, functools.partial(whole, low=1, high=MAX_SEEDS)]  # runs per strategy
-    link: Annotated[LinkSettings, read_link] | None  # between the ranks of each run
-
-
-@dataclass(frozen=True, slots=True)
-class CompareKeys(Section):
-    """The keys of job=compare."""
-
-    compare: CompareSection
-
-
-class Compare(Job):
-    """job=compare: several training runs, each in its own process and folder."""
-
-    name = "compare"
-    keys = CompareKeys
-    trains = True
-    several = True
-    reads_strategy = False
-    reads_rows = True
-    one_run = False
-
-    def check(self, order: Order) -> Order:
-        if order.settings.started is not None:
-            raise UserError("job=compare starts its own runs: remove torchrun, srun or mpirun")
-        return order
-
-    def start(self, order: Order) -> Result:
-        from gnnkit.jobs.sweep import compare
-
-        return compare(self.check(order))
 
 
 @dataclass(frozen=True, slots=True)

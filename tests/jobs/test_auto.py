@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from gnnkit_compare import Compare
 
 import gnnkit
 from gnnkit import config, jobs
@@ -20,7 +21,7 @@ from gnnkit.config.settings import Choice, PartitionSettings, ranks, settle
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import builtin, decide, dispatch, run
+from gnnkit.jobs import decide, dispatch, run
 from gnnkit.jobs.layouts import Layouts
 from gnnkit.jobs.order import Order
 from gnnkit.launch.environment import StartedRank
@@ -459,4 +460,4 @@ def test_a_layout_that_looks_quicker_than_the_choice_is_explained(seconds: float
 def test_a_comparison_starts_ranks_of_its_own() -> None:
     started: Any = SimpleNamespace(started=StartedRank(0, 2, 0, 2))
     with pytest.raises(UserError, match="job=compare starts its own runs: remove torchrun, srun or mpirun"):
-        builtin.Compare().check(Order(started))
+        Compare().check(Order(started))

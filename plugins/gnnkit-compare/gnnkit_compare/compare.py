@@ -16,7 +16,6 @@ from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.order import Order, redact_override
 from gnnkit.jobs.report import as_a_warning
 from gnnkit.jobs.sweep.runner import Runner, SweepJob
-from gnnkit.jobs.sweep.scheme_table import SchemeRow, SchemeRun, SchemeTable
 from gnnkit.jobs.sweep.table import aligned
 from gnnkit.launch.launcher import JOBS
 from gnnkit.launch.phases import say
@@ -26,6 +25,7 @@ from gnnkit.report.sweep import DONE, SEED
 from gnnkit.result.result import Result
 from gnnkit.task import Task
 from gnnkit.utils.ranges import shown
+from gnnkit_compare.scheme_table import SchemeRow, SchemeRun, SchemeTable
 
 _SCHEME = "way"
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from gnnkit_compare.compare import parse_schemes
+from gnnkit_compare.scheme_table import SchemeRow, SchemeRun, SchemeTable, exposed_seconds, within_noise
 
 import gnnkit
 from gnnkit.__main__ import main
@@ -16,8 +18,6 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs.sweep.compare import parse_schemes
-from gnnkit.jobs.sweep.scheme_table import SchemeRow, SchemeRun, SchemeTable, exposed_seconds, within_noise
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
