@@ -120,16 +120,25 @@ def by_default(folder: Path, keys: list[str], figure: str) -> float:
 
 
 def by_boosting(graph: Graph, figure: str, seed: int, folder: Path) -> list[float]:
-    """Returns the test figures on the columns, and with the neighbours' means."""
+    """Returns the test figures on the columns, and on means and labels."""
     task = "regression" if figure == "mae" else "node_classification"
     keys = {"task": {"name": task, **({"loss": "absolute"} if figure == "mae" else {})}, "features": {"fill": "mean"}}
     trainer = {"monitor": f"val_{figure}", "check_val_every_n_epoch": 1}
     figures = []
     for neighbours in (False, True) if graph.features.shape[1] else ():
         model = {"name": "boosting", "neighbours": neighbours}
+        labels = {"label_inputs": 0.5} if neighbours and figure != "mae" else {}
         rest = {"cache": False, "report": False, "logger": "none", "folder": folder / f"boosting-{neighbours}"}
         run = gnnkit.train(
-            graph, model=model, strategy="vertex_centric", workers=1, trainer=trainer, seed=seed, **keys, **rest
+            graph,
+            model=model,
+            strategy="vertex_centric",
+            workers=1,
+            trainer=trainer,
+            seed=seed,
+            **keys,
+            **labels,
+            **rest,
         )
         figures.append(float(run[f"test_{figure}"]))
     return figures or [0.0, 0.0]

@@ -118,7 +118,9 @@ def test_no_layout_changes_the_outputs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classes", "two classes", "sets", "numbers", "columns of numbers"])
+@pytest.mark.parametrize(
+    "kind", ["sets", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("classes", "two classes", "columns of numbers")), "numbers"]
+)  # fmt: skip
 def test_workers_jobs_and_a_loaded_model_agree(kind: str, tmp_path: Path) -> None:
     task = {"sets": "multilabel", "numbers": "regression", "columns of numbers": "regression"}
     graph, keys = table(kind), {"task": task.get(kind, "node_classification"), "write": ["predictions", "logits"]}
@@ -138,7 +140,7 @@ def test_workers_jobs_and_a_loaded_model_agree(kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_workers_that_are_processes_train_the_same_trees(workers: int, tmp_path: Path) -> None:
     graph = table("two classes")
     runs = [train(graph, tmp_path / comm, workers=workers, comm=comm) for comm in ("threads", "gloo")]
@@ -163,10 +165,10 @@ def test_validation_selects_the_number_of_trees(tmp_path: Path) -> None:
     noisy = np.where(np.random.default_rng(3).random(N) < 0.3, 1 - graph.labels, graph.labels)
     graph = replace(graph, labels=noisy)
     run = train(
-        graph, tmp_path / "run", model={"trees": 200}, trainer={"monitor": "val_loss"}
+        graph, tmp_path / "run", model={"trees": 100}, trainer={"monitor": "val_loss"}
     )  # the best is an early one
-    assert run["epochs"] == 20
-    assert int(gnnkit.load(run.folder).size) == 10 * run["best_epoch"] < 200
+    assert run["epochs"] == 10
+    assert int(gnnkit.load(run.folder).size) == 10 * run["best_epoch"] < 100
 
 
 @pytest.mark.slow
@@ -201,7 +203,7 @@ def test_what_trees_cannot_do_is_refused(kind: str, keys: dict[str, Any], messag
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grid", ["1d", [2, 1, 1], [1, 2, 1]])
+@pytest.mark.parametrize("grid", ["1d", pytest.param([2, 1, 1], marks=pytest.mark.exhaustive), [1, 2, 1]])
 def test_labels_of_neighbours_are_read_and_no_label_of_the_node_itself(grid: Any, tmp_path: Path) -> None:
     rng, n = np.random.default_rng(5), 400
     labels = np.arange(n) // 2 % 2  # of pairs of nodes that are joined, and no column determines them

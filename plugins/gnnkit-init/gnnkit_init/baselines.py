@@ -14,7 +14,7 @@ from gnnkit.task.node_classification import uneven_shares
 from gnnkit.task.ranking import mean_areas
 
 NAME = "boosting"  # the model of the package gnnkit-boosting
-MISSING = "gradient boosting is not tried: it needs a package: pip install 'gnnkit[init]'"
+MISSING = "gradient boosting is not tried: it needs gnnkit-boosting: pip install 'gnnkit[init]'"
 _MOST_CELLS = 20_000_000  # of a table, above which a trial would take minutes
 _MOST_EDGE_CELLS = 500_000_000  # summed for the neighbours' means
 # An epoch's trees, bins of a column, leaves of a tree and rows of a leaf; numbers read

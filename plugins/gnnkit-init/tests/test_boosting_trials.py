@@ -93,7 +93,8 @@ def test_boosting_is_known_where_its_package_is_installed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_core")
-@pytest.mark.parametrize("kind", ["classes", "numbers"])
+@pytest.mark.long("trains the trials of job=init, and the best again")
+@pytest.mark.parametrize("kind", [pytest.param("classes", marks=pytest.mark.exhaustive), "numbers"])
 def test_a_table_on_which_boosting_is_best_gets_boosting_with_the_figures_of_its_trial(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,7 +107,8 @@ def test_a_table_on_which_boosting_is_best_gets_boosting_with_the_figures_of_its
     graph = Graph.from_edges(*rng.integers(0, n, (2, n)), n, features=rows, labels=labels, split=split)
     graph.save(tmp_path / "graph")
     monkeypatch.setattr(trials, "_TABLE", ({"model": "sage", "model.hidden": 4}, {"model": "gcn", "model.hidden": 4}))
-    monkeypatch.setattr(trials, "MAX_EPOCHS", 20)
+    monkeypatch.setattr(trials, "MAX_EPOCHS", 10)
+    monkeypatch.setattr(trials, "BOOSTING", {"model": "boosting", "model.trees": 50})
     quick = ["cache=false", "threads=1"]
     assert main(["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}/new", *quick]) == 0
     out = capsys.readouterr().out
