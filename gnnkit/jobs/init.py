@@ -189,9 +189,8 @@ def _check_new(folder: Path, on_exists: str) -> None:
         folder.mkdir(parents=True)
         folder.rmdir()
     except OSError as error:
-        raise UserError(
-            f"output={folder}: cannot make the folder: {error.strerror}: name a new one, or on_exists=replace"
-        ) from error
+        cure = ", or on_exists=replace" if folder.is_dir() else ""
+        raise UserError(f"output={folder}: cannot make the folder: {error.strerror}: name a new one{cure}") from error
 
 
 def _write(folder: Path, choices: list[KeyChoice], tested: Searched | None, command: str) -> Path:

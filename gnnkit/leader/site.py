@@ -58,8 +58,8 @@ class LeaderSite(ABC):
     def end(self, trainer: L.Trainer, module: Any) -> None:
         """Called when training ends. Rank 0 waits for the other ranks' last states."""
 
-    def close(self) -> None:  # noqa: B027 - a run closes what it has opened
-        """Closes connections and files."""
+    def close(self, *, failed: bool = False) -> None:  # noqa: B027 - a run closes what it has opened
+        """Closes connections and files. `failed`: after an error in training."""
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state to be saved in a checkpoint."""

@@ -142,8 +142,13 @@ class TrainerSite(LeaderSite):
             print(f"Leader: the last states are incomplete: {error}", file=sys.stderr, flush=True)
         self.close()
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         if self._mailbox is not None:
+            if failed and (lost := sorted(self._mailbox.gone())):
+                ranks = ", ".join(map(str, lost))
+                print(
+                    f"Leader: lost rank {ranks}, whose process has ended: see its output", file=sys.stderr, flush=True
+                )
             self._mailbox.close()
         if self.watch is not None:
             self.watch.close()

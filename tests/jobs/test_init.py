@@ -214,6 +214,9 @@ def test_what_init_cannot_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     random_graph().save(tmp_path / "graph")
     assert main(["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}"]) == 2
     assert "cannot make the folder: File exists: name a new one" in capsys.readouterr().err
+    blocked = f"output={tmp_path}/graph/meta.json/new"
+    assert main(["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", blocked]) == 2
+    assert capsys.readouterr().err.endswith("cannot make the folder: Not a directory: name a new one\n")
     replacing = ["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", "init.minutes=0"]
     assert main([*replacing, f"output={tmp_path}", "on_exists=replace"]) == 2
     assert "on_exists=replace replaces only what job=init wrote" in capsys.readouterr().err

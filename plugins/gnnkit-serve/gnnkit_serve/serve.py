@@ -135,6 +135,7 @@ def application(run: ServedRun, hosts: Sequence[str] = ()) -> FastAPI:
     )  # both pages load scripts from the network
     app.add_middleware(_BoundedBody)
     app.add_middleware(_KnownHosts, hosts=frozenset(map(str.lower, (*hosts, "localhost", socket.gethostname()))))
+    app.state.headers = {}  # of answers
     answers = _Answers(run)
 
     @app.get("/health")
@@ -161,11 +162,9 @@ async def _draining(app: FastAPI) -> AsyncIterator[None]:
 
     def drain(number: int) -> None:
         handler: Any = handlers[signal.Signals(number)]
-        server = handler.__self__
-        for listener in getattr(server, "servers", ()):
+        app.state.headers = {"connection": "close"}
+        for listener in getattr(handler.__self__, "servers", ()):
             listener.close()
-        for headers in (server.config.encoded_headers, server.server_state.default_headers):
-            headers.append((b"connection", b"close"))
         loop.call_later(DRAIN, handler, number, None)
 
     for number, handler in handlers.items():
@@ -188,7 +187,8 @@ class _Answers:
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":  # which pages of other sites cannot send
                 raise HTTPException(422, "body: the content-type must be application/json")
-            return JSONResponse(await run_in_threadpool(self._answer, form, await request.body(), compute))
+            predictions = await run_in_threadpool(self._answer, form, await request.body(), compute)
+            return JSONResponse(predictions, headers=request.app.state.headers)
 
         return answer
 
