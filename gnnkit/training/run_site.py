@@ -211,12 +211,9 @@ class RunSite(LeaderSite):
 
     def _add_work(self, computing: float, exchange: float, num_edges: int) -> None:
         """Adds a step's seconds and edges to those of the epoch."""
-        self._epoch = Measured(
-            self._epoch.seconds_compute + computing,
-            self._epoch.seconds_exchange + exchange,
-            self._epoch.seconds_sync + self.meter.seconds,
-            self._epoch.edges + num_edges,
-        )
+        epoch = self._epoch
+        seconds = (epoch.seconds_compute + computing, epoch.seconds_exchange + exchange)
+        self._epoch = Measured(*seconds, epoch.seconds_sync + self.meter.seconds, epoch.edges + num_edges)
 
     def _queued(self, now: _Mark, computing: float) -> float:
         """Returns how long this rank waited for a processor or for other threads."""

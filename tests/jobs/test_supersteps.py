@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
+from gnnkit.graph import CSC, Graph
 from gnnkit.model.gcn import GCN
 from gnnkit.partition.base import Grid
 from gnnkit.strategy import supersteps
@@ -239,3 +240,19 @@ def test_supersteps_do_not_depend_on_who_sums_the_gradients(whole: Runs, sync: s
     """Local steps continue from the optimiser state of the step of all workers."""
     expected, actual = whole()[1], whole(f"sync={sync}")[1]
     assert float((values(actual) - values(expected)).abs().max()) <= 1e-10
+
+
+@pytest.mark.slow
+def test_local_steps_follow_the_gradient_of_all_workers(tmp_path: Path) -> None:
+    """Without edges between workers, drift shrinks with the square of the rate."""
+    graph, drifts = small_graph(), []
+    nodes = np.arange(graph.num_nodes)
+    loops = Graph(CSC.from_edges(nodes, nodes, len(nodes)), graph.features, graph.labels, graph.split)
+    for lr in (1e-2, 1e-3):
+        trainer = {"max_epochs": EPOCHS, "precision": 64, "monitor": None, "optimizer": "sgd", "lr": lr}
+        keys: dict[str, Any] = {"workers": 3, "threads": 1, "comm": "threads", "partition": "1d", **BARE}
+        keys |= {"strategy": {"name": "vertex_centric", "local_iterations": LOCAL}}
+        keys |= {"model": {"name": "gcn", "hidden": 5, "dropout": 0.0}, "folder": tmp_path / str(lr)}
+        result = gnnkit.train(loops, trainer=trainer | {"weight_decay": 0.0, "exact_shares": [0, 0]}, **keys)
+        drifts.append(result["drift"])
+    assert drifts[0] > 50 * drifts[1] > 0
