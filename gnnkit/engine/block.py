@@ -167,7 +167,7 @@ class BlockLayers(LayerValues):
             dtype: Type of degrees, weights and edge features.
             device: Device of the adjacencies.
             pool: The ranks whose rows enter batch statistics. None: this rank only.
-            inverse_edges: Whether the graph has the reverse of each edge, with
+            inverse_edges: Whether the graph has each edge's reverse, with
                 relations of its own.
             grouped: Returns the in-edges by relation. None: groups them on first use.
         """

@@ -192,7 +192,7 @@ class BlockEdges:
 
     @cached_property
     def by_source_id(self) -> HeldEdges:
-        """The edges of each row, sorted by source id.
+        """Each row's edges, sorted by source id.
 
         The first of equal maxima is selected. Parallel edges have the same source, so
         their order does not matter.

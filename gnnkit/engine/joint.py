@@ -46,7 +46,7 @@ class ShardLayers(LayerValues):
             model: The model. With `self_loops`, nodes without a self-loop get one.
             dtype: Type of degrees, weights and edge features.
             device: Device of the adjacencies.
-            inverse_edges: Whether the graph has the reverse of each edge, with
+            inverse_edges: Whether the graph has each edge's reverse, with
                 relations of its own.
         """
         super().__init__(shard, model, dtype, device, inverse_edges)

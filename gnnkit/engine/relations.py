@@ -43,7 +43,7 @@ class RelationEdges:
 
         Args:
             csc: The edges, with their weights. The targets are the first sources.
-            types: [num_edges] relation of each edge. None: all have relation 0.
+            types: [num_edges] each edge's relation. None: all have relation 0.
             degrees: In-degree of each edge's target and out-degree of its source,
                 within its relation in the complete graph, [num_edges] each.
             num_relations: Number of relations of the graph.
@@ -68,7 +68,7 @@ class RelationEdges:
         Args:
             shard: The rank's shard.
             degrees: Returns the sources' out-degrees and the targets' in-degrees, for
-                edges of one relation.
+                one relation's edges.
             inverse: Whether to add reversed edges, with relations numbered after the
                 given ones.
         """
@@ -111,7 +111,7 @@ class RowPairs:
 
         Args:
             rows: [num_pairs] row of each pair.
-            types: [num_pairs] relation of each pair.
+            types: [num_pairs] each pair's relation.
             num_rows: Number of rows.
             num_relations: Number of relations.
             device: Device of the result.
@@ -128,7 +128,7 @@ class RowPairs:
 
     @cached_property
     def relation(self) -> Tensor:  # [num_pairs] int64
-        """Relation of each pair."""
+        """Each pair's relation."""
         sizes = torch.tensor(self.sizes, device=self._out.device)
         return torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes, output_size=len(self))
 

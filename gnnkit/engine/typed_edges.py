@@ -88,7 +88,7 @@ class TypedEdges:
 
     Attributes:
         rows: The edges between rows.
-        types: [num_edges] int64 relation of each edge.
+        types: [num_edges] int64 each edge's relation.
         ids: [num_edges] int64 global ids, the keys of dropout.
         sources: The (source row, relation) pairs with edges.
         targets: The (destination row, relation) pairs with edges.
@@ -107,7 +107,7 @@ class TypedEdges:
 
         Args:
             rows: The edges between rows.
-            types: [num_edges] relation of each edge.
+            types: [num_edges] each edge's relation.
             ids: [num_edges] global ids.
             sources: The pairs of source rows, and each edge's pair [num_edges].
             targets: The pairs of destination rows, and each edge's pair [num_edges].

@@ -21,7 +21,7 @@ class RelationGraph:
     """All in-edges of one relation that enter a rank's rows.
 
     Sources are the rank's rows of the source type, followed by the relation's halo:
-    the other ranks' rows that edges of this relation read.
+    the other ranks' rows that this relation's edges read.
     """
 
     relation: Relation
@@ -46,7 +46,7 @@ class TypedGraph:
 
         Args:
             shard: This rank's shard, which holds all in-edges of the owned rows.
-            types: [held edges] int64 relation of each edge.
+            types: [held edges] int64 each edge's relation.
             weight: [held edges] edge weights. None: the graph has none.
             schema: The graph's types, with the node types of each relation.
             plane: Connects the ranks.

@@ -67,8 +67,8 @@ class CSC:
         out of range.
 
         Args:
-            src: [num_edges] source of each edge.
-            dst: [num_edges] destination of each edge.
+            src: [num_edges] each edge's source.
+            dst: [num_edges] each edge's destination.
             weight: [num_edges] finite numbers.
             num_sources: Number of sources. Default: `num_nodes`.
             threads: Threads that sort. Default: all available cores.

@@ -240,8 +240,8 @@ class Graph:
         """Builds the graph of the edges `src[i] -> dst[i]`. `edge_positions` store i.
 
         Args:
-            src: [num_edges] source of each edge.
-            dst: [num_edges] destination of each edge.
+            src: [num_edges] each edge's source.
+            dst: [num_edges] each edge's destination.
             num_nodes: Number of nodes. Default: the number of feature rows, or the
                 largest id plus one. This id must be below max(1,000,000, 16 num_edges).
             one_class: Accept the labels -1 and 1 without 0, as one class and unlabelled
@@ -464,7 +464,7 @@ class Graph:
         Args:
             folder: Folder that contains `raw` and `split`.
             split: Folder in `split`. Default: the only one.
-            add_inverse_edge: Add the reverse of each edge. Default: as `ogb` does for
+            add_inverse_edge: Add each edge's reverse. Default: as `ogb` does for
                 this data set.
         """
         from gnnkit.graph.ogb import from_ogb

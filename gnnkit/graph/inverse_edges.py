@@ -14,7 +14,7 @@ from gnnkit.graph.schema import Relation
 
 
 def with_inverse_edges(graph: Graph) -> Graph:
-    """Adds the reverse of each edge, with relations numbered after the given ones.
+    """Adds each edge's reverse, with relations numbered after the given ones.
 
     Batches then contain them as in-edges, which samplers draw like any others.
     """

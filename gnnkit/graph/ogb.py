@@ -57,7 +57,7 @@ def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> 
 
 
 def adds_inverse_edges(folder: Path, asked: bool | None) -> bool:
-    """Checks the folder's kind, and returns whether to add the reverse of each edge."""
+    """Checks the folder's kind, and returns whether to add each edge's reverse."""
     name = folder.resolve().name.replace("-", "_")
     _check_folder(folder, name)
     return _default_inverse(name) if asked is None else asked

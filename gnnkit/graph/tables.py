@@ -72,7 +72,7 @@ def _read_graph(
     edge_features: Sequence[str],
     node_fields: EdgeListFields,
 ) -> Graph:
-    """Reads edges between nodes of one type."""
+    """Reads edges between one type's nodes."""
     with _name_remedy("edge_features"):
         edge_fields = _read_edge_fields(links, edge_type, edge_features)
     for table in (nodes, links):

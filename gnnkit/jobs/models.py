@@ -173,7 +173,7 @@ class ModelSource:
         return None
 
     def holds_inverse(self, model: object, *, in_batches: bool) -> bool:
-        """Returns whether the graph must hold the reverse of each edge.
+        """Returns whether the graph must hold each edge's reverse.
 
         Batches need them for any model with inverse edges.
 

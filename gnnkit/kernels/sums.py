@@ -232,7 +232,7 @@ class DeviceKernels(EdgeKernels):
 
     @cached_property
     def dst(self) -> Tensor:  # [num_edges]
-        """The destination of each edge."""
+        """Each edge's destination."""
         rows = torch.arange(self.num_dst, device=self.src.device, dtype=self.src.dtype)
         return torch.repeat_interleave(rows, self.indptr.diff(), output_size=self.num_edges)
 

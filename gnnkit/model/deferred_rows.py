@@ -99,7 +99,7 @@ class Rows(Meaning):
         return self.at_source and self.weight is None and ends.edges is self.edges and alike
 
     def _viewed(self, call: Call, tensor: Deferred) -> Any:
-        """Changes the shape of each row."""
+        """Changes each row's shape."""
         if deferred_in((call.args[1:], call.kwargs)):
             return NotImplemented
         if call.name == "contiguous":

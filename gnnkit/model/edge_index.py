@@ -146,7 +146,7 @@ class Pass:
         return None if self.rank_graph.weight is not None else lambda: self._adjacency.aggregate(rows())
 
     def adds(self, rows: Tensor) -> bool:
-        """Whether kernels add up rows of this type."""
+        """Whether kernels add up this type's rows."""
         edges = self.rank_graph.edges
         return edges is not None and rows.dtype in _SUMMED and rows.device == edges.device
 

@@ -50,7 +50,7 @@ class Piece:
 
         Args:
             edges: All edges.
-            source: [num_edges] source of each edge.
+            source: [num_edges] each edge's source.
             first: The first destination.
             last: The destination after the last one.
         """

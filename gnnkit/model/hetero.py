@@ -37,7 +37,7 @@ class HeteroModel(EdgeIndexModel):
 
     `x_dict` contains this rank's rows of each node type, with the columns of the type's
     feature table, and a column of ones for a type without features. `edge_index_dict`
-    contains the edges of each relation (source type, name, destination type), numbered
+    contains each relation's edges (source type, name, destination type), numbered
     within the types. As in `EdgeIndexModel`, other ranks' rows are exchanged whenever a
     layer reads rows through `edge_index[0]`, for each relation those that it reads. All
     types and relations are present, also those without rows or edges in a batch.

@@ -19,7 +19,7 @@ _STREAM_BYTES = 32  # memory per node of a partitioner that streams edges
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """The owner of each node, and the grid cell that holds each edge.
+    """Each node's owner, and the grid cell that holds each edge.
 
     The constructor checks the ranges.
     """
@@ -98,7 +98,7 @@ class NodePartitioner(Partitioner):
 
     @abstractmethod
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes] int32, 0..num_parts-1
-        """Chooses the owner of each node."""
+        """Chooses each node's owner."""
 
     def assign(self, graph: Graph, grid: Grid) -> Partition:
         owners = array(f"partition: the owners of {type(self).__name__}", self.assign_nodes(graph, grid.world_size))

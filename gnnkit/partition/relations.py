@@ -16,8 +16,8 @@ def relation_degrees(csc: CSC, destinations: Ids, types: Ids) -> Floats:  # [num
 
     Args:
         csc: All edges of a graph.
-        destinations: [num_edges] destination of each edge.
-        types: [num_edges] relation of each edge.
+        destinations: [num_edges] each edge's destination.
+        types: [num_edges] each edge's relation.
     """
     ends = (destinations, csc.indices)
     return np.stack([shared_weights(nodes, types, csc.num_nodes, csc.weight) for nodes in ends], axis=1)
@@ -28,7 +28,7 @@ def shared_weights(nodes: Ids, types: Ids, num_nodes: int, weight: Floats | None
 
     Args:
         nodes: [num_edges] one end of each edge.
-        types: [num_edges] relation of each edge.
+        types: [num_edges] each edge's relation.
         weight: [num_edges] weights. None: 1.
     """
     order, first = by_pair(nodes, types, num_nodes)
@@ -44,7 +44,7 @@ def by_pair(nodes: Ids, types: Ids, num_nodes: int) -> tuple[Ids, np.ndarray]:
 
     Args:
         nodes: [num_edges] one end of each edge.
-        types: [num_edges] relation of each edge.
+        types: [num_edges] each edge's relation.
     """
     num_relations = int(types.max(initial=-1)) + 1
     by_type = np.ascontiguousarray(types, np.int32)

@@ -126,7 +126,7 @@ def _of_memory(data: Data | HeteroData, options: SampleOptions) -> SampledGraph:
 
 
 def _count_nodes(data: Data | HeteroData, edge_types: list[EdgeType]) -> dict[str, int]:
-    """Counts the nodes of each type, before any array of this length is allocated."""
+    """Counts each type's nodes, before any array of this length is allocated."""
     stores = {ONE_NODE_TYPE: data}
     if isinstance(data, HeteroData):
         stores = {name: data[name] for name in [*data.node_types, *(end for key in edge_types for end in key[::2])]}
@@ -144,7 +144,7 @@ def _check_count(name: str, value: object) -> int:
 
 
 def _check_store(edge_type: EdgeType, store: Any, num_nodes: Mapping[str, int], options: SampleOptions) -> None:
-    """Checks the edges of one type before PyG sorts them."""
+    """Checks one type's edges before PyG sorts them."""
     for layout in ("adj", "adj_t"):
         if layout in store and not isinstance(store[layout], SparseTensor):
             raise UserError(f"{_name(edge_type, layout)} is not a SparseTensor of torch-sparse: use edge_index")

@@ -1,4 +1,4 @@
-"""Seeds of each rank at each step of an epoch, and seed costs."""
+"""Each rank's seeds at each step of an epoch, and seed costs."""
 
 from __future__ import annotations
 

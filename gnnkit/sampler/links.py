@@ -86,7 +86,7 @@ class Links:
         """Returns whether edges are predicted, self-loops aside.
 
         Args:
-            types: [num_edges] relation of each edge. None: the graph has one relation.
+            types: [num_edges] each edge's relation. None: the graph has one relation.
         """
         if self.relation is None or types is None:
             return np.True_
@@ -96,7 +96,7 @@ class Links:
         """Returns which edges pass no messages if their ends are a predicted pair.
 
         Args:
-            types: [num_edges] relation of each edge. None: the graph has one relation.
+            types: [num_edges] each edge's relation. None: the graph has one relation.
         """
         if self.relation is None or types is None:
             return np.True_

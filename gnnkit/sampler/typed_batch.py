@@ -1,4 +1,4 @@
-"""A batch of several node types, yielded by a loader with seeds of one type."""
+"""A batch of several node types, yielded by a loader with one type's seeds."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class _NodesByType:
         return cls(_parts(at, ends), _parts(ids, ends), local)
 
     def counts(self, num_nodes: int) -> list[int]:
-        """Counts the nodes of each type among the first `num_nodes` of the batch."""
+        """Counts each type's nodes among the first `num_nodes` of the batch."""
         return [int(np.searchsorted(positions, num_nodes)) for positions in self.at]
 
 

@@ -24,7 +24,7 @@ UNNAMED = "node"  # the node type of a graph without node types
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypeTable:
-    """The nodes of one type, with consecutive ids."""
+    """One type's nodes, with consecutive ids."""
 
     name: str
     first: int  # id of the first node in the graph
@@ -35,7 +35,7 @@ class TypeTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeTable:
-    """The edges of one relation."""
+    """One relation's edges."""
 
     relation: Relation
     edge_attr: Array | None = None  # [num_rows, ...], by `TypedTables.edge_rows`

@@ -401,7 +401,7 @@ class ExecutionStrategy(ABC):
         `MovableSeeds`.
 
         Args:
-            shares: [world_size] share of each worker, with sum 1.
+            shares: [world_size] each worker's share, with sum 1.
         """
         raise NotImplementedError
 

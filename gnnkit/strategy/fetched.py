@@ -38,7 +38,7 @@ class Draw:
         Args:
             worker: The rank, with or without the topology.
             sampler: The sampler.
-            owners: The owner of every node.
+            owners: Every node's owner.
             model: The model, which may read relations.
         """
         self._sample: Callable[..., MiniBatch] | None = None

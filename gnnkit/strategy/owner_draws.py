@@ -51,7 +51,7 @@ class OwnerDraws:
         Args:
             worker: This rank.
             model: The model, with `self_loops`.
-            owners: The owner of every node.
+            owners: Every node's owner.
             tally: Counts the exchanged rows.
         """
         assert worker.sampler is not None

@@ -101,7 +101,7 @@ class OneShare(Workload):
 
         Args:
             reader: This rank.
-            nodes: [num_own] nodes of this rank, ascending.
+            nodes: [num_own] this rank's nodes, ascending.
             halo: [num_halo] additional nodes of the share. None: none.
         """
         graph = reader.graph
@@ -125,7 +125,7 @@ class Clusters(Workload):
 
         Args:
             reader: This rank.
-            nodes: [num_own] nodes of this rank, ascending.
+            nodes: [num_own] this rank's nodes, ascending.
             clusters: Number of clusters per rank.
             per_batch: Number of clusters per batch.
             cutter: Partitioner applied to the share, as a graph without features.

@@ -58,7 +58,7 @@ class Rules:
         return self.together and self.aggregation.exact
 
     def combined(self, gradients: Tensor, shares: Tensor, num_workers: int) -> Tensor:  # [n]
-        """Returns the gradient of one step from the remaining workers.
+        """Returns one step's gradient from the remaining workers.
 
         If workers were lost, the shares of the others are rescaled to add up to 1.
 

@@ -51,7 +51,7 @@ class LinkPrediction(Task):
     removed from the graph first. No step passes messages over the edges that it
     predicts.
 
-    In a graph with several relations, the edges of one relation are predicted. All
+    In a graph with several relations, one relation's edges are predicted. All
     other relations pass messages, except its reverse relations.
 
     Args:

@@ -101,8 +101,8 @@ def split_names(labels: Ids, joined: Sequence[str]) -> tuple[npt.NDArray[np.bool
     """Splits each class name at semicolons into several class names.
 
     Args:
-        labels: [num_nodes] class of each node, -1 for none.
-        joined: Name of each class, such as `a;b`.
+        labels: [num_nodes] each node's class, -1 for none.
+        joined: Each class's name, such as `a;b`.
 
     Returns:
         Each node's set of classes [num_nodes, num_names], and the sorted names.

@@ -61,7 +61,7 @@ def ranked(parts: Sequence[Tensor], count: int) -> Tensor:  # [count, ...]
     """Interleaves the ranks' rows, of which rank r has r, r + P, ...
 
     Args:
-        parts: Rows of each rank.
+        parts: Each rank's rows.
         count: Number of rows of all ranks.
     """
     joined = parts[0].new_empty((count, *parts[0].shape[1:]))

@@ -34,7 +34,7 @@ def loss_of(model: nn.Module, task: Task, batch: Batch, batch_idx: int) -> Tenso
 
     Args:
         model: The model.
-        task: Computes the loss of each row.
+        task: Computes each row's loss.
         batch: The batch.
         batch_idx: Number of the step in the epoch.
     """
@@ -56,7 +56,7 @@ def loss_part(task: Task, out: Tensor, batch: Batch) -> Tensor:
     """Computes this rank's part of the loss. Collective.
 
     Args:
-        task: Computes the loss of each row.
+        task: Computes each row's loss.
         out: [num_dst, width] model output.
         batch: The batch, which selects the rows.
     """

@@ -72,7 +72,7 @@ class OwnedRows:
 
         Args:
             shard: This rank's nodes.
-            owners: The owner of every node.
+            owners: Every node's owner.
             comm: The ranks.
             values: Whether rows contain more than features and labels.
             disk: The shard's features, if they are read from disk.
@@ -218,7 +218,7 @@ class FetchedLayers(LayerValues):
             nodes: [num_nodes] global ids, and [num_nodes] records of `OwnedRows`.
             edges: [num_edges] records of `Frontier`, for all drawn edges.
             pool: The ranks whose rows enter batch statistics.
-            inverse_edges: Whether the graph has the reverse of each edge, with
+            inverse_edges: Whether the graph has each edge's reverse, with
                 relations of its own.
         """
         super().__init__(shard, model, dtype, device, inverse_edges)

@@ -92,7 +92,7 @@ class Frontier:
 
         Args:
             shard: This rank's nodes, with all their in-edges.
-            owners: The owner of every node.
+            owners: Every node's owner.
             sampler: The sampler, whose importance weights are sent with the draws.
             comm: The ranks.
             threads: Number of sampling threads. Default: 1.

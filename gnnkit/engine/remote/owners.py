@@ -70,7 +70,7 @@ def record_fetch(tally: Tally, me: int, width: int, sent: Ids, received: Ids, nu
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owners:
-    """The owner of every node.
+    """Every node's owner.
 
     Needs one byte per node on up to 256 ranks, which is the only memory here that grows
     with the complete graph.

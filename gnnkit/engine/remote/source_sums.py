@@ -25,7 +25,7 @@ class SourceSums:
 
         Args:
             shard: This rank's nodes and edges, in a grid with one column.
-            owners: The owner of every node.
+            owners: Every node's owner.
             comm: The ranks.
         """
         self.shard, self.comm = shard, comm

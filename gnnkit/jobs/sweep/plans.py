@@ -167,7 +167,7 @@ def _study(keys: Mapping[str, Any], direction: Any) -> Any:
 
 
 def _suggest(trial: Any, space: Space) -> str:
-    """Asks Optuna for the value of one key, in override syntax."""
+    """Asks Optuna for one key's value, in override syntax."""
     name = space.key.lstrip("+")
     if not space.is_numeric:
         return str(trial.suggest_categorical(name, space.values))

@@ -81,7 +81,7 @@ def _reorder_edges(csc: CSC, first: Ids) -> tuple[Ids, Ids, Ids]:
         first: [num_nodes] the former row at each new row.
 
     Returns:
-        `indptr`, `indices`, and the former position of each edge.
+        `indptr`, `indices`, and the former each edge's position.
     """
     num_nodes = len(first)
     place = np.empty(num_nodes, csc.indices.dtype)
