@@ -410,7 +410,7 @@ def _check_choice(text: str) -> None:
 
 def _suggest_override(word: str) -> str | None:
     """Returns the override for a job or option that was typed without its key."""
-    if word in names("job"):
+    if word in (*names("job"), *PACKAGES["job"]):
         return f"job={word}"
     matches = ((kind, name) for kind in KINDS for name in known_words(word.lower()) if name in options(kind))
     return next((f"{kind}={name}" for kind, name in matches), None)
