@@ -83,7 +83,7 @@ class ColumnTable:
         try:
             return column.cast(kind)
         except pa.ArrowException as error:
-            row = first_row(column, lambda cells: _can_cast(cells, kind))
+            row = first_row(column, lambda cells: cells.cast(kind))
             what = "whole number of 64 bits" if pa.types.is_integer(kind) else str(kind)
             raise UserError(
                 f"{self._column_place(name)}, row {self._row_number(row)}: {str(column[row].as_py())!r} is no {what}"
@@ -133,11 +133,3 @@ def _is_uuid(kind: pa.DataType) -> bool:
 def _as_object(value: Any) -> object:
     """Returns an array entry as a Python object."""
     return value.as_py() if isinstance(value, pa.Scalar) else value.item()
-
-
-def _can_cast(column: pa.Array, kind: pa.DataType) -> bool:
-    try:
-        column.cast(kind)
-    except pa.ArrowException:
-        return False
-    return True

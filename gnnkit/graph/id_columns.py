@@ -119,9 +119,7 @@ class IdColumns(ColumnTable):
         numbers = None if column.null_count else whole_numbers(column, fraction=fraction)
         if numbers is not None:
             return numbers
-        row = first_row(
-            column, lambda cells: not cells.null_count and whole_numbers(cells, fraction=fraction) is not None
-        )
+        row = first_row(column, lambda cells: None if cells.null_count else whole_numbers(cells, fraction=fraction))
         if self._mark_invalid(column)[row]:
             self._read_text_ids(name, column)  # raises for this row
         text = column[row].as_py()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -92,18 +93,22 @@ def narrow_text(text: pa.ChunkedArray) -> pa.ChunkedArray:
     return text if numbers is None else pa.chunked_array([numbers])
 
 
-def first_row(column: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:
+def first_row(column: pa.Array, read: Callable[[pa.Array], object]) -> int:
     """Finds the first row that makes a column invalid, by bisection.
 
     The column must be invalid.
+
+    Args:
+        column: The cells.
+        read: Returns None or raises `pyarrow.ArrowException` for invalid cells.
     """
     low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2
-        if is_good(column.slice(low, middle - low)):
-            low = middle
-        else:
-            high = middle
+        part = None
+        with suppress(pa.ArrowException):
+            part = read(column.slice(low, middle - low))
+        low, high = (low, middle) if part is None else (middle, high)
     return low
 
 

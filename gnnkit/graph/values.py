@@ -195,7 +195,7 @@ class Survey:
             try:
                 self._dates.add(_parse_dates(text))
             except pa.ArrowException:  # for example 2026-02-30
-                self._no_date = text[first_row(text, _are_readable)].as_py()
+                self._no_date = text[first_row(text, _parse_dates)].as_py()
 
     def reading(self) -> ColumnReading:
         """Decides how to convert the column.
@@ -215,7 +215,7 @@ class Survey:
             return ColumnReading("seconds", narrow=not (self._dates | self._typed).needs_float64, sample=sample)
         if "seconds" in kinds:
             raise UserError(f"{self.place} holds dates, and {self._no_date!r}, which is no date")
-        style = self._find_style()
+        style = self._find_style() if self._no_number is None else self._find_switch()
         if style is not None:
             spread = self._ranges[style.comma] | self._typed
             return ColumnReading(
@@ -248,14 +248,16 @@ class Survey:
                 f"{self.place} holds whole numbers from {low} to {high}, which float64 cannot distinguish: subtract {low}"
             )
 
+    def _find_switch(self) -> Style | None:
+        """Returns the format of true and false, or None for other text."""
+        is_switch = self._most is not None and _match(pa.array(self._texts, pa.string()), _SWITCH).all()
+        return Style(False, is_switch=True) if is_switch else None
+
     def _find_style(self) -> Style | None:
-        """Returns the number format, or None for words and class names without one.
+        """Returns the number format, or None for class names without one.
 
         Raises `UserError` for an ambiguous format.
         """
-        if self._no_number is not None:
-            is_switch = self._most is not None and _match(pa.array(self._texts, pa.string()), _SWITCH).all()
-            return Style(False, is_switch=True) if is_switch else None
         units = [unit for unit in _UNITS if unit in self._with_unit]
         fits = [comma for comma in (False, True) if self._fits[comma]]
         if not (why := self._why_ambiguous(units, fits)):
@@ -373,15 +375,6 @@ def _are_dates(text: pa.Array) -> npt.NDArray[np.bool_]:
 
 def _first_match(text: pa.Array, wanted: npt.NDArray[np.bool_]) -> str | None:
     return text[int(np.argmax(wanted))].as_py() if wanted.any() else None
-
-
-def _are_readable(text: pa.Array) -> bool:
-    """Checks whether all dates of a text column exist in the calendar."""
-    try:
-        _parse_dates(text)
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def _parse_dates(text: pa.Array) -> npt.NDArray[np.float64]:  # [rows]

@@ -72,7 +72,6 @@ class ClusterLoader(pyg.ClusterLoader):  # type: ignore[misc]
         spans = torch.stack([parts.partptr[batch], parts.partptr[batch + 1]], 1)
         if (parts.indptr[spans[:, 0]] < parts.indptr[spans[:, 1]]).any():
             return super()._collate(batch)
-        nodes = torch.cat([torch.arange(*span) for span in spans.tolist()])
         data = data.edge_subgraph(parts.edge_perm[:0])
         data.edge_index = parts.edge_perm.new_empty(2, 0)
-        return data.subgraph(nodes)
+        return data.subgraph(torch.cat([torch.arange(*span) for span in spans.tolist()]))

@@ -202,7 +202,7 @@ def test_a_rank_that_dies_does_not_leave_the_other_waiting(tmp_path: Path) -> No
     text = output_of(process)
     assert process.returncode != 0, text
     assert time.monotonic() - begun < 100
-    assert "Leader: lost rank 1, whose process has ended" in text
+    assert "Leader: lost ranks [1], whose processes have ended" in text
     assert not (tmp_path / "found-0.json").exists()
     lines = [json.loads(line) for line in (tmp_path / "workers.jsonl").read_text().splitlines()]
     assert max(line["step"] for line in lines) in (4, 5)  # the last message may come too late

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 import math
 import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -133,8 +133,7 @@ def application(run: ServedRun, hosts: Sequence[str] = ()) -> FastAPI:
     app = FastAPI(
         title="gnnkit", docs_url=None, redoc_url=None, lifespan=_draining
     )  # both pages load scripts from the network
-    app.add_middleware(_BoundedBody)
-    app.add_middleware(_KnownHosts, hosts=frozenset(map(str.lower, (*hosts, "localhost", socket.gethostname()))))
+    app.add_middleware(_Bounds, hosts=frozenset(map(str.lower, (*hosts, "localhost", socket.gethostname()))))
     app.state.headers = {}  # of answers
     answers = _Answers(run)
 
@@ -158,19 +157,20 @@ async def _draining(app: FastAPI) -> AsyncIterator[None]:
 
     By itself, it closes connections whose request it has not read yet.
     """
-    loop, handlers = asyncio.get_running_loop(), {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    loop = asyncio.get_running_loop()
 
-    def drain(number: int) -> None:
-        handler: Any = handlers[signal.Signals(number)]
+    def drain(number: int, handler: Any) -> None:
         app.state.headers = {"connection": "close"}
         for listener in getattr(handler.__self__, "servers", ()):
             listener.close()
         loop.call_later(DRAIN, handler, number, None)
 
-    for number, handler in handlers.items():
+    # A timer runs after the connections that wait by then have been accepted.
+    soon = partial(loop.call_soon_threadsafe, loop.call_later, 0, drain)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
         if hasattr(getattr(handler, "__self__", None), "server_state"):  # a method of uvicorn's server
-            # A timer runs after the connections that wait by then have been accepted.
-            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(loop.call_later, 0, drain, number))
+            signal.signal(number, lambda number, _, handler=handler: soon(number, handler))  # type: ignore[misc]
     yield
 
 
@@ -220,34 +220,23 @@ def _place(steps: Sequence[int | str]) -> str:
     return ".".join(str(step) for step in steps if "[" not in str(step) and step not in _STEPS) or "body"
 
 
-class _BoundedBody:
-    """Rejects requests with a body of unknown or large size."""
+class _Bounds:
+    """Rejects bodies of unknown or large size, and hosts other than this machine.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = dict(scope.get("headers", ()))
-        length = headers.get(b"content-length", b"0")
-        if scope["type"] == "http" and (
-            b"transfer-encoding" in headers or not length.isdigit() or int(length) > MAX_BYTES
-        ):
-            await _refuse(send, 413, f"the body must have a content-length of at most {MAX_BYTES} bytes")
-            return
-        await self._app(scope, receive, send)
-
-
-class _KnownHosts:
-    """Rejects names of other machines, which a page can resolve to this one."""
+    A page of another site can resolve its name to this machine.
+    """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
         self._app, self._hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope.get("headers", ()))
+        length, app = headers.get(b"content-length", b"0"), self._app
         if scope["type"] == "http" and not self._knows(scope):
-            await _refuse(send, 421, "Host: a name of another machine; use gnnkit.serve(run, hosts=[NAME])")
-            return
-        await self._app(scope, receive, send)
+            app = JSONResponse({"detail": "Host: a name of another machine; use gnnkit.serve(run, hosts=[NAME])"}, 421)
+        elif b"transfer-encoding" in headers or not length.isdigit() or int(length) > MAX_BYTES:
+            app = JSONResponse({"detail": f"the body must have a content-length of at most {MAX_BYTES} bytes"}, 413)
+        await app(scope, receive, send)
 
     def _knows(self, scope: Scope) -> bool:
         """Returns whether a request names the server, or an address without a name."""
@@ -257,10 +246,3 @@ class _KnownHosts:
             server = str((scope.get("server") or ("",))[0])
             return name in (*self._hosts, server) or bool(ipaddress.ip_address(name))
         return False
-
-
-async def _refuse(send: Send, status: int, detail: str) -> None:
-    body = json.dumps({"detail": detail}).encode()
-    kind = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": kind})
-    await send({"type": "http.response.body", "body": body})
