@@ -69,9 +69,8 @@ class PipelinedRows(Schedule):
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
         if transfer.backward:
             return transfer.own_alone() if self.staleness else transfer.now()
-        if transfer.number not in self._lines:
-            self._lines[transfer.number] = _Line(deque(maxlen=self.staleness + 1))
-        return transfer.with_own(self._lines[transfer.number].take(transfer, self.smoothing))
+        line = self._lines.setdefault(transfer.number, _Line(deque(maxlen=self.staleness + 1)))
+        return transfer.with_own(line.take(transfer, self.smoothing))
 
     def state_dict(self) -> dict[str, Any]:
         return {"lines": [[number, *line.state()] for number, line in self._lines.items()]}

@@ -252,7 +252,7 @@ def exactness(run: RankRun) -> Exactness:
         return Exactness(not reasons, reasons, None, approximate)
     if not run.sync.exact:
         reasons.append(f"sync={settings.sync.name}: its steps are not those of the exact gradient")
-    elif run.job.alone(worker) is None and (costs or not run.strategy.steps.drift):  # without costs, none drifts
+    elif _depends_on_workers(run, costs):
         reasons.append(f"strategy={settings.strategy.name}: its steps depend on the number of workers")
     check = run.job.check_model(worker)
     if check.systematic and run.strategy.reads.all_edges and settings.inexact == "refuse":
@@ -266,6 +266,11 @@ def exactness(run: RankRun) -> Exactness:
     if check.unchecked is not None:
         _print_line(f"not checked whether the model is exact on {world_size} workers: {check.unchecked}")
     return Exactness(False if reasons else None if check.unchecked else True, reasons, check.unchecked, approximate)
+
+
+def _depends_on_workers(run: RankRun, costs: str) -> bool:
+    drifts = bool(costs) or not run.strategy.steps.drift  # no worker drifts in supersteps of one epoch
+    return drifts and run.job.alone(run.worker) is None
 
 
 def _verdict(run: RankRun, scores: Scores) -> Verdict:

@@ -286,24 +286,29 @@ def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, mod
 
     Returns None if no epoch is approximate, or none has an exact counterpart.
     """
-    settings, sync, alone = job.settings.trainer, job.sync(), worker.comm.world_size == 1
-    shares, reason = settings.exact_shares, _lacks_exact_steps(strategy, worker, model)
+    settings, (by_sync, by_strategy) = job.settings.trainer, _approximate(job, strategy, worker)
+    shares, epochs, reason = settings.exact_shares, settings.max_epochs, _lacks_exact_steps(strategy, worker, model)
     memory = None if reason else _lacks_memory(settings, strategy, worker, model)
     keeps = strategy.finishes == "asked" and shares == AUTO  # the strategy's steps, in all epochs
-    by_sync = bool(sync.costs()) and sync.finishes and not alone
-    by_strategy = bool(strategy.costs()) and strategy.finishes != "no" and not (keeps and not strategy.has_whole_steps)
-    by_strategy = by_strategy and not (alone and (strategy.finishes == "always" or strategy.reads.all_edges))
     if by_strategy and not keeps and (reason := reason or (memory if shares == AUTO else None)):
         _say(worker, f"trainer.exact_shares={shares}: the strategy has no exact epochs, because {reason}")
         by_strategy = False
-    if not (by_sync or by_strategy):
+    if not any((by_sync, by_strategy)):
         return None
-    epochs = settings.max_epochs
     phases = Phases() if keeps and not by_sync else Phases.of(epochs, *(() if shares == AUTO else shares))
     if by_strategy and not keeps:
         strategy.phases = phases
     _say(worker, f"schedule of {epochs} epochs: {phases.describe(epochs)} (trainer.exact_shares={shares})")
     return ExactEpochs(phases, _unmeasured(job, strategy, worker, model) or memory)
+
+
+def _approximate(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> tuple[bool, bool]:
+    """Returns whether sync and strategy are approximate, with exact counterparts."""
+    sync, alone, asked = job.sync(), worker.comm.world_size == 1, strategy.finishes == "asked"
+    exchanges = strategy.finishes == "always" or strategy.reads.all_edges  # one rank alone has no other rows
+    drawn = asked and job.settings.trainer.exact_shares == AUTO and not strategy.has_whole_steps
+    by_strategy = bool(strategy.costs()) and strategy.finishes != "no" and not drawn and not (alone and exchanges)
+    return bool(sync.costs()) and sync.finishes and not alone, by_strategy
 
 
 def _say(worker: Worker, line: str) -> None:

@@ -34,5 +34,5 @@ class LateRows:
         return (epoch - phases.first) % ((self.bound or 0) + 1) == 0
 
     def figures(self) -> dict[str, Any]:
-        """Returns the staleness of rows in epochs."""
-        return {"staleness": {"mean": (self.bound or 0) / 2, "largest": self.bound}}
+        """Returns the maximum staleness of rows in epochs."""
+        return {"row_staleness": self.bound}

@@ -40,8 +40,7 @@ class Supersteps:
         if remote_edges <= MAX_REMOTE or self.length == 1:
             return
         if prints:
-            name = f"strategy.local_iterations={self.length}"
-            text = f"{name} stays at 1: {remote_edges:.0%} of the edges have their source on other workers"
+            text = f"strategy.local_iterations={self.length} stays at 1: {remote_edges:.0%} of the edges cross workers"
             print(text, file=sys.stderr, flush=True)
         self.length = 1
 

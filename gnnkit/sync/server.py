@@ -151,12 +151,11 @@ class Server:
 
     def _meet(self) -> None:
         """Applies all gradients, and changes the rules if the workers ask for it."""
-        if self._parameters is not None:
-            self._parameters.meet()
         together = next(iter(self._open.values())).letter.fields["together"]
         if together is not None:
             self._rules = self._configured.synchronous if together else self._configured
         if self._parameters is not None:
+            self._parameters.meet()
             self._parameters.rules = self._rules
 
     def _shared_kind(self) -> str | None:

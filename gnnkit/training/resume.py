@@ -238,7 +238,7 @@ class Resume(Callback):
         self._check_alike(module.worker)
         self.own = own_state(self.saved, module)
         self._check_parameters(module)
-        if module.exact_epochs is not None and (exact := self.own["exact_epochs"]):
+        if module.exact_epochs is not None and (exact := self.own.get("exact_epochs")):
             module.exact_epochs.load_state_dict(exact)  # before the first epoch begins
         module.resumed = (epoch, step)
         module.load_state_dict(self.own["state_dict"])

@@ -85,5 +85,5 @@ def test_only_stale_rows_and_local_steps_have_exact_epochs_by_default() -> None:
 
 
 def test_bits_that_a_run_chose_are_refused_with_a_number() -> None:
-    with pytest.raises(UserError, match=r"exchange\.bits=auto must be 32, 16, 8"):
+    with pytest.raises(UserError, match=r"exchange\.bits=auto must be 32 or 16 or 8"):
         Quantized("auto")  # type: ignore[arg-type]
