@@ -26,6 +26,7 @@ from gnnkit.jobs import dispatch
 from gnnkit.jobs.feature_checks import has_few_rows
 from gnnkit.jobs.init import MACRO, MAX_EPOCHS, PATIENCE, Searched
 from gnnkit.jobs.order import Order
+from gnnkit.launch.group import RankError
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.signals import if_forced
@@ -35,6 +36,7 @@ from gnnkit.prepare.transform import is_table
 from gnnkit.task import NodeTask, Task
 from gnnkit.training.chance import skill
 from gnnkit.utils.documents import read_json
+from gnnkit.utils.ranges import one_line
 from gnnkit_init import baselines, pruning
 
 LOSS = "val_loss"  # decides between equal scores
@@ -492,8 +494,9 @@ def _try(
             dispatch.preload(order)
             log, patience = Path(folder) / "log", Patience.of(settings.timeout)
             figures = run_in_child(_figures, order, figure, log, always=True, patience=patience)
-        except UserError as error:
-            remark = f"refused: {error}"
+        except (UserError, RankError) as error:
+            what = "refused" if isinstance(error, UserError) else "failed"
+            remark = one_line(f"{what}: {error}")
             return Trial(tried, None, None, None, 0, time.monotonic() - begun, remark, reads, work=_START)
         curve = read_json(curve_file) if curve_file.exists() else ()
     stopped = figures["stopped"] or ""

@@ -20,6 +20,7 @@ from gnnkit.__main__ import main
 from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
 from gnnkit.jobs import init
+from gnnkit.launch.group import RankError
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
 from tests.graphs import random_graph
@@ -102,6 +103,15 @@ def test_a_refused_trial_is_told_and_never_best(fake: Callable[..., list[Any]], 
     rows = list(csv.DictReader((tmp_path / "trials.csv").open()))
     assert [row["val_accuracy"] for row in rows] == ["", "0.2", "0.1", ""]
     assert rows[0]["remark"] == "refused: no"
+
+
+def test_a_trial_whose_process_dies_is_a_row_without_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*arguments: Any, **keys: Any) -> None:
+        raise RankError("rank 0 was ended by SIGKILL")
+
+    monkeypatch.setattr(trials, "run_in_child", killed)
+    trial = trials._try(asked(), random_graph(), "val_accuracy", {}, {"model": "gcn"}, 3.0, "", ())
+    assert (trial.score, trial.remark) == (None, "failed: rank 0 was ended by SIGKILL")
 
 
 def test_the_best_is_tried_without_the_reverse_edges_that_were_added(fake: Callable[..., list[Any]]) -> None:
