@@ -154,7 +154,7 @@ class Leader(Callback):
         self.site.end(trainer, module)
 
     def on_exception(self, trainer: L.Trainer, module: Any, exception: BaseException) -> None:
-        self.site.close(failed=True)
+        self.site.close(failed=isinstance(exception, RuntimeError))  # as gloo's are
 
     def state_dict(self) -> dict[str, Any]:
         return self.site.state_dict()

@@ -58,8 +58,8 @@ class LabelColumns(IdColumns):
         return np.where(np.isnan(numbers), EMPTY, np.nan_to_num(numbers).astype(np.int64))
 
     def _reject_inexact(self, name: str, numbers: Labels, column: pa.Array) -> None:
-        large = (numbers > MAX_EXACT) | (numbers < -MAX_EXACT)
-        self._reject(name, large, column.cast(pa.string()), "is beyond 2^53, where float64 is no exact number")
+        why = "is beyond 2^53, where float64 is no exact number"
+        self._reject(name, np.abs(numbers) > MAX_EXACT, column.cast(pa.string()), why)
 
     def missing_words(self, name: str) -> list[str]:
         """Returns the cells of a text column that hold a word for a missing value."""

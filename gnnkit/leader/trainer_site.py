@@ -144,11 +144,11 @@ class TrainerSite(LeaderSite):
 
     def close(self, *, failed: bool = False) -> None:
         if self._mailbox is not None:
-            if failed and (lost := sorted(self._mailbox.gone())):
-                ranks = ", ".join(map(str, lost))
-                print(
-                    f"Leader: lost rank {ranks}, whose process has ended: see its output", file=sys.stderr, flush=True
-                )
+            deadline = time.monotonic() + 2 * failed  # a closed connection may be noticed after gloo's error
+            while not (lost := sorted(self._mailbox.gone())) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            if failed and lost:
+                print(f"Leader: lost ranks {lost}, whose processes have ended", file=sys.stderr, flush=True)
             self._mailbox.close()
         if self.watch is not None:
             self.watch.close()

@@ -166,7 +166,7 @@ async def _draining(app: FastAPI) -> AsyncIterator[None]:
         loop.call_later(DRAIN, handler, number, None)
 
     # A timer runs after the connections that wait by then have been accepted.
-    soon = partial(loop.call_soon_threadsafe, loop.call_later, 0, drain)
+    soon = partial(loop.call_soon_threadsafe, loop.call_later, 0, drain)  # type: ignore[arg-type]
     for number in (signal.SIGINT, signal.SIGTERM):
         handler = signal.getsignal(number)
         if hasattr(getattr(handler, "__self__", None), "server_state"):  # a method of uvicorn's server
