@@ -105,7 +105,7 @@ class VertexCentric(ExecutionStrategy):
         )
 
     def costs(self) -> str:
-        late = self._late and self._late.costs()
+        late = self._late.costs() if self._late else None
         return "\n".join(filter(None, (self.supersteps.costs(), late, self.exchange.costs())))
 
     def delay_rows(self, key: str, bound: int | None) -> bool:
