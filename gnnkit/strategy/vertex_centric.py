@@ -41,7 +41,7 @@ _NOT_OF_NOW = (  # for link tasks
     "strategy.local_iterations=1"
 )
 _KEPT = (  # for moving nodes
-    "keeps rows of the nodes that a worker has now: choose exchange=exact or quantized with strategy.local_iterations=1"
+    "keeps rows of the nodes that a worker has now: use exchange=exact, strategy.local_iterations=1 and sync.mode=sync"
 )
 
 
