@@ -41,7 +41,7 @@ _NOT_OF_NOW = (  # for link tasks
     "strategy.local_iterations=1"
 )
 _KEPT = (  # for moving nodes
-    "keeps rows of the nodes that a worker has now: choose exchange=exact or quantized with strategy.local_iterations=1"
+    "keeps rows of the nodes that a worker has now: use exchange=exact, strategy.local_iterations=1 and sync.mode=sync"
 )
 
 
@@ -105,7 +105,7 @@ class VertexCentric(ExecutionStrategy):
         )
 
     def costs(self) -> str:
-        late = self._late and self._late.costs()
+        late = self._late.costs() if self._late else None
         return "\n".join(filter(None, (self.supersteps.costs(), late, self.exchange.costs())))
 
     def delay_rows(self, key: str, bound: int | None) -> bool:

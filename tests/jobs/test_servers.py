@@ -86,12 +86,14 @@ def test_threads_and_processes_with_servers_train_as_an_all_reduce(tmp_path: Pat
 def test_workers_that_do_not_wait_learn(tmp_path: Path, strategy: Any, sync: dict[str, Any]) -> None:
     if strategy == "individual_sample":
         strategy = {"name": strategy, "batch_size": 8}
-    sampler = {} if strategy == "vertex_centric" else {"sampler": {"name": "neighbor", "fanouts": [5]}}
+    full = strategy == "vertex_centric"  # rows are late there, and not gradients
+    sampler = {} if full else {"sampler": {"name": "neighbor", "fanouts": [5]}}
+    sync = {key: value for key, value in sync.items() if key != "damping" or not full}
     trainer = {"max_epochs": 20, "optimizer": "sgd", "lr": 1.0}
     result = train(tmp_path / "run", comm="threads", sync=sync, strategy=strategy, trainer=trainer, **sampler)
     assert result["train_accuracy"] > 0.8
     assert result["final_drift"] == 0
-    assert result["staleness"]["largest"] >= result["staleness"]["mean"] > 0
+    assert result["row_staleness"] > 0 if full else result["staleness"]["largest"] >= result["staleness"]["mean"] > 0
     assert not result["exact"]
 
 

@@ -189,7 +189,7 @@ def test_a_slow_worker_gets_fewer_seeds_of_the_same_step(tmp_path: Path) -> None
         ({"strategy": "vertex_centric", "exchange": "pipelined"}, "exchange=exact"),
         ({"strategy": {"name": "individual_sample", "batching": "balanced"}}, "strategy.batching"),
         ({"strategy": {"name": "individual_sample", "features": "partitioned"}}, "strategy.features"),
-        ({"sync": {"name": "parameter_server", "mode": "async"}}, "sync=parameter_server"),
+        ({"sync": {"name": "parameter_server", "mode": "async"}}, "sync.mode=sync"),
         ({"sync": "neighbour"}, "sync=neighbour"),
         ({"inputs": "learned"}, "inputs=features"),
         ({"strategy": "individual_sample", "task": "link_prediction"}, "task=link_prediction"),
