@@ -3,6 +3,7 @@
 use super::table::{Hashed, Table};
 use crate::Error;
 use crate::csc::Id;
+use crate::memory::reserve;
 
 /// The nodes of a batch that grows hop by hop, the seeds first.
 #[derive(Debug)]
@@ -26,8 +27,9 @@ impl Numbering {
 
     /// The local id of each of `ids`. New ids get the next local ids.
     pub fn add(&mut self, ids: &[i64]) -> Result<Vec<i64>, Error> {
-        self.table.reserve(ids.len());
-        let mut locals = Vec::with_capacity(ids.len());
+        self.table.reserve(ids.len().min(self.num_nodes));
+        let mut locals = Vec::new();
+        reserve(&mut locals, Some(ids.len()), "sources", ids.len())?;
         for (position, &id) in ids.iter().enumerate() {
             let next = self.nodes.len();
             let local = self.table.insert(id.index(), next as u32).ok_or(Error::OutOfRange {
