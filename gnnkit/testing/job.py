@@ -7,6 +7,7 @@ import inspect
 from gnnkit import config, plugins
 from gnnkit.config import JobFacts, keys
 from gnnkit.config.settings.fields import key_rules
+from gnnkit.errors import UserError
 from gnnkit.jobs.job import Job
 
 _PROPERTIES = tuple(inspect.get_annotations(JobFacts))  # properties that a job may set
@@ -16,11 +17,11 @@ def check_job(job: type[Job]) -> None:
     """Checks a job's name, its properties, and the keys that only it has.
 
     The YAML file has the keys of the class's `keys`, each with a comment, and none of
-    another job or of the main configuration. Raises `AssertionError` for the first
-    violation.
+    another job or of the main configuration. Raises `UserError` for an object that is
+    no job's class, and `AssertionError` for the first violation.
     """
-    assert isinstance(job, type), f"a job is a class, not {job!r}"
-    assert issubclass(job, Job), f"{job.__name__} must derive from gnnkit.jobs.Job"
+    if not (isinstance(job, type) and issubclass(job, Job)):
+        raise UserError(f"found {job!r}: expected a class that derives from gnnkit.jobs.Job")
     assert plugins.load("job", job.name) is job, f"the entry point of group gnnkit.job must be {job.name}"
     for name in _PROPERTIES:
         value, default = getattr(job, name), getattr(JobFacts, name)

@@ -181,7 +181,7 @@ def test_the_command_takes_data_model_and_task_from_the_run(
         (["job=predict", "checkpoint='a run'", "task=regression"], "task cannot be changed"),
         (
             ["job=train", "checkpoint='a run'"],
-            "is read by job=predict|test|explain only: leave the key out, or set trainer.resume",
+            "is read by job=explain|predict|test only: leave the key out, or set trainer.resume",
         ),
         (["job=predict", "checkpoint='a run'", "write=[weights]"], "write=weights is not known"),
     ):

@@ -241,7 +241,7 @@ def test_several_runs_are_compared_in_a_new_folder(tmp_path: Path, capsys: pytes
         ([], "job=report needs runs=FOLDER"),
         (["runs=nowhere"], "runs=nowhere: there is no result.json"),
         (["runs=[1,2]"], "runs=1 must be a path"),
-        (["runs=x", "job=train"], "runs=x is read by job=report only: leave the key out"),
+        (["runs=x", "job=train"], "runs is read by job=report only: leave the key out"),
         (["report=maybe"], "report=maybe must be true or false"),
         (["report=live"], "use logger=tensorboard during training"),
         (["profile=1"], "profile=1 must be true or false"),

@@ -278,11 +278,11 @@ def test_job_verify_agrees_in_another_order(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_rows_that_a_checkpoint_keeps_go_on_in_their_order(tmp_path: Path) -> None:
     graph = Synthetic("sbm", 90, 400, num_classes=3, width=6).load()
-    keys: dict[str, Any] = {"exchange": "pipelined", "workers": 2}
+    keys: dict[str, Any] = {"exchange": "pipelined", "workers": 2, "overrides": ["trainer.exact_shares=[0,0]"]}
     whole = train_on_threads(graph, "gcn", tmp_path / "whole", 4, order="rcm", **keys)
     train_on_threads(graph, "gcn", tmp_path / "half", 2, order="rcm", **keys)
-    resume = [f"trainer.resume={tmp_path / 'half'}"]
-    again = train_on_threads(graph, "gcn", tmp_path / "again", 4, order="rcm", overrides=resume, **keys)
+    keys["overrides"].append(f"trainer.resume={tmp_path / 'half'}")
+    again = train_on_threads(graph, "gcn", tmp_path / "again", 4, order="rcm", **keys)
     assert again["train_loss"] == whole["train_loss"]
     with pytest.raises(UserError, match="order=degree differs from rcm in the checkpoint"):
-        train_on_threads(graph, "gcn", tmp_path / "other", 4, order="degree", overrides=resume, **keys)
+        train_on_threads(graph, "gcn", tmp_path / "other", 4, order="degree", **keys)

@@ -269,7 +269,7 @@ def test_sigterm_among_requests_loses_none(tmp_path: Path, finished_run: Farm, b
 STUB = """
 import time
 from types import SimpleNamespace
-from gnnkit.jobs.serve import application
+from gnnkit_serve.serve import application
 
 def predict(ids):
     time.sleep(0.05)

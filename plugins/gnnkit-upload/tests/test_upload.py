@@ -196,6 +196,6 @@ def test_a_place_that_does_not_answer_is_named_without_secrets(url: str, told: s
 def test_jobs_without_a_run_folder_refuse_the_key(keys: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*keys, f"upload={URL}"]) == 2
     assert (
-        f"upload={URL} is read by job=train|verify|plan|partition|import|predict|test|explain only: leave the key out"
+        f"upload={URL} is read by job=explain|hubs|import|partition|plan|predict|test|train|verify only: leave the key out"
         in capsys.readouterr().err
     )
