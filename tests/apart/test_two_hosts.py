@@ -179,6 +179,7 @@ def test_a_cut_cable_ends_both_sides_within_seconds_and_the_run_goes_on_to_the_b
     strategy = "preset_workload" if way == "sync=parameter_server" else "vertex_centric"
     keys = [*way.split(), *RUN, f"strategy={strategy}", "comm.timeout=60", "trainer.checkpoint_every=2", "report=false"]
     keys += ["trainer.check_val_every_n_epoch=1"]  # auto depends on the planned number of epochs
+    keys += ["trainer.exact_shares=[0,0]"] * (strategy == "preset_workload")  # auto, too
     run = tmp_path / "run"
     with contextlib.ExitStack() as stack:
         try:
