@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit.config import keys
 from gnnkit.config.code import key_of
 from gnnkit.config.compose import MAIN, as_overrides
 from gnnkit.config.jobs import JobFacts
+from gnnkit.config.keys import read
 from gnnkit.errors import UserError
 from gnnkit.plugins import JOBS, PACKAGES, arguments_of, load, names, options
 from gnnkit.utils.documents import Json, read_yaml
@@ -283,7 +283,7 @@ def _keys_of_other_jobs(name: str) -> set[str]:
 
     Earlier versions saved them in the configuration of every run.
     """
-    return {key.name.partition(".")[0] for job in options(JOBS) if job != name for key in keys.read(JOBS, job).keys}
+    return {key.name.partition(".")[0] for job in options(JOBS) if job != name for key in read(JOBS, job).keys}
 
 
 def _find_file(name: str, config_dirs: Sequence[Path]) -> Path | None:

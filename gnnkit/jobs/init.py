@@ -220,22 +220,20 @@ def by_evidence(
 ) -> tuple[list[KeyChoice], Searched | None]:
     """Returns the choices for the graph, and the trials that selected the model."""
     choices = list(choose(settings, graph, from_user))
-    if leaks := describe_leaks(_with_split(settings, graph), ignored_columns(settings)):
+    known, graph = {choice.key: choice.value for choice in choices}, _with_split(settings, graph)
+    if leaks := describe_leaks(graph, ignored_columns(settings)):
         say(leaks)
-    if why := _why_no_trials(settings, graph, choices):
+    if why := _why_no_trials(settings, graph, known):
         say(f"no trials: {why}")
         return choices, None
-    known = {choice.key: choice.value for choice in choices}
-    graph = _with_split(settings, graph)
     both = both_ways(graph.csc) < _UNDIRECTED and _may_symmetrize(settings, graph)
     search = plugins.load(SEARCH, "trials")
     tested: Searched = search(settings, graph, known, figure=_figure(graph, known["task"]), both_directions=both)
     return choices if tested.best is None else _replace_model(choices, tested.best, tested.why), tested
 
 
-def _why_no_trials(settings: Settings, graph: Graph, choices: list[KeyChoice]) -> str:
+def _why_no_trials(settings: Settings, graph: Graph, known: Mapping[str, Any]) -> str:
     """Returns why no trials are run, or "" if they are."""
-    known = {choice.key: choice.value for choice in choices}
     if not settings.job_keys.init.minutes:
         return "init.minutes=0"
     if "trials" not in plugins.names(SEARCH):

@@ -54,8 +54,10 @@ class Order:
         return ModelSource(self.settings.model, self.model)
 
     def load_graph(self) -> Graph:
-        """Returns the graph, with columns as the data set reads them."""
-        return self.settings.dataset.create().load() if self.graph is None else self.graph
+        """Returns the graph, with column names."""
+        from gnnkit.prepare.inputs import with_names
+
+        return with_names(self.settings, self.graph)
 
     def command(self, overrides: Sequence[str]) -> str:
         """Returns the command line with these overrides, without secrets."""

@@ -130,10 +130,11 @@ def _read_otherwise(checkpoint: str | None, dataset: Choice) -> tuple[str, ...]:
 
 def _check_keys(config: Mapping[str, Any], known: _Keys) -> None:
     """Raises `UserError` for missing or unknown keys, and for ill-typed sections."""
+    names = known.names
     for key in config:
-        if key not in known.names:
-            raise unknown_key(str(key), {*known.names, *dotted({name: config.get(name) for name in known.names})})
-    for key in known.names:
+        if key not in names:
+            raise unknown_key(str(key), {*names, *dotted({name: config.get(name) for name in names})})
+    for key in names:
         if key not in config:
             raise missing(key)
     for key, kind in known.sections.items():
