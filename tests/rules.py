@@ -5,8 +5,7 @@ where it is named. A test that is marked `alone` runs while no other test does, 
 beginning. A test that is not marked `slow` should take a tenth of a second. One that
 takes half a second is named among the warnings. With `--store-durations=FILE`, a test
 of the default selection is named in the end if it takes over five seconds of a
-processor and is not marked `long` with a reason. It fails the session at ten seconds:
-a busy machine takes up to twice as long.
+processor and is not marked `long` with a reason. Machines differ: this is no failure.
 
 A module with `pytestmark = pytest.mark.reads(PATH, ...)` depends on itself and on these
 files and folders, which are relative to the root. Once its tests have passed, it is
@@ -32,7 +31,6 @@ import pytest
 
 MAX_SECONDS = 0.5  # of a processor, children included, or by the clock where threads make this less
 LONG = 5.0  # seconds of a processor, children included, of a test without a reason
-TOO_LONG = 2 * LONG  # fails the session
 _now = time.monotonic  # tests put other clocks into the module
 MAX_WAIT = 30.0  # seconds by the clock, which other work takes part in
 
@@ -91,7 +89,6 @@ class Durations:
         self.file = file
         self.tests: list[tuple[float, float, str]] = []
         self.long: list[str] = []
-        self.fails = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties: dict[str, Any] = dict(report.user_properties)
@@ -99,15 +96,12 @@ class Durations:
             self.tests.append((*seconds, report.nodeid))
             if seconds[0] > LONG and not {"exhaustive", "long"} & {*report.keywords}:
                 self.long.append(report.nodeid)
-                self.fails |= seconds[0] > TOO_LONG
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+    def pytest_sessionfinish(self) -> None:
         self.tests.sort(reverse=True)
         lines = [f"{used:8.2f} {waited:8.2f} {name}" for used, waited, name in self.tests]
         self.file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        if self.fails and exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"seconds of a processor, and by the clock: {self.file}")

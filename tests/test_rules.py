@@ -132,11 +132,10 @@ def test_exhaustive_tests_run_where_they_are_asked_for(project: pytest.Pytester,
 
 
 @pytest.mark.slow
-def test_durations_are_stored_and_a_long_test_needs_a_reason(project: pytest.Pytester) -> None:
-    def run(too_long: float = 0.04) -> pytest.RunResult:
+def test_durations_are_stored_and_a_long_test_without_a_reason_is_named(project: pytest.Pytester) -> None:
+    def run() -> pytest.RunResult:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(rules, "LONG", 0.04)
-            patch.setattr(rules, "TOO_LONG", too_long)
             return project.runpytest_inprocess("--store-durations=seconds", "--exhaustive")
 
     marked = [
@@ -151,10 +150,9 @@ def test_durations_are_stored_and_a_long_test_needs_a_reason(project: pytest.Pyt
     assert all(float(line.split()[0]) >= 0.05 for line in lines[:2])
     done.stdout.fnmatch_lines(["*seconds of a processor, and by the clock: seconds*", lines[0].strip().join("**")])
     project.makepyfile(test_more=f"{BUSY}def test_without(): busy(0.06)\n")
-    for too_long, code in ((0.04, pytest.ExitCode.TESTS_FAILED), (60.0, pytest.ExitCode.OK)):
-        done = run(too_long)
-        assert done.ret == code
-        done.stdout.fnmatch_lines(["takes over * s of a processor without a reason: test_more.py::test_without"])
+    done = run()
+    assert done.ret == pytest.ExitCode.OK
+    done.stdout.fnmatch_lines(["takes over * s of a processor without a reason: test_more.py::test_without"])
 
 
 @pytest.mark.slow

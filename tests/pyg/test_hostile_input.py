@@ -239,6 +239,7 @@ def run(random: Random) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long("draws many inputs")
 def test_any_input_gives_batches_or_an_error_that_names_it() -> None:
     check_cases("tests.pyg.test_hostile_input", FEW)
 

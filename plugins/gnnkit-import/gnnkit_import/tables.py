@@ -222,12 +222,13 @@ class EdgeTables:
 
     def _distinct_ids(self, name: str, room: Room) -> pa.Array:
         ids, parts, size = np.empty(0, np.int64), list[Array](), 0
-        low_ids = np.zeros(0, np.bool_)  # which ids below `limit` occur, as dense ids do
-        limit = room.memory // _ID_BYTES
+        low_ids, rows = np.zeros(0, np.bool_), 0  # which ids below `limit` occur, as dense ids do
         for source in self.sources.values():
             kinds = {name: pa.string()} if isinstance(source, CsvSource) else None
             for piece in source.pieces(_PIECE, [name], kinds):
                 numbers = piece.positions(name, None, fraction=_has_fraction(source, name))
+                rows += len(numbers)
+                limit = min(room.memory // _ID_BYTES, _ID_BYTES * rows)  # no more bytes than a list would take
                 is_low = (numbers >= 0) & (numbers < limit)
                 if (high := int(numbers[is_low].max(initial=-1)) + 1) > len(low_ids):
                     low_ids = np.pad(low_ids, (0, max(high, min(2 * len(low_ids), limit)) - len(low_ids)))
@@ -241,7 +242,8 @@ class EdgeTables:
                         f"the ids of {source.title} do not fit, if not numbered by dataset.num_nodes",
                         2 * _ID_BYTES * (len(ids) + size),
                     )
-        return pa.array(np.concatenate([np.flatnonzero(low_ids), np.unique(np.concatenate([ids, *parts]))]))
+        low = np.flatnonzero(low_ids)  # an id above an early limit may be below a later one
+        return pa.array(np.unique(np.concatenate([low, ids, *parts])) if size + len(ids) else low)
 
     def _ends(self, source: Source, table: Table) -> tuple[Ids, Ids]:
         """Reads edges' sources and destinations."""
