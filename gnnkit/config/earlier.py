@@ -25,7 +25,7 @@ RECORD = ".hydra"  # the run folder's subfolder where Hydra records configuratio
 _MODEL_SECTIONS = ("model", "task")  # sections that belong to a trained model
 # Keys that belong to a trained model
 _MODEL_KEYS = (*_MODEL_SECTIONS, "inputs", "features", "embedding", "label_inputs", "learned")
-_STORAGE_KEYS = tuple(f"features.{key}" for key in ("place", "cache", "policy", "direct", "reads"))
+_STORAGE_KEYS = tuple(f"features.{key}" for key in ("place", "cache"))
 _FREE_KEYS = (*_STORAGE_KEYS, "task.threshold")  # exceptions to `_MODEL_KEYS`
 _RUN_KEYS = (*_MODEL_KEYS, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _LAYOUT_KEYS = ("partition", "strategy", "sampler", "workers")  # keys that determine who computes what

@@ -58,4 +58,28 @@ REMOVED: Mapping[str, RemovedKey] = {
         (None,), "any improvement counts; in Python, gnnkit.callback.Leader takes min_delta"
     ),
     "trainer.final_average": RemovedKey((True,), "the saved model is always the workers' mean"),
+    "features.policy": RemovedKey(("exact",), "it is now always exact: the rows that batches need next are cached"),
+    "features.direct": RemovedKey((False,), "reads always go through the operating system's page cache"),
+    "features.reads": RemovedKey(
+        ("threads", "io_uring"), "io_uring now always reads where the system permits it, else threads"
+    ),
+    "strategy.batching": RemovedKey(
+        ("plain",), "use strategy.options.batching=balanced with strategy=individual_sample"
+    ),
+    "strategy.window": RemovedKey((8,), "use strategy.options.window=NUMBER with strategy=individual_sample"),
+    "strategy.cache_rows": RemovedKey(
+        (None,), "a tenth of the nodes; use strategy.options.cache_rows=NUMBER for another number"
+    ),
+    "strategy.mode": RemovedKey(("cooperative",), "strategy=joint_sample is always cooperative"),
+    "order.size": RemovedKey((1024,), "use order.options.size=NUMBER with order=community"),
+    "dataset.threads": RemovedKey((None,), "use dataset.options.threads=NUMBER with dataset=synthetic"),
+    "task.supervision_share": RemovedKey((None,), "use task.options.supervision_share=SHARE with task=link_prediction"),
+    "callback.summary.depth": RemovedKey((2,), "use callback.summary.options.depth=NUMBER"),
+    "logger.mlflow.run_name": RemovedKey((None,), "use logger.mlflow.options.run_name=NAME"),
+    "logger.mlflow.tracking_uri": RemovedKey(
+        (None,), "set MLFLOW_TRACKING_URI, or logger.mlflow.options.tracking_uri=URI"
+    ),
+    "logger.wandb.run_name": RemovedKey((None,), "use logger.wandb.options.run_name=NAME"),
+    "logger.wandb.group": RemovedKey((None,), "use logger.wandb.options.group=NAME"),
+    "logger.wandb.offline": RemovedKey((False,), "use logger.wandb.options.offline=true"),
 }

@@ -227,10 +227,6 @@ def test_ranks_decide_together_about_a_loss_because_all_meet_in_a_step() -> None
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        *(
-            ({"mode": mode}, rf"^strategy\.mode={mode} is not supported: use strategy\.mode=cooperative, the default$")
-            for mode in ("push_pull", "pull", 3)
-        ),
         ({"batch_size": 0}, r"^strategy\.batch_size=0 must be"),
         ({"prefetch": 0}, r"^strategy\.prefetch=0 must be"),
     ],
