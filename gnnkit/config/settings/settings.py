@@ -123,6 +123,7 @@ class Settings:
     plan: PlanSettings
     report: Annotated[bool, _report]  # whether training writes report.html
     profile: Switch  # whether training writes trace.json
+    verbose: Switch  # whether the last lines have all figures
     restarts: Annotated[int, functools.partial(whole, low=0, high=MAX_RESTARTS)]  # limit, after ranks have died
     composed: Mapping[str, Any]  # plain data for config.yaml
     job_keys: Any = None  # values of the job's class `keys`. None: it has no keys of its own
