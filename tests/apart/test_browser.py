@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gnnkit_compare.page import compare
 
-from gnnkit.report import Sweep, compare, read_run, write, write_sweep
+from gnnkit.report import Sweep, read_run, write, write_sweep
 from tests.report.browser import NAMES, Browser, find
 from tests.report.folders import HOSTILE, run_folder
 from tests.report.test_sweep_page import swept

@@ -464,7 +464,9 @@ def test_the_last_lines_are_metrics_and_seconds_and_verbose_adds_the_rest(
     def names(name: str, **keys: Any) -> list[str]:
         train(tmp_path, name, **keys)
         out = capfd.readouterr()
-        return [line.split()[0] for line in (out.err + out.out).splitlines() if line.startswith("  ") and line[2] != " "]
+        return [
+            line.split()[0] for line in (out.err + out.out).splitlines() if line.startswith("  ") and line[2] != " "
+        ]
 
     few, all_of_them = names("few"), names("all", verbose=True)
     assert {"test_accuracy", "exact", "seconds_total"} <= {*few}

@@ -19,12 +19,12 @@ from gnnkit.jobs.sweep.runner import Runner, SweepJob
 from gnnkit.jobs.sweep.table import aligned
 from gnnkit.launch.launcher import JOBS
 from gnnkit.launch.phases import say
-from gnnkit.report import compare as write_comparison
 from gnnkit.report import read_run
 from gnnkit.report.sweep import DONE, SEED
 from gnnkit.result.result import Result
 from gnnkit.task import Task
 from gnnkit.utils.ranges import shown
+from gnnkit_compare.page import compare as write_comparison
 from gnnkit_compare.scheme_table import SchemeRow, SchemeRun, SchemeTable
 
 _SCHEME = "way"

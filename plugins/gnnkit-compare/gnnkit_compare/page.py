@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
@@ -13,12 +14,27 @@ from typing import Any
 from urllib.parse import quote
 
 from gnnkit.report import learning, timeline
-from gnnkit.report.charts import Curve, Part, PointGroup, Spread, bars, clipped, curves, scatter
-from gnnkit.report.drawing import Figure, Point, colour
+from gnnkit.report.charts import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    Axis,
+    Curve,
+    Part,
+    bars,
+    clipped,
+    curves,
+    frame,
+    legend,
+)
+from gnnkit.report.drawing import WIDTH, Figure, Point, colour, dot, strokes
 from gnnkit.report.page import PAGE, Cell, PageTable, format_value, save, save_text_tables
 from gnnkit.report.run import RunFiles, number, settings
 from gnnkit.report.run_page import SETTINGS
 
+_TEMPLATE = Path(__file__).parent / "templates/compare.html"
 _NOT_COMPARED = {"confusion", "per_rank", "per_class", "why", "command", "versions", "layouts", "regions", "peers"}
 _SETTINGS = {*SETTINGS} - {"num_parameters"}
 _OF_A_RUN = {"seed", "output", "cache"}  # keys in which a group's runs may differ
@@ -27,6 +43,55 @@ _OF_DATA = (
     *("task.name", "task.seed", "task.val_share", "task.test_share"),
 )
 _UNSET = {"", "none"}
+
+
+@dataclass(frozen=True, slots=True)
+class PointGroup:
+    """Named points, such as a scheme's runs."""
+
+    name: str
+    points: tuple[Point, ...]
+    notes: tuple[str, ...]  # a tooltip per point
+    colour: str
+
+
+def scatter(name: str, title: str, caption: str, groups: Sequence[PointGroup], unit: str) -> Figure:
+    """Draws points, and each group's mean with bars for one standard deviation.
+
+    Args:
+        groups: The groups, with at least one point each.
+        unit: Title below the horizontal axis.
+    """
+    shapes, top = legend([(group.name, group.colour) for group in groups])
+    height = HEIGHT + max(top - TOP, 0)
+    spreads = [[Spread.of(values) for values in zip(*group.points, strict=True)] for group in groups]
+    points = [point for group in groups for point in group.points]
+    points += [(a.mean + sign * a.deviation, b.mean + sign * b.deviation) for a, b in spreads for sign in (-1, 1)]
+    x = Axis.around([point[0] for point in points], LEFT, WIDTH - RIGHT)
+    y = Axis.around([point[1] for point in points], height - BOTTOM, top)
+    shapes += frame(x, y, unit)
+    for group, (across, up) in zip(groups, spreads, strict=True):
+        a, b = x.at(across.mean), y.at(up.mean)
+        wide, high = x.at(across.mean + across.deviation) - a, b - y.at(up.mean + up.deviation)
+        shapes.append(strokes([((a - wide, b), (a + wide, b)), ((a, b - high), (a, b + high))], group.colour, 1.4))
+        radii = [2.2] * len(group.points) if len(group.points) > 1 else [4.0]
+        shapes += [
+            dot(x.at(at), y.at(value), radius, group.colour, note)
+            for (at, value), note, radius in zip(group.points, group.notes, radii, strict=True)
+        ]
+    return Figure(name, title, caption, height, tuple(shapes))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation, which is 0 for one value."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +142,7 @@ def compare(
     summary = (_summary(groups, main) if summary is None else summary).without_empty_columns()
     save_text_tables(summary, folder)
     return save(
-        "compare.html",
+        _TEMPLATE,
         [*charts, *filter(None, [trade_off])],
         folder,
         title=f"{len(runs)} runs compared",
