@@ -52,6 +52,7 @@ PACKAGES = {
     "partition": {"kaminpar": "gnnkit-kaminpar", "metis": "gnnkit-metis", "mtkahypar": "gnnkit-mtkahypar"},
     "strategy": {"owned_seeds": "gnnkit-owned-seeds"},
     "exchange": {"error_feedback": "gnnkit-error-feedback"},
+    "comm": {"slow_link": "gnnkit-slow-link"},
     "launcher": {"ray": "gnnkit-ray"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
     "model": {"boosting": "gnnkit-boosting"},

@@ -78,9 +78,10 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "partition.options.passes": COUNT,
     "partition.options.threads": COUNT,
     "leader.rebalance": [0, 1, "yes", "auto", None],
+    "verbose": [0, 1, "yes", "auto", None],
+    "comm.gigabits": [0, -1, NAN, INF, "fast"],
+    "comm.milliseconds": [-1, NAN, INF, "short"],
     "compare.ways": [[], 3, [3], None],
-    "compare.link": [3, "fast", {"gigabits": 1}],
-    "comm.link": [3, "fast", {"gigabits": 1}, {"gigabits": 1, "milliseconds": -1}],
     "compare.seeds": [0, -1, 101, 1.5, None],
     "init.minutes": [-1, NAN, INF, 1e6, None, "two"],
     "plan.flops": [0, -1, NAN, INF, 1e10],
@@ -246,7 +247,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "restarts": [-1, 2.5, 1001, NAN],
     "runs": [3, "", ["a", ""]],
 }
-SWITCHES = ("report", "profile", "leader.rebalance", "features.direct")
+SWITCHES = ("report", "profile", "verbose", "leader.rebalance", "features.direct")
 WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore", "resume", "symmetrize", "row_normalize",
                  "sort_ids", "task", "add_inverse_edge", "redraw", "edge_ids", "inverse", "neighbours", "self_loop", "one_hot",
                  "replace", "fill", "contiguous", "residual", "normalize", "checkpoint", "final_average", "name", "options",

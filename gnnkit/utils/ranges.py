@@ -297,6 +297,8 @@ def known_words(word: str) -> tuple[str, ...]:
 
 
 REMOVED = {  # keys of earlier versions, and what to use instead
+    "comm.link": "use comm=slow_link comm.gigabits=1 comm.milliseconds=0.2 (pip install gnnkit-slow-link)",
+    "compare.link": "use comm=slow_link comm.gigabits=1 comm.milliseconds=0.2 (pip install gnnkit-slow-link)",
     "trainer.exact_finish": "use trainer.exact_shares=[0.1,SHARE], the shares of exact epochs at the start and the end",
     "strategy.max_drift": "set strategy.local_iterations to a number, which a run keeps",
     "strategy.max_iterations": "set strategy.local_iterations to a number, which a run keeps",

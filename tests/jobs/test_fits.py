@@ -22,7 +22,6 @@ SERVERS, ASYNC, LEADER = "sync=parameter_server", "sync.mode=async", "sync=leade
 LINKS, TRAINED = "task=link_prediction", "checkpoint=RUN"
 OF_EDGES = "a module of (x, edge_index)"  # takes the place of the configured model
 ON_DISK, LABELS = "features.place=disk", "label_inputs=0.5"
-LINK = "comm.link={gigabits:1,milliseconds:1}"
 TORCHRUN = {
     "RANK": "0",
     "WORLD_SIZE": "4",
@@ -92,8 +91,6 @@ REFUSED = [
     [FULL, "restarts=1", "launcher=inline"],
     [SAMPLED, "restarts=1", LEADER, LOST],
     [FULL, "restarts=1", "profile=true"],
-    [SAMPLED, "comm=nccl", f"++{LINK}"],
-    [SAMPLED, "comm=gloo", LINK, "ENVIRONMENT"],
 ]
 ROWS = [message for topic in fits.TOPICS for message in topic.refused]
 

@@ -1,4 +1,4 @@
-"""Sections that only some jobs read, such as `plan`, and the simulated link."""
+"""Sections that only some jobs read, such as `plan`."""
 
 import functools
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from gnnkit.config.settings.choice import Choice
 from gnnkit.config.settings.fields import Count, OnlyWith, Section, Switch
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
-from gnnkit.utils.ranges import real, shown, switch
+from gnnkit.utils.ranges import real, switch
 
 MAX_RATE = 1e9  # upper limit of numbers that describe a machine
 
@@ -65,18 +65,3 @@ class PlanSettings(Section):
     def is_cluster(self) -> bool:
         """Whether any value describes another machine."""
         return any(getattr(self, field.name) is not None for field in fields(self))
-
-
-@dataclass(frozen=True, slots=True)
-class LinkSettings(Section):
-    """A simulated link between ranks."""
-
-    gigabits: Rate  # Gbit/s of each rank's network card
-    milliseconds: Latency  # one-way latency
-
-
-def link(key: str, value: object) -> LinkSettings:
-    """Reads a simulated link."""
-    if not isinstance(value, Mapping) or {*value} != {field.name for field in fields(LinkSettings)}:
-        raise UserError(f"{key}={shown(value)} must be null or {{gigabits:NUMBER,milliseconds:NUMBER}}")
-    return LinkSettings.read(key, value)

@@ -22,7 +22,7 @@ from gnnkit.config.settings.inputs import (
     LabelShare,
     LearnedSettings,
 )
-from gnnkit.config.settings.jobs import LeaderSettings, LinkSettings, PlanSettings
+from gnnkit.config.settings.jobs import LeaderSettings, PlanSettings
 from gnnkit.config.settings.launchers import find_launcher, launcher_for
 from gnnkit.config.settings.layout import PartitionSettings
 from gnnkit.config.settings.ranks import MAX_WORKERS, AutoWorkers, servers_of, share_machine
@@ -110,7 +110,6 @@ class Settings:
     exchange: Choice | None  # None: not selected
     comm: Choice
     timeout: float  # seconds that a rank waits for another rank
-    link: LinkSettings | None  # simulated between ranks
     launcher: Choice
     started: StartedRank | None  # this process's rank, if ranks were started externally
     sync: Choice

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_slow_link import Card, Link, SlowLink
 from torch import Tensor
 
 from gnnkit.__main__ import main
-from gnnkit.comm import Card, Communicator, Link, Linked
+from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
+from gnnkit.errors import UserError
 from gnnkit.testing import check_communicator
 from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
@@ -27,8 +29,8 @@ SMALL = ["dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "
 QUICK = [*SMALL, "trainer.max_epochs=2", "trainer.checkpoint=false", "report=false", "logger=none"]
 
 
-def linked(work: Callable[[Linked], Any], link: Link = SLOW) -> Callable[[Communicator], Any]:
-    return lambda comm: work(Linked(comm, Card(link)))
+def linked(work: Callable[[SlowLink], Any], link: Link = SLOW) -> Callable[[Communicator], Any]:
+    return lambda comm: work(SlowLink(comm, Card(link)))
 
 
 def timed(work: Callable[[], Any]) -> float:
@@ -37,7 +39,7 @@ def timed(work: Callable[[], Any]) -> float:
     return time.monotonic() - begun
 
 
-def seconds(work: Callable[[Linked], Any]) -> list[float]:
+def seconds(work: Callable[[SlowLink], Any]) -> list[float]:
     """Returns the seconds that a collective takes on each rank."""
     return Threads.run(linked(lambda comm: timed(lambda: work(comm))), RANKS)
 
@@ -57,7 +59,7 @@ def test_a_broadcast_takes_the_rounds_of_a_tree() -> None:
 
 @pytest.mark.alone
 def test_rows_take_the_time_of_the_larger_way_and_nothing_of_those_that_stay() -> None:
-    def work(comm: Linked) -> float:  # rank 0 sends 400 bytes to each other rank, and 4000 to itself
+    def work(comm: SlowLink) -> float:  # rank 0 sends 400 bytes to each other rank, and 4000 to itself
         send = [100, 10, 10] if comm.rank == 0 else [0, 0, 0]
         recv = [send[0] if comm.rank == 0 else 10, 0, 0]
         return timed(lambda: comm.all_to_all(torch.ones(sum(send), 10), send, recv))
@@ -71,7 +73,7 @@ def test_rows_take_the_time_of_the_larger_way_and_nothing_of_those_that_stay() -
 
 @pytest.mark.alone
 def test_exchanges_under_way_share_the_card_and_hide_behind_work() -> None:
-    def work(comm: Linked) -> tuple[float, float]:
+    def work(comm: SlowLink) -> tuple[float, float]:
         begun, counts = time.monotonic(), [0 if rank == comm.rank else 5 for rank in range(RANKS)]
         pending = [comm.start(torch.ones(10, 10), counts, counts) for _ in range(2)]
         time.sleep(0.04)
@@ -88,7 +90,7 @@ def test_exchanges_under_way_share_the_card_and_hide_behind_work() -> None:
 
 @pytest.mark.alone
 def test_a_letter_arrives_after_its_time_and_its_sender_does_not_wait() -> None:
-    def work(comm: Linked) -> list[str]:
+    def work(comm: SlowLink) -> list[str]:
         with comm.mailbox() as box:
             found = []
             if comm.rank == 0:
@@ -143,7 +145,7 @@ def test_a_run_over_a_link_has_the_bits_of_the_run_without_and_waits(
     keys = [*QUICK, *chosen.split()]
     with within_process():
         assert main([*keys, "output=plain"]) == 0
-        assert main([*keys, "output=slow", "comm.link={gigabits:1,milliseconds:15}"]) == 0
+        assert main([*keys, "output=slow", "comm=slow_link", "comm.milliseconds=15"]) == 0
     arrays = [np.load(tmp_path / folder / "predictions.npy") for folder in ("plain", "slow")]
     models = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("plain", "slow")]
     assert np.array_equal(*arrays)
@@ -159,3 +161,9 @@ def waited(folder: Path) -> dict[str, float]:
     states = map(json.loads, (folder / "workers.jsonl").read_text().splitlines())
     own = [state for state in states if state["rank"] == 1]
     return {part: sum(state[f"seconds_{part}"] for state in own) for part in ("exchange", "sync")}
+
+
+def test_several_hosts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    with pytest.raises(UserError, match="one host"):
+        SlowLink.connect(0, 2, device=torch.device("cpu"), timeout=1.0)

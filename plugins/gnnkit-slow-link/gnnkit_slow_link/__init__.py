@@ -1,4 +1,4 @@
-"""A simulated network link between ranks of one host.
+"""comm=slow_link: ranks of one host, with a simulated network link between them.
 
 The cost of a transfer is bytes / bandwidth + latency * rounds:
 
@@ -17,6 +17,7 @@ at the next collective. Transferred values are unchanged.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,11 +27,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gnnkit.comm.base import Communicator
-from gnnkit.comm.mailbox import Fields, Letter, Mailbox, Tensors
-from gnnkit.comm.pending import Counts, Pending
+from gnnkit import plugins
+from gnnkit.comm import Communicator, Letter, Mailbox, Pending
+from gnnkit.comm.mailbox import Fields, Tensors
+from gnnkit.comm.pending import Counts
+from gnnkit.errors import UserError
+from gnnkit.utils.ranges import real
 
 _DUE = "due over the link"  # message field: the time of its arrival
+GIGABITS, MILLISECONDS = 1.0, 0.2  # defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ def sleep_until(moment: float) -> None:
         time.sleep(left)
 
 
-class Linked(Communicator):
+class SlowLink(Communicator):
     """Slows another communicator down to the speed of a link."""
 
     def __init__(self, comm: Communicator, card: Card) -> None:
@@ -81,11 +86,34 @@ class Linked(Communicator):
         self.in_threads, self.beside, self.is_process_group = comm.in_threads, comm.beside, comm.is_process_group
 
     @classmethod
-    def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Linked:
-        raise NotImplementedError("Linked needs a communicator of ranks that are connected")
+    def check_keys(cls, gigabits: float = GIGABITS, milliseconds: float = MILLISECONDS) -> None:
+        real("comm.gigabits", gigabits, above=0)
+        real("comm.milliseconds", milliseconds, low=0)
 
-    def split(self, ranks: Sequence[int]) -> Linked:
-        return Linked(self._comm.split(ranks), self._card)
+    @classmethod
+    def connect(
+        cls,
+        rank: int,
+        world_size: int,
+        *,
+        device: torch.device,
+        timeout: float,
+        gigabits: float = GIGABITS,
+        milliseconds: float = MILLISECONDS,
+    ) -> SlowLink:
+        """Connects processes of one host. Raises `UserError` for several hosts.
+
+        Args:
+            gigabits: Gb/s of each rank's network card.
+            milliseconds: One-way latency.
+        """
+        if int(os.environ.get("LOCAL_WORLD_SIZE", world_size)) != world_size:
+            raise UserError("comm=slow_link simulates a link between ranks of one host: choose comm=gloo")
+        gloo = plugins.load("comm", "gloo").connect(rank, world_size, device=device, timeout=timeout)
+        return cls(gloo, Card(Link(gigabits, milliseconds)))
+
+    def split(self, ranks: Sequence[int]) -> SlowLink:
+        return SlowLink(self._comm.split(ranks), self._card)
 
     def all_to_all(self, rows: Tensor, send_counts: Counts, recv_counts: Counts) -> Tensor:
         end = self._end_of_rows(rows, send_counts, recv_counts)
