@@ -44,6 +44,7 @@ class Communicator(ABC):
 
         A subclass with keys of its own has them as parameters here and in `connect`.
         """
+        del cls
 
     @classmethod
     @abstractmethod
