@@ -51,7 +51,11 @@ PACKAGES = {
     "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt"},
     "partition": {"kaminpar": "gnnkit-kaminpar", "metis": "gnnkit-metis", "mtkahypar": "gnnkit-mtkahypar"},
     "strategy": {"owned_seeds": "gnnkit-owned-seeds"},
-    "exchange": {"error_feedback": "gnnkit-error-feedback"},
+    "exchange": {
+        "adaptive": "gnnkit-lossy-exchange",
+        "error_feedback": "gnnkit-error-feedback",
+        "sampled": "gnnkit-lossy-exchange",
+    },
     "launcher": {"ray": "gnnkit-ray"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
     "model": {"boosting": "gnnkit-boosting"},

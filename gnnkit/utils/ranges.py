@@ -300,6 +300,12 @@ REMOVED = {  # keys of earlier versions, and what to use instead
     "trainer.exact_finish": "use trainer.exact_shares=[0.1,SHARE], the shares of exact epochs at the start and the end",
     "strategy.max_drift": "set strategy.local_iterations to a number, which a run keeps",
     "strategy.max_iterations": "set strategy.local_iterations to a number, which a run keeps",
+    "exchange.max_age": "use exchange.options.max_age=N for another number of epochs than 10",
+    "exchange.smoothing": "use exchange.options.smoothing=SHARE to average late rows",
+}
+FORMER_DEFAULTS = {  # of removed keys, besides null and auto
+    "exchange.max_age": 10,
+    "exchange.smoothing": 0.0,
 }
 
 
