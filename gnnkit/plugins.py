@@ -50,7 +50,10 @@ JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys
 PACKAGES = {
     "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt"},
     "partition": {"kaminpar": "gnnkit-kaminpar", "metis": "gnnkit-metis", "mtkahypar": "gnnkit-mtkahypar"},
-    "strategy": {"owned_seeds": "gnnkit-owned-seeds"},
+    "strategy": {
+        "owned_seeds": "gnnkit-owned-seeds",
+        **dict.fromkeys(("cluster", "coverage", "dynamic", "llcg"), "gnnkit-preset"),
+    },
     "exchange": {
         "adaptive": "gnnkit-lossy-exchange",
         "error_feedback": "gnnkit-error-feedback",
