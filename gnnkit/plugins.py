@@ -50,8 +50,15 @@ JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys
 PACKAGES = {
     "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt"},
     "partition": {"kaminpar": "gnnkit-kaminpar", "metis": "gnnkit-metis", "mtkahypar": "gnnkit-mtkahypar"},
-    "strategy": {"owned_seeds": "gnnkit-owned-seeds"},
-    "exchange": {"error_feedback": "gnnkit-error-feedback"},
+    "strategy": {
+        "owned_seeds": "gnnkit-owned-seeds",
+        **dict.fromkeys(("cluster", "coverage", "dynamic", "llcg"), "gnnkit-preset"),
+    },
+    "exchange": {
+        "adaptive": "gnnkit-lossy-exchange",
+        "error_feedback": "gnnkit-error-feedback",
+        "sampled": "gnnkit-lossy-exchange",
+    },
     "comm": {"slow_link": "gnnkit-slow-link"},
     "launcher": {"ray": "gnnkit-ray"},
     "leader": {"rebalance": "gnnkit-rebalancing"},

@@ -23,9 +23,12 @@ def test_a_removed_key_is_refused_with_its_replacement(key: str) -> None:
 @pytest.mark.parametrize("value", [None, "auto"])
 def test_a_recorded_run_may_have_removed_keys_at_their_defaults(value: str | None, tmp_path: Path) -> None:
     sections = {"model": {"name": "gcn"}, "task": {"name": "node_classification"}, "trainer": {"exact_finish": value}}
+    sections["exchange"] = {"name": "adaptive", "variation": 0.05, "max_age": 10}
     keys = {"name": "vertex_centric", "max_drift": value, "max_iterations": value, "local_iterations": 4}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(sections | {"strategy": keys}))
-    assert of_run(tmp_path)["strategy"] == {"name": "vertex_centric", "local_iterations": 4}
+    run = of_run(tmp_path)
+    assert run["strategy"] == {"name": "vertex_centric", "local_iterations": 4}
+    assert run["exchange"] == {"name": "adaptive", "variation": 0.05}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(sections | {"strategy": keys}))
     overrides, _ = of_file("mine", [tmp_path], [])
     assert not [text for text in overrides if text.partition("=")[0].strip("+") in REMOVED]

@@ -259,6 +259,8 @@ class _Composer:
 
     def _unread_key_error(self, key: str, composed: Mapping[str, Any], known: set[str]) -> UserError:
         """Returns the error for a key that the selected options do not have."""
+        if key in REMOVED:
+            return unknown_key(key, known)
         section, _, rest = key.partition(".")
         name = rest.partition(".")[0]
         for job in options(JOBS, self.folders):
@@ -271,7 +273,7 @@ class _Composer:
                 f"{key} needs {'an' if section[0] in 'aeiou' else 'a'} {section}, and none is chosen: leave the key out, or "
                 f"choose {section}=NAME for a strategy that reads one"
             )
-        return (None if key in REMOVED else self._unselected_key_error(key, known)) or unknown_key(key, known)
+        return self._unselected_key_error(key, known) or unknown_key(key, known)
 
     def _unknown_option_error(self, error: Any) -> UserError:
         """Returns the error for a file that Hydra did not find."""

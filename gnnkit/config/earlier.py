@@ -15,7 +15,7 @@ from gnnkit.config.keys import read
 from gnnkit.errors import UserError
 from gnnkit.plugins import JOBS, PACKAGES, arguments_of, load, names, options
 from gnnkit.utils.documents import Json, read_yaml
-from gnnkit.utils.ranges import REMOVED, local_path, shown
+from gnnkit.utils.ranges import FORMER_DEFAULTS, REMOVED, local_path, shown
 from gnnkit.utils.redaction import HIDDEN
 
 RECORD = ".hydra"  # the run folder's subfolder where Hydra records configuration and overrides
@@ -49,8 +49,10 @@ def of_run(folder: Path) -> Json:
 
 def _without_removed(composed: Json) -> Json:
     """Removes unset keys of earlier versions from a recorded configuration."""
-    for section, _, key in (name.partition(".") for name in REMOVED):
-        if isinstance(keys := composed.get(section), dict) and keys.get(key) in (None, "auto"):
+    for name in REMOVED:
+        section, _, key = name.partition(".")
+        keys = composed.get(section)
+        if isinstance(keys, dict) and keys.get(key) in (None, "auto", FORMER_DEFAULTS.get(name)):
             keys.pop(key, None)
     return composed
 

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.errors import UserError
-from gnnkit.exchange.base import RowExchange
-from gnnkit.exchange.schedule import ForwardPass, Operation, Schedule
-from gnnkit.exchange.wire import Transfer
+from gnnkit.exchange import ForwardPass, Operation, RowExchange, Schedule, Transfer
 from gnnkit.kernels.dropout import derive, subset
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import real

@@ -1,12 +1,55 @@
-"""Chunks of the nodes, dealt out anew so that all ranks need the same time."""
+"""Chunks of the nodes, redistributed so that all ranks need the same time."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import torch
 
 from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.strategy import Worker
+from gnnkit.utils.ranges import MAX_COUNT, whole
 
 _LEAST = 1e-9  # share of the longest time that a move must save, more than rounding
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkKeys:
+    """How many chunks a worker has at first, and after how many epochs they move."""
+
+    per_rank: int
+    every: int
+
+    @classmethod
+    def of(cls, chunks: int | None, resplit_every: int | None) -> ChunkKeys:
+        """Checks the keys. Unset ones are 16 chunks, and every epoch."""
+        per_rank = whole("strategy.chunks", 16 if chunks is None else chunks, 1, MAX_COUNT)
+        return cls(
+            per_rank, whole("strategy.resplit_every", 1 if resplit_every is None else resplit_every, 1, MAX_COUNT)
+        )
+
+
+class Chunks:
+    """All ranks' chunks, with their costs and owners."""
+
+    def __init__(self, worker: Worker, per_rank: int) -> None:
+        """Cuts the chunks. Collective."""
+        assert worker.graph is not None
+        num_ranks = worker.comm.world_size
+        self._comm, self._chunk = worker.comm, cut_chunks(worker.owner, num_ranks, per_rank)
+        self._costs = chunk_costs(worker.graph.csc, self._chunk, num_ranks * per_rank)
+        self.ranks: Ids = np.repeat(np.arange(num_ranks), per_rank)  # [num_chunks] rank of each chunk
+
+    def moved(self, seconds_compute: float) -> Ids:  # [num_chunks]
+        """Returns ranks of chunks that even out the measured time. Collective."""
+        seconds = torch.zeros(self._comm.world_size, dtype=torch.float64, device=self._comm.device)
+        seconds[self._comm.rank] = seconds_compute
+        return reassign(self.ranks, self._costs, self._comm.all_reduce(seconds).cpu().numpy())
+
+    def nodes(self) -> Ids:
+        """Returns the nodes of this rank's chunks, ascending."""
+        return np.flatnonzero(self.ranks[self._chunk] == self._comm.rank)
 
 
 def cut_chunks(owner: Ids, num_ranks: int, per_rank: int) -> Ids:  # [num_nodes]

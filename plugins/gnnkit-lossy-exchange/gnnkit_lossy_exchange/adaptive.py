@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.exchange.base import RowExchange
-from gnnkit.exchange.schedule import ForwardPass, Schedule
-from gnnkit.exchange.wire import Transfer
+from gnnkit.exchange import ForwardPass, RowExchange, Schedule, Transfer
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, real, whole
 
