@@ -300,6 +300,9 @@ REMOVED = {  # keys of earlier versions, and what to use instead
     "trainer.exact_finish": "use trainer.exact_shares=[0.1,SHARE], the shares of exact epochs at the start and the end",
     "strategy.max_drift": "set strategy.local_iterations to a number, which a run keeps",
     "strategy.max_iterations": "set strategy.local_iterations to a number, which a run keeps",
+    "plan.flops": "job=plan measures an epoch on this machine, so leave it out",
+    "plan.latency": "set plan.bandwidth, by which job=plan divides the exact bytes of a step",
+    "plan.ranks_per_host": "set plan.memory to the GiB of a single rank",
 }
 
 
