@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gnnkit import config
@@ -35,7 +35,7 @@ from gnnkit.planner.candidates import (
     slow_partitioners,
     words_of,
 )
-from gnnkit.planner.layout import MEMORY_SHARE, TIE_TOLERANCE, LayoutFigures, Room, select_layout, table
+from gnnkit.planner.layout import MEMORY_SHARE, LayoutFigures, Room, select_layout, table
 from gnnkit.prepare.assign import overrides
 from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
@@ -190,7 +190,8 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
     figures = {name: layout.to_dict() for name, layout in by_name.items()}
     name = select_layout(by_name, room)
     if name is not None:
-        say("\n".join(table({each: by_name[each] for each in _shown(by_name, name)}, layouts.room)))
+        shown = {key: one for key, one in by_name.items() if one.trial is not None or key == name}
+        say("\n".join(table(shown, layouts.room)))
         why = why_layout(named, layouts, name) if is_open else ""
         if settings.strategy.name == AUTO:
             fits = f"ranks take {_memory(by_name[name], room)}"
@@ -209,11 +210,6 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
         )
     why = f"{_CHOSE}strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
     return _Decision(replace(_sampled(settings), decided={"why": why, "layouts": figures}))
-
-
-def _shown(layouts: Mapping[str, LayoutFigures], choice: str) -> list[str]:
-    """Lists the tried layouts and the choice, which explain the decision."""
-    return [name for name, layout in layouts.items() if layout.trial is not None or name == choice]
 
 
 def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
@@ -253,24 +249,10 @@ def why_layout(named: Candidates, layouts: Layouts, name: str) -> str:
     text = f"{overrides(named[name])}: "
     if layout.seconds is None:
         return f"{text}the busiest rank receives {layout.words['max']:,} words in a step, the fewest that fit"
-    text += f"{layout.seconds:.3g} s an epoch in a trial"
-    seconds = {other: one.seconds for other, one in by_name.items() if one.seconds is not None and other != name}
-    if seconds:
-        near = min(seconds, key=seconds.__getitem__)
-        text += f"; next is {near} with {seconds[near]:.3g} s{_why_not(layout, by_name[near])}"
-    text += f"; {len(seconds) + 1} of {len(by_name)} counted layouts tried"
+    tried = sum(one.trial is not None for one in by_name.values())
+    text += f"{layout.seconds:.3g} s an epoch in a trial, {tried} of {len(by_name)} counted layouts tried"
     slow = slow_partitioners(named, layouts.num_edges)
     return f"{text}; {' and '.join(slow)} would take long, try partition={slow[0]} for many epochs" if slow else text
-
-
-def _why_not(choice: LayoutFigures, near: LayoutFigures) -> str:
-    """Explains why a faster layout was not selected."""
-    assert choice.seconds is not None
-    assert near.seconds is not None
-    if near.seconds >= choice.seconds:
-        return ""
-    ties = choice.seconds <= near.seconds * (1 + TIE_TOLERANCE) and choice.words["max"] <= near.words["max"]
-    return " (equally fast within trial noise, with more words)" if ties else " (too large for the memory)"
 
 
 def _memory(layout: LayoutFigures, room: Room) -> str:
