@@ -25,9 +25,9 @@ import numpy as np
 from gnnkit.config.settings import Choice, Settings
 from gnnkit.graph import Graph
 from gnnkit.graph.edge_columns import RULES
-from gnnkit.leader.plan.choose import assign
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
+from gnnkit.prepare.assign import assign
 from gnnkit.utils.documents import json_digest, read_object
 from gnnkit.utils.storage import load_arrays, passing, save_arrays, sync_files
 

@@ -302,6 +302,9 @@ REMOVED = {  # keys of earlier versions, and what to use instead
     "trainer.exact_finish": "use trainer.exact_shares=[0.1,SHARE], the shares of exact epochs at the start and the end",
     "strategy.max_drift": "set strategy.local_iterations to a number, which a run keeps",
     "strategy.max_iterations": "set strategy.local_iterations to a number, which a run keeps",
+    "plan.flops": "job=plan measures an epoch on this machine, so leave it out",
+    "plan.latency": "set plan.bandwidth, by which job=plan divides the exact bytes of a step",
+    "plan.ranks_per_host": "set plan.memory to the GiB of a single rank",
     **dict.fromkeys(
         ("strategy.clusters", "strategy.clusters_per_batch", "strategy.clusters_by"),
         "use strategy=cluster (pip install gnnkit-preset)",

@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from gnnkit import plugins
 from gnnkit.config.settings.choice import Choice
-from gnnkit.config.settings.fields import Count, OnlyWith, Section, Switch
+from gnnkit.config.settings.fields import OnlyWith, Section, Switch
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
 from gnnkit.utils.ranges import real, switch
@@ -46,7 +46,7 @@ class LeaderSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings(Section):
-    """The section `plan`, which describes a cluster. None: measured on this machine."""
+    """The section `plan`, which describes another machine. None: this machine."""
 
     conditions = (
         OnlyWith(
@@ -55,13 +55,5 @@ class PlanSettings(Section):
         ),
     )
 
-    flops: Rate | None  # GFLOP/s per rank in dense matrix products
-    bandwidth: Rate | None  # GB/s per rank, received from other hosts
-    latency: Latency | None  # microseconds per message to another host
+    bandwidth: Rate | None  # GB/s that a rank sends to others
     memory: Rate | None  # GiB per rank
-    ranks_per_host: Count | None  # consecutive ranks on one host
-
-    @property
-    def is_cluster(self) -> bool:
-        """Whether any value describes another machine."""
-        return any(getattr(self, field.name) is not None for field in fields(self))

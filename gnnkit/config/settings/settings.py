@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 
 _USUAL_LOGGERS = ("tensorboard", "csv")  # default loggers of `conf/config.yaml`
 FEW_EDGES = 500_000  # below this, one worker is faster: measured up to 240,000 edges on two cores, with 2 and 4
+# Up to this size, one thread is faster than two. On two busy cores, two threads took 6
+# to 13 times as long, because they synchronise thousands of times an epoch and lose
+# their turns.
+SMALL_EDGES = 50_000
 DEFAULT_TASK = "node_classification"
 USUAL_ORDERS = ("auto", "none")  # row orders that all strategies support
 FORMATS = ("npy", "parquet", "csv")  # file formats for `write`
@@ -228,13 +232,6 @@ class Settings:
             return self.workers
         in_each = -(-self.world_size // self.started.world_size)
         return min(in_each * self.started.local_world_size, self.workers)
-
-    @property
-    def ranks_per_host(self) -> int:
-        """Number of ranks per host, for predictions. Default in a cluster: 1."""
-        if self.plan.ranks_per_host is not None:
-            return self.plan.ranks_per_host
-        return 1 if self.plan.is_cluster and self.started is None else self.workers_here
 
     @property
     def servers(self) -> int:

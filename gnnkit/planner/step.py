@@ -14,13 +14,13 @@ from gnnkit.engine.relations import num_pairs
 from gnnkit.engine.trial import ModelTrial, Sizes, TrialInputs, activations, exchanges
 from gnnkit.exchange.tally import Exchange
 from gnnkit.graph import Graph, Ids, SparseFeatures, Split
-from gnnkit.leader.plan.volume import Volume, volume
 from gnnkit.model.program import Nodes, Program, is_iterated
 from gnnkit.partition.base import Partition
 from gnnkit.partition.loops import looped
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut_all
 from gnnkit.partition.traffic import Traffic
+from gnnkit.planner.volume import Volume, volume
 
 
 def step_volume(

@@ -19,8 +19,6 @@ class Volume:
     words: dict[tuple[int, Step], Ids]  # (layer, step) -> [world_size] received
     messages: Ids  # [world_size] sent
     bytes_sent: Ids  # [world_size]
-    bytes_received: Ids  # [world_size]
-    largest: Ids  # [world_size] bytes sent and received in the largest exchange
 
     def total(self, step: Step) -> Ids:  # [world_size]
         """Returns the words received in the exchanges of one kind."""
@@ -44,7 +42,7 @@ def volume(traffic: Traffic, held_edges: Sequence[int], by_slice: Sequence[Seque
     """
     size = traffic.grid.world_size
     words: dict[tuple[int, Step], Ids] = {}
-    messages, bytes_sent, bytes_received, largest = np.zeros((4, size), np.int64)
+    messages, bytes_sent = np.zeros((2, size), np.int64)
     for rank in range(size):
         for exchange in by_slice[rank % traffic.grid.slices]:
             sent, received = _words(exchange, traffic, held_edges[rank], rank)
@@ -52,9 +50,7 @@ def volume(traffic: Traffic, held_edges: Sequence[int], by_slice: Sequence[Seque
             counted[rank] += received.sum()
             messages[rank] += np.count_nonzero(sent)
             bytes_sent[rank] += exchange.itemsize * sent.sum()
-            bytes_received[rank] += exchange.itemsize * received.sum()
-            largest[rank] = max(largest[rank], exchange.itemsize * (sent.sum() + received.sum()))
-    return Volume(words, messages, bytes_sent, bytes_received, largest)
+    return Volume(words, messages, bytes_sent)
 
 
 def _words(exchange: Exchange, traffic: Traffic, held_edges: int, rank: int) -> tuple[Ids, Ids]:
