@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,7 +101,7 @@ def _num_hops(model: object) -> object:
 
 
 def _with_default_fanouts(settings: Settings, num_layers: object) -> Settings:
-    """Adds the default sampler if there is none, and a fanout for each layer.
+    """Adds the default sampler if there is none, and a hop for each layer.
 
     The default fanouts are truncated to the number of layers, or their last one is
     repeated.
@@ -115,6 +116,8 @@ def _with_default_fanouts(settings: Settings, num_layers: object) -> Settings:
         if settings.sampler is not None and fanouts != default:
             say(f"sampler.fanouts={shown(fanouts)}, one hop for each of the model's {num_layers} layers")
         sampler = replace(sampler, arguments={**sampler.arguments, "fanouts": fanouts})
+    elif isinstance(num_layers, int) and "num_hops" in inspect.signature(sampler.load()).parameters:
+        sampler = replace(sampler, arguments={"num_hops": num_layers, **sampler.arguments})
     return with_choice(settings, sampler)
 
 
