@@ -13,16 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gnnkit.graph import CSC
-from gnnkit.graph.csc import sort_edges
-from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.kernels.once import refuse_second
-from gnnkit.kernels.sums import ONE, wide
+from lazyedges.kernels import Backend, EdgeKernels
 
 NUMBERS = 1 << 19  # in the widest array of a piece, unless the rows of nodes have more
 
@@ -45,30 +40,32 @@ class PieceFunction:
 class Piece:
     """Edges of consecutive destinations, sorted by destination."""
 
-    def __init__(self, edges: HeldEdges, source: Tensor, first: int, last: int) -> None:
+    def __init__(self, edges: EdgeKernels, backend: Backend, first: int, last: int) -> None:
         """Selects the edges of destinations `first` to `last` - 1.
 
         Args:
             edges: All edges.
-            source: [num_edges] each edge's source.
+            backend: Creates kernels over the piece.
             first: The first destination.
             last: The destination after the last one.
         """
-        indptr = np.asarray(edges.csc.indptr[first : last + 1], np.int64)
+        indptr, self._backend = edges.indptr[first : last + 1], backend
         self.edges = slice(int(indptr[0]), int(indptr[-1]))
         self.rows, self.num_src = slice(first, last), edges.num_src
-        self.source, device = source[self.edges], edges.device
-        counts = torch.from_numpy(np.diff(indptr)).to(device)
+        self.source, device = edges.indices[self.edges], edges.device
+        counts = indptr.diff().to(device)
         self.destination = torch.repeat_interleave(torch.arange(last - first, device=device), counts)
-        csc = CSC(indptr - indptr[0], np.arange(len(self.source)), num_sources=len(self.source))
-        self.by_destination = HeldEdges(csc, device)  # [edges of the piece, ...] -> [last - first, ...]
+        # [edges of the piece, ...] -> [last - first, ...]
+        self.by_destination = backend.kernels(indptr - indptr[0], self._positions, len(self.source))
+
+    @property
+    def _positions(self) -> Tensor:  # [edges of the piece] int64
+        return torch.arange(len(self.source), device=self.source.device)
 
     @cached_property
-    def by_source(self) -> HeldEdges:
+    def by_source(self) -> EdgeKernels:
         """Sums edge rows by source, [edges of the piece, ...] -> [num_src, ...]."""
-        positions = np.arange(len(self.source))
-        csc, _ = sort_edges(positions, self.source.cpu().numpy(), self.num_src, len(positions), False, None)
-        return HeldEdges(csc, self.source.device)
+        return self._backend.sort(self._positions, self.source, len(self.source), self.num_src)[0]
 
     def inputs(self, reads: Sequence[Read], values: Sequence[Tensor]) -> list[Tensor]:
         """Selects the inputs of the piece's edges."""
@@ -85,9 +82,9 @@ class Piece:
         """Adds the gradient of an input of the piece to that of the whole input."""
         if read == "source":
             flat = gradient.reshape(len(gradient), math.prod(gradient.shape[1:])).contiguous()
-            self.by_source.kernels.add_sum(flat.to(total.dtype), ONE, total.view(len(total), flat.shape[1]))
+            self.by_source.add_sum(flat.to(total.dtype), total.view(len(total), flat.shape[1]))
         elif read == "destination":
-            total[self.rows] = self.by_destination.kernels.sum(gradient.contiguous())
+            total[self.rows] = self.by_destination.sum(gradient.contiguous())
         elif read == "edge":
             total[self.edges] = gradient
         else:
@@ -98,10 +95,10 @@ class Piece:
         if reduction == "none":
             return values
         if reduction == "sum":
-            return self.by_destination.kernels.sum(values.contiguous())
+            return self.by_destination.sum(values.contiguous())
         flat = values.reshape(len(values), math.prod(values.shape[1:]))
         sign = 1 if reduction == "amax" else -1
-        best = self.by_destination.kernels.max(sign * flat)[0]
+        best = self.by_destination.max(sign * flat)
         return (sign * best).view(len(best), *values.shape[1:])
 
     def gradient(self, values: Tensor, reduction: Reduction, grad: Tensor, reduced: Tensor | None) -> Tensor:
@@ -121,24 +118,25 @@ class Piece:
         if reduction == "sum":
             return grad.index_select(0, self.destination)
         assert reduced is not None
-        extreme = reduced[self.rows].index_select(0, self.destination).eq_(values).to(wide(values.dtype))  # 1 or 0
-        count = self.by_destination.kernels.sum(extreme).clamp_(min=1)
+        extreme = reduced[self.rows].index_select(0, self.destination).eq_(values).to(_wide(values.dtype))  # 1 or 0
+        count = self.by_destination.sum(extreme).clamp_(min=1)
         return extreme.mul_((grad / count).index_select(0, self.destination))
 
 
-def pieces_of(edges: HeldEdges, width: int) -> list[Piece]:
+def pieces_of(edges: EdgeKernels, backend: Backend, width: int) -> list[Piece]:
     """Divides edges into pieces.
 
     Args:
         edges: The edges.
+        backend: Creates kernels over the pieces.
         width: Numbers of an edge in the widest array.
     """
-    indptr, first, pieces = np.asarray(edges.csc.indptr), 0, []
+    indptr, first, pieces = edges.indptr, 0, []
     limit = max(NUMBERS // max(width, 1), edges.num_src // 2, 1)
     while first < edges.num_dst:
-        last = int(np.searchsorted(indptr, indptr[first] + limit, side="right")) - 1
+        last = int(torch.searchsorted(indptr, indptr[first] + limit, right=True)) - 1
         last = min(max(last, first + 1), edges.num_dst)
-        pieces.append(Piece(edges, edges.source_of_edge, first, last))
+        pieces.append(Piece(edges, backend, first, last))
         first = last
     return pieces
 
@@ -212,12 +210,7 @@ def _recorded_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     reads, needed = ctx.function.reads, ctx.needs_input_grad[_FIRST:]
     inputs = ctx.saved_tensors[: len(reads)]
     values = [(piece, ctx.function.compute(piece.inputs(reads, inputs))) for piece in ctx.pieces()]
-    if ctx.reduction == "none":
-        total = torch.cat([rows for _, rows in values])
-    elif ctx.reduction == "sum":
-        total = torch.cat([piece.by_destination.constant_sum(rows, ONE) for piece, rows in values])
-    else:
-        refuse_second()
+    total = torch.cat([piece.reduce(rows, ctx.reduction) for piece, rows in values])
     places = [place for place, is_needed in enumerate(needed) if is_needed]
     gradients = torch.autograd.grad(
         total, [inputs[place] for place in places], grad, create_graph=True, allow_unused=True
@@ -238,4 +231,9 @@ def _results(
 
 
 def _zeros_of(x: Tensor) -> Tensor:
-    return torch.zeros(x.shape, dtype=wide(x.dtype), device=x.device)
+    return torch.zeros(x.shape, dtype=_wide(x.dtype), device=x.device)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Returns the dtype in which gradients are added up."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.kernels.sums import Factors
-from gnnkit.model.deferred import MULTIPLY, Call, Deferred, Lazy, Meaning, meaning_of
-from gnnkit.model.edge_sets import EdgeSet
+from lazyedges.deferred import MULTIPLY, Call, Deferred, Lazy, Meaning, meaning_of
+from lazyedges.edges import EdgeSet
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +59,7 @@ class EndFactors(Meaning):
     def sum_rows(self, rows: Tensor) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
         """Sums the sources' rows, times the factors."""
         source, destination = self._product(self.source), self._product(self.destination)
-        return self.edges.kernels.constant_sum(rows, Factors(source=source, destination=destination))
+        return self.edges.kernels.sum(rows, source=source, destination=destination)
 
     @staticmethod
     def _product(values: tuple[Lazy, ...]) -> Tensor | None:

@@ -10,12 +10,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.model.deferred import DIVIDE, MULTIPLY, Call, Deferred, Lazy, Meaning, deferred_in, meaning_of
-from gnnkit.model.deferred_attention import combine
-from gnnkit.model.deferred_factors import EndFactors
-from gnnkit.model.edge_functions import POINTWISE, PRODUCTS, by_piece
-from gnnkit.model.edge_sets import EdgeSet
-from gnnkit.model.row_views import VIEWS, change_of_rows, tail_of
+from lazyedges.attention import combine
+from lazyedges.deferred import (
+    DIVIDE,
+    MULTIPLY,
+    Call,
+    Deferred,
+    Lazy,
+    Meaning,
+    Origin,
+    deferred,
+    deferred_in,
+    meaning_of,
+    version_of,
+)
+from lazyedges.edges import EdgeSet
+from lazyedges.factors import EndFactors
+from lazyedges.functions import POINTWISE, PRODUCTS, by_piece
+from lazyedges.views import VIEWS, change_of_rows, tail_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,6 +174,54 @@ class Rows(Meaning):
         if value.dim() < tensor.dim() or value.dim() == 0:
             return True
         return value.dim() == tensor.dim() and len(value) == 1 and len(self.edges) != 1
+
+
+def rows_by_edge(
+    origin: Origin,
+    edges: EdgeSet,
+    x: Tensor,
+    *,
+    at_source: bool,
+    rows: Lazy | None = None,
+    add_up: Callable[[], Tensor] | None = None,
+) -> Deferred:  # [num_edges, ...]
+    """Defers rows of nodes, one per edge.
+
+    Numbers [num_src] without a row's dimension become factors of edges, and need no
+    gradient.
+
+    Args:
+        origin: The pass.
+        edges: The edges.
+        x: [num_src, ...] or [num_dst, ...] rows. A change in place computes the result.
+        at_source: Whether the rows are those of sources.
+        rows: The rows, computed on first use. Default: `x`.
+        add_up: Returns the rows' sums over all edges. Default: kernels compute them.
+    """
+    shape = tuple(x.shape[1:])
+    nodes = Lazy(_unchanged(x), shape, x.dtype) if rows is None else rows
+
+    def gathered() -> Tensor:
+        return nodes.value().index_select(0, edges.row_of_source if at_source else edges.destination)
+
+    lazy = Lazy(gathered, shape, x.dtype)
+    meaning: Meaning = Rows(edges, nodes, at_source, shape, None, add_up)
+    if x.dim() == 1:
+        nodes.value()  # now, because whether factors stay deferred depends on the numbers
+        meaning = EndFactors.of(edges, nodes, at_source=at_source)
+    return deferred(origin, meaning, lazy, [x], (len(edges), *shape))
+
+
+def _unchanged(x: Tensor) -> Callable[[], Tensor]:
+    """Returns a function that returns `x`, or raises if its memory has changed."""
+    version = version_of(x)
+
+    def rows() -> Tensor:
+        if version_of(x) != version:
+            raise RuntimeError("rows were changed in place after they were read by edge: change a copy, as x.clone()")
+        return x
+
+    return rows
 
 
 def _is_factor(heads: tuple[int, ...], shape: tuple[int, ...]) -> bool:

@@ -15,14 +15,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from gnnkit.model.edge_sets import EdgeSet
+if TYPE_CHECKING:
+    from lazyedges.edges import EdgeSet
 
 _FACTS = {
     "size", "shape", "dim", "ndim", "ndimension", "numel", "nelement", "__len__", "dtype", "device", "layout",
@@ -473,6 +474,11 @@ def _place_of_inplace(func: Any) -> int | None:
     except (TypeError, ValueError):
         return None
     return names.index("inplace") if "inplace" in names else None
+
+
+def version_of(tensor: Tensor) -> int:
+    """Returns torch's counter of changes in place, 0 for inference tensors."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _memory(tensor: Tensor) -> int:

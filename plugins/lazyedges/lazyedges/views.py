@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gnnkit.model.deferred import Call
+from lazyedges.deferred import Call
 
 VIEWS = {"view", "reshape", "unsqueeze", "flatten", "__getitem__", "contiguous", "view_as"}
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnnkit.model.deferred import Call, Deferred, Meaning, meaning_of, replaced, tensors_in, value_of
-from gnnkit.model.edge_pieces import PieceFunction, Read, Reduction, evaluate
-from gnnkit.model.edge_sets import EdgeSet
-from gnnkit.model.row_views import VIEWS, change_of_rows
+from lazyedges.deferred import Call, Deferred, Meaning, meaning_of, replaced, tensors_in, value_of
+from lazyedges.edges import EdgeSet
+from lazyedges.pieces import PieceFunction, Read, Reduction, evaluate
+from lazyedges.views import VIEWS, change_of_rows
 
 POINTWISE = {
     "add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "rsub", "mul", "__mul__", "__rmul__", "multiply",

@@ -1,25 +1,20 @@
-"""Sets of edges between a rank's rows, with the kernels over them."""
+"""Sets of edges, with the kernels over them."""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.engine import RankGraph
-from gnnkit.engine.lent import version_of
-from gnnkit.graph import CSC
-from gnnkit.graph.csc import sort_edges
-from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.kernels.dropout import edge_streams
-from gnnkit.kernels.sums import ONE, Factors
-from gnnkit.model.edge_pieces import Piece, pieces_of
+from lazyedges.deferred import version_of
+from lazyedges.kernels import Backend, EdgeKernels
+from lazyedges.pieces import Piece, pieces_of
 
 _MOST = 2  # derived sets that are kept, in edges of the larger of both sets
 
@@ -32,7 +27,11 @@ class EdgeSet:
     """
 
     def __init__(
-        self, edge_index: Tensor, num_rows: tuple[int | None, int | None], edges: HeldEdges | None = None
+        self,
+        edge_index: Tensor,
+        num_rows: tuple[int | None, int | None],
+        backend: Backend,
+        kernels: EdgeKernels | None = None,
     ) -> None:
         """Stores the edges.
 
@@ -40,28 +39,17 @@ class EdgeSet:
             edge_index: [2, num_edges] int64 source rows, destination rows. A negative
                 source -1 - k is row k after the own rows.
             num_rows: Number of source rows and of destination rows, if known.
-            edges: Kernels over the same edges in the same order. None: creates them.
+            backend: Creates kernels.
+            kernels: Kernels over the same edges in the same order. None: creates them.
         """
-        self.edge_index, self.held = edge_index, edges
+        self.edge_index, self.backend, self._kernels = edge_index, backend, kernels
         self.source, self.destination = edge_index.unbind(0)  # [num_edges] each
         self._num_rows, self._num_own = list(num_rows), 0
         self._derived: dict[bytes, EdgeSet] = {}  # by a digest of what they were derived by
         self._looped: EdgeSet | None = None
         self._pieces: dict[int, list[Piece]] = {}  # by width
         self._loopless: tuple[Tensor, int] | None = None
-        self._streams: tuple[Tensor | None, Tensor] | None = None
-
-    @classmethod
-    def of(cls, graph: RankGraph) -> EdgeSet:
-        """Returns a rank's edges, the same set for the same graph."""
-        if graph.edge_set is None:
-            edges = graph.edges
-            num_rows = (0, 0) if edges is None else (edges.num_src, edges.num_dst)
-            if edges is None and graph.nodes is not None and graph.dst_nodes is not None:
-                num_rows = (len(graph.nodes), len(graph.dst_nodes))
-            object.__setattr__(graph, "edge_set", cls(graph.edge_index, num_rows, edges))
-        edge_set: EdgeSet = graph.edge_set
-        return edge_set
+        self._ids: tuple[Tensor | None, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.source)
@@ -69,8 +57,8 @@ class EdgeSet:
     def select(self, index: Any) -> EdgeSet:
         """Selects edges by a mask, positions or a slice."""
         if not isinstance(index, Tensor):
-            return EdgeSet(self.edge_index[:, index], self.num_rows)
-        return self._kept(_digest(index), lambda: EdgeSet(self.edge_index[:, index], self.num_rows))
+            return self.with_edges(self.edge_index[:, index])
+        return self._remembered(_digest(index), lambda: self.with_edges(self.edge_index[:, index]))
 
     def joined(self, edge_index: Tensor) -> EdgeSet:
         """Returns the set of edges that these and others were joined to.
@@ -78,9 +66,13 @@ class EdgeSet:
         Args:
             edge_index: [2, num_edges] the joined edges. Numbers of rows are unknown.
         """
-        return self._kept(_digest(edge_index), lambda: EdgeSet(edge_index, (None, None)))
+        return self._remembered(_digest(edge_index), lambda: EdgeSet(edge_index, (None, None), self.backend))
 
-    def _kept(self, key: bytes, make: Callable[[], EdgeSet]) -> EdgeSet:
+    def with_edges(self, edge_index: Tensor) -> EdgeSet:
+        """Returns other edges [2, num_edges] between the same rows."""
+        return EdgeSet(edge_index, self.num_rows, self.backend)
+
+    def _remembered(self, key: bytes, make: Callable[[], EdgeSet]) -> EdgeSet:
         """Returns the same set for the same key, as long as few sets came between."""
         edge_set = self._derived.pop(key, None) or make()
         self._derived[key] = edge_set  # the last used comes last
@@ -124,7 +116,7 @@ class EdgeSet:
         every = len(rows) == self.num_rows[1] and torch.equal(rows, torch.arange(len(rows), device=rows.device))
         if every and self._looped is not None:
             return self._looped
-        edge_set = EdgeSet(torch.cat([self.edge_index, rows.expand(2, -1)], 1), self.num_rows)
+        edge_set = self.with_edges(torch.cat([self.edge_index, rows.expand(2, -1)], 1))
         self._looped = edge_set if every else self._looped
         return edge_set
 
@@ -135,7 +127,7 @@ class EdgeSet:
             source: [num_edges] source rows.
             destination: [num_edges] destination rows.
         """
-        return EdgeSet(torch.stack([source, destination]), self.num_rows)
+        return self.with_edges(torch.stack([source, destination]))
 
     def loopless(self) -> Tensor:  # [num_edges] bool
         """Mask of the edges that are not self-loops."""
@@ -144,43 +136,38 @@ class EdgeSet:
             self._loopless = (mask, version_of(mask))
         return self._loopless[0]
 
-    def streams(self, graph: RankGraph) -> Tensor:  # [num_edges] int64
+    def ids(self, nodes: Tensor | None, dst_nodes: Tensor | None = None) -> Tensor:  # [num_edges] int64
         """Returns ids derived from both ends' ids, so parallel edges share one.
 
         Args:
-            graph: The rank's edges, with global ids of the rows.
+            nodes: [num_src] ids of the sources. None: row numbers are ids.
+            dst_nodes: [num_dst] ids of the destinations. Default: the first of `nodes`.
         """
-        nodes, source, destination = graph.nodes, self.source, self.destination
-        if self._streams is None or self._streams[0] is not nodes:
+        source, destination = self.source, self.destination
+        if self._ids is None or self._ids[0] is not nodes:
             if nodes is not None:
-                dst_nodes = nodes if graph.dst_nodes is None else graph.dst_nodes
-                source, destination = nodes[source], dst_nodes[destination]
-            self._streams = (nodes, edge_streams(source, destination))
-        return self._streams[1]
+                source, destination = nodes[source], (nodes if dst_nodes is None else dst_nodes)[destination]
+            self._ids = (nodes, self.backend.edge_ids(source, destination))
+        return self._ids[1]
 
     @cached_property
-    def _sorted(self) -> tuple[HeldEdges, Tensor | None]:
+    def _sorted(self) -> tuple[EdgeKernels, Tensor | None]:
         """The edges by destination, and their positions in this set. None: in order."""
-        if self.held is not None:
-            return self.held, None
-        source, destination = self.row_of_source.cpu().numpy(), self.destination.cpu().numpy()
-        csc, order = sort_edges(source, destination, self.num_rows[1], self.num_rows[0], True, None)
-        positions = torch.from_numpy(order.astype(np.int64, copy=False)).to(self.source.device)
-        return HeldEdges(csc, self.source.device), positions
+        if self._kernels is not None:
+            return self._kernels, None
+        return self.backend.sort(self.row_of_source, self.destination, *self.num_rows)
 
     @property
-    def kernels(self) -> HeldEdges:
+    def kernels(self) -> EdgeKernels:
         """The edges by destination, in the order of `in_order`."""
         return self._sorted[0]
 
     @cached_property
-    def _by_destination(self) -> HeldEdges:
+    def _by_destination(self) -> EdgeKernels:
         """Sums edge rows in this set's order."""
         edges, order = self._sorted
-        if order is None:
-            return edges.by_destination
-        csc = CSC(edges.csc.indptr, order.cpu().numpy(), num_sources=len(self))
-        return HeldEdges(csc, edges.device)
+        order = torch.arange(len(self), device=edges.device) if order is None else order
+        return self.backend.kernels(edges.indptr, order, len(self))
 
     @cached_property
     def _inverse(self) -> Tensor:  # [num_edges] int64
@@ -194,7 +181,7 @@ class EdgeSet:
     @cached_property
     def in_degree(self) -> Tensor:  # [num_dst] int64
         """Number of edges into each destination."""
-        return torch.from_numpy(np.diff(self.kernels.csc.indptr)).to(self.source.device)
+        return self.kernels.indptr.diff().to(self.source.device)
 
     @cached_property
     def edgeless(self) -> Tensor | None:  # [num_dst] bool
@@ -209,7 +196,7 @@ class EdgeSet:
 
     def sum_values(self, values: Tensor) -> Tensor:  # [num_edges, ...] -> [num_dst, ...]
         """Sums edge values by destination."""
-        return self._by_destination.constant_sum(values, ONE)
+        return self._by_destination.sum(values)
 
     def from_order(self, values: Tensor) -> Tensor:  # [num_edges, ...] -> [num_edges, ...]
         """Arranges values that the kernels computed in the order of this set."""
@@ -222,7 +209,7 @@ class EdgeSet:
             width: Numbers of an edge in the widest array.
         """
         if width not in self._pieces:
-            self._pieces[width] = pieces_of(self.kernels, width)
+            self._pieces[width] = pieces_of(self.kernels, self.backend, width)
         return self._pieces[width]
 
     def largest(self, values: Tensor) -> Tensor:  # [num_edges, H] -> [num_dst, H]
@@ -241,14 +228,9 @@ class EdgeSet:
             weight: [num_edges, 1] or [num_edges, H]. None: 1.
         """
         if weight is None:
-            return self.kernels.constant_sum(rows, ONE)
+            return self.kernels.sum(rows)
         dtype = torch.promote_types(rows.dtype, weight.dtype)
-        rows, weight = rows.to(dtype), self.in_order(weight).to(dtype)
-        if not weight.requires_grad:
-            return self.kernels.constant_sum(rows, Factors(weight))
-        width = math.prod(rows.shape[1:])
-        heads = rows.reshape(len(rows), weight.shape[1], width // weight.shape[1])
-        return self.kernels.weighted_sum(heads, weight).view(-1, *rows.shape[1:])
+        return self.kernels.sum(rows.to(dtype), self.in_order(weight).to(dtype))
 
     def dot(self, rows: Tensor, others: Tensor) -> Tensor:  # [num_edges, H]
         """Multiplies the sources' rows with the destinations' rows.
@@ -262,10 +244,11 @@ class EdgeSet:
 
 def _digest(index: Tensor) -> bytes:
     """Returns 16 bytes that differ between different tensors."""
-    array = index.detach().contiguous().cpu().numpy()
-    return hashlib.blake2b(array.data, digest_size=16, person=str(array.dtype).encode()).digest()
+    values = index.detach().contiguous().cpu()
+    memory = (ctypes.c_char * values.nbytes).from_address(values.data_ptr())
+    return hashlib.blake2b(memory, digest_size=16, person=str(values.dtype).encode()).digest()
 
 
-def _largest(edges: HeldEdges, rows: Tensor) -> Tensor:
-    best = edges.kernels.max(rows.detach().reshape(len(rows), math.prod(rows.shape[1:])))[0]
+def _largest(edges: EdgeKernels, rows: Tensor) -> Tensor:
+    best = edges.max(rows.detach().reshape(len(rows), math.prod(rows.shape[1:])))
     return best.view(len(best), *rows.shape[1:])

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gnnkit.kernels.attention import Weighing, attend, serves
-from gnnkit.kernels.dropout import dropout
-from gnnkit.model.deferred import ADD, DIVIDE, MULTIPLY, SUBTRACT, Call, Deferred, Meaning, meaning_of
-from gnnkit.model.edge_functions import by_piece
-from gnnkit.model.edge_sets import EdgeSet
+from lazyedges.deferred import ADD, DIVIDE, MULTIPLY, SUBTRACT, Call, Deferred, Meaning, meaning_of
+from lazyedges.edges import EdgeSet
+from lazyedges.functions import by_piece
+from lazyedges.kernels import EdgeDropout
 
 if TYPE_CHECKING:
-    from gnnkit.model.deferred_rows import Rows
+    from lazyedges.rows import Rows
 
 _NEGLIGIBLE = 1e-12  # PyG adds 1e-16 to the sums of powers, which are 1 or more
 
@@ -121,7 +120,7 @@ class Stage(Meaning):
 
     scores: Scores
     name: str  # largest, largest by edge, shifted, powers, totals, totals by edge, or weights
-    dropped: Weighing | None = None  # dropout of the weights
+    dropped: EdgeDropout | None = None  # dropout of the weights
 
     def step(self, call: Call, tensor: Deferred) -> Any:
         args, name = call.args, None
@@ -156,13 +155,14 @@ class Stage(Meaning):
     def drop(self, tensor: Deferred, ids: Tensor, p: float, key: int) -> Deferred | None:
         if self.name != "weights" or self.dropped is not None:
             return None
+        edges = self.scores.edges
 
         def zeroed() -> Tensor:
             values = tensor.value()
-            return dropout(values.reshape(len(values), -1), ids, p, key).view_as(values)
+            return edges.backend.dropout(values.reshape(len(values), -1), ids, p, key).view_as(values)
 
-        ordered = self.scores.source.edges.in_order(ids)
-        return tensor.derived(replace(self, dropped=Weighing(1, p, key, ordered)), zeroed, tuple(tensor.shape))
+        dropped = EdgeDropout(edges.in_order(ids), p, key)
+        return tensor.derived(replace(self, dropped=dropped), zeroed, tuple(tensor.shape))
 
     def _use(self, call: Call, tensor: Deferred) -> Any:
         """Adds dimensions of size 1 to the weights, or multiplies rows by them."""
@@ -214,13 +214,11 @@ class Attended(Meaning):
         rows = self.rows.rows.value()
         num_heads = math.prod(scores.source.shape)
         heads = rows.reshape(len(rows), num_heads, math.prod(self.rows.shape) // num_heads)
-        if serves(edges.kernels, heads):
-            slope = 1.0 if scores.slope is None else scores.slope
-            dropped = self.weights.dropped
-            weighing = Weighing(slope) if dropped is None else replace(dropped, slope=slope)
-            edge = None if scores.edge is None else edges.in_order(scores.edge)
-            sums = attend(edges.kernels, heads, source, scores.destination.rows.value(), edge, weighing)
-        else:
+        slope = 1.0 if scores.slope is None else scores.slope
+        edge = None if scores.edge is None else edges.in_order(scores.edge)
+        destination = scores.destination.rows.value()
+        sums = edges.kernels.attend(heads, source, destination, edge, slope, self.weights.dropped)
+        if sums is None:
             sums = edges.sum_rows(heads, self.factors.value().reshape(len(edges), num_heads))
         return sums.to(tensor.dtype).reshape(len(sums), *self.shape)
 
