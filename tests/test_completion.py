@@ -37,7 +37,7 @@ SHELLS = ("bash", "zsh", "fish")
         ("gnnkit trainer.checkpoint=", {"trainer.checkpoint=true", "trainer.checkpoint=false"}),
         ("gnnkit job=pr", {"job=predict"}),
         ("gnnkit on_exists=re", {"on_exists=refuse", "on_exists=resume", "on_exists=replace"}),
-        ("gnnkit plan.", {"plan.flops=", "plan.bandwidth=", "plan.latency=", "plan.memory=", "plan.ranks_per_host="}),
+        ("gnnkit plan.", {"plan.bandwidth=", "plan.memory="}),
         ("gnnkit -m hydra/", {"hydra/sweeper=", "hydra/launcher="}),
         ("gnnkit partition.nodes=me", {"partition.nodes=metis"}),
         ("gnnkit -m hydra/sweeper=", {"hydra/sweeper=basic", "hydra/sweeper=optuna"}),

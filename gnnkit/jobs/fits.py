@@ -393,16 +393,6 @@ _RESTARTS = Topic(
         "restarts={s.restarts}: a restart would discard the trace of profile=true: remove it": lambda s, p: s.profile,
     },
 )
-_LINK = Topic(
-    lambda s, p: s.link is not None,
-    {
-        "comm.link: with comm={s.comm.name} tensors travel between GPUs, which a sleeping rank does not slow down: "
-        "choose comm=gloo": lambda s, p: s.comm.load().device_type != "cpu",
-        "comm.link: a link is simulated only between ranks of one host: remove it": lambda s, p: (
-            s.started is not None and s.started.local_world_size != s.started.world_size
-        ),
-    },
-)
 TOPICS = (
     _TRAINER,
     _PROGRAM,
@@ -417,5 +407,4 @@ TOPICS = (
     _LABEL_INPUTS,
     _LOST_WORKERS,
     _RESTARTS,
-    _LINK,
 )

@@ -679,7 +679,7 @@ def test_a_run_is_loaded_into_the_class_of_the_user(tmp_path: Path, comm: str) -
     assert tested["test_accuracy"] == pytest.approx(result["test_accuracy"])
 
 
-LLCG: Any = {"name": "preset_workload", "correction": "llcg"}
+LLCG: Any = "llcg"
 SAMPLED: tuple[Any, ...] = (
     "individual_sample",
     {"name": "individual_sample", "topology": "partitioned"},
