@@ -25,9 +25,9 @@ SECTIONS = {"model": {"name": "gcn"}, "task": {"name": "node_classification"}}
 
 @pytest.mark.parametrize("key", REMOVED)
 def test_a_removed_key_is_refused_with_its_replacement(key: str) -> None:
-    chosen = ["logger=[wandb,mlflow]", "callback=[summary]", "strategy=vertex_centric"]
+    chosen = ["logger=[wandb,mlflow]", "callback=[summary]", "strategy=vertex_centric", "partition=ldg"]
     with pytest.raises(UserError) as raised:
-        compose([*chosen, f"{key}=0.1"])
+        settle(compose([*chosen, f"{key}=0.1"]))
     assert str(raised.value) == f"{key} was removed: {REMOVED[key][1]}"
 
 
@@ -81,7 +81,8 @@ def plugins_of(key: str) -> list[str]:
     section, last = key.partition(".")[0], key.rpartition(".")[2]
     if section not in KINDS or section in SEVERAL:
         return [key.split(".")[1]]
-    return [name for name in plugins.names(section) if last not in [each.name for each in read(section, name).keys]]
+    own = [name for name in plugins.names(section) if (plugins.CONF / section / f"{name}.yaml").exists()]
+    return [name for name in own if last not in [each.name.rpartition(".")[2] for each in read(section, name).keys]]
 
 
 @pytest.mark.parametrize("key", [key for key in REMOVED if "." in key])

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gnnkit.config.keys import read
+from gnnkit.config.keys import file_of, read
 from gnnkit.errors import UserError
 from gnnkit.plugins import KINDS, SEVERAL, load, parts
 from gnnkit.utils.documents import Json, read_json
@@ -33,10 +33,10 @@ def removed_error(key: str) -> UserError | None:
 
 
 def check_removed(composed: Mapping[str, Any]) -> None:
-    """Raises `UserError` for a removed key. A plugin's class checks its `options`."""
+    """Raises `UserError` for a removed key, unless a plugin accepts it in `options`."""
     for key, _ in _present(composed):
-        if ".options." not in key and (error := removed_error(key)):
-            raise error
+        if not (".options." in key and key.rpartition(".")[2] in _arguments(key, _plugin(key, composed))):
+            raise removed_error(key) or AssertionError
 
 
 def without_removed(composed: Json, *, convert: bool, keep: bool) -> Json:
@@ -85,9 +85,14 @@ def _present(composed: Json | Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
 
 
 def _is_read(key: str, composed: Mapping[str, Any]) -> bool:
+    """Checks whether a plugin has a key in its YAML, or has no YAML."""
     kind, _, rest = key.partition(".")
-    plugin = _plugin(key, composed)
-    return kind in KINDS and (plugin is None or any(known.name == rest for known in read(kind, plugin).keys))
+    if kind not in KINDS:
+        return False
+    chosen = parts(kind, _plugin(key, composed) or "")
+    return any(
+        file_of(kind, part) is None or rest in {option.name for option in read(kind, part).keys} for part in chosen
+    )
 
 
 def _plugin(key: str, composed: Mapping[str, Any]) -> str | None:
