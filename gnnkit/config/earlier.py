@@ -15,7 +15,7 @@ from gnnkit.config.keys import read
 from gnnkit.errors import UserError
 from gnnkit.plugins import JOBS, PACKAGES, arguments_of, load, names, options
 from gnnkit.utils.documents import Json, read_yaml
-from gnnkit.utils.ranges import FORMER_DEFAULTS, REMOVED, local_path, shown
+from gnnkit.utils.ranges import REMOVED, local_path, shown, was_default
 from gnnkit.utils.redaction import HIDDEN
 
 RECORD = ".hydra"  # the run folder's subfolder where Hydra records configuration and overrides
@@ -51,8 +51,7 @@ def _without_removed(composed: Json) -> Json:
     """Removes unset keys of earlier versions from a recorded configuration."""
     for name in REMOVED:
         section, _, key = name.partition(".")
-        keys = composed.get(section)
-        if isinstance(keys, dict) and keys.get(key) in (None, "auto", FORMER_DEFAULTS.get(name)):
+        if isinstance(keys := composed.get(section), dict) and was_default(name, keys.get(key)):
             keys.pop(key, None)
     return composed
 

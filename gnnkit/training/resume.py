@@ -28,6 +28,7 @@ from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import monitor
 from gnnkit.training.updates import Updates
+from gnnkit.utils.ranges import REMOVED, same_value
 
 Position = tuple[int, int]  # epoch, and the epoch's next step
 FILE = "checkpoints/last.json"  # in the run folder
@@ -168,7 +169,7 @@ def check_identity(saved: SavedState, given: Identity) -> None:
     for part in ("run", "layout") if layout_matters else ("run",):
         saved_values, wanted = saved["identity"].get(part, {}), given.to_dict()[part]
         for key in [*wanted, *(key for key in saved_values if key not in wanted)]:
-            if saved_values.get(key) != wanted.get(key):
+            if not same_value(key, saved_values.get(key), wanted.get(key)):
                 raise UserError(_difference(key, saved_values.get(key), wanted.get(key), saved["path"]))
 
 
@@ -176,6 +177,8 @@ def _difference(key: str, saved_value: Any, wanted: Any, path: str) -> str:
     if key == "dataset":
         return f"trainer.resume: the graph is not the graph of the checkpoint {path}: choose the same dataset"
     saved, asked = _format_value(saved_value), _format_value(wanted)
+    if wanted is None and key in REMOVED:
+        return f"{key}={saved} in the checkpoint {path} was removed: start anew"
     return f"{key}={asked} differs from {saved} in the checkpoint {path}: leave it, or start anew"
 
 

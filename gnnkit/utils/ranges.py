@@ -317,12 +317,30 @@ REMOVED = {  # keys of earlier versions, and what to use instead
     "exchange.max_age": "use exchange.options.max_age=N for another number of epochs than 10",
     "exchange.smoothing": "use exchange.options.smoothing=SHARE to average late rows",
 }
-FORMER_DEFAULTS = {  # of removed keys, besides null and auto
+FORMER_DEFAULTS = {  # of removed keys, besides null and auto, and what null stood for in others
     "strategy.correction": "none",
     "strategy.degrees": "global",
     "exchange.max_age": 10,
     "exchange.smoothing": 0.0,
+    "strategy.halo": "one_hop",
+    "strategy.sync_every": "epoch",
+    "strategy.average": "gradients",
 }
+
+
+def was_default(key: str, value: Any) -> bool:
+    """Returns whether an earlier version's value of a removed key was its default."""
+    return key in REMOVED and value in (None, "auto", FORMER_DEFAULTS.get(key))
+
+
+def same_value(key: str, earlier: Any, value: Any) -> bool:
+    """Returns whether a key's value equals that of an earlier version.
+
+    A removed key has the value None, and so had keys that were at their default.
+    """
+    if value is None:
+        return earlier is None or was_default(key, earlier)
+    return bool(earlier == value) or (earlier is None and value == FORMER_DEFAULTS.get(key))
 
 
 def unknown_key(key: str, known: Collection[str]) -> UserError:
