@@ -70,6 +70,11 @@ def is_former_default(key: str, value: Any, plugin: str | None) -> bool:
     return key in removed() and value in _arguments(key, plugin).get(name, removed()[key][0])
 
 
+def is_default(key: str, value: Any, plugin: str | None) -> bool:
+    """Checks whether a value is the default of a plugin's argument."""
+    return value in _arguments(key, plugin).get(key.rpartition(".")[2], ())
+
+
 def _present(composed: Json | Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
     """Yields a configuration's removed keys, each with its section.
 
