@@ -176,7 +176,7 @@ def check_identity(saved: SavedState, given: Identity) -> None:
 def _was_default(key: str, saved_values: Mapping[str, Any], wanted: Any) -> bool:
     """Checks whether a checkpoint of an earlier version has a key at its default.
 
-    Null stood for what is now the default of the plugin's argument.
+    Null stood for what the plugin's YAML file now has.
     """
     section, value = key.rpartition(".")[0], saved_values.get(key)
     former = key.replace("partition.nodes.", "partition.options.")
