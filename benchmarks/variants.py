@@ -68,7 +68,7 @@ VARIANTS: dict[str, list[str]] = {
     REFERENCE: [FULL],
     **{f"quantized, {bits} bits": exchange("quantized", bits=bits) for bits in (16, 8, 4, 2)},
     "pipelined": exchange("pipelined", staleness=1),
-    "pipelined, smoothed": exchange("pipelined", staleness=1, smoothing=0.95),
+    "pipelined, smoothed": exchange("pipelined", staleness=1, **{"options.smoothing": 0.95}),
     "quantized+pipelined": exchange("quantized+pipelined", bits=8, staleness=1),
     **{f"sampled, keep {keep}": exchange("sampled", keep=keep) for keep in (0.1, 0.01)},
     "adaptive": exchange("adaptive"),

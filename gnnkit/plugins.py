@@ -50,15 +50,23 @@ JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys
 PACKAGES = {
     "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt"},
     "partition": {"kaminpar": "gnnkit-kaminpar", "metis": "gnnkit-metis", "mtkahypar": "gnnkit-mtkahypar"},
-    "strategy": {"owned_seeds": "gnnkit-owned-seeds"},
-    "exchange": {"error_feedback": "gnnkit-error-feedback"},
+    "strategy": {
+        "owned_seeds": "gnnkit-owned-seeds",
+        **dict.fromkeys(("cluster", "coverage", "dynamic", "llcg"), "gnnkit-preset"),
+    },
+    "exchange": {
+        "adaptive": "gnnkit-lossy-exchange",
+        "error_feedback": "gnnkit-error-feedback",
+        "sampled": "gnnkit-lossy-exchange",
+    },
+    "comm": {"slow_link": "gnnkit-slow-link"},
     "launcher": {"ray": "gnnkit-ray"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
     "model": {"boosting": "gnnkit-boosting"},
     "upload": {"fsspec": "gnnkit-upload"},
     "job": {"compare": "gnnkit-compare", "explain": "gnnkit-explain", "import": "gnnkit-import"},
     SEARCH: {"trials": "gnnkit-init"},
-    FUNCTION: {"export": "gnnkit-export", "serve": "gnnkit-serve"},
+    FUNCTION: {"compare": "gnnkit-compare", "export": "gnnkit-export", "serve": "gnnkit-serve"},
 }  # this project's separate packages, by kind and name
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner

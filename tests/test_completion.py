@@ -27,7 +27,7 @@ SHELLS = ("bash", "zsh", "fish")
         ("gnnkit experiment=co", {"experiment=cora_gcn", "experiment=coauthor_cs_gcn"}),
         ("gnnkit model=gat model.he", {"model.heads="}),
         ("gnnkit model.he", set()),
-        ("gnnkit sampler=labor sampler.importance=", {"sampler.importance=mean", "sampler.importance=sum"}),
+        ("gnnkit sync=leader sync.on_lost=", {"sync.on_lost=stop", "sync.on_lost=continue"}),
         ("gnnkit trainer.schedule=", {f"trainer.schedule={name}" for name in ("cosine", "linear", "plateau")}),
         ("gnnkit logger=[csv,wandb] logger.wandb.off", {"logger.wandb.offline="}),
         ("gnnkit callback=summary callback.", {"callback.summary.depth="}),

@@ -114,7 +114,7 @@ def test_a_strategy_may_have_a_key_of_that_name(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_exchanges_as_one_have_the_keys_of_both() -> None:
     composed = compose(["strategy=vertex_centric", "exchange=quantized+pipelined", "exchange.staleness=3"])
-    assert composed["exchange"] == {"name": "quantized+pipelined", "bits": 8, "staleness": 3, "smoothing": 0.0}
+    assert composed["exchange"] == {"name": "quantized+pipelined", "bits": 8, "staleness": 3}
     with pytest.raises(UserError, match=r"^exchange=quantized\+pipelin is not known: did you mean pipelined"):
         compose(["strategy=vertex_centric", "exchange=quantized+pipelin"])
 

@@ -112,6 +112,7 @@ ALLOWED = {
     "lightning": {"training.logger", "callback", "training", "jobs", "testing"},
     "hydra": {"config"},
     "omegaconf": {"config"},
+    "lazyedges": {"kernels", "model"},
     "gnnkit._core": {
         *("graph", "dataset", "partition", "partition.order", "sampler", "comm", "pyg", "kernels", "engine.remote")
     },

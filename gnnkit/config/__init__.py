@@ -19,7 +19,9 @@ from gnnkit.config.compose import dotted as dotted
 from gnnkit.config.compose import key_for as key_for
 from gnnkit.config.compose import leaves as leaves
 from gnnkit.config.compose import of_option as of_option
+from gnnkit.config.compose import removed_keys as removed_keys
 from gnnkit.config.earlier import RECORD as RECORD
+from gnnkit.config.earlier import is_former_default as is_former_default
 from gnnkit.config.earlier import of_file as of_file
 from gnnkit.config.earlier import of_run as of_run
 from gnnkit.config.earlier import read_otherwise as read_otherwise

@@ -31,7 +31,8 @@ from gnnkit.plugins import (
     unknown_plugin,
 )
 from gnnkit.utils.documents import Json, read_yaml
-from gnnkit.utils.ranges import REMOVED, known_words, shown, unknown, unknown_key
+from gnnkit.utils.ranges import known_words, shown, unknown, unknown_key
+from gnnkit.utils.removed import REMOVED
 
 SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration
@@ -259,6 +260,8 @@ class _Composer:
 
     def _unread_key_error(self, key: str, composed: Mapping[str, Any], known: set[str]) -> UserError:
         """Returns the error for a key that the selected options do not have."""
+        if key in REMOVED:
+            return unknown_key(key, known)
         section, _, rest = key.partition(".")
         name = rest.partition(".")[0]
         for job in options(JOBS, self.folders):
@@ -271,7 +274,7 @@ class _Composer:
                 f"{key} needs {'an' if section[0] in 'aeiou' else 'a'} {section}, and none is chosen: leave the key out, or "
                 f"choose {section}=NAME for a strategy that reads one"
             )
-        return (None if key in REMOVED else self._unselected_key_error(key, known)) or unknown_key(key, known)
+        return self._unselected_key_error(key, known) or unknown_key(key, known)
 
     def _unknown_option_error(self, error: Any) -> UserError:
         """Returns the error for a file that Hydra did not find."""
@@ -332,6 +335,31 @@ def _register_joined(overrides: Sequence[str], folders: Sequence[Path]) -> None:
 def of_option(kind: str, name: str) -> Json:
     """Returns the defaults of `kind=name`, empty if it has no YAML file."""
     return _values(kind, name, conf_folders())
+
+
+def option_of(key: str, composed: Mapping[str, Any]) -> str | None:
+    """Returns the name of the plugin that reads a key, or None if there is none."""
+    kind, _, rest = key.partition(".")
+    if kind not in KINDS:
+        return None
+    section = composed[kind]
+    name = rest.partition(".")[0] if kind in SEVERAL else section.get("nodes", section.get("name"))
+    return name if isinstance(name, str) else None
+
+
+def removed_keys(composed: Mapping[str, Any]) -> list[str]:
+    """Lists a configuration's removed keys.
+
+    A plugin's key is removed if its YAML does not have it. Without the plugin's name,
+    this is unknown, and the key is not listed.
+    """
+    return [key for key in sorted(REMOVED.keys() & {*dotted(composed)}) if _is_removed(key, composed)]
+
+
+def _is_removed(key: str, composed: Mapping[str, Any]) -> bool:
+    kind, _, rest = key.partition(".")
+    name = option_of(key, composed)
+    return kind not in KINDS or (name is not None and rest not in dotted(of_option(kind, name)))
 
 
 def _values(kind: str, name: str, folders: Sequence[Path]) -> Json:

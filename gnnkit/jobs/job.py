@@ -265,7 +265,8 @@ def _untyped(order: Order) -> str | None:
 def _publish(order: Order, result: Result) -> Result:
     """Writes and prints the result, and writes a training run's report."""
     result.save(order.run_folder)
-    say(result.line() if shows_bar(order) else result.table())
+    headline = () if order.settings.verbose else order.settings.job.headline
+    say(result.line() if shows_bar(order) else result.table(headline))
     if order.settings.draws_report:
         phase("drawing report.html")
         after_run(order.run_folder)

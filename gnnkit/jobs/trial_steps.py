@@ -131,7 +131,7 @@ def counts_cpu(settings: Settings) -> bool:
     omit a simulated link. Different numbers of workers are compared by wall time.
     """
     comm = settings.comm.load()
-    alone = settings.threads == 1 and not comm.in_threads and settings.link is None
+    alone = settings.threads == 1 and not comm.in_threads and not settings.comm.arguments
     return alone and settings.auto_workers is None and comm.device_type == "cpu"
 
 

@@ -101,11 +101,15 @@ class Result(Mapping[str, Any]):
         """Writes `result.json` atomically."""
         write_atomically(folder / "result.json", json.dumps(self.to_dict(), indent=2, allow_nan=False).encode())
 
-    def table(self) -> str:
-        """Returns the summary, or all figures as a two-column table."""
+    def table(self, headline: tuple[str, ...] = ()) -> str:
+        """Returns the summary, or figures as a two-column table.
+
+        Args:
+            headline: Beginnings of the names of the figures to display. (): all.
+        """
         if self.summary is not None:
             return self.summary
-        return "\n".join(f"  {name:<18} {text}" for name, text in self._rows())
+        return "\n".join(f"  {name:<18} {text}" for name, text in self._rows() if name.startswith(headline or ""))
 
     def line(self) -> str:
         """Returns the most important figures in one line."""

@@ -137,7 +137,7 @@ class IndividualSample(ExecutionStrategy):
         if sampler is not None and self.reads.from_owners and sampler.reads_features:
             raise UserError(
                 f"strategy.features=partitioned: sampler={type(sampler).__name__} reads all nodes' features, as does "
-                "sampler.target=similarity without sampler.embeddings: use strategy.features=shared"
+                "sampler.target=similarity without embeddings: use strategy.features=shared"
             )
 
     def setup(self, worker: Worker, model: nn.Module) -> None:

@@ -168,13 +168,6 @@ class SampledBatches:
             drawn.close()
             disk.forget()
 
-    def endless(self, first: int) -> Iterator[Batch]:
-        """Yields batches of consecutive epochs, starting at global step `first`."""
-        epoch, step = divmod(first, len(self))
-        while True:
-            yield from self.epoch(epoch, step)
-            epoch, step = epoch + 1, 0
-
     def _inputs(
         self, blocks: Sequence[Block], x: npt.NDArray[Any] | None, key: int
     ) -> tuple[Rows, Sequence[Adjacency]]:

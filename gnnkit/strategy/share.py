@@ -34,30 +34,6 @@ class WorkerShare:
         rest = [nodes[~trains]] if halo is None else [nodes[~trains], halo]
         return cls(induced(graph.csc, np.concatenate([nodes[trains], *rest])), int(trains.sum()))
 
-    def graph(self, full_graph: Graph) -> Graph:
-        """Returns the share as a graph without features, for partitioners.
-
-        Args:
-            full_graph: The complete graph.
-        """
-        block, nodes = self.block, self.block.src_nodes
-        coordinates = None if full_graph.coordinates is None else full_graph.coordinates[nodes]
-        none = np.empty((len(nodes), 0), np.float32)
-        return Graph(
-            CSC(block.indptr, block.indices), none, full_graph.labels[nodes], full_graph.split[nodes], None, coordinates
-        )
-
-    def part(self, chosen: Ids) -> WorkerShare:
-        """Selects nodes at ascending positions [k], with the edges between them."""
-        block = self.block
-        inner = induced(CSC(block.indptr, block.indices), chosen)
-        assert block.edge_ids is not None
-        assert inner.edge_ids is not None
-        nodes, edge_ids = block.src_nodes[chosen], block.edge_ids[inner.edge_ids]
-        return WorkerShare(
-            Block(inner.indptr, inner.indices, nodes, edge_ids), int(np.searchsorted(chosen, self.num_seeds))
-        )
-
     @property
     def seeds(self) -> Block:
         """The seeds' rows only, as computed by the last layer."""
@@ -119,12 +95,7 @@ class HeldShare:
         hidden = [BlockAdjacency(layers, share.block, 0)] * (num_layers - 1) if num_layers > 1 else []
         self._layers = [*hidden, BlockAdjacency(layers, share.seeds, 0)]
 
-    def inputs(self, key: int, row_weights: Tensor | None = None) -> StepInputs:
-        """Returns the inputs of a step.
-
-        Args:
-            key: The step's key, from which all noise derives.
-            row_weights: [num_seeds] factor of each row's loss. None: 1 each.
-        """
+    def inputs(self, key: int) -> StepInputs:
+        """Returns the inputs of the step with a random key."""
         self._layers = [adjacency.with_key(derive(key, layer)) for layer, adjacency in enumerate(self._layers)]
-        return StepInputs(self.x, tuple(self._layers), self.rows, self.labels, row_weights)
+        return StepInputs(self.x, tuple(self._layers), self.rows, self.labels)

@@ -20,6 +20,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from gnnkit.config import is_former_default
 from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard
@@ -168,8 +169,15 @@ def check_identity(saved: SavedState, given: Identity) -> None:
     for part in ("run", "layout") if layout_matters else ("run",):
         saved_values, wanted = saved["identity"].get(part, {}), given.to_dict()[part]
         for key in [*wanted, *(key for key in saved_values if key not in wanted)]:
-            if saved_values.get(key) != wanted.get(key):
+            if saved_values.get(key) != wanted.get(key) and not _was_default(key, saved_values):
                 raise UserError(_difference(key, saved_values.get(key), wanted.get(key), saved["path"]))
+
+
+def _was_default(key: str, saved_values: Mapping[str, Any]) -> bool:
+    """Checks whether a checkpoint has a key of earlier versions at its default."""
+    section = key.rpartition(".")[0]
+    former = key.replace("partition.nodes.", "partition.options.")
+    return is_former_default(former, saved_values.get(key), saved_values.get(section))
 
 
 def _difference(key: str, saved_value: Any, wanted: Any, path: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
+from gnnkit.utils.removed import REMOVED
 
 MAX_THREADS = 1024  # per rank, or per call
 MAX_LAYERS = 1000  # layers of a model
@@ -296,16 +297,6 @@ def known_words(word: str) -> tuple[str, ...]:
     return (word, _ALSO_CALLED[word]) if word in _ALSO_CALLED else (word,)
 
 
-REMOVED = {  # keys of earlier versions, and what to use instead
-    "trainer.exact_finish": "use trainer.exact_shares=[0.1,SHARE], the shares of exact epochs at the start and the end",
-    "strategy.max_drift": "set strategy.local_iterations to a number, which a run keeps",
-    "strategy.max_iterations": "set strategy.local_iterations to a number, which a run keeps",
-    "plan.flops": "job=plan measures an epoch on this machine, so leave it out",
-    "plan.latency": "set plan.bandwidth, by which job=plan divides the exact bytes of a step",
-    "plan.ranks_per_host": "set plan.memory to the GiB of a single rank",
-}
-
-
 def unknown_key(key: str, known: Collection[str]) -> UserError:
     """Returns the error for an unknown key, with the closest key.
 
@@ -318,7 +309,7 @@ def unknown_key(key: str, known: Collection[str]) -> UserError:
         known: All valid keys, such as `trainer` and `trainer.lr`.
     """
     if key in REMOVED:
-        return UserError(f"{key} was removed: {REMOVED[key]}")
+        return UserError(f"{key} was removed: {REMOVED[key].advice}")
     section, _, last = key.rpartition(".")
     while section and section not in _sections(known):
         section = section.rpartition(".")[0]

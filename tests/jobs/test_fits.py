@@ -22,7 +22,6 @@ SERVERS, ASYNC, LEADER = "sync=parameter_server", "sync.mode=async", "sync=leade
 LINKS, TRAINED = "task=link_prediction", "checkpoint=RUN"
 OF_EDGES = "a module of (x, edge_index)"  # takes the place of the configured model
 ON_DISK, LABELS = "features.place=disk", "label_inputs=0.5"
-LINK = "comm.link={gigabits:1,milliseconds:1}"
 TORCHRUN = {
     "RANK": "0",
     "WORLD_SIZE": "4",
@@ -48,7 +47,7 @@ REFUSED = [
     [FULL, "sampler=neighbor"],
     [SAMPLED, "partition=2d"],
     [SAMPLED, "order=rcm"],
-    [PRESET, "model=rgcn", "strategy.degrees=local"],
+    [PRESET, "model=rgcn", "strategy.options.degrees=local"],
     [SAMPLED, "model=rgcn", "sampler=metropolis_hastings"],
     [SAMPLED, "model=gcn", "sampler=neighbor", "sampler.fanouts={default:[5,5],cites:[1,1]}"],
     [FULL, "model=rgcn", "types=ignore"],
@@ -63,7 +62,7 @@ REFUSED = [
     [SAMPLED, "model=gine", "input_rows=sparse"],
     [SAMPLED, "features.dtype=bf16", "input_rows=sparse"],
     [SAMPLED, "features.dtype=int8", "sampler=metropolis_hastings", "sampler.target=similarity"],
-    [PRESET, "strategy.correction=llcg", "features.place=memory"],
+    ["strategy=llcg", "features.place=memory"],
     [FULL, "features.place=mapped"],
     [FULL, ON_DISK, "model=gine"],
     [FULL, ON_DISK, LABELS],
@@ -92,8 +91,6 @@ REFUSED = [
     [FULL, "restarts=1", "launcher=inline"],
     [SAMPLED, "restarts=1", LEADER, LOST],
     [FULL, "restarts=1", "profile=true"],
-    [SAMPLED, "comm=nccl", f"++{LINK}"],
-    [SAMPLED, "comm=gloo", LINK, "ENVIRONMENT"],
 ]
 ROWS = [message for topic in fits.TOPICS for message in topic.refused]
 

@@ -199,7 +199,7 @@ def test_types_of_nodes_may_have_rows_of_their_own_widths(tmp_path: Path, input_
 @pytest.mark.parametrize(
     "keys",
     [
-        {"strategy": {"name": "preset_workload", "degrees": "local"}},
+        {"strategy": {"name": "preset_workload", "options": {"degrees": "local"}}},
         {"strategy": {"name": "vertex_centric", "local_iterations": 2}},
         {"strategy": {"name": "vertex_centric", "exchange": "sampled"}},
     ],

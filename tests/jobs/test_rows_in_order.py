@@ -31,8 +31,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "links": FULL | {"task": "link_prediction"},
     "share": {"strategy": "preset_workload"},
     "halo": {"strategy": {"name": "preset_workload", "halo": "one_hop"}},
-    "clusters": {"strategy": {"name": "preset_workload", "halo": "cluster", "clusters": 4, "clusters_per_batch": 2}},
-    "coverage": {"strategy": {"name": "preset_workload", "correction": "coverage"}},
+    "clusters": {"strategy": {"name": "cluster", "clusters": 4, "clusters_per_batch": 2}},
+    "coverage": {"strategy": "coverage"},
     "exchanged": {"strategy": {"name": "preset_workload", "exchange_every": 2}},
     "links of shares": {"strategy": "preset_workload", "task": "link_prediction"},
 }

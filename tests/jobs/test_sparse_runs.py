@@ -16,7 +16,7 @@ from tests.cases import few
 DRAWN = {"batch_size": 40}
 STRATEGIES: dict[str, dict[str, Any]] = {
     "vertex_centric": {"name": "vertex_centric"},
-    "preset_workload": {"name": "preset_workload", "correction": "llcg"},
+    "llcg": {"name": "llcg"},
     "individual_sample": {"name": "individual_sample", **DRAWN},
     "fetched": {"name": "individual_sample", "topology": "partitioned", "cache": "lru", "cache_rows": 20, **DRAWN},
     "cooperative": {"name": "joint_sample", **DRAWN},

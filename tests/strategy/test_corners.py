@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import gnnkit
+from gnnkit import plugins
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.partition import Grid
 from gnnkit.sampler import FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
@@ -180,17 +181,17 @@ def test_shares_without_cut_edges_are_those_of_one_rank(keys: str, graph: str, m
 
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "cluster": {"halo": "cluster", "clusters": 2, "clusters_per_batch": 1},
-    "coverage": {"halo": "none", "correction": "coverage", "split": "dynamic"},
-    "llcg": {"halo": "none", "average": "parameters", "correction": "llcg", "correction_batch_size": 1},
-    "resplit": {"halo": "none", "split": "dynamic", "chunks": 2},
+    "cluster": {"clusters": 2, "clusters_per_batch": 1},
+    "coverage": {},
+    "llcg": {"halo": "none", "correction_batch_size": 1},
+    "dynamic": {"halo": "none", "chunks": 2},
 }
 
 
 @pytest.mark.slow
-@turns(keys=[*OTHERS], graph=[*GRAPHS])
-def test_shares_of_every_kind_give_finite_steps_on_every_graph(keys: str, graph: str) -> None:
-    strategy = functools.partial(PresetWorkload, **OTHERS[keys])
+@turns(name=[*OTHERS], graph=[*GRAPHS])
+def test_shares_of_every_kind_give_finite_steps_on_every_graph(name: str, graph: str) -> None:
+    strategy = functools.partial(plugins.load("strategy", name), **OTHERS[name])
     sampler = SAMPLERS["neighbor"]() if strategy().reads.sampler else None
     work = functools.partial(steps, make=strategy, model=MODELS["gcn"])
     found = on_ranks(GRAPHS[graph], THREE, work, whole=True, sampler=sampler)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch.autograd import Function
 import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.engine import Adjacency, Engine, ShardAdjacency
+from gnnkit.engine import Engine
 from gnnkit.errors import UserError
 from gnnkit.exchange.pipelined import Pipelined
 from gnnkit.exchange.quantized import Quantized
@@ -223,49 +223,6 @@ def test_pipelined_rows_are_as_old_as_promised_and_constants(staleness: int, smo
         torch.testing.assert_close(rank.parameters, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.slow
-def test_without_kept_rows_the_cut_edges_are_missing_and_degrees_stay_global() -> None:
-    model = model_of("gcn")
-    expected = replayed(model, 4, lambda own, cut: Replay(own, 0 * cut, 0))
-    for rank in run(model, exchange="sampled", keep=0.0):
-        torch.testing.assert_close(rank.parameters, expected, rtol=0, atol=1e-10)
-        assert rank.bytes_sent == rank.words == 0
-
-
-@pytest.mark.slow
-@few("name", ["gcn", "sage", "gin"], ["gcn"])
-def test_sampled_sums_and_their_gradients_are_unbiased(name: str) -> None:
-    """One layer, whose result is linear in the rows: its mean over epochs is exact."""
-    torch.manual_seed(1)
-    model = MODELS[name](WIDTH, CLASSES, num_layers=1, dropout=0.0).double()
-    linear = model.convs[0] if name != "gin" else _Sum()
-    shards, epochs = shards_on(ROWS), 80
-
-    def on_rank(comm: Communicator) -> Tensor:  # [epochs + 1, numbers], the exact ones first
-        own, outcomes = copy.deepcopy(linear), []
-        strategies = [vertex_centric(), vertex_centric("sampled", keep=0.4)]
-        for strategy, count in zip(strategies, (1, epochs), strict=True):
-            strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 7), model)
-            x = strategy.x.clone().requires_grad_()
-            for epoch in range(count):
-                (batch,) = strategy.batches(epoch)
-                z = own(x, batch.adjacencies[0])
-                (gradient,) = torch.autograd.grad((z * z.detach().new_ones(1).cumsum(0)).sum(), x)
-                outcomes.append(torch.cat([z.detach().flatten(), gradient.flatten()]))
-        return torch.stack(outcomes)
-
-    for outcomes in Threads.run(on_rank, RANKS, timeout=60):
-        exact, drawn = outcomes[0], outcomes[1:]
-        error = drawn.std(0) / epochs**0.5
-        assert float(error.max()) > 0
-        assert bool(((drawn.mean(0) - exact).abs() <= 5 * error + 1e-12).all())
-
-
-class _Sum(nn.Module):
-    def forward(self, x: Tensor, adjacency: ShardAdjacency) -> Tensor:
-        return adjacency.aggregate(x)
-
-
 # What moves.
 
 
@@ -313,37 +270,6 @@ def test_words_and_bytes_are_those_of_the_formula(options: dict[str, Any], bits:
         forward_only = "pipelined" in options.get("exchange", "")
         assert found.words == epochs * (int(kept[rank].sum()) if forward_only else both) * width
         assert found.bytes_sent == epochs * (int(kept[:, rank].sum()) if forward_only else both) * size
-
-
-@pytest.mark.slow
-@few("exchange,bits", [("adaptive", 64), ("quantized+adaptive", 8)], default=1)
-def test_blocks_that_hardly_change_travel_when_they_are_old(exchange: str, bits: int) -> None:
-    """With a bound that no change exceeds: in epochs 0, 3 and 6 of 8."""
-    epochs, rows, size = 8, boundary(), sum(row_bytes(bits, w) for w in WIDTHS)
-    found = run(model_of("gcn"), epochs=epochs, exchange=exchange, variation=1e9, max_age=3)
-    for rank, ended in enumerate(found):
-        both = int(rows[:, rank].sum() + rows[rank].sum())
-        flags = int((rows[:, rank] > 0).sum() + (rows[rank] > 0).sum()) * len(WIDTHS)
-        assert ended.bytes_sent == 3 * both * size + epochs * flags
-
-
-def test_a_block_travels_after_a_large_change_and_not_after_a_small_one() -> None:
-    """Rows are constant, then grow by 20 %, then by 1 %."""
-    shards = shards_on(ROWS)
-
-    def sent(comm: Communicator) -> list[bool]:
-        strategy = vertex_centric("adaptive", variation=0.05, max_age=100)
-        strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 7), GIN(WIDTH, CLASSES))
-        moved = []
-        for epoch, factor in enumerate((1.0, 1.0, 1.2, 1.21)):
-            before = sum(strategy.tally.words.values())
-            (batch,) = strategy.batches(epoch)
-            z = batch.adjacencies[0].aggregate(factor * strategy.x)
-            moved.append(sum(strategy.tally.words.values()) > before)
-            assert bool(z.isfinite().all())
-        return moved
-
-    assert Threads.run(sent, RANKS) == [[True, False, True, False]] * RANKS
 
 
 # Evaluation, and second looks at a step.
@@ -416,10 +342,7 @@ class WithStep(Plain):
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_check_of_a_loss_leaves_stale_rows_alone(tmp_path: Path) -> None:
-    found = [
-        trained(tmp_path / kind.__name__, "pipelined", "threads", model=kind, max_epochs=3)[1]
-        for kind in (Plain, WithStep)
-    ]
+    found = [trained(tmp_path / kind.__name__, "threads", model=kind, max_epochs=3)[1] for kind in (Plain, WithStep)]
     plain, with_step = (checkpoint.load(path)["state_dict"] for path in found)
     assert all(torch.equal(with_step[name], value) for name, value in plain.items())
 
@@ -470,10 +393,8 @@ def test_a_resumed_run_goes_on_to_the_bit(exchange: str, done: int) -> None:
     assert not all(Threads.run(on_rank, RANKS)), "the state matters, on ranks with training nodes"
 
 
-def trained(
-    folder: Path, exchange: str, comm: str, *, model: Any = "gcn", **trainer: Any
-) -> tuple[dict[str, Any], Path]:
-    overrides = [f"exchange={exchange}", *(f"exchange.{k}={v}" for k, v in OPTIONS[exchange].items())]
+def trained(folder: Path, comm: str, *, model: Any = "gcn", **trainer: Any) -> tuple[dict[str, Any], Path]:
+    overrides = ["exchange=pipelined", "exchange.staleness=2", "exchange.options.smoothing=0.3"]
     keys: dict[str, Any] = {"workers": 3, "threads": 1, "comm": comm, "partition": "1d", "folder": folder}
     keys |= {"report": False, "logger": "none"}
     keys["trainer"] = {"max_epochs": 6, "precision": 64, "check_val_every_n_epoch": 2, **trainer}
@@ -501,10 +422,10 @@ def test_a_run_that_pipelines_resumes_to_the_bit(tmp_path: Path, comm: str) -> N
         return torch.cat([value.flatten() for value in checkpoint.load(path)["state_dict"].values()])
 
     shares = {"exact_shares": [0, 0]}  # the schedule does not depend on the number of epochs
-    result, whole = trained(tmp_path / "whole", "pipelined", comm, max_epochs=4, **shares)
+    result, whole = trained(tmp_path / "whole", comm, max_epochs=4, **shares)
     assert not result["exact"]
-    _, half = trained(tmp_path / "half", "pipelined", comm, max_epochs=2, **shares)
-    _, rest = trained(tmp_path / "rest", "pipelined", comm, max_epochs=4, resume=str(half), **shares)
+    _, half = trained(tmp_path / "half", comm, max_epochs=2, **shares)
+    _, rest = trained(tmp_path / "rest", comm, max_epochs=4, resume=str(half), **shares)
     assert torch.equal(values(rest), values(whole))
 
 
@@ -625,33 +546,6 @@ def test_what_does_not_go_together_is_refused_with_the_reason(options: dict[str,
 def test_grids_that_spread_in_edges_are_refused(exchange: str, grid: Grid) -> None:
     with pytest.raises(UserError, match=r"^partition\.grid=.* needs them all at the node's owner"):
         run(model_of("gcn"), grid, exchange=exchange)
-
-
-@pytest.mark.parametrize(("name", "reason"), [("gat", "attention"), ("sage-max", "a maximum"), ("gine", "messages")])
-def test_sampling_refuses_what_a_sample_does_not_estimate(name: str, reason: str) -> None:
-    graph = make_graph()
-    graph = Graph(graph.csc, graph.features, graph.labels, graph.split, np.ones((graph.num_edges, 1)))
-    with pytest.raises(UserError, match=f"^exchange=sampled estimates .*{reason}"):
-        run(model_of(name), graph=graph, exchange="sampled")
-
-
-class ForOneProcess(nn.Module):
-    """Reads the rank's own graph, as layers of PyG do."""
-
-    num_layers, self_loops = 1, False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
-        logits: Tensor = self.linear(adjacencies[0].with_halo(x))[: len(x)]
-        return logits
-
-
-def test_sampling_refuses_layers_written_for_one_process() -> None:
-    with pytest.raises(UserError, match=r"^exchange=sampled .*a layer written for a single process"):
-        run(ForOneProcess().double(), exchange="sampled")
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "preset averages": {"strategy": {"name": "preset_workload", "average": "parameters", "sync_every": 3}},
     "preset accumulates": {"strategy": {"name": "preset_workload", "sync_every": 3}},
     "preset rows": {"strategy": {"name": "preset_workload", "exchange_every": 3}},
-    "clusters": {"strategy": {"name": "preset_workload", "halo": "cluster", "clusters": 8, "clusters_per_batch": 2}},
+    "clusters": {"strategy": {"name": "cluster", "clusters": 8, "clusters_per_batch": 2}},
 }
 SAMPLED: dict[str, dict[str, Any]] = {
     "individual": {"strategy": {"name": "individual_sample", "batch_size": 4}},
@@ -255,7 +255,7 @@ def test_gradients_of_a_decoder_are_compared_too(decoder: str, tmp_path: Path) -
 @pytest.mark.slow
 def test_gradients_of_one_cluster_are_not_compared_with_the_graph(tmp_path: Path) -> None:
     result, _ = run(tmp_path / "run", {"max_epochs": 10}, **SCHEMES["clusters"])
-    assert result["schedule"]["unmeasured"] == "strategy=preset_workload reads other rows in each step"
+    assert result["schedule"]["unmeasured"] == "strategy=cluster reads other rows in each step"
     assert result["schedule"]["gradients"] == []
 
 

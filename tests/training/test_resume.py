@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ExponentialLR, StepLR
 
+from gnnkit import plugins
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
@@ -31,7 +32,6 @@ from gnnkit.sampler import NeighborSampler
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
-from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
@@ -265,17 +265,16 @@ def test_a_run_that_fetches_rows_resumes_within_an_epoch_with_the_bits_of_a_shar
 
 PRESET: dict[str, dict[str, Any]] = {
     "accumulated": {"sync_every": 3},
-    "clusters": {"halo": "cluster", "clusters": 4, "clusters_per_batch": 1, "sync_every": 3},
-    "llcg": {
-        "average": "parameters",
-        "correction": "llcg",
-        "sync_every": 2,
-        "correction_steps": 2,
-        "correction_batch_size": 3,
-    },
-    "coverage": {"halo": "none", "split": "dynamic", "correction": "coverage", "resplit_every": 2},
+    "clusters": {"name": "cluster", "clusters": 4, "clusters_per_batch": 1, "sync_every": 3},
+    "llcg": {"name": "llcg", "sync_every": 2, "correction_batch_size": 3},
+    "coverage": {"name": "coverage", "resplit_every": 2},
     "exchanged": {"exchange_every": 3, "average": "parameters", "sync_every": 2},
 }
+
+
+def preset(name: str = "preset_workload", **keys: Any) -> ExecutionStrategy:
+    strategy: ExecutionStrategy = plugins.load("strategy", name)(**keys)
+    return strategy
 
 
 @pytest.mark.slow
@@ -290,7 +289,7 @@ def test_a_preset_workload_resumed_from_any_step_ends_where_an_unbroken_one_does
 
     Resumes from so many checkpoints at most, spread evenly.
     """
-    case = Case(functools.partial(PresetWorkload, **PRESET[name]), "step", 2, epochs=3, steps=1)
+    case = Case(functools.partial(preset, **PRESET[name]), "step", 2, epochs=3, steps=1)
     expected = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
     saved = sorted(tmp_path.glob("*.json"))
     assert len(saved) >= 2
@@ -341,13 +340,23 @@ def test_other_widths_are_refused(saved: Path) -> None:
         ({}, {"workers": 3}, {"step": 1}, "workers=3 differs from 2"),
         ({}, {"workers": 3}, {"workers": []}, "workers=3 differs from 2"),
         ({}, {"workers": 3}, {}, None),
+        ({}, {}, {"former": {"trainer.plateau_factor": None, "sampler": "weighted", "sampler.alpha": 0.0}}, None),
+        (
+            {},
+            {},
+            {"former": {"sampler": "weighted", "sampler.alpha": 1.0}},  # the default of another sampler
+            "sampler.alpha=null differs from 1.0",
+        ),
+        ({}, {}, {"former": {"sync.damping": "staleness"}}, "sync.damping=null differs from staleness"),
     ],
 )
 def test_what_may_not_change_is_named(
     run: dict[str, Any], layout: dict[str, Any], saved: dict[str, Any], expected: str | None
 ) -> None:
     kept = {"trainer.lr": 0.01, "dataset": "a"}
-    identity = {"run": kept, "layout": {"workers": 2}}
+    former = saved.pop("former", {})  # keys of earlier versions
+    run |= {key: value for key, value in former.items() if "." not in key}
+    identity = {"run": kept | former, "layout": {"workers": 2}}
     state = {"path": "last.json", "step": 0, "workers": None, "identity": identity, **saved}
     given = resume.Identity(kept | run, {"workers": 2} | layout)
     if expected is None:

@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
 import gnnkit
+from gnnkit import plugins
 from gnnkit.engine import Adjacency
-from gnnkit.exchange.adaptive import Adaptive
 from gnnkit.exchange.pipelined import Pipelined
 from gnnkit.exchange.quantized import Quantized
-from gnnkit.exchange.sampled import Sampled
 from gnnkit.graph import Graph, Split
 from gnnkit.model.pyg import PyG
 from gnnkit.nn import BatchNorm, Dropout
@@ -135,8 +134,8 @@ FULL = FullSampler(num_hops=2, threads=1)
 WAYS: dict[str, dict[str, Any]] = {
     "quantized": {"strategy": PARTIAL(VertexCentric, exchange=Quantized(bits=32))},
     "pipelined": {"strategy": PARTIAL(VertexCentric, exchange=Pipelined(staleness=0))},
-    "sampled": {"strategy": PARTIAL(VertexCentric, exchange=Sampled(keep=1.0))},
-    "adaptive": {"strategy": PARTIAL(VertexCentric, exchange=Adaptive(variation=0.0))},
+    "sampled": {"strategy": PARTIAL(VertexCentric, exchange=plugins.load("exchange", "sampled")(keep=1.0))},
+    "adaptive": {"strategy": PARTIAL(VertexCentric, exchange=plugins.load("exchange", "adaptive")(variation=0.0))},
     "individual": {"strategy": PARTIAL(IndividualSample, batch_size=2), "sampler": FULL},
     "all neighbours": {
         "strategy": PARTIAL(IndividualSample, batch_size=2),

@@ -4,7 +4,6 @@ from gnnkit.config.settings.choice import Choice as Choice
 from gnnkit.config.settings.fields import Section as Section
 from gnnkit.config.settings.inputs import FILLS as FILLS
 from gnnkit.config.settings.inputs import SCALES as SCALES
-from gnnkit.config.settings.jobs import LinkSettings as LinkSettings
 from gnnkit.config.settings.launchers import launcher_for as launcher_for
 from gnnkit.config.settings.layout import PartitionSettings as PartitionSettings
 from gnnkit.config.settings.ranks import in_ipython as in_ipython

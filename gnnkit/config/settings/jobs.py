@@ -1,8 +1,8 @@
-"""Sections that only some jobs read, such as `plan`, and the simulated link."""
+"""Sections that only some jobs read, such as `plan`."""
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from gnnkit import plugins
@@ -10,7 +10,7 @@ from gnnkit.config.settings.choice import Choice
 from gnnkit.config.settings.fields import OnlyWith, Section, Switch
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
-from gnnkit.utils.ranges import real, shown, switch
+from gnnkit.utils.ranges import real, switch
 
 MAX_RATE = 1e9  # upper limit of numbers that describe a machine
 
@@ -57,18 +57,3 @@ class PlanSettings(Section):
 
     bandwidth: Rate | None  # GB/s that a rank sends to others
     memory: Rate | None  # GiB per rank
-
-
-@dataclass(frozen=True, slots=True)
-class LinkSettings(Section):
-    """A simulated link between ranks."""
-
-    gigabits: Rate  # Gbit/s of each rank's network card
-    milliseconds: Latency  # one-way latency
-
-
-def link(key: str, value: object) -> LinkSettings:
-    """Reads a simulated link."""
-    if not isinstance(value, Mapping) or {*value} != {field.name for field in fields(LinkSettings)}:
-        raise UserError(f"{key}={shown(value)} must be null or {{gigabits:NUMBER,milliseconds:NUMBER}}")
-    return LinkSettings.read(key, value)

@@ -22,7 +22,7 @@ from gnnkit.config.settings.inputs import (
     LabelShare,
     LearnedSettings,
 )
-from gnnkit.config.settings.jobs import LeaderSettings, LinkSettings, PlanSettings
+from gnnkit.config.settings.jobs import LeaderSettings, PlanSettings
 from gnnkit.config.settings.launchers import find_launcher, launcher_for
 from gnnkit.config.settings.layout import PartitionSettings
 from gnnkit.config.settings.ranks import MAX_WORKERS, AutoWorkers, servers_of, share_machine
@@ -114,7 +114,6 @@ class Settings:
     exchange: Choice | None  # None: not selected
     comm: Choice
     timeout: float  # seconds that a rank waits for another rank
-    link: LinkSettings | None  # simulated between ranks
     launcher: Choice
     started: StartedRank | None  # this process's rank, if ranks were started externally
     sync: Choice
@@ -127,6 +126,7 @@ class Settings:
     plan: PlanSettings
     report: Annotated[bool, _report]  # whether training writes report.html
     profile: Switch  # whether training writes trace.json
+    verbose: Switch  # whether the last lines have all figures
     restarts: Annotated[int, functools.partial(whole, low=0, high=MAX_RESTARTS)]  # limit, after ranks have died
     composed: Mapping[str, Any]  # plain data for config.yaml
     job_keys: Any = None  # values of the job's class `keys`. None: it has no keys of its own

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from gnnkit_lossy_exchange import Adaptive, Sampled
 from torch import nn
 
-from gnnkit.exchange.adaptive import Adaptive
 from gnnkit.exchange.pipelined import Pipelined
 from gnnkit.exchange.quantized import Quantized
-from gnnkit.exchange.sampled import Sampled
 from gnnkit.graph import Graph, Split
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
