@@ -347,7 +347,12 @@ def test_other_widths_are_refused(saved: Path) -> None:
             {"former": {"sampler": "weighted", "sampler.alpha": 1.0}},  # the default of another sampler
             "sampler.alpha=1.0 in the checkpoint last.json was removed",
         ),
-        ({}, {}, {"former": {"sync.damping": "staleness"}}, "sync.damping=staleness in the checkpoint last.json was removed"),
+        (
+            {},
+            {},
+            {"former": {"sync.damping": "staleness"}},
+            "sync.damping=staleness in the checkpoint last.json was removed",
+        ),
         ({"strategy.halo": "none"}, {}, {}, "strategy.halo=none differs from null"),
     ],
 )
