@@ -70,6 +70,12 @@ def is_former_default(key: str, value: Any, plugin: str | None) -> bool:
     return key in removed() and value in _arguments(key, plugin).get(name, removed()[key][0])
 
 
+def is_default(key: str, value: Any, plugin: str | None) -> bool:
+    """Checks whether a value is the default in the plugin's YAML file."""
+    kind, _, name = key.partition(".")
+    return plugin is not None and any(known.name == name and known.value == value for known in read(kind, plugin).keys)
+
+
 def _present(composed: Json | Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
     """Yields a configuration's removed keys, each with its section.
 

@@ -142,32 +142,33 @@ def count_layouts(order: Order, find: Find, *, folder: Path | None) -> dict[str,
         find: The layouts.
         folder: Destination of the shards. None: no trials.
     """
+    settings = order.settings
     graph, about, count = _reader(order)
-    qualities = find(order.settings, graph)
-    layouts, same, first_of = dict[str, LayoutFigures](), dict[str, str](), dict[int, str]()
+    qualities = find(settings, graph)
+    layouts, same = _count(qualities, count)
+    tried = dict[str, Any]()
+    with passing():
+        for name in [] if folder is None else _names_to_try(settings, layouts, graph.num_edges):
+            tried[name] = _save(settings, graph, qualities[name], folder / name)
+    counts = {name: asdict(layout) for name, layout in layouts.items()}
+    sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+    return {"layouts": counts, "same": same, "tried": tried, "about": about, **sizes}
+
+
+def _count(
+    qualities: Mapping[str, Quality], count: Callable[[Quality], LayoutFigures]
+) -> tuple[dict[str, LayoutFigures], dict[str, str]]:
+    """Counts each cut once. Also returns the first name of each layout's cut."""
+    layouts, first_of = dict[str, LayoutFigures](), dict[int, str]()
     for name, quality in qualities.items():
-        first = first_of.setdefault(id(quality), name)
-        if first == name:
+        if first_of.setdefault(id(quality), name) == name:
             try:
                 layouts[name] = count(quality)
             except UserError:
                 if not layouts:
                     raise
-        if first in layouts:
-            same[name] = first
-    tried = dict[str, Any]()
-    if folder is not None:
-        with passing():
-            for name in _names_to_try(order.settings, layouts, graph.num_edges):
-                tried[name] = _save(order.settings, graph, qualities[name], folder / name)
-    return {
-        "layouts": {name: asdict(layout) for name, layout in layouts.items()},
-        "same": same,
-        "tried": tried,
-        "about": about,
-        "num_nodes": graph.num_nodes,
-        "num_edges": graph.num_edges,
-    }
+    names = {name: first_of[id(quality)] for name, quality in qualities.items()}
+    return layouts, {name: first for name, first in names.items() if first in layouts}
 
 
 def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutFigures]]:

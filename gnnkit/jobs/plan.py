@@ -35,13 +35,12 @@ def plan(order: Order) -> Result:
     if settings.partition.nodes.name == AUTO:
         named = candidates(settings.workers, compared(), grids=True)
         layouts = compare_layouts(order, functools.partial(measure_candidates, named=named))
-        by_name = {name: replace(layout, overrides=overrides(named[name])) for name, layout in layouts.by_name.items()}
-        layouts = replace(layouts, by_name=by_name)
-        choice = select_layout(by_name, replace(layouts.room, size=float("inf")))
+        keys = {name: {"overrides": overrides(section)} for name, section in named.items()}
+        choice = select_layout(layouts.by_name, replace(layouts.room, size=float("inf")))
         assert choice is not None
         why = f"partition=auto takes {why_layout(named, layouts, choice)}"
     else:
-        layouts, choice = compare_layouts(order, configured), CHOSEN
+        layouts, choice, keys = compare_layouts(order, configured), CHOSEN, {}
         why = _recommend(settings, layouts)
     alone = _alone(order) if can_try(order) and not is_elsewhere(settings) and settings.workers > 1 else None
     rows = layouts.by_name if alone is None else {**layouts.by_name, ALONE: alone}
@@ -59,7 +58,7 @@ def plan(order: Order) -> Result:
         "model": order.source.name,
         "choice": choice,
         "why": why,
-        "layouts": {name: layout.to_dict() for name, layout in layouts.by_name.items()},
+        "layouts": {name: layout.to_dict() | keys.get(name, {}) for name, layout in layouts.by_name.items()},
         "one_worker": None if alone is None else alone.to_dict(),
     }
     return Result("plan", figures, "\n".join(lines))

@@ -193,7 +193,7 @@ def few_steps(
     """
     sync, meter = job.sync(), SyncMeter(module.worker.comm.end_of_sum, _clock(job.settings))
     module.strategy.tally.clock = meter.clock
-    timer = _Timer(meter.clock)
+    timer = _Timer(meter)
     options: Mapping[str, Any] = {"max_epochs": epochs, "check_val_every_n_epoch": every, "limit_train_batches": steps}
     make_trainer(module, sync, meter, mailbox=mailbox, callbacks=[timer], logger=False, **options).fit(module)
     sync.close()
@@ -204,18 +204,19 @@ def few_steps(
 class _Timer(Callback):
     """Times epochs without their evaluation."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, meter: SyncMeter) -> None:
+        self._meter = meter
         self._start = (0.0, 0.0)
         self.epochs: list[tuple[float, float]] = []  # seconds: total, in exchanges
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-        self._start = self._clock(), module.strategy.tally.seconds
+        self._start = self._meter.clock(), module.strategy.tally.seconds
         self.epochs.append((0.0, 0.0))
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: object) -> None:
         begun, exchanged = self._start
-        self.epochs[-1] = self._clock() - begun, module.strategy.tally.seconds - exchanged
+        self.epochs[-1] = self._meter.clock() - begun, module.strategy.tally.seconds - exchanged
+        self._meter.reset()
 
 
 def plan_batches(job: RankJob, world: Communicator) -> dict[str, Any]:

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnkit.engine.trial import Sizes
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.kernels.sparse_rows import PLACE_BYTES
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.quality import Quality
 from gnnkit.planner.candidates import items_of
 from gnnkit.planner.step import program_step, reads_sparse_rows, step_activations, step_volume
+from gnnkit.planner.trial import Sizes
 from gnnkit.planner.volume import Volume
 from gnnkit.prepare.assign import shape
 from gnnkit.utils.documents import Json
@@ -71,7 +71,6 @@ class LayoutFigures:
     memory_per_rank: list[int]  # [world_size] peak bytes of each rank's process, predicted or measured
     base: int = 0  # bytes of a rank's process without data, included in `memory_per_rank`
     trial: Trial | None = None  # None: not tried
-    overrides: str | None = None  # overrides that select the layout
 
     @property
     def seconds(self) -> float | None:
@@ -91,7 +90,7 @@ class LayoutFigures:
         """Returns the figures under their names in `result.json`."""
         figures = {name: getattr(self, name) for name in (*_COUNTS, "remote_edges")}
         trial = {} if self.trial is None else {"seconds": self.trial.seconds, "exchange_share": self.trial.exchange}
-        return figures | trial | ({} if self.overrides is None else {"overrides": self.overrides})
+        return figures | trial
 
 
 @dataclass(frozen=True, slots=True)

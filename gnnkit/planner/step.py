@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from gnnkit.engine.relations import num_pairs
-from gnnkit.engine.trial import ModelTrial, Sizes, TrialInputs, activations, exchanges
 from gnnkit.exchange.tally import Exchange
 from gnnkit.graph import Graph, Ids, SparseFeatures, Split
 from gnnkit.model.program import Nodes, Program, is_iterated
@@ -20,6 +19,7 @@ from gnnkit.partition.loops import looped
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut_all
 from gnnkit.partition.traffic import Traffic
+from gnnkit.planner.trial import ModelTrial, Sizes, TrialInputs, activations, exchanges, small_grid
 from gnnkit.planner.volume import Volume, volume
 
 
@@ -51,7 +51,7 @@ def step_volume(
     def of_slice(slice_: int) -> list[Exchange]:
         if is_iterated(model):
             return program_step(model, graph, traffic, slice_, inputs or torch.float64)[0]
-        return exchanges(model, rows, traffic, slice_)
+        return exchanges(model, rows, small_grid(traffic), slice_)
 
     by_slice = _map_slices(traffic.grid.slices, of_slice)
     return volume(traffic, [size.edges for size in sizes], by_slice), sizes
@@ -76,7 +76,7 @@ def step_activations(
     """
     rows, slices = TrialInputs(*graph_widths(graph), inputs), traffic.grid.slices
     sparse = reads_sparse_rows(graph, model)
-    by_slice = _map_slices(slices, lambda s: activations(model, rows, traffic, s, sparse=sparse).tolist())
+    by_slice = _map_slices(slices, lambda s: activations(model, rows, small_grid(traffic), s, sparse=sparse).tolist())
     return np.array([np.dot(by_slice[rank % slices], [*astuple(size), 1]) for rank, size in enumerate(sizes)], np.int64)
 
 
@@ -115,15 +115,16 @@ def program_step(
         The exchanges of a rank in this slice, in order, and the width of the values.
     """
     rows = TrialInputs(*graph_widths(graph))
-    trial = ModelTrial(traffic, slice_, rows, dtype)
+    trial = ModelTrial(program, small_grid(traffic), slice_, rows, dtype)
+    num_owned = len(trial.engine.shard.owned)
     nodes = Nodes(
         trial.adjacencies(1)[0],
         trial.comm,
         graph.num_nodes,
         graph.num_classes,
-        features=torch.zeros(1, rows.width, dtype=dtype),
-        labels=torch.zeros(1, dtype=torch.int64),
-        split=torch.tensor([Split.TRAIN], dtype=torch.int8),
+        features=torch.zeros(num_owned, rows.width, dtype=dtype),
+        labels=torch.zeros(num_owned, dtype=torch.int64),
+        split=torch.full((num_owned,), Split.TRAIN, dtype=torch.int8),
     )
     x = program.start(nodes)
     trial.take_exchanges()  # the exchanges of `start` are not counted in a run either

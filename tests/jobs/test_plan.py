@@ -20,7 +20,6 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Engine, ShardAdjacency, Tally
-from gnnkit.engine.trial import SavedTensors
 from gnnkit.graph import CSC, Graph
 from gnnkit.jobs import layouts
 from gnnkit.jobs.iterate import iterate
@@ -41,6 +40,7 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.planner import step as plan_step
 from gnnkit.planner.step import step_activations, step_volume
+from gnnkit.planner.trial import SavedTensors
 from gnnkit.planner.volume import Volume
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
