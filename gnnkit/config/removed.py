@@ -59,7 +59,7 @@ def without_removed(composed: Json, *, convert: bool, keep: bool) -> Json:
 
 
 def is_former_default(key: str, value: Any, plugin: str | None) -> bool:
-    """Checks whether a value is the default of a removed key.
+    """Checks whether a value is the default of a removed key, or of an argument.
 
     Args:
         key: Any key.
@@ -67,7 +67,7 @@ def is_former_default(key: str, value: Any, plugin: str | None) -> bool:
         plugin: The plugin that had the key, or None for a key of no plugin.
     """
     name = key.rpartition(".")[2]
-    return key in removed() and value in _arguments(key, plugin).get(name, removed()[key][0])
+    return value in _arguments(key, plugin).get(name, removed().get(key, ((), ""))[0])
 
 
 def is_default(key: str, value: Any, plugin: str | None) -> bool:
