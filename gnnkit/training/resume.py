@@ -190,7 +190,7 @@ def _difference(key: str, saved_value: Any, wanted: Any, path: str) -> str:
         return f"trainer.resume: the graph is not the graph of the checkpoint {path}: choose the same dataset"
     saved, asked = _format_value(saved_value), _format_value(wanted)
     if wanted is None and key in removed():
-        return f"{key}={saved} in the checkpoint {path} was removed: {removed()[key][1]}, or start anew"
+        return f"{key}={saved} in the checkpoint {path} was removed: start anew"
     return f"{key}={asked} differs from {saved} in the checkpoint {path}: leave it, or start anew"
 
 
