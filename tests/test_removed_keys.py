@@ -20,6 +20,11 @@ def test_a_removed_key_is_refused_with_its_replacement(key: str) -> None:
     assert str(raised.value) == f"{key} was removed: {REMOVED[key]}"
 
 
+def test_a_removed_key_is_refused_beside_a_section_without_options() -> None:
+    with pytest.raises(UserError, match=r"^strategy\.correction was removed: use strategy=llcg or strategy=coverage"):
+        compose(["strategy=preset_workload", "logger=[]", "strategy.correction=llcg"])
+
+
 @pytest.mark.parametrize("value", [None, "auto"])
 def test_a_recorded_run_may_have_removed_keys_at_their_defaults(value: str | None, tmp_path: Path) -> None:
     sections = {"model": {"name": "gcn"}, "task": {"name": "node_classification"}, "trainer": {"exact_finish": value}}
