@@ -300,18 +300,15 @@ REMOVED = {  # keys of earlier versions, and what to use instead
     "trainer.exact_finish": "use trainer.exact_shares=[0.1,SHARE], the shares of exact epochs at the start and the end",
     "strategy.max_drift": "set strategy.local_iterations to a number, which a run keeps",
     "strategy.max_iterations": "set strategy.local_iterations to a number, which a run keeps",
-    **dict.fromkeys(
-        ("strategy.clusters", "strategy.clusters_per_batch", "strategy.clusters_by"),
-        "use strategy=cluster (pip install gnnkit-preset)",
-    ),
-    **dict.fromkeys(
-        ("strategy.split", "strategy.chunks", "strategy.resplit_every"),
-        "use strategy=dynamic (pip install gnnkit-preset)",
-    ),
-    **dict.fromkeys(
-        ("strategy.correction", "strategy.correction_steps", "strategy.correction_batch_size"),
-        "use strategy=llcg or strategy=coverage (pip install gnnkit-preset)",
-    ),
+    **{
+        f"strategy.{key}": f"use strategy={name} (pip install gnnkit-preset)"
+        for name, keys in (
+            ("cluster", ("clusters", "clusters_per_batch", "clusters_by")),
+            ("dynamic", ("split", "chunks", "resplit_every")),
+            ("llcg or strategy=coverage", ("correction", "correction_steps", "correction_batch_size")),
+        )
+        for key in keys
+    },
     "strategy.degrees": "use strategy.options.degrees=local to treat a share as a graph of its own",
     "strategy.control_variates": "use strategy.options.control_variates=false to average without them",
     "exchange.max_age": "use exchange.options.max_age=N for another number of epochs than 10",
