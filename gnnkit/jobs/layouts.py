@@ -147,9 +147,10 @@ def count_layouts(order: Order, find: Find, *, folder: Path | None) -> dict[str,
     qualities = find(settings, graph)
     layouts, same = _count(qualities, count)
     tried = dict[str, Any]()
-    with passing():
-        for name in [] if folder is None else _names_to_try(settings, layouts, graph.num_edges):
-            tried[name] = _save(settings, graph, qualities[name], folder / name)
+    if folder is not None:
+        with passing():
+            for name in _names_to_try(settings, layouts, graph.num_edges):
+                tried[name] = _save(settings, graph, qualities[name], folder / name)
     counts = {name: asdict(layout) for name, layout in layouts.items()}
     sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
     return {"layouts": counts, "same": same, "tried": tried, "about": about, **sizes}
