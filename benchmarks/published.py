@@ -45,17 +45,17 @@ from gnnkit.graph import Graph
 HIDDEN, LR, DECAY = 64, 0.01, 5e-4
 WORKERS, STEPS = 4, 4  # workers, and steps of a worker from one mean to the next
 CLUSTERS, TAKEN = 128, 16  # of the graph, and of a batch
-AS_PUBLISHED = {"control_variates": False, "degrees": "local"}
+AS_PUBLISHED = {"options": {"control_variates": False, "degrees": "local"}}
 AVERAGED = {"name": "preset_workload", "halo": "none", "average": "parameters", "sync_every": STEPS}
+LLCG = {"name": "llcg", "halo": "none", "sync_every": STEPS}
 
 
 def clustered(workers: int) -> tuple[int, dict[str, Any]]:
     numbers = {"clusters": CLUSTERS // workers, "clusters_per_batch": TAKEN // workers}
     return workers, {
-        "name": "preset_workload",
-        "halo": "cluster",
+        "name": "cluster",
         "clusters_by": "metis",
-        "degrees": "local",
+        "options": {"degrees": "local"},
         **numbers,
     }
 
@@ -67,8 +67,8 @@ OURS: dict[str, dict[str, tuple[int, dict[str, Any]]]] = {  # workers and strate
         "gnnkit with control variates": (WORKERS, AVERAGED),
     },
     "LLCG": {
-        "gnnkit": (WORKERS, {**AVERAGED, **AS_PUBLISHED, "correction": "llcg", "correction_steps": 1}),
-        "gnnkit with control variates": (WORKERS, {**AVERAGED, "correction": "llcg"}),
+        "gnnkit": (WORKERS, {**LLCG, **AS_PUBLISHED, "correction_steps": 1}),
+        "gnnkit with control variates": (WORKERS, LLCG),
     },
 }
 Epochs = Iterator[nn.Module]  # the model after each epoch

@@ -39,9 +39,9 @@ def exchange(name: str, **keys: float | str) -> list[str]:
     return [FULL, f"exchange={name}", *(f"exchange.{key}={value}" for key, value in keys.items())]
 
 
-def preset(**keys: float | str) -> list[str]:
+def preset(name: str = "preset_workload", **keys: float | str) -> list[str]:
     """Returns the overrides of a preset workload."""
-    return ["strategy=preset_workload", *(f"strategy.{key}={value}" for key, value in keys.items())]
+    return [f"strategy={name}", *(f"strategy.{key}={value}" for key, value in keys.items())]
 
 
 # The published settings, for one's own runs of the papers' graphs:
@@ -77,12 +77,12 @@ VARIANTS: dict[str, list[str]] = {
     **{f"server, {mode}": [FULL, "sync=parameter_server", f"sync.mode={mode}"] for mode in ("async", "ssp")},
     "preset": preset(),
     "preset, no halo": preset(halo="none"),
-    "preset, clusters": preset(halo="cluster"),
+    "preset, clusters": preset("cluster"),
     "preset, averaged": preset(average="parameters", sync_every=4),
     "preset, averaged, no halo": preset(halo="none", average="parameters", sync_every=4),
-    "preset, psgd-pa": preset(halo="none", average="parameters", sync_every=4, control_variates="false"),
-    "preset, llcg": preset(halo="none", sync_every=4, correction="llcg"),
-    "preset, coverage": preset(correction="coverage"),
+    "preset, psgd-pa": preset(halo="none", average="parameters", sync_every=4, **{"options.control_variates": "false"}),
+    "preset, llcg": preset("llcg", halo="none", sync_every=4),
+    "preset, coverage": preset("coverage"),
     "preset, rows every 10 epochs": preset(exchange_every=10),
     "individual_sample": ["strategy=individual_sample", "sampler.fanouts=[25,10]", "strategy.batch_size=128"],
     "joint_sample": ["strategy=joint_sample", "sampler.fanouts=[25,10]", "strategy.batch_size=128"],

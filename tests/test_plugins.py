@@ -214,11 +214,13 @@ def test_a_plugin_whose_package_is_not_installed_is_refused_with_the_command_tha
         ("dataset=graphar", "gnnkit-graphar"),
         ("partition=metis", "gnnkit-metis"),
         ("exchange=quantized+error_feedback", "gnnkit-error-feedback"),
+        ("exchange=sampled", "gnnkit-lossy-exchange"),
+        ("strategy=llcg", "gnnkit-preset"),
     ],
 )
 def test_a_configuration_names_the_package_that_is_not_installed(override: str, package: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(override)}: the package {package} is not installed"):
-        compose(["strategy=vertex_centric", override])
+        compose([override] if override.startswith("strategy") else ["strategy=vertex_centric", override])
 
 
 @pytest.mark.usefixtures("bare")

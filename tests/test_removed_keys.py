@@ -14,11 +14,12 @@ from gnnkit import plugins
 from gnnkit.__main__ import main
 from gnnkit.config import compose, dotted, of_file, of_run
 from gnnkit.config.keys import read, shared
+from gnnkit.config.removed import removed
 from gnnkit.config.settings import Choice, settle
 from gnnkit.errors import UserError
 from gnnkit.plugins import KINDS, SEVERAL
-from gnnkit.utils.removed import REMOVED
 
+REMOVED = removed()
 SECTIONS = {"model": {"name": "gcn"}, "task": {"name": "node_classification"}}
 
 
@@ -27,7 +28,7 @@ def test_a_removed_key_is_refused_with_its_replacement(key: str) -> None:
     chosen = ["logger=[wandb,mlflow]", "callback=[summary]", "strategy=vertex_centric"]
     with pytest.raises(UserError) as raised:
         compose([*chosen, f"{key}=0.1"])
-    assert str(raised.value) == f"{key} was removed: {REMOVED[key].advice}"
+    assert str(raised.value) == f"{key} was removed: {REMOVED[key][1]}"
 
 
 @pytest.mark.parametrize("key", ["sampler.redraw", "sync.damping", "trainer.min_delta"])
@@ -50,13 +51,13 @@ def test_a_removed_key_is_refused_however_it_is_given(
         ["-m", f"{key}=1,2"],
     ):
         assert main([*command, *more]) == 2
-        assert capsys.readouterr().err.splitlines()[-1] == (
-            f"gnnkit: error: {key} was removed: {REMOVED[key].advice}"
-        ), more
+        assert capsys.readouterr().err.splitlines()[-1] == (f"gnnkit: error: {key} was removed: {REMOVED[key][1]}"), (
+            more
+        )
 
 
-def test_no_yaml_file_has_a_removed_key() -> None:
-    present = {f"{section}.{key.name}" for section in (*KINDS, "trainer") for name in plugins.options(section)
+def test_no_yaml_file_of_the_core_has_a_removed_key() -> None:
+    present = {f"{section}.{key.name}" for section in (*KINDS, "trainer") for name in (path.stem for path in (plugins.CONF / section).glob("*.yaml"))
                for key in (*shared(section), *read(section, name).keys)} | {key.name for key in read("", "config").keys}  # fmt: skip
     assert not present & REMOVED.keys()
 
@@ -76,8 +77,11 @@ def record(folder: Path, key: str, name: str, value: Any) -> None:
 
 
 def plugins_of(key: str) -> list[str]:
-    section = key.partition(".")[0]
-    return plugins.names(section) if section in KINDS and section not in SEVERAL else [key.split(".")[1]]
+    """Returns the plugins that have lost a key: those of other packages may have it."""
+    section, last = key.partition(".")[0], key.rpartition(".")[2]
+    if section not in KINDS or section in SEVERAL:
+        return [key.split(".")[1]]
+    return [name for name in plugins.names(section) if last not in [each.name for each in read(section, name).keys]]
 
 
 @pytest.mark.parametrize("key", [key for key in REMOVED if "." in key])
@@ -85,7 +89,7 @@ def test_a_recorded_run_may_have_removed_keys_at_their_defaults(key: str, tmp_pa
     section, last = key.partition(".")[0], key.rpartition(".")[2]
     for name in plugins_of(key):
         accepted = inspect.signature(plugins.load(section, name)).parameters if section in KINDS else {}
-        for value in (accepted[last].default,) if last in accepted else REMOVED[key].defaults:
+        for value in (accepted[last].default,) if last in accepted else REMOVED[key][0]:
             record(tmp_path, key, name, value)
             assert key not in dotted(of_run(tmp_path))
             overrides, _ = of_file("config", [tmp_path], [])
@@ -119,6 +123,7 @@ def test_a_plugin_of_another_package_may_have_a_key_of_a_removed_name(
     (tmp_path / "conf" / "sampler" / "walks.yaml").write_text("name: walks\nalpha: 1.0  # restarts\n")
     folders = [*plugins.conf_folders(), tmp_path / "conf"]
     monkeypatch.setattr(sys.modules["gnnkit.config.compose"], "conf_folders", lambda: folders)
+    monkeypatch.setattr("gnnkit.config.keys.conf_folders", lambda: folders)
     assert compose(["strategy=individual_sample", "sampler=walks", "sampler.alpha=2"])["sampler"]["alpha"] == 2
     record(tmp_path, "sampler.alpha", "walks", 3.0)
     assert of_run(tmp_path)["sampler"] == {"name": "walks", "alpha": 3.0}

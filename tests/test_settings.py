@@ -56,10 +56,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "features.dtype": ["float16", "fp8", "", None, 8],
     "features.place": ["ram", "", None],
     "features.cache": ["lots", "", "1XB", "-1GB", 2**61, None],
-    "features.policy": ["fifo", "", None],
-    "features.reads": ["aio", "", None, True],
     "inexact": ["", "no", True, None],
-    "features.direct": [0, 1, "yes", "auto", None],
     "memory": ["lots", "", "1XB", "1MB", "-1GB", 0, 2.5, 2**61, "1GB", None],
     "partition.nodes": ["none"],
     "partition.grid": ["4d", "", 3, [4, 1], [5, 1, 1], [-2, -2, 1], [True, 4, 1], [4.0, 1, 1]],
@@ -69,13 +66,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "partition.options.balance": ["edge"],
     "partition.options.imbalance": [0, 2, NAN],
     "partition.options.width": COUNT,
-    "partition.options.balance_weight": [-1, NAN, INF],
-    "partition.options.order": ["degree", ""],
     "partition.options.objective": ["words"],
     "partition.options.preset": ["jet"],
-    "order.size": COUNT,
-    "partition.options.buffer": COUNT,
-    "partition.options.passes": COUNT,
     "partition.options.threads": COUNT,
     "leader.rebalance": [0, 1, "yes", "auto", None],
     "verbose": [0, 1, "yes", "auto", None],
@@ -95,21 +87,16 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "exchange.keep": [-0.1, 1.1, NAN],
     "exchange.variation": [-1, NAN, INF],
     "strategy.batch_size": [*COUNT, 2**40],
-    "strategy.mode": ["pull"],
-    "strategy.batching": ["even"],
-    "strategy.window": COUNT,
     "strategy.prefetch": COUNT,
     "strategy.topology": ["split", "replicated"],
     "strategy.features": ["split"],
     "strategy.cache": ["fifo"],
-    "strategy.cache_rows": [0, -4, 2.5],
     "task.width": [*COUNT, 2**70],
     "task.decoder": ["bilinear", 1],
     "task.negatives": COUNT,
     "task.eval_negatives": COUNT,
     "task.val_share": [-0.1, 1, NAN, INF],
     "task.test_share": [-0.1, 1, NAN, INF, 0.95],
-    "task.supervision_share": [0, 1, -0.1, NAN, INF],
     "task.filtered": [1, "yes"],
     "task.seed": [-1, 2**63, 1.5],
     "task.relation": ["", True, 1.5, ["a"]],
@@ -177,7 +164,6 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "trainer.warmup_epochs": [-1, 1.5, None],
     "trainer.clip_norm": [0, -1, NAN, INF],
     "trainer.accumulate": COUNT,
-    "callback.summary.depth": COUNT,
     "trainer.max_time": [0, -1, NAN],
     "trainer.patience": COUNT,
     "trainer.exact_shares": [0.1, "always", [0.1], [-0.1, 0.1], [0.5, 0.5], [NAN, 0]],
@@ -221,7 +207,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "restarts": [-1, 2.5, 1001, NAN],
     "runs": [3, "", ["a", ""]],
 }
-SWITCHES = ("report", "profile", "verbose", "leader.rebalance", "features.direct")
+SWITCHES = ("report", "profile", "verbose", "leader.rebalance")
 WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore", "resume", "symmetrize", "row_normalize",
                  "sort_ids", "task", "add_inverse_edge", "redraw", "edge_ids", "inverse", "neighbours", "self_loop", "one_hot",
                  "replace", "fill", "contiguous", "residual", "normalize", "checkpoint", "name", "options",
@@ -456,7 +442,7 @@ SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity"]
         ),
         (
             ["strategy=joint_sample", "sampler=balanced"],
-            "strategy.mode=cooperative: sampler=BalancedSampler draws from more than the in-edges of one node",
+            "strategy=joint_sample: sampler=BalancedSampler draws from more than the in-edges of one node",
         ),
         exhaustive(
             ([SAMPLED, "partition=2d"], "partition.grid=2d: strategy=individual_sample has no process grid: use 1d")
@@ -477,7 +463,7 @@ SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity"]
         exhaustive(
             (
                 ["strategy=joint_sample", *SIMILAR],
-                "strategy.mode=cooperative: sampler=MetropolisHastingsSampler draws from more than the in-edges",
+                "strategy=joint_sample: sampler=MetropolisHastingsSampler draws from more than the in-edges",
             )
         ),
     ],

@@ -19,9 +19,7 @@ from gnnkit.config.compose import dotted as dotted
 from gnnkit.config.compose import key_for as key_for
 from gnnkit.config.compose import leaves as leaves
 from gnnkit.config.compose import of_option as of_option
-from gnnkit.config.compose import removed_keys as removed_keys
 from gnnkit.config.earlier import RECORD as RECORD
-from gnnkit.config.earlier import is_former_default as is_former_default
 from gnnkit.config.earlier import of_file as of_file
 from gnnkit.config.earlier import of_run as of_run
 from gnnkit.config.earlier import read_otherwise as read_otherwise
@@ -34,6 +32,10 @@ from gnnkit.config.hydra import hydra_options as hydra_options
 from gnnkit.config.hydra import hydra_section as hydra_section
 from gnnkit.config.hydra import split as split
 from gnnkit.config.jobs import JobFacts as JobFacts
+from gnnkit.config.removed import check_removed as check_removed
+from gnnkit.config.removed import is_default as is_default
+from gnnkit.config.removed import is_former_default as is_former_default
+from gnnkit.config.removed import removed as removed
 from gnnkit.config.sweeps import Space as Space
 from gnnkit.config.sweeps import expand as expand
 from gnnkit.config.sweeps import spaces as spaces

@@ -14,6 +14,7 @@ from typing import Any
 
 from gnnkit.config.budget import check_includes, check_references
 from gnnkit.config.code import check_environment, check_folder, key_of, refuse_code, refuse_code_in, refuse_hydra
+from gnnkit.config.removed import removed_error
 from gnnkit.config.sweeps import space_of
 from gnnkit.errors import UserError
 from gnnkit.plugins import (
@@ -32,7 +33,6 @@ from gnnkit.plugins import (
 )
 from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.ranges import known_words, shown, unknown, unknown_key
-from gnnkit.utils.removed import REMOVED
 
 SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration
@@ -260,8 +260,8 @@ class _Composer:
 
     def _unread_key_error(self, key: str, composed: Mapping[str, Any], known: set[str]) -> UserError:
         """Returns the error for a key that the selected options do not have."""
-        if key in REMOVED:
-            return unknown_key(key, known)
+        if error := removed_error(key):
+            return error
         section, _, rest = key.partition(".")
         name = rest.partition(".")[0]
         for job in options(JOBS, self.folders):
@@ -335,31 +335,6 @@ def _register_joined(overrides: Sequence[str], folders: Sequence[Path]) -> None:
 def of_option(kind: str, name: str) -> Json:
     """Returns the defaults of `kind=name`, empty if it has no YAML file."""
     return _values(kind, name, conf_folders())
-
-
-def option_of(key: str, composed: Mapping[str, Any]) -> str | None:
-    """Returns the name of the plugin that reads a key, or None if there is none."""
-    kind, _, rest = key.partition(".")
-    if kind not in KINDS:
-        return None
-    section = composed[kind]
-    name = rest.partition(".")[0] if kind in SEVERAL else section.get("nodes", section.get("name"))
-    return name if isinstance(name, str) else None
-
-
-def removed_keys(composed: Mapping[str, Any]) -> list[str]:
-    """Lists a configuration's removed keys.
-
-    A plugin's key is removed if its YAML does not have it. Without the plugin's name,
-    this is unknown, and the key is not listed.
-    """
-    return [key for key in sorted(REMOVED.keys() & {*dotted(composed)}) if _is_removed(key, composed)]
-
-
-def _is_removed(key: str, composed: Mapping[str, Any]) -> bool:
-    kind, _, rest = key.partition(".")
-    name = option_of(key, composed)
-    return kind not in KINDS or (name is not None and rest not in dotted(of_option(kind, name)))
 
 
 def _values(kind: str, name: str, folders: Sequence[Path]) -> Json:

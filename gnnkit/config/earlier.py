@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gnnkit.config.code import key_of
-from gnnkit.config.compose import MAIN, as_overrides, option_of, removed_keys
+from gnnkit.config.compose import MAIN, as_overrides
 from gnnkit.config.jobs import JobFacts
 from gnnkit.config.keys import read
+from gnnkit.config.removed import without_removed
 from gnnkit.errors import UserError
-from gnnkit.plugins import JOBS, KINDS, PACKAGES, arguments_of, load, names, options, parts
+from gnnkit.plugins import JOBS, PACKAGES, arguments_of, load, names, options
 from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.ranges import local_path, shown
 from gnnkit.utils.redaction import HIDDEN
-from gnnkit.utils.removed import REMOVED
 
 RECORD = ".hydra"  # the run folder's subfolder where Hydra records configuration and overrides
 _MODEL_SECTIONS = ("model", "task")  # sections that belong to a trained model
 # Keys that belong to a trained model
 _MODEL_KEYS = (*_MODEL_SECTIONS, "inputs", "features", "embedding", "label_inputs", "learned")
-_STORAGE_KEYS = tuple(f"features.{key}" for key in ("place", "cache", "policy", "direct", "reads"))
+_STORAGE_KEYS = tuple(f"features.{key}" for key in ("place", "cache"))
 _FREE_KEYS = (*_STORAGE_KEYS, "task.threshold")  # exceptions to `_MODEL_KEYS`
 _RUN_KEYS = (*_MODEL_KEYS, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _LAYOUT_KEYS = ("partition", "strategy", "sampler", "workers")  # keys that determine who computes what
@@ -45,47 +43,7 @@ def of_run(folder: Path) -> Json:
     composed = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
     if not isinstance(composed, dict) or not all(isinstance(composed.get(key), dict) for key in _MODEL_SECTIONS):
         raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
-    return _without_removed(composed, convert=True, keep=False)
-
-
-def _without_removed(composed: Json, *, convert: bool, keep: bool) -> Json:
-    """Omits the keys of earlier versions from a recorded configuration.
-
-    Args:
-        convert: Whether keys that a plugin's class still accepts become its `options`.
-        keep: Whether other keys remain if they are set, so that composing rejects them.
-    """
-    for name in removed_keys(composed):
-        *parents, key = name.split(".")
-        section = functools.reduce(operator.getitem, parents, composed)
-        value, accepted = section.pop(key), _arguments(name, option_of(name, composed))
-        if value in accepted.get(key, REMOVED[name].defaults):
-            continue
-        if key in accepted and convert:
-            (section if "options" in parents else section.setdefault("options", {}))[key] = value
-        elif keep:
-            section[key] = value
-    return composed
-
-
-def _arguments(key: str, name: str | None) -> Mapping[str, tuple[Any, ...]]:
-    """Returns the defaults of a plugin's arguments. `key` is one of its former keys."""
-    kind = key.partition(".")[0]
-    if kind not in KINDS or name is None:
-        return {}
-    signatures = (inspect.signature(load(kind, part)).parameters for part in parts(kind, name))
-    return {argument: (value.default,) for parameters in signatures for argument, value in parameters.items()}
-
-
-def is_former_default(key: str, value: Any, name: str | None) -> bool:
-    """Checks whether a value is the default of a removed key.
-
-    Args:
-        key: Any key.
-        name: The plugin that had the key, or None for a key of no plugin.
-    """
-    former = REMOVED.get(key)
-    return former is not None and value in _arguments(key, name).get(key.rpartition(".")[2], former.defaults)
+    return without_removed(composed, convert=True, keep=False)
 
 
 def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> list[str]:
@@ -301,7 +259,7 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
         return [], name
     named = {key_of(text): text.partition("=")[2].strip("'\"") for text in overrides}
     is_run = (path.parent / RECORD).is_dir()
-    values = _without_removed(values, convert=is_run, keep=True)
+    values = without_removed(values, convert=is_run, keep=True)
     sections = {key: value for key, value in values.items() if key not in named and value is not None}
     if is_run:
         dropped = {*_FOLDER_KEYS, *_keys_of_other_jobs(named.get("job", str(values.get("job", ""))))}

@@ -278,7 +278,7 @@ _ROUNDED_ROWS = Topic(
     },
 )
 _PLACE = Topic(
-    lambda s, p: s.features.place != "auto" or s.features.sets_disk_keys,
+    lambda s, p: s.features.place != "auto" or s.features.cache is not None,
     {
         "features.place={s.features.place}: strategy={s.strategy.name} {lacks[LastingRows]}": lambda s, p: (
             p.strategy.lacks(GatheredRows) and (p.strategy.lacks(LastingRows) or not p.source.trains)
@@ -294,8 +294,6 @@ _PLACE = Topic(
         ),
         "features.place={s.features.place}: job=plan counts the rows of strategy={s.strategy.name} in memory: leave the "
         "section out": lambda s, p: s.job.reads_plan and p.strategy.reads.all_edges,
-        "features.policy=lru: strategy={s.strategy.name} reads its rows sequentially, which makes "
-        "lru useless: remove the key": lambda s, p: s.features.policy == "lru" and p.strategy.lacks(GatheredRows),
         "features.place=disk: sampler={s.sampler.name} with these options compares features of all nodes while it "
         "draws: use features.place=mapped": lambda s, p: (
             s.features.place == "disk" and p.sampler is not None and p.sampler.reads_features

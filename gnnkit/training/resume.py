@@ -20,7 +20,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from gnnkit.config import is_former_default
+from gnnkit.config import is_default, is_former_default, removed
 from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard
@@ -169,21 +169,27 @@ def check_identity(saved: SavedState, given: Identity) -> None:
     for part in ("run", "layout") if layout_matters else ("run",):
         saved_values, wanted = saved["identity"].get(part, {}), given.to_dict()[part]
         for key in [*wanted, *(key for key in saved_values if key not in wanted)]:
-            if saved_values.get(key) != wanted.get(key) and not _was_default(key, saved_values):
+            if saved_values.get(key) != wanted.get(key) and not _was_default(key, saved_values, wanted.get(key)):
                 raise UserError(_difference(key, saved_values.get(key), wanted.get(key), saved["path"]))
 
 
-def _was_default(key: str, saved_values: Mapping[str, Any]) -> bool:
-    """Checks whether a checkpoint has a key of earlier versions at its default."""
-    section = key.rpartition(".")[0]
+def _was_default(key: str, saved_values: Mapping[str, Any], wanted: Any) -> bool:
+    """Checks whether a checkpoint of an earlier version has a key at its default.
+
+    Null stood for what the plugin's YAML file now has.
+    """
+    section, value = key.rpartition(".")[0], saved_values.get(key)
     former = key.replace("partition.nodes.", "partition.options.")
-    return is_former_default(former, saved_values.get(key), saved_values.get(section))
+    plugin = saved_values.get(section)
+    return is_former_default(former, value, plugin) or (value is None and is_default(former, wanted, plugin))
 
 
 def _difference(key: str, saved_value: Any, wanted: Any, path: str) -> str:
     if key == "dataset":
         return f"trainer.resume: the graph is not the graph of the checkpoint {path}: choose the same dataset"
     saved, asked = _format_value(saved_value), _format_value(wanted)
+    if wanted is None and key in removed():
+        return f"{key}={saved} in the checkpoint {path} was removed: start anew"
     return f"{key}={asked} differs from {saved} in the checkpoint {path}: leave it, or start anew"
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.utils.removed import REMOVED
 
 MAX_THREADS = 1024  # per rank, or per call
 MAX_LAYERS = 1000  # layers of a model
@@ -308,8 +307,6 @@ def unknown_key(key: str, known: Collection[str]) -> UserError:
         key: The user's key, such as `lr` or `model.hiden`.
         known: All valid keys, such as `trainer` and `trainer.lr`.
     """
-    if key in REMOVED:
-        return UserError(f"{key} was removed: {REMOVED[key].advice}")
     section, _, last = key.rpartition(".")
     while section and section not in _sections(known):
         section = section.rpartition(".")[0]

@@ -67,7 +67,6 @@ REFUSED = [
     [FULL, ON_DISK, "model=gine"],
     [FULL, ON_DISK, LABELS],
     [FULL, ON_DISK, "job=plan"],
-    [FULL, ON_DISK, "features.policy=lru"],
     [SAMPLED, ON_DISK, "sampler=metropolis_hastings", "sampler.target=similarity"],
     [SAMPLED, ON_DISK, "trainer.precision=bf16-mixed"],
     [SAMPLED, ON_DISK, "strategy.features=partitioned", "strategy.cache=lru"],

@@ -484,3 +484,16 @@ def test_dropped_attention_is_the_same_where_no_kernel_serves(ranks: int, monkey
     for mine, theirs in zip(gradients_of_kernel, others, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
     assert not torch.allclose(out, in_gnnkit(model.eval(), ranks, torch.float64)[0])
+
+
+def gradient_of_both_ends(x: Tensor, e: Tensor, w: Tensor) -> Tensor:
+    if not x.requires_grad:
+        return x
+    out = add_up(x, e, lambda rows: (rows - x[e[1]]).tanh() * w)
+    (gradient,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+    return gradient
+
+
+def test_a_gradient_with_a_gradient_of_rows_that_both_ends_read_is_that_of_torch() -> None:
+    torch.manual_seed(0)
+    compare(Of(gradient_of_both_ends))

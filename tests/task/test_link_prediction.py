@@ -517,7 +517,7 @@ def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
         (
             {},
             IndividualSample(batching="balanced"),
-            "strategy.batching=balanced evens out .* use strategy.batching=plain",
+            "strategy.batching=balanced evens out .* leave batching out",
         ),
         (
             {"supervision_share": 0.2},

@@ -345,9 +345,15 @@ def test_other_widths_are_refused(saved: Path) -> None:
             {},
             {},
             {"former": {"sampler": "weighted", "sampler.alpha": 1.0}},  # the default of another sampler
-            "sampler.alpha=null differs from 1.0",
+            "sampler.alpha=1.0 in the checkpoint last.json was removed",
         ),
-        ({}, {}, {"former": {"sync.damping": "staleness"}}, "sync.damping=null differs from staleness"),
+        (
+            {},
+            {},
+            {"former": {"sync.damping": "staleness"}},
+            "sync.damping=staleness in the checkpoint last.json was removed",
+        ),
+        ({"strategy.halo": "none"}, {}, {}, "strategy.halo=none differs from null"),
     ],
 )
 def test_what_may_not_change_is_named(
@@ -365,6 +371,18 @@ def test_what_may_not_change_is_named(
     with pytest.raises(UserError) as error:
         resume.check_identity(state, given)
     assert str(error.value).startswith(expected)
+
+
+def test_a_checkpoint_of_an_earlier_version_may_have_removed_keys_at_their_defaults() -> None:
+    earlier: dict[str, Any] = {"strategy": "preset_workload", "strategy.halo": None, "strategy.degrees": "global"}
+    earlier |= {"strategy.correction": "none", "strategy.clusters": None, "exchange.smoothing": 0.0}
+    state: Any = {"path": "last.json", "step": 0, "workers": None}
+    given = resume.Identity({"strategy": "preset_workload", "strategy.halo": "one_hop"}, {})
+    resume.check_identity(state | {"identity": {"run": earlier}}, given)
+    with pytest.raises(
+        UserError, match=r"^strategy\.correction=llcg in the checkpoint last\.json was removed: start anew"
+    ):
+        resume.check_identity(state | {"identity": {"run": earlier | {"strategy.correction": "llcg"}}}, given)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict
 
 from gnnkit import plugins
-from gnnkit.config import SECTIONS, JobFacts, dotted, keys, of_option, read_otherwise, removed_keys
+from gnnkit.config import SECTIONS, JobFacts, check_removed, dotted, keys, of_option, read_otherwise
 from gnnkit.config.settings.choice import Choice, choice_of, exchange_of, several_of
 from gnnkit.config.settings.fields import KeyRule, Section, expect_keys, key_rules, missing, read_texts
 from gnnkit.config.settings.inputs import DEFAULT_EMBEDDING
@@ -61,10 +61,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         raise missing("job")
     job = job_class("job", config["job"])
     known = _Keys.of(job)
+    check_removed(config)
     _check_keys(config, known)
-    for key in removed_keys(config):
-        if ".options." not in key:  # options are the arguments of a plugin's class, which checks them
-            raise unknown_key(key, ())
     _read_texts(config, known)
     launcher = choice_of("launcher", config)
     started = started_of(launcher)

@@ -64,9 +64,12 @@ _CHECKPOINT = by_job(lambda job: job.reads_checkpoint, hint="set trainer.resume 
 
 
 def job_class(key: str, value: object) -> type[JobFacts]:
-    """Imports a job's class."""
+    """Imports a job's class. Raises `UserError` if its `name` is another one."""
     name = value if isinstance(value, str) else one_of(key, value, plugins.names("job"))
-    return plugins.load("job", name)
+    job: type[JobFacts] = plugins.load("job", name)
+    if job.name != name:
+        raise UserError(f"{key}={name}: {job.__module__}.{job.__qualname__} must have name={name!r}, not {job.name!r}")
+    return job
 
 
 def _report(key: str, value: object) -> bool:

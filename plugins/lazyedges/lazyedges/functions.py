@@ -23,9 +23,9 @@ from lazyedges.views import VIEWS, change_of_rows
 
 POINTWISE = {
     "add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "rsub", "mul", "__mul__", "__rmul__", "multiply",
-    "div", "__truediv__", "__rtruediv__", "divide", "true_divide", "neg", "__neg__", "abs", "exp", "log", "sqrt",
-    "square", "pow", "__pow__", "clamp", "relu", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "tanh",
-    "sigmoid", "softplus", "detach", "to", "float", "double", "type_as",
+    "div", "__truediv__", "__rtruediv__", "__rdiv__", "divide", "true_divide", "neg", "__neg__", "abs", "exp",
+    "log", "sqrt", "square", "pow", "__pow__", "clamp", "relu", "leaky_relu", "elu", "selu", "celu", "gelu", "silu",
+    "tanh", "sigmoid", "softplus", "detach", "to", "float", "double", "type_as",
 }  # fmt: skip
 PRODUCTS = {"linear", "matmul", "__matmul__", "mm"}
 _JOINS = {"cat", "concat", "concatenate", "stack"}

@@ -208,7 +208,8 @@ class _Evaluate(Function):
 def _recorded_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """Returns the gradients as functions of the inputs, for gradients of gradients."""
     reads, needed = ctx.function.reads, ctx.needs_input_grad[_FIRST:]
-    inputs = ctx.saved_tensors[: len(reads)]
+    # Views, because a tensor that both ends read would get the gradients of both twice.
+    inputs = [value.view_as(value) for value in ctx.saved_tensors[: len(reads)]]
     values = [(piece, ctx.function.compute(piece.inputs(reads, inputs))) for piece in ctx.pieces()]
     total = torch.cat([piece.reduce(rows, ctx.reduction) for piece, rows in values])
     places = [place for place, is_needed in enumerate(needed) if is_needed]
