@@ -34,6 +34,7 @@ class FeaturesSettings(Section):
     scale: Annotated[str, names((AUTO, *SCALES)), FEATURES]  # AUTO: depends on the columns
     fill: Annotated[str, names(FILLS), FEATURES]  # replacement for empty cells
     text: Annotated[str, names(TEXTS), FEATURES]  # encoding of text columns
+    degree: Annotated[Switch, FEATURES]  # whether log(1 + number of in-edges) is another column
     dtype: Annotated[str, names(DTYPES), FEATURES]
     place: Annotated[str, names((AUTO, *PLACES)), ROWS, FEATURES]  # AUTO: depends on the available memory
     cache: Annotated[int | None, size, ROWS, DISK]  # cache size per worker, in bytes. None: automatic
