@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass
 from typing import Annotated
 
-from gnnkit.config.settings.fields import MAX_SCALE, OnlyWith, Scale, Section, by_job, names
+from gnnkit.config.settings.fields import MAX_SCALE, OnlyWith, Scale, Section, Switch, by_job, names
 from gnnkit.config.settings.values import AUTO, size
 from gnnkit.utils.ranges import real
 
