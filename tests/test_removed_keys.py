@@ -128,3 +128,8 @@ def test_a_plugin_of_another_package_may_have_a_key_of_a_removed_name(
     assert compose(["strategy=individual_sample", "sampler=walks", "sampler.alpha=2"])["sampler"]["alpha"] == 2
     record(tmp_path, "sampler.alpha", "walks", 3.0)
     assert of_run(tmp_path)["sampler"] == {"name": "walks", "alpha": 3.0}
+
+
+def test_a_removed_key_is_refused_beside_a_section_without_options() -> None:
+    with pytest.raises(UserError, match=r"^strategy\.correction was removed: use strategy=llcg or strategy=coverage"):
+        compose(["strategy=preset_workload", "logger=[]", "strategy.correction=llcg"])

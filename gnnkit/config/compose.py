@@ -248,7 +248,8 @@ class _Composer:
         except HydraException:
             return None
         known = set(dotted(composed))
-        key = next((key for text in self.overrides if text[0] not in "+~" and (key := key_of(text)) not in known), None)
+        names = (key_of(text) for text in self.overrides if text[0] not in "+~" and text not in chosen)
+        key = next((key for key in names if key not in known), None)
         return None if key is None else self._unread_key_error(key, composed, known)
 
     def _unread_key_error(self, key: str, composed: Mapping[str, Any], known: set[str]) -> UserError:

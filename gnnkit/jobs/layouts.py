@@ -21,6 +21,7 @@ from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype
 from gnnkit.jobs.run import start_ranks
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
+from gnnkit.model.hetero import HeteroModel
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut, cut_all
 from gnnkit.planner.candidates import CHOSEN
@@ -147,9 +148,10 @@ def count_layouts(order: Order, find: Find, *, folder: Path | None) -> dict[str,
     qualities = find(settings, graph)
     layouts, same = _count(qualities, count)
     tried = dict[str, Any]()
-    with passing():
-        for name in [] if folder is None else _names_to_try(settings, layouts, graph.num_edges):
-            tried[name] = _save(settings, graph, qualities[name], folder / name)
+    if folder is not None:
+        with passing():
+            for name in _names_to_try(settings, layouts, graph.num_edges):
+                tried[name] = _save(settings, graph, qualities[name], folder / name)
     counts = {name: asdict(layout) for name, layout in layouts.items()}
     sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
     return {"layouts": counts, "same": same, "tried": tried, "about": about, **sizes}
@@ -186,6 +188,8 @@ def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutF
     types = graph.num_relations, len(graph.schema.node_types)
     widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, *types, graph.schema)
     model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
+    if isinstance(model, HeteroModel):
+        lines = [*lines, "words are an upper bound: layers of dictionaries exchange the rows of some node types only"]
     dtype = DTYPES[settings.trainer.precision]
     adds = not source.trains or getattr(model, "adds_rows_itself", False)
     costs = StepCosts(

@@ -87,10 +87,10 @@ def configured(settings: Settings, graph: Graph) -> Measured:
 def measure_candidates(settings: Settings, graph: Graph, named: Candidates) -> Measured:
     """Measures the candidates that may be best.
 
-    Each partitioner that is not slow is measured on 1d without an improved border.
-    Borders and grids follow for the partitioners with the fewest words and with the
-    fewest edges and rows there, where a single slow pass over the edges fits the
-    budget.
+    Each partitioner that is not slow is measured in its first layout. Borders and grids
+    follow for the partitioners with the fewest words and with the fewest edges and rows
+    there, borders only if the graph is not too large for them. Raises `UserError` if
+    the only candidate is impossible.
 
     Args:
         named: The candidates, simplest first.
@@ -98,19 +98,22 @@ def measure_candidates(settings: Settings, graph: Graph, named: Candidates) -> M
     slow, cutter = slow_partitioners(named, graph.num_edges), Cutter(graph, settings.workers)
     measured: Measured = {}
 
-    def add(selects: Callable[[PartitionSettings], bool]) -> None:
+    def add(selects: Callable[[str, PartitionSettings], bool]) -> None:
         for name, section in named.items():
-            if name not in measured and section.nodes.name not in slow and selects(section):
+            if name not in measured and section.nodes.name not in slow and selects(name, section):
                 progress(f"a look at {overrides(section)}")
-                with suppress(UserError):  # the grid does not support this node assignment
+                try:
                     measured[name] = _measure(cutter, section)
+                except UserError:  # the grid does not support this node assignment
+                    if len(named) == 1:
+                        raise
 
-    add(lambda section: section.grid == "1d" and section.border == "none")
+    first = {section.nodes.name: name for name, section in reversed([*named.items()])}
+    add(lambda name, _: name in first.values())
     best = {named[name].nodes.name for name in _best_of(measured)}
-    one_cell = {name for name, section in named.items() if make_grid(section.grid, settings.workers).num_cells == 1}
     border = BORDER_SECONDS * graph.num_edges / 1e6 <= PARTITIONING_BUDGET
-    add(lambda section: section.nodes.name in best and (border or section.border == "none"))
-    add(lambda section: any(named[name] is section for name in one_cell))
+    add(lambda _, section: section.nodes.name in best and (border or section.border == "none"))
+    add(lambda _, section: make_grid(section.grid, settings.workers, section.replication).num_cells == 1)
     return {name: measured[name] for name in named if name in measured}
 
 

@@ -182,7 +182,8 @@ def activations(
     trials = [ModelTrial(model, grid, slice_, inputs, _dtype(model), draw) for draw in range(_DRAWS)]
     sizes = np.array([[*astuple(trial.sizes), 1] for trial in trials], np.float64)
     num_bytes = np.array([trial.forward(sparse=sparse)[1] for trial in trials], np.float64)
-    return np.rint(np.linalg.lstsq(sizes, num_bytes, rcond=None)[0]).astype(np.int64)
+    per_row: Ids = np.rint(np.linalg.lstsq(sizes, num_bytes, rcond=None)[0]).astype(np.int64)
+    return per_row
 
 
 class SavedTensors(saved_tensors_hooks):

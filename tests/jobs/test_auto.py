@@ -266,6 +266,9 @@ def test_a_graph_that_fits_is_trained_as_a_whole(graph: Graph, tmp_path: Path) -
     assert (found["strategy"], found["nodes"], found["sampler"]) == ("vertex_centric", "contiguous", None)
     assert found["why"].startswith("the leader chose strategy=vertex_centric, whose ranks take ")
     assert found["predicted"]["bytes_sent"] == found["measured"]["bytes_sent"]
+    assert found["grid"] == [2, 1, 1]
+    with pytest.raises(UserError, match=r"partition.grid=\[4,1,1\] needs 4 workers, got workers=2"):
+        gnnkit.train(graph, partition={"name": "1d", "grid": [4, 1, 1]}, folder=tmp_path / "refused", **QUICK)
 
 
 @pytest.mark.slow

@@ -240,6 +240,14 @@ def test_training_is_that_of_one_process(tmp_path: Path, model: Any) -> None:
 
 
 @pytest.mark.slow
+def test_planned_words_are_an_upper_bound(tmp_path: Path) -> None:
+    plan = train(tmp_path / "plan", converted(), job="plan")
+    run = train(tmp_path / "run", converted(), trainer={"max_epochs": 2})
+    assert "words are an upper bound: layers of dictionaries" in plan.summary
+    assert plan["layouts"]["chosen"]["bytes_sent"]["max"] >= run["bytes_sent"] > 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [HGT, converted])
 def test_a_run_is_loaded_into_a_new_model_and_predicts(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
     result = train(tmp_path, make())

@@ -13,6 +13,7 @@ import pytest
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.dataset.synthetic import Synthetic
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid, make_grid, unequal_columns
@@ -119,6 +120,14 @@ def test_borders_and_grids_are_measured_for_the_best_partitioners_only(
     assert "contiguous [1,1,4]" in measured
     monkeypatch.setattr(planning, "BORDER_SECONDS", 1e9)
     assert all(named[name].border == "none" for name in measure_candidates(settings, graph, named))
+
+
+@pytest.mark.parametrize("keys", ["partition=2d", "partition.border=min_words"])
+def test_a_named_layout_is_the_only_candidate(keys: str, graph: Graph) -> None:
+    settings = settle(compose(["strategy=vertex_centric", "workers=4", keys]))
+    assert list(measure_candidates(settings, graph, {"chosen": settings.partition})) == ["chosen"]
+    with pytest.raises(UserError, match=r"partition.grid=\[3,1,1\] needs 3 workers"):
+        measure_candidates(settings, graph, {"chosen": replace(settings.partition, grid=[3, 1, 1])})
 
 
 @pytest.mark.slow
