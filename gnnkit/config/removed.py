@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gnnkit.config.keys import file_of, read
+from gnnkit.config.keys import described, file_of, read
 from gnnkit.errors import UserError
 from gnnkit.plugins import KINDS, SEVERAL, load, parts
 from gnnkit.utils.documents import Json, read_json
@@ -71,9 +71,11 @@ def is_former_default(key: str, value: Any, plugin: str | None) -> bool:
 
 
 def is_default(key: str, value: Any, plugin: str | None) -> bool:
-    """Checks whether a value is the default in the plugin's YAML file."""
+    """Checks whether a value is the default in a YAML file, such as the plugin's."""
     kind, _, name = key.partition(".")
-    return plugin is not None and any(known.name == name and known.value == value for known in read(kind, plugin).keys)
+    described_keys = described() if plugin is None else {known.name: known for known in read(kind, plugin).keys}
+    known = described_keys.get(key if plugin is None else name)
+    return known is not None and known.value == value
 
 
 def _present(composed: Json | Mapping[str, Any]) -> Iterator[tuple[str, Json]]:

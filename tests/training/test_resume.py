@@ -366,6 +366,8 @@ def test_other_widths_are_refused(saved: Path) -> None:
             {"former": {"sync.damping": "staleness"}},
             "sync.damping=staleness in the checkpoint last.json was removed",
         ),
+        ({"features.text": "one_hot"}, {}, {}, None),  # the checkpoint is older than the key
+        ({"features.text": "known"}, {}, {}, "features.text=known differs from null"),
         ({"strategy.halo": "none"}, {}, {}, "strategy.halo=none differs from null"),
     ],
 )
