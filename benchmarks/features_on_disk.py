@@ -3,13 +3,13 @@
     uv run python benchmarks/features_on_disk.py --nodes 1e6 --width 256 --workers 2
 
 Draws a graph with skewed degrees, writes a store, and runs its ways by turns: features
-in memory, and on disk with a cache of 20 % and of 5 % of the rows. Reads from disk pass
-by the system's cache of files (features.direct=true), and the files of the store leave
-that cache before each run. Seconds are means over all epochs, the first one included,
-of the slowest worker. "bound s" is the time in which the disk alone brings the missing
-rows of an epoch: as many random rows of as many batches are read after the run. So no
-run on disk is faster than "bound s" and the time of memory are. "planned" is what
-job=plan says of the first two epochs. Models of all ways must be equal to the bit.
+in memory, and on disk with a cache of 20 % and of 5 % of the rows. The files of the
+store leave the system's cache of files before each run. Seconds are means over
+all epochs, the first one included, of the slowest worker. "bound s" is the time in
+which the disk alone brings the missing rows of an epoch: as many random rows of as many
+batches are read after the run. So no run on disk is faster than "bound s" and the time
+of memory are. "planned" is what job=plan says of the first two epochs. Models of all
+ways must be equal to the bit.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def run(store: Path, share: float | None, keys: list[str], folder: Path) -> dict
     ways = ["features.place=memory"]
     if share is not None:
         cache = int(share * num_rows * row_bytes)
-        ways = ["features.place=disk", f"features.cache={cache}", "features.direct=true"]
+        ways = ["features.place=disk", f"features.cache={cache}"]
     asked = ["dataset=store", f"dataset.root={store}", *keys, *ways, "report=false"]
     forget(store)
     command(*asked, f"output={folder}")

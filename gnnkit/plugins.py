@@ -59,13 +59,14 @@ PACKAGES = {
         "error_feedback": "gnnkit-error-feedback",
         "sampled": "gnnkit-lossy-exchange",
     },
+    "comm": {"slow_link": "gnnkit-slow-link"},
     "launcher": {"ray": "gnnkit-ray"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
     "model": {"boosting": "gnnkit-boosting"},
     "upload": {"fsspec": "gnnkit-upload"},
     "job": {"compare": "gnnkit-compare", "explain": "gnnkit-explain", "import": "gnnkit-import"},
     SEARCH: {"trials": "gnnkit-init"},
-    FUNCTION: {"export": "gnnkit-export", "serve": "gnnkit-serve"},
+    FUNCTION: {"compare": "gnnkit-compare", "export": "gnnkit-export", "serve": "gnnkit-serve"},
 }  # this project's separate packages, by kind and name
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner

@@ -70,9 +70,9 @@ LAYERS = [
     "launch.launcher",
     "config",
     "result",
-    "leader.plan",
     "leader",
     "prepare",
+    "planner",
     "report",
     "training.logger",
     "callback",
@@ -98,9 +98,9 @@ FROM_COMM_ON = {
     "task",
     "launch",
     "launch.launcher",
-    "leader.plan",
     "leader",
     "prepare",
+    "planner",
     "callback",
     "training",
     "jobs",
@@ -112,14 +112,15 @@ ALLOWED = {
     "lightning": {"training.logger", "callback", "training", "jobs", "testing"},
     "hydra": {"config"},
     "omegaconf": {"config"},
+    "lazyedges": {"kernels", "model"},
     "gnnkit._core": {
         *("graph", "dataset", "partition", "partition.order", "sampler", "comm", "pyg", "kernels", "engine.remote")
     },
-    "gnnkit.config": {"leader.plan", "prepare", "training", "jobs", "testing", *COMMAND},
-    "gnnkit.plugins": {"strategy", "sync", "config", "jobs", "testing", "__init__"},
+    "gnnkit.config": {"prepare", "planner", "training", "jobs", "testing", *COMMAND},
+    "gnnkit.plugins": {"planner", "strategy", "sync", "config", "jobs", "testing", "__init__"},
 }
 IN_FUNCTIONS = {"torch": {"ranks.py", "frameworks.py"}}  # files that import a package only when they need it
-ABOVE_PLUGINS = ("task.evaluation", "launch", "result", "leader.plan", "prepare", "leader", "training", "jobs")
+ABOVE_PLUGINS = ("task.evaluation", "launch", "result", "planner", "prepare", "leader", "training", "jobs")
 BASES = (
     Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Launcher, Mailbox,
     NodeOrder, Partitioner, Program, RowExchange, RunLogger, Sampler, Task, LightningCallback,

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from gnnkit.config import compose
-from gnnkit.config.earlier import of_file, of_run
+from gnnkit import plugins
+from gnnkit.__main__ import main
+from gnnkit.config import compose, dotted, of_file, of_run
+from gnnkit.config.keys import read, shared
+from gnnkit.config.removed import removed
+from gnnkit.config.settings import Choice, settle
 from gnnkit.errors import UserError
-from gnnkit.utils.ranges import REMOVED
+from gnnkit.plugins import KINDS, SEVERAL
+
+REMOVED = removed()
+SECTIONS = {"model": {"name": "gcn"}, "task": {"name": "node_classification"}}
 
 
 @pytest.mark.parametrize("key", REMOVED)
 def test_a_removed_key_is_refused_with_its_replacement(key: str) -> None:
+    chosen = ["logger=[wandb,mlflow]", "callback=[summary]", "strategy=vertex_centric"]
     with pytest.raises(UserError) as raised:
-        compose(["strategy=vertex_centric", f"{key}=0.1"])
-    assert str(raised.value) == f"{key} was removed: {REMOVED[key]}"
+        compose([*chosen, f"{key}=0.1"])
+    assert str(raised.value) == f"{key} was removed: {REMOVED[key][1]}"
 
 
 def test_a_removed_key_is_refused_beside_a_section_without_options() -> None:
@@ -25,15 +36,99 @@ def test_a_removed_key_is_refused_beside_a_section_without_options() -> None:
         compose(["strategy=preset_workload", "logger=[]", "strategy.correction=llcg"])
 
 
-@pytest.mark.parametrize("value", [None, "auto"])
-def test_a_recorded_run_may_have_removed_keys_at_their_defaults(value: str | None, tmp_path: Path) -> None:
-    sections = {"model": {"name": "gcn"}, "task": {"name": "node_classification"}, "trainer": {"exact_finish": value}}
-    sections["exchange"] = {"name": "adaptive", "variation": 0.05, "max_age": 10}
-    keys = {"name": "vertex_centric", "max_drift": value, "max_iterations": value, "local_iterations": 4}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(sections | {"strategy": keys}))
-    run = of_run(tmp_path)
-    assert run["strategy"] == {"name": "vertex_centric", "local_iterations": 4}
-    assert run["exchange"] == {"name": "adaptive", "variation": 0.05}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(sections | {"strategy": keys}))
-    overrides, _ = of_file("mine", [tmp_path], [])
-    assert not [text for text in overrides if text.partition("=")[0].strip("+") in REMOVED]
+@pytest.mark.parametrize("key", ["sampler.redraw", "sync.damping", "trainer.min_delta"])
+def test_a_removed_key_is_refused_however_it_is_given(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    section, _, name = key.partition(".")
+    sections = {section: {name: 1}}
+    Path("mine.yaml").write_text(yaml.safe_dump(sections))
+    Path("experiment").mkdir()
+    Path("experiment/own.yaml").write_text(f"# @package _global_\n{yaml.safe_dump(sections)}")
+    command = ["strategy=individual_sample"]
+    for more in (
+        [f"{key}=1"],
+        [f"+{key}=1"],
+        [f"++{key}=1"],
+        ["--config-dir", ".", "--config-name", "mine"],
+        ["--config-dir", ".", "+experiment=own"],
+        ["-m", f"{key}=1,2"],
+    ):
+        assert main([*command, *more]) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == (f"gnnkit: error: {key} was removed: {REMOVED[key][1]}"), (
+            more
+        )
+
+
+def test_no_yaml_file_of_the_core_has_a_removed_key() -> None:
+    present = {f"{section}.{key.name}" for section in (*KINDS, "trainer") for name in (path.stem for path in (plugins.CONF / section).glob("*.yaml"))
+               for key in (*shared(section), *read(section, name).keys)} | {key.name for key in read("", "config").keys}  # fmt: skip
+    assert not present & REMOVED.keys()
+
+
+def record(folder: Path, key: str, name: str, value: Any) -> None:
+    """Writes the configuration of an earlier run, in which a plugin has a key."""
+    section, *parents, last = key.split(".")
+    node: dict[str, Any] = {last: value}
+    if section in KINDS and section not in SEVERAL:
+        node["nodes" if section == "partition" else "name"] = name
+    for parent in reversed(parents):
+        node = {parent: {"name": parent, **node} if section in SEVERAL else node}
+    if section == "partition" and parents:
+        node = {"nodes": name, "options": {last: value}}
+    (folder / ".hydra").mkdir(exist_ok=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(SECTIONS | {section: node if parents or "." in key else value}))
+
+
+def plugins_of(key: str) -> list[str]:
+    """Returns the plugins that have lost a key: those of other packages may have it."""
+    section, last = key.partition(".")[0], key.rpartition(".")[2]
+    if section not in KINDS or section in SEVERAL:
+        return [key.split(".")[1]]
+    return [name for name in plugins.names(section) if last not in [each.name for each in read(section, name).keys]]
+
+
+@pytest.mark.parametrize("key", [key for key in REMOVED if "." in key])
+def test_a_recorded_run_may_have_removed_keys_at_their_defaults(key: str, tmp_path: Path) -> None:
+    section, last = key.partition(".")[0], key.rpartition(".")[2]
+    for name in plugins_of(key):
+        accepted = inspect.signature(plugins.load(section, name)).parameters if section in KINDS else {}
+        for value in (accepted[last].default,) if last in accepted else REMOVED[key][0]:
+            record(tmp_path, key, name, value)
+            assert key not in dotted(of_run(tmp_path))
+            overrides, _ = of_file("config", [tmp_path], [])
+            assert not [text for text in overrides if text.partition("=")[0] == key]
+
+
+def test_an_argument_of_the_class_is_converted_in_a_recorded_run(tmp_path: Path) -> None:
+    record(tmp_path, "sampler.alpha", "weighted", 1.0)  # the default of another sampler
+    assert of_run(tmp_path)["sampler"] == {"name": "weighted", "options": {"alpha": 1.0}}
+    overrides, _ = of_file("config", [tmp_path], [])
+    composed = compose(["strategy=individual_sample", *overrides])
+    assert settle(composed).sampler == Choice(
+        "sampler", "weighted", {"fanouts": [15, 10], "replace": False, "alpha": 1.0}
+    )
+
+
+def test_a_value_that_nothing_reads_any_more_is_dropped_for_predictions_and_refused_for_a_new_run(
+    tmp_path: Path,
+) -> None:
+    record(tmp_path, "sync.damping", "leader", "staleness")
+    assert of_run(tmp_path)["sync"] == {"name": "leader"}
+    overrides, _ = of_file("config", [tmp_path], [])
+    with pytest.raises(UserError, match=r"^sync.damping was removed: "):
+        compose(["strategy=vertex_centric", *overrides])
+
+
+def test_a_plugin_of_another_package_may_have_a_key_of_a_removed_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf" / "sampler").mkdir(parents=True)
+    (tmp_path / "conf" / "sampler" / "walks.yaml").write_text("name: walks\nalpha: 1.0  # restarts\n")
+    folders = [*plugins.conf_folders(), tmp_path / "conf"]
+    monkeypatch.setattr(sys.modules["gnnkit.config.compose"], "conf_folders", lambda: folders)
+    monkeypatch.setattr("gnnkit.config.keys.conf_folders", lambda: folders)
+    assert compose(["strategy=individual_sample", "sampler=walks", "sampler.alpha=2"])["sampler"]["alpha"] == 2
+    record(tmp_path, "sampler.alpha", "walks", 3.0)
+    assert of_run(tmp_path)["sampler"] == {"name": "walks", "alpha": 3.0}

@@ -1,10 +1,6 @@
 """Communicators: tensors and messages between ranks."""
 
 from gnnkit.comm.base import Communicator as Communicator
-from gnnkit.comm.link import Card as Card
-from gnnkit.comm.link import Link as Link
-from gnnkit.comm.link import Linked as Linked
-from gnnkit.comm.link import sleep_until as sleep_until
 from gnnkit.comm.mailbox import DeadlineExceeded as DeadlineExceeded
 from gnnkit.comm.mailbox import Letter as Letter
 from gnnkit.comm.mailbox import Mailbox as Mailbox

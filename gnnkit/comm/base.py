@@ -39,11 +39,20 @@ class Communicator(ABC):
     timeout: float = 120.0  # deadline of every wait for a peer, in seconds
 
     @classmethod
+    def check_keys(cls) -> None:
+        """Raises `UserError` for wrong values of the section `comm`'s keys.
+
+        A subclass with keys of its own has them as parameters here and in `connect`.
+        """
+        del cls
+
+    @classmethod
     @abstractmethod
     def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Communicator:
         """Connects this process to the other ranks. Every rank's process calls it.
 
         The rendezvous address comes from the environment, see `gnnkit.comm.rendezvous`.
+        A subclass may have further parameters, which are keys of the section `comm`.
 
         Args:
             timeout: Deadline of every wait for a peer, in seconds.

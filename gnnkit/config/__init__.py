@@ -32,6 +32,10 @@ from gnnkit.config.hydra import hydra_options as hydra_options
 from gnnkit.config.hydra import hydra_section as hydra_section
 from gnnkit.config.hydra import split as split
 from gnnkit.config.jobs import JobFacts as JobFacts
+from gnnkit.config.removed import check_removed as check_removed
+from gnnkit.config.removed import is_default as is_default
+from gnnkit.config.removed import is_former_default as is_former_default
+from gnnkit.config.removed import removed as removed
 from gnnkit.config.sweeps import Space as Space
 from gnnkit.config.sweeps import expand as expand
 from gnnkit.config.sweeps import spaces as spaces

@@ -14,6 +14,7 @@ from typing import Any
 
 from gnnkit.config.budget import check_includes, check_references
 from gnnkit.config.code import check_environment, check_folder, key_of, refuse_code, refuse_code_in, refuse_hydra
+from gnnkit.config.removed import removed_error
 from gnnkit.config.sweeps import space_of
 from gnnkit.errors import UserError
 from gnnkit.plugins import (
@@ -31,7 +32,7 @@ from gnnkit.plugins import (
     unknown_plugin,
 )
 from gnnkit.utils.documents import Json, read_yaml
-from gnnkit.utils.ranges import REMOVED, known_words, shown, unknown, unknown_key
+from gnnkit.utils.ranges import known_words, shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration
@@ -260,8 +261,8 @@ class _Composer:
 
     def _unread_key_error(self, key: str, composed: Mapping[str, Any], known: set[str]) -> UserError:
         """Returns the error for a key that the selected options do not have."""
-        if key in REMOVED:
-            return unknown_key(key, known)
+        if error := removed_error(key):
+            return error
         section, _, rest = key.partition(".")
         name = rest.partition(".")[0]
         for job in options(JOBS, self.folders):

@@ -12,17 +12,18 @@ from gnnkit.config.code import key_of
 from gnnkit.config.compose import MAIN, as_overrides
 from gnnkit.config.jobs import JobFacts
 from gnnkit.config.keys import read
+from gnnkit.config.removed import without_removed
 from gnnkit.errors import UserError
 from gnnkit.plugins import JOBS, PACKAGES, arguments_of, load, names, options
 from gnnkit.utils.documents import Json, read_yaml
-from gnnkit.utils.ranges import REMOVED, local_path, shown, was_default
+from gnnkit.utils.ranges import local_path, shown
 from gnnkit.utils.redaction import HIDDEN
 
 RECORD = ".hydra"  # the run folder's subfolder where Hydra records configuration and overrides
 _MODEL_SECTIONS = ("model", "task")  # sections that belong to a trained model
 # Keys that belong to a trained model
 _MODEL_KEYS = (*_MODEL_SECTIONS, "inputs", "features", "embedding", "label_inputs", "learned")
-_STORAGE_KEYS = tuple(f"features.{key}" for key in ("place", "cache", "policy", "direct", "reads"))
+_STORAGE_KEYS = tuple(f"features.{key}" for key in ("place", "cache"))
 _FREE_KEYS = (*_STORAGE_KEYS, "task.threshold")  # exceptions to `_MODEL_KEYS`
 _RUN_KEYS = (*_MODEL_KEYS, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _LAYOUT_KEYS = ("partition", "strategy", "sampler", "workers")  # keys that determine who computes what
@@ -42,18 +43,7 @@ def of_run(folder: Path) -> Json:
     composed = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
     if not isinstance(composed, dict) or not all(isinstance(composed.get(key), dict) for key in _MODEL_SECTIONS):
         raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
-    if isinstance(composed.get("sampler"), dict):
-        composed["sampler"].pop("edge_ids", None)  # a key of earlier versions, always true
-    return _without_removed(composed)
-
-
-def _without_removed(composed: Json) -> Json:
-    """Removes unset keys of earlier versions from a recorded configuration."""
-    for name in REMOVED:
-        section, _, key = name.partition(".")
-        if isinstance(keys := composed.get(section), dict) and was_default(name, keys.get(key)):
-            keys.pop(key, None)
-    return composed
+    return without_removed(composed, convert=True, keep=False)
 
 
 def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> list[str]:
@@ -268,8 +258,10 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
             raise UserError(f"--config-name {name}: {path} has defaults: rename the file, as this name is reserved")
         return [], name
     named = {key_of(text): text.partition("=")[2].strip("'\"") for text in overrides}
-    sections = {key: value for key, value in _without_removed(values).items() if key not in named and value is not None}
-    if (path.parent / RECORD).is_dir():
+    is_run = (path.parent / RECORD).is_dir()
+    values = without_removed(values, convert=is_run, keep=True)
+    sections = {key: value for key, value in values.items() if key not in named and value is not None}
+    if is_run:
         dropped = {*_FOLDER_KEYS, *_keys_of_other_jobs(named.get("job", str(values.get("job", ""))))}
         sections = {key: value for key, value in sections.items() if key not in dropped}
     overrides_of_file = as_overrides(_with_partitioner_name(sections))

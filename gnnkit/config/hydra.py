@@ -15,6 +15,7 @@ from typing import Any
 
 from gnnkit.config.code import refuse_code
 from gnnkit.config.compose import leaves
+from gnnkit.config.keys import read
 from gnnkit.errors import UserError
 from gnnkit.plugins import CONF, conf_folders
 from gnnkit.utils.documents import Json, read_yaml
@@ -108,7 +109,8 @@ def _read(overrides: Sequence[str]) -> HydraSettings:
     conf = conf_folders()[0]
     values, means = _read_flat(conf / "hydra.yaml"), {}
     for part, name in chosen.items():
-        defaults = _read_flat(conf / hydra_section(part) / f"{name}.yaml")
+        defaults = {key.name: key.value for key in read(hydra_section(part), name).keys}
+        defaults |= _read_flat(conf / hydra_section(part) / f"{name}.yaml")
         means[part] = defaults["name"]
         values |= {f"{part}.{key}": value for key, value in defaults.items()} | {f"{part}.name": name}
     typed_overrides = {}

@@ -26,6 +26,7 @@ class JobFacts:
     goes_on: ClassVar[bool] = False  # resumes an interrupted job of the same kind in the run folder
     one_run: ClassVar[bool] = True  # is a single run with its own folder
     cuts: ClassVar[bool] = False  # repartitions graphs, including stored ones
+    headline: ClassVar[tuple[str, ...]] = ()  # beginnings of the figures printed without `verbose`. (): all
     keeps_inputs: ClassVar[bool] = False  # saves how the data's columns are read, for later runs
 
     @classmethod

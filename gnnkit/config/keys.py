@@ -15,6 +15,7 @@ from gnnkit.utils.ranges import printable
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>[^#\s].*?))??(?: +# *(?P<comment>.*))?")
 _NOT_KEYS = ("name", "defaults")
+_BASES = {"hydra_launcher": "launcher"}  # by section: the section whose plugin, `name`, has further keys
 _SHARED = {"partition": "layout"}  # by section: the file in `conf` with the keys common to all options
 
 
@@ -55,7 +56,11 @@ def read(section: str, name: str) -> Option:
     path = _file(section, name)
     lines = path.read_text(encoding="utf-8").splitlines() if path else []
     summary = next((line.lstrip("# ") for line in lines[:2] if re.match(r"# (?!@)", line)), "")
-    return Option(section, name, summary, tuple(_keys(lines)))
+    option_keys = {key.name: key for key in _keys(lines)}
+    if option_keys and section in _BASES:
+        plugin = next(line.split()[1] for line in lines if line.startswith("name:"))
+        option_keys = {key.name: key for key in read(_BASES[section], plugin).keys} | option_keys
+    return Option(section, name, summary, tuple(option_keys.values()))
 
 
 def shared(section: str) -> tuple[Key, ...]:

@@ -437,14 +437,6 @@ class Engine:
         edges, added = self.typed_edges(attention.added), self.held_relations(attention.added)
         return SharedAttention(self, edges, added, layer)(x, y, attention, weighing)
 
-    def set_pairs(self, pairs: dict[bool, Pairs]) -> None:
-        """Sets the pairs without and with inverse relations."""
-        self._pairs = dict(pairs)
-
-    def set_typed_edges(self, edges: dict[AddedRelations, TypedEdges]) -> None:
-        """Sets the edges for each choice of added relations."""
-        self._typed_edges = dict(edges)
-
     def relation_sum(
         self, x: Tensor, combine: Combine, layer: int, *, inverse: bool = False, blocks: bool = False
     ) -> Tensor:  # [num_owned, f] -> [num_owned, k]

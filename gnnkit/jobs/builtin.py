@@ -40,6 +40,9 @@ class Train(OnRanks):
     trains = True
     reads_rows = True
     keeps_inputs = True
+    headline = (
+        "iterations", "residual", "train_loss", "val_", "test_", "best_epoch", "exact", "seconds_per_", "seconds_total",
+    )  # fmt: skip
 
     def rank_work(self, *, trains: bool) -> RankWork:
         if not trains:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gnnkit import config, plugins
+from gnnkit import config
 from gnnkit.config.settings import (
     AUTO,
     FEW_EDGES,
+    SMALL_EDGES,
     Choice,
     PartitionSettings,
     Settings,
@@ -22,28 +23,26 @@ from gnnkit.config.settings import (
 from gnnkit.errors import UserError
 from gnnkit.jobs.layouts import Layouts, can_try, compare_layouts
 from gnnkit.jobs.order import Order, write_configuration
+from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.plan.choose import (
-    TIE_TOLERANCE,
+from gnnkit.planner.candidates import (
+    CHOSEN,
+    Candidates,
     candidates,
+    compared,
     measure_candidates,
-    overrides,
-    select_layout,
-    share_of,
     slow_partitioners,
+    words_of,
 )
-from gnnkit.leader.plan.layout import LayoutFigures
+from gnnkit.planner.layout import MEMORY_SHARE, LayoutFigures, Room, select_layout, table
+from gnnkit.prepare.assign import overrides
 from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
 from gnnkit.strategy import ExecutionStrategy
 
 FULL, SAMPLED = "vertex_centric", "individual_sample"  # candidates of strategy=auto
 _CHOSE = "the leader chose "
-# Up to this size, one thread is faster than two. On two busy cores, two threads took 6
-# to 13 times as long, because they synchronise thousands of times an epoch and lose
-# their turns.
-SMALL_EDGES = 50_000
 GAIN = 1.1  # minimum speed-up for selecting more workers
 _PLAINEST = PartitionSettings(Choice("partition", "contiguous", {}), "1d", None, "none")
 
@@ -181,29 +180,29 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
     strategy: ExecutionStrategy = full.create_strategy()
     if not strategy.reads.all_edges or (settings.job.reads_checkpoint and settings.strategy.name != AUTO):
         return _Decision(_fewest_words(order, meanwhile))
-    open_partition = settings.partition.nodes.name == AUTO
-    named = candidates(settings.workers, compared(), grids=True) if open_partition else {"chosen": settings.partition}
-    layouts = compare_layouts(
-        replace(order, settings=full), functools.partial(measure_candidates, named=named), meanwhile
-    )
-    asked = AUTO in (settings.strategy.name, settings.partition.nodes.name)  # otherwise any memory is accepted
-    room = layouts.machine.memory if asked and layouts.machine is not None else float("inf")
-    by_name, figures = layouts.by_name, {name: layout.to_dict() for name, layout in layouts.by_name.items()}
+    is_open = settings.partition.nodes.name == AUTO
+    named = candidates(settings.workers, compared(), grids=True) if is_open else {CHOSEN: settings.partition}
+    find = functools.partial(measure_candidates, named=named)
+    layouts = compare_layouts(replace(order, settings=full), find, meanwhile)
+    by_name, room = layouts.by_name, layouts.room
+    if not can_try(order) or AUTO not in (settings.strategy.name, settings.partition.nodes.name):
+        room = replace(room, size=math.inf)
+    figures = {name: layout.to_dict() for name, layout in by_name.items()}
     name = select_layout(by_name, room)
     if name is not None:
-        why = why_layout(named, layouts, name) if open_partition else ""
+        shown = {key: one for key, one in by_name.items() if one.trial is not None or key == name}
+        say("\n".join(table(shown, layouts.room)))
+        why = why_layout(named, layouts, name) if is_open else ""
         if settings.strategy.name == AUTO:
-            fits = (
-                f"whose memory is not measured for task={settings.task.name}"
-                if layouts.machine is None
-                else f"whose ranks take {_memory(by_name[name], room)}"
-            )
-            why = f"strategy={FULL}, {fits}; {why}".removesuffix("; ")
+            fits = f"ranks take {_memory(by_name[name], room)}"
+            fits = fits if can_try(order) else f"memory is not measured for task={settings.task.name}"
+            why = f"strategy={FULL}, whose {fits}; {why}".removesuffix("; ")
         decided = {"why": f"{_CHOSE}{why}", "layouts": figures, "chosen": name}
-        chosen = replace(with_partition(full, named[name]), decided=decided)
-        return _Decision(chosen, by_name[name].seconds, layouts.num_edges)
-    smallest = min(by_name.values(), key=lambda layout: layout.host_memory)
-    needs = f"{_memory(smallest, room)}, and a layout may fill {share_of(smallest):.0%} of these"
+        selected = replace(with_partition(full, named[name]), decided=decided)
+        return _Decision(selected, by_name[name].seconds, layouts.num_edges)
+    needs = (
+        f"{_memory(min(by_name.values(), key=room.needed), room)}, and a layout may fill {MEMORY_SHARE:.0%} of these"
+    )
     if settings.strategy.name != AUTO:
         raise UserError(
             f"partition=auto: no layout of strategy={full.strategy.name} fits: the ranks would take {needs}: choose "
@@ -211,20 +210,6 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
         )
     why = f"{_CHOSE}strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
     return _Decision(replace(_sampled(settings), decided={"why": why, "layouts": figures}))
-
-
-def compared() -> list[str]:
-    """Lists the partitioners that `partition=auto` compares, fastest first.
-
-    A plugin takes part if it sets `Partitioner.auto_seconds`. Plugins that cannot be
-    imported are skipped.
-    """
-    seconds: dict[str, float] = {}
-    for name in plugins.names("partition"):
-        with suppress(UserError):
-            if (auto_seconds := plugins.load("partition", name).auto_seconds) is not None:
-                seconds[name] = auto_seconds
-    return sorted(seconds, key=lambda name: (seconds[name], name))
 
 
 def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
@@ -244,15 +229,15 @@ def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
     return replace(with_partition(settings, named[name]), decided={"why": why, "layouts": {}})
 
 
-def _words(order: Order, named: Mapping[str, PartitionSettings]) -> dict[str, float]:
+def _words(order: Order, named: Candidates) -> dict[str, float]:
     settings = order.settings
     graph = load(settings, order.graph)
     if order.source.trains and not settings.job.reads_checkpoint:
         graph, _ = read(settings, graph, relational=order.source.reads_relations)
-    return {name: float(quality.words.max()) for name, quality in measure_candidates(settings, graph, named)}
+    return {name: words_of(quality) for name, quality in measure_candidates(settings, graph, named).items()}
 
 
-def why_layout(named: Mapping[str, PartitionSettings], layouts: Layouts, name: str) -> str:
+def why_layout(named: Candidates, layouts: Layouts, name: str) -> str:
     """Describes the choice of a layout in a line that begins with its overrides.
 
     Args:
@@ -260,38 +245,19 @@ def why_layout(named: Mapping[str, PartitionSettings], layouts: Layouts, name: s
         layouts: The compared candidates.
         name: The choice.
     """
-    layout, timing = layouts.by_name[name], layouts.by_name[name].timing
-    if timing is None:
-        return (
-            f"{overrides(named[name])}: the busiest rank receives {layout.words['max']:,} words in a step, the fewest"
-        )
-    how = "by a formula" if layouts.by_formula else "in a trial"
-    text = (
-        f"{overrides(named[name])}: {timing.seconds:.3g} s an epoch (compute {timing.compute:.3g}, exchange "
-        f"{timing.exchange:.3g}) and {layout.memory / 2**20:,.0f} MiB a rank {how}"
-    )
-    others = {other: one.seconds for other, one in layouts.by_name.items() if one.seconds is not None and other != name}
-    if others:
-        near = min(others, key=others.__getitem__)
-        tried = f"{len(others) + 1} of {len(named)} layouts tried"
-        text += f"; next is {near} with {others[near]:.3g} s{_why_not(layout, layouts.by_name[near])}, {tried}"
+    layout, by_name = layouts.by_name[name], layouts.by_name
+    text = f"{overrides(named[name])}: "
+    if layout.seconds is None:
+        return f"{text}the busiest rank receives {layout.words['max']:,} words in a step, the fewest that fit"
+    tried = sum(one.trial is not None for one in by_name.values())
+    text += f"{layout.seconds:.3g} s an epoch in a trial, {tried} of {len(by_name)} counted layouts tried"
     slow = slow_partitioners(named, layouts.num_edges)
     return f"{text}; {' and '.join(slow)} would take long, try partition={slow[0]} for many epochs" if slow else text
 
 
-def _why_not(choice: LayoutFigures, other: LayoutFigures) -> str:
-    """Explains why a faster layout was not selected."""
-    assert choice.seconds is not None
-    assert other.seconds is not None
-    if other.seconds >= choice.seconds:
-        return ""
-    ties = choice.seconds <= other.seconds * (1 + TIE_TOLERANCE) and choice.work <= other.work
-    return " (equally fast within trial noise, with more work)" if ties else " (too large for the memory)"
-
-
-def _memory(layout: LayoutFigures, room: float) -> str:
-    needed = layout.host_memory
-    return f"{needed:,.0f} bytes ({needed / 2**30:.2f} GiB) of {room:,.0f} available ({room / 2**30:.2f} GiB)"
+def _memory(layout: LayoutFigures, room: Room) -> str:
+    needed, size = room.needed(layout), room.size
+    return f"{needed:,.0f} bytes ({needed / 2**30:.2f} GiB) of {size:,.0f} available ({size / 2**30:.2f} GiB)"
 
 
 def _chosen(settings: Settings) -> str:

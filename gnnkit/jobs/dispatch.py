@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gnnkit.jobs.job import Job
 
 # Lightning's loggers import s3fs where it is installed.
-_MODULES = ("numpy.ma", "numpy.random", "torch.utils.tensorboard", "gnnkit.jobs.trial_steps", "s3fs")
+_MODULES = ("numpy.ma", "numpy.random", "torch.utils.tensorboard", "gnnkit.jobs.train", "s3fs")
 
 
 def start(order: Order) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,7 +101,7 @@ def _num_hops(model: object) -> object:
 
 
 def _with_default_fanouts(settings: Settings, num_layers: object) -> Settings:
-    """Adds the default sampler if there is none, and a fanout for each layer.
+    """Adds the default sampler if there is none, and a hop for each layer.
 
     The default fanouts are truncated to the number of layers, or their last one is
     repeated.
@@ -115,6 +116,8 @@ def _with_default_fanouts(settings: Settings, num_layers: object) -> Settings:
         if settings.sampler is not None and fanouts != default:
             say(f"sampler.fanouts={shown(fanouts)}, one hop for each of the model's {num_layers} layers")
         sampler = replace(sampler, arguments={**sampler.arguments, "fanouts": fanouts})
+    elif isinstance(num_layers, int) and "num_hops" in inspect.signature(sampler.load()).parameters:
+        sampler = replace(sampler, arguments={"num_hops": num_layers, **sampler.arguments})
     return with_choice(settings, sampler)
 
 
@@ -275,7 +278,7 @@ _ROUNDED_ROWS = Topic(
     },
 )
 _PLACE = Topic(
-    lambda s, p: s.features.place != "auto" or s.features.sets_disk_keys,
+    lambda s, p: s.features.place != "auto" or s.features.cache is not None,
     {
         "features.place={s.features.place}: strategy={s.strategy.name} {lacks[LastingRows]}": lambda s, p: (
             p.strategy.lacks(GatheredRows) and (p.strategy.lacks(LastingRows) or not p.source.trains)
@@ -291,8 +294,6 @@ _PLACE = Topic(
         ),
         "features.place={s.features.place}: job=plan counts the rows of strategy={s.strategy.name} in memory: leave the "
         "section out": lambda s, p: s.job.reads_plan and p.strategy.reads.all_edges,
-        "features.policy=lru: strategy={s.strategy.name} reads its rows sequentially, which makes "
-        "lru useless: remove the key": lambda s, p: s.features.policy == "lru" and p.strategy.lacks(GatheredRows),
         "features.place=disk: sampler={s.sampler.name} with these options compares features of all nodes while it "
         "draws: use features.place=mapped": lambda s, p: (
             s.features.place == "disk" and p.sampler is not None and p.sampler.reads_features
@@ -392,16 +393,6 @@ _RESTARTS = Topic(
         "restarts={s.restarts}: a restart would discard the trace of profile=true: remove it": lambda s, p: s.profile,
     },
 )
-_LINK = Topic(
-    lambda s, p: s.link is not None,
-    {
-        "comm.link: with comm={s.comm.name} tensors travel between GPUs, which a sleeping rank does not slow down: "
-        "choose comm=gloo": lambda s, p: s.comm.load().device_type != "cpu",
-        "comm.link: a link is simulated only between ranks of one host: remove it": lambda s, p: (
-            s.started is not None and s.started.local_world_size != s.started.world_size
-        ),
-    },
-)
 TOPICS = (
     _TRAINER,
     _PROGRAM,
@@ -416,5 +407,4 @@ TOPICS = (
     _LABEL_INPUTS,
     _LOST_WORKERS,
     _RESTARTS,
-    _LINK,
 )

@@ -18,13 +18,12 @@ import numpy.typing as npt
 
 from gnnkit import plugins
 from gnnkit.config import key_of, keys
-from gnnkit.config.settings import FEW_EDGES, Settings, with_choice
+from gnnkit.config.settings import FEW_EDGES, SMALL_EDGES, Settings, with_choice
 from gnnkit.dataset.base import both_ways, describe_share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation, Split
 from gnnkit.graph.unfit_columns import IgnorableColumns
 from gnnkit.jobs.builtin import INIT_CHOICES
-from gnnkit.jobs.decide import SMALL_EDGES
 from gnnkit.jobs.feature_checks import describe_leaks
 from gnnkit.jobs.order import Order, absolute
 from gnnkit.launch.phases import say

@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from gnnkit.config import JobFacts
@@ -85,6 +86,8 @@ class Run(Job):
                     if order.settings.notes:
                         say("\n".join(order.settings.notes))
                 result = self.work(order)
+            if not isinstance(result, Result):
+                raise TypeError(f"job={self.name}: work returned {type(result).__name__}, expected a Result")
             if not order.is_leader:
                 return result
             result = replace(self.finish(order, result, time.perf_counter() - begun), run_folder=order.run_folder)
@@ -98,6 +101,10 @@ class Run(Job):
         returned order has the default sampler.
         """
         settings = order.settings
+        if settings.checkpoint is not None:
+            from gnnkit.jobs import weights
+
+            weights.check_present(Path(settings.checkpoint))
         if order.graph is None:
             settings.dataset.create()
         settings.order.create()
@@ -173,7 +180,12 @@ class Run(Job):
 
     @abstractmethod
     def work(self, order: Order) -> Result:
-        """Does the job for a checked order. The leader's order has the run folder."""
+        """Does the job for a checked order.
+
+        Files go into `order.run_folder`, which only the leader's order has
+        (`order.is_leader`). The figures of the result are its `result.json`, and its
+        `summary` is printed instead of a table of all figures.
+        """
 
     def finish(self, order: Order, result: Result, seconds: float) -> Result:
         """Adds figures on the leader. `seconds` is the wall time of the job."""
@@ -265,7 +277,8 @@ def _untyped(order: Order) -> str | None:
 def _publish(order: Order, result: Result) -> Result:
     """Writes and prints the result, and writes a training run's report."""
     result.save(order.run_folder)
-    say(result.line() if shows_bar(order) else result.table())
+    headline = () if order.settings.verbose else order.settings.job.headline
+    say(result.line() if shows_bar(order) else result.table(headline))
     if order.settings.draws_report:
         phase("drawing report.html")
         after_run(order.run_folder)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from torch import nn
 
 from gnnkit.config.settings import OPTIMIZERS, Settings
 from gnnkit.errors import UserError
@@ -22,13 +21,12 @@ from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype
 from gnnkit.jobs.run import start_ranks
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.plan.choose import CHOSEN, UNTRIED_MEMORY_SHARE, shape, sizes_of
-from gnnkit.leader.plan.layout import LayoutFigures, StepCosts, StepLoad, Timing, count_layout
-from gnnkit.leader.plan.machine import Machine, MachineLink, Tried
-from gnnkit.leader.plan.step import graph_widths
-from gnnkit.model.program import Program
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut, cut_all
+from gnnkit.planner.candidates import CHOSEN
+from gnnkit.planner.layout import MAX_TRIALS, LayoutFigures, Room, StepCosts, Trial, count_layout, to_try, with_trials
+from gnnkit.planner.step import graph_widths
+from gnnkit.prepare.assign import shape, sizes_of
 from gnnkit.prepare.cut import Prepared, read
 from gnnkit.prepare.inputs import load, with_kept
 from gnnkit.result.folder import PREPARED
@@ -38,27 +36,23 @@ from gnnkit.utils.memory import available_memory
 from gnnkit.utils.ranges import num_cores
 from gnnkit.utils.storage import passing
 
-if TYPE_CHECKING:
-    from gnnkit.jobs.trial_steps import MachineFigures
-
 FOLDER = "tried"  # subfolder of the run folder with the shards of tried layouts
 TRIED_EDGES = 30_000_000  # maximum number of edges of all tried layouts. At least one is tried
 CROWDED = 4  # maximum number of ranks per core for trials with all ranks
 
-# Yields the name and quality of each layout to compare. The first one is the base.
-Find = Callable[[Settings, Graph], Iterable[tuple[str, Quality]]]
+# Returns the quality of each layout to compare, by name. The first one is the base.
+Find = Callable[[Settings, Graph], Mapping[str, Quality]]
 
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """The layouts of a graph, counted and timed."""
+    """The layouts of a graph, counted and partly tried."""
 
     by_name: dict[str, LayoutFigures]
-    machine: Machine | None  # None: no trials
+    room: Room
     about: list[str]  # lines about the graph
     num_nodes: int
     num_edges: int
-    by_formula: bool = False  # whether seconds are predicted for another machine
 
 
 def can_try(order: Order) -> bool:
@@ -66,17 +60,17 @@ def can_try(order: Order) -> bool:
     return order.source.trains and issubclass(order.settings.task.load(), NodeTask)
 
 
-def needs_formula(settings: Settings) -> bool:
-    """Whether this machine cannot run the ranks as configured."""
+def is_elsewhere(settings: Settings) -> bool:
+    """Whether the ranks run on other machines, or too many of them for this one."""
     too_many = settings.workers * settings.threads > CROWDED * num_cores()
-    return settings.plan.is_cluster or settings.workers_here < settings.workers or too_many
+    return settings.plan.bandwidth is not None or settings.workers_here < settings.workers or too_many
 
 
 def compare_layouts(order: Order, find: Find, meanwhile: Callable[[], None] = lambda: None) -> Layouts:
-    """Counts words, messages and tensors of a step on each layout, and times an epoch.
+    """Counts words, messages and tensors of a step on each layout, and tries a few.
 
-    The counts are exact. Seconds and memory are those of a few epochs with all ranks on
-    this machine. For other machines a formula computes them, see `Machine.timing`.
+    The counts are exact. A trial measures an epoch with all ranks on this machine. If
+    they run elsewhere, it measures only the memory of one rank.
 
     Args:
         order: The request, with a strategy of full graphs and the run folder.
@@ -91,197 +85,147 @@ def compare_layouts(order: Order, find: Find, meanwhile: Callable[[], None] = la
         work = functools.partial(count_layouts, folder=folder if tries else None)
         counted = run_in_child(work, order, find, patience=patience, beside=beside, meanwhile=meanwhile)
         layouts = {name: LayoutFigures(**figures) for name, figures in counted["layouts"].items()}
-        machine, timings = _try(order, folder, counted, meanwhile) if tries else (None, {})
-        same = counted["same"]  # layouts whose cut is that of another one, by name
-        layouts = {name: replace(layouts[same[name]], timing=timings.get(same[name])) for name in same}
+        if counted["tried"]:
+            layouts = _try(order, folder, layouts, counted["tried"], meanwhile)
+        by_name = {name: layouts[first] for name, first in counted["same"].items()}
         sizes = {name: counted[name] for name in ("about", "num_nodes", "num_edges")}
-        return Layouts(layouts, machine, **sizes, by_formula=tries and needs_formula(settings))
+        return Layouts(by_name, room_of(settings), **sizes)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _try(
-    order: Order, folder: Path, counted: dict[str, Any], meanwhile: Callable[[], None]
-) -> tuple[Machine, dict[str, Timing]]:
-    """Runs the trials on ranks. Returns the machine, and timings by layout."""
+    order: Order,
+    folder: Path,
+    layouts: Mapping[str, LayoutFigures],
+    tried: Mapping[str, Any],
+    meanwhile: Callable[[], None],
+) -> dict[str, LayoutFigures]:
+    """Runs the trials on ranks of this machine. Returns the layouts with their results.
+
+    Args:
+        tried: By layout, a `Prepared`, or the number of the only rank to try.
+    """
     from gnnkit.jobs import trial_steps
 
     settings = order.settings
     job = RankJob(settings, folder, Prepared([], {}, "", "", "", None, []), order.model)
-    if needs_formula(settings):
-        work, num_ranks = functools.partial(trial_steps.try_ranks, job, counted["ranks"]), num_processes(settings)
-    else:
-        prepared = {name: Prepared(**facts) for name, facts in counted["prepared"].items()}
-        work, num_ranks = functools.partial(trial_steps.try_layouts, job, prepared), settings.world_size
     launcher = settings.create_launcher(additional=True)
-    figures = start_ranks(work, settings, num_ranks, launcher, meanwhile)
-    measured = trial_steps.MachineFigures(**figures["machine"])
-    machine = machine_of(settings, measured)
-    if not needs_formula(settings):
-        return machine, {name: Timing(**timing) for name, timing in figures["timings"].items()}
-    slowdown = measured.flops / machine.flops
-    loads = {name: StepLoad(**load) for name, load in counted["loads"].items()}
-    tried = {name: [Tried(**one) for one in ranks] for name, ranks in figures["tried"].items()}
-    return machine, {name: machine.timing(loads[name], ranks, slowdown) for name, ranks in tried.items()}
+    if is_elsewhere(settings):
+        ((name, rank),) = tried.items()
+        work = functools.partial(trial_steps.try_alone, replace(job, folder=folder / name))
+        figures = start_ranks(work, settings, 1, launcher, meanwhile)
+        return with_trials(layouts, {}, {name: {rank: figures["memory"]}}, figures["base"])
+    prepared = {name: Prepared(**facts) for name, facts in tried.items()}
+    work = functools.partial(trial_steps.try_layouts, job, prepared)
+    figures = start_ranks(work, settings, settings.world_size, launcher, meanwhile)
+    trials = {name: Trial(**trial) for name, trial in figures["trials"].items()}
+    peaks = {name: dict(enumerate(trial.memory)) for name, trial in trials.items()}
+    return with_trials(layouts, trials, peaks, figures["base"])
 
 
-def num_processes(settings: Settings) -> int:
-    """Returns how many processes time single-rank shards concurrently.
-
-    One process per available core, and at least two, to measure an exchange.
-    """
-    return min(settings.workers, max(num_cores() // settings.threads, 2))
-
-
-def machine_of(settings: Settings, measured: MachineFigures) -> Machine:
-    """Returns this machine, or the cluster in the section `plan`."""
-    plan, within = settings.plan, MachineLink(measured.latency, measured.bandwidth)
-    between = MachineLink(
-        within.latency if plan.latency is None else plan.latency * 1e-6,
-        within.bandwidth if plan.bandwidth is None else plan.bandwidth * 1e9,
-    )
-    return Machine(
-        flops=measured.flops if plan.flops is None else plan.flops * 1e9,
-        within=within,
-        between=between,
-        memory=available_memory() if plan.memory is None else plan.memory * 2**30 * settings.ranks_per_host,
-        ranks_per_host=settings.ranks_per_host,
-        base=measured.base,
-    )
-
-
-@dataclass(slots=True)
-class _Counter:
-    """Counts the layouts of one graph, and saves the shards to try."""
-
-    settings: Settings
-    graph: Graph
-    counted_graph: Graph  # with zeros in place of learned rows
-    model: nn.Module | Program
-    costs: StepCosts
-    layouts: dict[str, LayoutFigures] = field(default_factory=dict)
-    loads: dict[str, StepLoad] = field(default_factory=dict)
-    qualities: dict[str, Quality] = field(default_factory=dict)
-    same: dict[str, str] = field(default_factory=dict)  # layout -> first layout with the same partition
-
-    @classmethod
-    def of(cls, order: Order) -> tuple[_Counter, list[str]]:
-        """Reads the graph. Also returns lines about it."""
-        settings, source, links = order.settings, order.source, None
-        graph = load(settings, order.graph)
-        task: Task = settings.task.create()
-        if source.trains:
-            graph, links = read(settings, graph, relational=source.reads_relations)
-        strategy: ExecutionStrategy = settings.create_strategy()
-        sparse = reads_sparse(settings, source, strategy)
-        graph, lines = with_kept(graph, settings.input_rows, sparse, settings.features.dtype)
-        counted_graph = graph if settings.embedding is None else _with_width(graph, settings.embedding)
-        width, edge_width = graph_widths(counted_graph)
-        types = graph.num_relations, len(graph.schema.node_types)
-        widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, *types, graph.schema)
-        model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
-        dtype = DTYPES[settings.trainer.precision]
-        adds = not source.trains or getattr(model, "adds_rows_itself", False)
-        costs = StepCosts(
-            dtype,
-            inputs=(None if adds else input_dtype(settings)) or dtype,
-            moments=OPTIMIZERS[settings.trainer.optimizer].moments,
-            # Learned rows change, and link prediction draws new edges each epoch.
-            keeps_sums=strategy.steps.keep_sums and settings.embedding is None and links is None,
-        )
-        return cls(settings, graph, counted_graph, model, costs), [sizes_of(graph), *lines]
-
-    def count(self, find: Find) -> None:
-        """Counts the supported layouts. Raises `UserError` if the first is not."""
-        cuts: dict[int, str] = {}
-        for name, quality in find(self.settings, self.graph):
-            first = cuts.setdefault(id(quality), name)
-            if first == name:
-                try:
-                    hosts = self.settings.ranks_per_host
-                    layout, load = count_layout(self.costs, self.counted_graph, self.model, quality, hosts)
-                except UserError:
-                    if not self.layouts:
-                        raise
-                    continue
-                self.layouts[name], self.loads[name], self.qualities[name] = layout, load, quality
-            if first in self.layouts:
-                self.same[name] = first
-
-    def save_all(self, folder: Path) -> dict[str, dict[str, Any]]:
-        """Saves all shards of the layouts to try. Returns the `Prepared` by name."""
-        prepared: dict[str, dict[str, Any]] = {}
-        for name in self._to_try(self.graph.num_edges, self.settings.workers_here):
-            quality = self.qualities[name]
-            for shard in cut_all(self.graph, quality.partition):
-                shard.save(folder / name / PREPARED / str(shard.rank))
-            grid = shape(quality.partition.grid)
-            facts = Prepared(
-                *(grid, quality.balance(), "", "", "", None, quality.neighbours),
-                num_nodes=self.graph.num_nodes,
-                num_edges=self.graph.num_edges,
-                edge_cut=quality.edge_cut,
-                schema=self.graph.schema.as_plain(),
-            )
-            prepared[name] = facts.to_dict()
-        return prepared
-
-    def save_busiest(self, folder: Path) -> dict[str, list[int]]:
-        """Saves the shards of the busiest ranks of the layouts to try.
-
-        Returns the rank of each process, by layout.
-        """
-        processes, ranks = num_processes(self.settings), dict[str, list[int]]()
-        for name in self._to_try(-(-self.graph.num_edges * processes // self.settings.workers), processes):
-            quality = self.qualities[name]
-            held, owned = quality.num_held, quality.traffic.num_owned
-            busy = held / max(held.max(), 1) + owned / max(owned.max(), 1)
-            busiest = np.argsort(-busy, kind="stable").tolist()
-            ranks[name] = [busiest[process % len(busiest)] for process in range(processes)]
-            for process, rank in enumerate(ranks[name]):
-                cut(self.graph, quality.partition, rank).save(folder / name / str(process))
-        return ranks
-
-    def _to_try(self, num_edges: int, processes: int) -> list[str]:
-        """Selects the layouts with the least counted work that fit this machine.
-
-        Args:
-            num_edges: Number of edges in a layout's shards.
-            processes: Number of processes that try a layout concurrently.
-        """
-        room = UNTRIED_MEMORY_SHARE * available_memory()
-        fitting = [name for name, load in self.loads.items() if load.host_tensors(processes) <= room]
-        fitting.sort(key=lambda name: (name != CHOSEN, self.layouts[name].work))
-        return fitting[: max(TRIED_EDGES // max(num_edges, 1), 1)]
+def room_of(settings: Settings) -> Room:
+    """Returns the memory of this host, or of a rank as configured."""
+    if settings.plan.memory is not None:
+        return Room(settings.plan.memory * 2**30, None)
+    return Room(available_memory(), settings.workers_here)
 
 
 def count_layouts(order: Order, find: Find, *, folder: Path | None) -> dict[str, Any]:
     """Counts the layouts, and saves the shards to try. Returns plain data.
+
+    Raises `UserError` if the first layout is not supported. Omits other unsupported
+    ones.
 
     Args:
         order: The request, with a full-graph strategy.
         find: The layouts.
         folder: Destination of the shards. None: no trials.
     """
-    counter, about = _Counter.of(order)
-    counter.count(find)
-    prepared, ranks = dict[str, dict[str, Any]](), dict[str, list[int]]()
-    if folder is not None:
-        with passing():
-            if needs_formula(order.settings):
-                ranks = counter.save_busiest(folder)
-            else:
-                prepared = counter.save_all(folder)
-    return {
-        "layouts": {name: asdict(layout) for name, layout in counter.layouts.items()},
-        "loads": {name: asdict(load) for name, load in counter.loads.items()},
-        "same": counter.same,
-        "prepared": prepared,
-        "ranks": ranks,
-        "about": about,
-        "num_nodes": counter.graph.num_nodes,
-        "num_edges": counter.graph.num_edges,
-    }
+    settings = order.settings
+    graph, about, count = _reader(order)
+    qualities = find(settings, graph)
+    layouts, same = _count(qualities, count)
+    tried = dict[str, Any]()
+    with passing():
+        for name in [] if folder is None else _names_to_try(settings, layouts, graph.num_edges):
+            tried[name] = _save(settings, graph, qualities[name], folder / name)
+    counts = {name: asdict(layout) for name, layout in layouts.items()}
+    sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+    return {"layouts": counts, "same": same, "tried": tried, "about": about, **sizes}
+
+
+def _count(
+    qualities: Mapping[str, Quality], count: Callable[[Quality], LayoutFigures]
+) -> tuple[dict[str, LayoutFigures], dict[str, str]]:
+    """Counts each cut once. Also returns the first name of each layout's cut."""
+    layouts, first_of = dict[str, LayoutFigures](), dict[int, str]()
+    for name, quality in qualities.items():
+        if first_of.setdefault(id(quality), name) == name:
+            try:
+                layouts[name] = count(quality)
+            except UserError:
+                if not layouts:
+                    raise
+    names = {name: first_of[id(quality)] for name, quality in qualities.items()}
+    return layouts, {name: first for name, first in names.items() if first in layouts}
+
+
+def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutFigures]]:
+    """Reads the graph. Also returns lines about it, and the function that counts."""
+    settings, source, links = order.settings, order.source, None
+    graph = load(settings, order.graph)
+    task: Task = settings.task.create()
+    if source.trains:
+        graph, links = read(settings, graph, relational=source.reads_relations)
+    strategy: ExecutionStrategy = settings.create_strategy()
+    sparse = reads_sparse(settings, source, strategy)
+    graph, lines = with_kept(graph, settings.input_rows, sparse, settings.features.dtype)
+    counted_graph = graph if settings.embedding is None else _with_width(graph, settings.embedding)
+    width, edge_width = graph_widths(counted_graph)
+    types = graph.num_relations, len(graph.schema.node_types)
+    widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, *types, graph.schema)
+    model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
+    dtype = DTYPES[settings.trainer.precision]
+    adds = not source.trains or getattr(model, "adds_rows_itself", False)
+    costs = StepCosts(
+        dtype,
+        inputs=(None if adds else input_dtype(settings)) or dtype,
+        moments=OPTIMIZERS[settings.trainer.optimizer].moments,
+        # Learned rows change, and link prediction draws new edges each epoch.
+        keeps_sums=strategy.steps.keep_sums and settings.embedding is None and links is None,
+    )
+    return graph, [sizes_of(graph), *lines], functools.partial(count_layout, costs, counted_graph, model)
+
+
+def _names_to_try(settings: Settings, layouts: Mapping[str, LayoutFigures], num_edges: int) -> list[str]:
+    """Selects the layouts to try: those that fit, and the configured one first."""
+    room = Room(available_memory(), None if is_elsewhere(settings) else settings.workers)
+    fitting = {name: layout for name, layout in layouts.items() if room.holds(layout)}
+    names = dict.fromkeys([*(name for name in fitting if name == CHOSEN), *to_try(fitting)])
+    most = 1 if is_elsewhere(settings) else max(min(TRIED_EDGES // max(num_edges, 1), MAX_TRIALS), 1)
+    return list(names)[:most]
+
+
+def _save(settings: Settings, graph: Graph, quality: Quality, folder: Path) -> int | dict[str, Any]:
+    """Saves a layout's shards for its trial. Returns the facts about them.
+
+    If the ranks run elsewhere, saves the busiest rank's shard only, and returns its
+    number.
+    """
+    if is_elsewhere(settings):
+        busiest = int((quality.num_held + quality.traffic.num_owned).argmax())
+        cut(graph, quality.partition, busiest).save(folder / PREPARED / "0")
+        return busiest
+    for shard in cut_all(graph, quality.partition):
+        shard.save(folder / PREPARED / str(shard.rank))
+    return Prepared(
+        *(shape(quality.partition.grid), quality.balance(), "", "", "", None, quality.neighbours),
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        edge_cut=quality.edge_cut,
+        schema=graph.schema.as_plain(),
+    ).to_dict()
 
 
 def _with_width(graph: Graph, width: int) -> Graph:

@@ -263,7 +263,7 @@ def fit(settings: Settings, strategy: ExecutionStrategy, sampler: Sampler | None
     if joined is not None and joined.by_owners and sampler is not None and sampler.redraw:
         raise UserError(
             f"sampler.redraw=true: model={type(model).__name__} reads one edge_index in all layers, and owners draw for "
-            f"strategy={settings.strategy.name}: use sampler.redraw=false or strategy=individual_sample"
+            f"strategy={settings.strategy.name}: remove the option, or use strategy=individual_sample"
         )
     model.num_layers = PRESET_HOPS if sampler is None else sampler.num_hops
 

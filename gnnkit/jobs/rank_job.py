@@ -102,10 +102,7 @@ class RankJob:
     @property
     def on_disk(self) -> OnDisk | None:
         """How ranks read features on disk, or None if features are in memory."""
-        features, prepared = self.settings.features, self.prepared
-        if prepared.place != "disk":
-            return None
-        return OnDisk(prepared.cache, features.policy, features.direct, features.reads == "io_uring")
+        return OnDisk(self.prepared.cache) if self.prepared.place == "disk" else None
 
     def order(self) -> NodeOrder | None:
         """Makes the order of rows in memory, for jobs that read all edges repeatedly.

@@ -250,7 +250,6 @@ def make_module(
         schedule=_schedule(job, task),
         clip_norm=settings.clip_norm,
         accumulate=settings.accumulate,
-        final_average=settings.final_average,
         exact_epochs=exact_epochs,
     )
     _check(job, module)
@@ -364,8 +363,7 @@ def _schedule(job: RankJob, task: Task) -> Schedules | None:
         name = monitored(settings.monitor, task)
         assert name is not None
         lower = name == LOSS or task.is_lower_better(name)
-        options: Mapping[str, Any] = {"factor": settings.plateau_factor, "patience": settings.plateau_patience}
-        return Plateau(name, lower, **{name: value for name, value in options.items() if value is not None})
+        return Plateau(name, lower)
     if settings.schedule is None and not settings.warmup_epochs:
         return None
     return RateSchedule(settings.schedule, settings.warmup_epochs, settings.max_epochs)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gnnkit import plugins
 from gnnkit.errors import UserError
 from gnnkit.result.result import Result
 from gnnkit.utils.ranges import one_line
@@ -20,13 +21,14 @@ def report(runs: Sequence[str], folder: Path | None) -> Result:
         runs: Run folders. Several are compared.
         folder: Receives the page. None: the folder of the one run.
     """
-    from gnnkit.report import compare, read_run, write
+    from gnnkit.report import read_run, write
 
+    compare = plugins.load(plugins.FUNCTION, "compare") if len(runs) > 1 else None
     begun = time.perf_counter()
     contents = [read_run(Path(run)) for run in runs]
     target = Path(runs[0]) if folder is None else folder
     try:
-        page = write(contents[0], target) if len(contents) == 1 else compare(contents, target)
+        page = write(contents[0], target) if compare is None else compare(contents, target)
         size = page.stat().st_size
     except OSError as error:
         raise UserError(f"output={target}: the report cannot be written: {error.strerror}") from error

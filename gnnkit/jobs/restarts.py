@@ -233,8 +233,6 @@ _FIXED_KEYS = (
     "weight_decay",
     "schedule",
     "warmup_epochs",
-    "plateau_factor",
-    "plateau_patience",
     "clip_norm",
     "accumulate",
 )  # keys of trainer that must not change

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from gnnkit.comm import Card, Communicator, Link, Linked, Mailbox
+from gnnkit.comm import Communicator, Mailbox
 from gnnkit.config import leaves
 from gnnkit.config.settings import (
     AUTO,
     Choice,
-    LinkSettings,
     PartitionSettings,
     Settings,
     with_choice,
@@ -116,15 +115,6 @@ def _restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dic
     return restarting(start, job)
 
 
-def over_link(work: Callable[[Communicator], T], settings: Settings) -> Callable[[Communicator], T]:
-    """Wraps the work of a rank in the simulated link, if one is configured."""
-    return work if settings.link is None else functools.partial(_linked, work, settings.link)
-
-
-def _linked(work: Callable[[Communicator], T], link: LinkSettings, comm: Communicator) -> T:
-    return work(Linked(comm, Card(Link(link.gigabits, link.milliseconds))))
-
-
 def start_ranks(
     work: Callable[[Communicator], dict[str, Any]],
     settings: Settings,
@@ -142,11 +132,12 @@ def start_ranks(
         meanwhile: Called a few times a second. Default: does nothing.
     """
     ranks = Ranks(
-        over_link(work, settings),
+        work,
         num_ranks,
         settings.comm.load(),
         settings.timeout,
         min(settings.processes or num_ranks, num_ranks),
+        keys=settings.comm.arguments,
     )
     results = launcher.ranks(ranks, meanwhile)
     lost = [f"rank {rank}" for rank in range(num_ranks) if rank not in results]
@@ -179,7 +170,7 @@ def join(job: OnRanks, work: RankWork, order: Order) -> Result:
 
     sizes = settings.world_size, settings.comm.load(), settings.timeout, started.world_size
     try:
-        results = settings.create_launcher().ranks(Ranks(over_link(joined, settings), *sizes, first))
+        results = settings.create_launcher().ranks(Ranks(joined, *sizes, first, settings.comm.arguments))
         return Result(settings.job.name, next(iter(results.values())))
     finally:
         if order.is_leader:

@@ -175,12 +175,12 @@ def _monitor(run: RankRun) -> Monitor | None:
     """
     settings = run.job.settings.trainer
     name = monitored(settings.monitor, run.task)
-    needed = settings.patience is not None or settings.min_delta is not None or settings.schedule == "plateau"
+    needed = settings.patience is not None or settings.schedule == "plateau"
     if name is None or (settings.monitor == AUTO and not needed and not validates(run.worker)):
         return None
     options = {"lower_is_better": run.task.is_lower_better(name), "latest": settings.monitor == AUTO}
     save = functools.partial(_save_model, run) if run.is_leader else None
-    return Monitor(name, settings.patience, settings.min_delta, **options, on_better=save)
+    return Monitor(name, settings.patience, **options, on_better=save)
 
 
 def _save_model(run: RankRun, model: nn.Module) -> None:

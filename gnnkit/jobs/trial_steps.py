@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,11 @@ from gnnkit.launch.allocator import give_back_freed_memory
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.meter import SyncMeter
-from gnnkit.leader.plan.layout import Timing
-from gnnkit.leader.plan.machine import Tried, measure_exchange, measure_flops
 from gnnkit.leader.watch import peak_memory
 from gnnkit.partition.shard import Shard
+from gnnkit.planner.layout import Trial
 from gnnkit.prepare.cut import Prepared
+from gnnkit.result.folder import PREPARED
 from gnnkit.strategy import GatheredRows, Worker
 from gnnkit.strategy.on_disk import CACHE_SHARE
 from gnnkit.training.module import TrainingModule
@@ -38,10 +37,7 @@ from gnnkit.training.step import loss_of
 from gnnkit.training.trainer import make_trainer
 from gnnkit.utils.ranges import num_cores
 
-EPOCHS = 30  # maximum for a layout's trial. The first epoch is not timed
-EVERY = 3  # epochs between evaluations, which count towards memory
-SECONDS = 0.5  # timed training per trial, after which it stops at the next evaluation
-ALL_SECONDS = 30.0  # for all trials, after which no further layout is tried
+EPOCHS = 3  # of a layout's trial, with an evaluation at the end. The first epoch is not timed
 
 # Epochs with sampled batches. The second starts with a full cache, and evaluates with a
 # fragmented heap.
@@ -52,91 +48,66 @@ _STATUS = Path("/proc/self/status")
 _PEAK = Path("/proc/self/clear_refs")  # writing 5 resets the peak to the current memory
 
 
-@dataclass(frozen=True, slots=True)
-class MachineFigures:
-    """Measurements of this machine with all ranks running at once."""
-
-    base: int  # bytes of a rank's process without data
-    flops: float = math.nan  # dense products per second. NaN: not measured
-    latency: float = 0.0  # seconds per message. 0: single rank, or not measured
-    bandwidth: float = math.inf  # bytes per second. Infinite: single rank, or not measured
-
-
 def try_layouts(job: RankJob, layouts: Mapping[str, Prepared], world: Communicator) -> dict[str, Any]:
     """Runs a few epochs on each layout, with all ranks of the run. Collective.
 
-    Returns the machine's figures on the leader, and the `Timing` of each layout tried
-    within `ALL_SECONDS`.
+    Returns the `Trial` of each layout on the leader, and the bytes of a rank's process
+    without data.
 
     Args:
         job: The job. Its folder has a subfolder with the shards of each layout.
         layouts: The prepared data, by layout name.
         world: The workers, followed by the servers.
     """
-    base, begun, timings = _base(job.settings, world), time.monotonic(), dict[str, Any]()
+    base, trials = _base(job.settings, world), dict[str, Any]()
     for name, prepared in layouts.items():
-        if timings and _of_all(world, time.monotonic() - begun).max() > ALL_SECONDS:
-            break
         progress(f"a trial of {name}")
         one = replace(job, folder=job.folder / name, prepared=prepared)
-        timing = with_servers(one, world, functools.partial(_try_layout, one, base))
-        timings[name] = None if timing is None else asdict(timing)
-    machine = _machine(job.settings, world, base) if job.settings.job.reads_plan else MachineFigures(base)
-    return {"machine": asdict(machine), "timings": timings}
+        trial = with_servers(one, world, functools.partial(_try_layout, one))
+        trials |= {} if trial is None else {name: asdict(trial)}
+    return {"base": base, "trials": trials}
 
 
-def _try_layout(job: RankJob, base: int, comm: Communicator, mailbox: Mailbox) -> Timing:
+def _try_layout(job: RankJob, comm: Communicator, mailbox: Mailbox) -> Trial:
     peak = MemoryPeak(comm.device)
     module = make_module(job, job.strategy(), job.worker(comm))
-    epochs = few_steps(module, job, mailbox, epochs=EPOCHS, every=EVERY, seconds=SECONDS)
-    table = _of_all(comm, *np.ravel(epochs)).reshape(comm.world_size, len(epochs), -1)
+    epochs = few_steps(module, job, mailbox, epochs=EPOCHS, every=EPOCHS)
+    timed = _of_all(comm, *np.ravel(epochs)).reshape(comm.world_size, EPOCHS, 2)[:, 1:]
     memory = _of_all(comm, peak.read())[:, 0].astype(np.int64)
     # Epochs without an exchange do not represent the others.
-    timed, alike = table[:, 1:], module.strategy.steps.only_synchronise
-    epoch = timed[:, timed[:, :, 0].max(0).argmin()] if alike else timed.mean(1)  # [world_size, 4]
-    compute, exchange, all_reduce, step = _parts(epoch, num_cores() if counts_cpu(job.settings) else comm.world_size)
-    host_memory = float(np.maximum(memory - base, 0).sum())
-    return Timing(compute, exchange, all_reduce, step, memory.tolist(), host_memory)
+    alike = module.strategy.steps.only_synchronise
+    total, exchange = (timed[:, timed[:, :, 0].max(0).argmin()] if alike else timed.mean(1)).T
+    at_once = num_cores() if counts_cpu(job.settings) else comm.world_size  # more ranks take turns
+    seconds = max(total.max(), total.sum() / at_once)
+    return Trial(float(seconds), float(exchange.sum() / max(total.sum(), 1e-9)), memory.tolist())
 
 
-def _parts(epoch: npt.NDArray[np.float64], at_once: int) -> list[float]:
-    """Returns the compute, exchange, all-reduce and remaining seconds of an epoch.
+def try_alone(job: RankJob, comm: Communicator) -> dict[str, Any]:
+    """Runs two steps on one rank's shard, with zeros from its peers.
 
-    The busiest rank determines compute. The rest of its time counts as exchange,
-    including waiting for slower ranks.
-
-    Args:
-        epoch: [world_size, 4] seconds of each rank: total, exchange, synchronisation,
-            and before the batch.
-        at_once: Ranks that run at once. More ranks take turns.
-    """
-    total, exchange, all_reduce, before = epoch.T
-    compute, summed, step = (total - exchange - all_reduce - before).max(), all_reduce.min(), before.min()
-    scale = max(1.0, total.sum() / total.max() / at_once)
-    rest = total.max() - compute - summed - step
-    return [float(seconds * scale) for seconds in (compute, rest, summed, step)]
-
-
-def try_ranks(job: RankJob, ranks: Mapping[str, Sequence[int]], comm: Communicator) -> dict[str, Any]:
-    """Runs a few steps on one rank's shard of each layout, with zeros from its peers.
-
-    Collective over the processes, which measure concurrently. Returns the machine's
-    figures and, by layout, the `Tried` of each process.
+    Returns the peak bytes, and those of the process without data.
 
     Args:
-        job: The job. Its folder has a subfolder for each layout, with a shard for each
-            process.
-        ranks: The rank of each process, by layout.
-        comm: The processes.
+        job: The job, whose folder has the shard.
+        comm: A communicator of this process only.
     """
-    base, tried = _base(job.settings, comm), dict[str, Any]()
-    for name, of_processes in ranks.items():
-        progress(f"a trial of {name}")
-        peak = MemoryPeak(comm.device)
-        seconds, memory = _steps_alone(job, Shard.load(job.folder / name / str(comm.rank)), comm, peak)
-        figures = _of_all(comm, seconds, max(memory - base, 0)).tolist()
-        tried[name] = [asdict(Tried(rank, *row)) for rank, row in zip(of_processes, figures, strict=True)]
-    return {"machine": asdict(_machine(job.settings, comm, base)), "tried": tried}
+    settings, base = job.settings, _base(job.settings, comm)
+    progress("a trial of the busiest rank")
+    peak, shard = MemoryPeak(comm.device), Shard.load(job.folder / PREPARED / "0")
+    ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
+    dtype, inputs = DTYPES[settings.trainer.precision], input_dtype(settings)
+    worker = Worker(ranks, shard, dtype, settings.seed, threads=settings.threads, input_dtype=inputs, order=job.order())
+    strategy, task = job.strategy(), job.task()
+    model = job.own_model(worker, job.widths(worker), task)
+    embedding = job.set_up(strategy, worker, model)
+    set_row_counts(worker.engine(model))
+    for epoch in range(2):  # with the optimizer's state from the second one
+        (batch,) = strategy.batches(epoch)
+        loss = loss_of(model, task, batch if embedding is None else embedding.fill(batch), 0)
+        give_back_freed_memory()  # as in a run
+        loss.backward()  # type: ignore[no-untyped-call]
+    strategy.close()
+    return {"base": base, "memory": peak.read()}
 
 
 def _base(settings: Settings, comm: Communicator) -> int:
@@ -146,61 +117,11 @@ def _base(settings: Settings, comm: Communicator) -> int:
     return int(_of_all(comm, MemoryPeak(comm.device).before).max())
 
 
-def _machine(settings: Settings, comm: Communicator, base: int) -> MachineFigures:
-    """Measures all processes of this machine concurrently. Collective."""
-    progress("a short measurement of this machine")
-    dtype = DTYPES[settings.trainer.precision]
-    flops = measure_flops(dtype, comm.device)
-    return MachineFigures(base, flops, *(measure_exchange(comm, dtype) if comm.world_size > 1 else ()))
-
-
 def _of_all(comm: Communicator, *values: float) -> npt.NDArray[np.float64]:  # [world_size, len(values)]
     """Gathers values from all ranks. Collective."""
     table = torch.zeros(comm.world_size, len(values), dtype=torch.float64, device=comm.device)
     table[comm.rank] = torch.tensor(values, dtype=torch.float64)
     return comm.all_reduce(table).cpu().numpy()
-
-
-def _steps_alone(job: RankJob, shard: Shard, comm: Communicator, memory: MemoryPeak) -> tuple[float, int]:
-    """Returns the minimum seconds of a step, and the peak bytes of the first one.
-
-    A step is a forward and a backward pass, without the optimizer.
-
-    Args:
-        job: The settings.
-        shard: The shard of one rank.
-        comm: The processes that measure concurrently.
-        memory: Measures the peak.
-    """
-    settings = job.settings
-    ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
-    dtype, inputs = DTYPES[settings.trainer.precision], input_dtype(settings)
-    worker = Worker(ranks, shard, dtype, settings.seed, threads=settings.threads, input_dtype=inputs, order=job.order())
-    strategy, task = job.strategy(), job.task()
-    model = job.own_model(worker, job.widths(worker), task)
-    embedding = job.set_up(strategy, worker, model)
-    set_row_counts(worker.engine(model))
-    clock, seconds, peak = _clock(settings), list[float](), 0
-    for epoch in range(EPOCHS):
-        if epoch >= EVERY and _of_all(comm, sum(seconds[1:])).max() > SECONDS:
-            break
-        begun = clock()
-        (batch,) = strategy.batches(epoch)
-        batch = batch if embedding is None else embedding.fill(batch)
-        loss = loss_of(model, task, batch, 0)
-        if not epoch:
-            give_back_freed_memory()  # as in a run
-        loss.backward()  # type: ignore[no-untyped-call]
-        model.zero_grad()
-        if comm.device.type == "cuda":
-            torch.cuda.synchronize(comm.device)
-        seconds.append(clock() - begun)
-        del batch, loss
-        if not epoch:
-            peak = memory.read()
-            give_back_freed_memory()
-    strategy.close()
-    return min(seconds[1:]), peak
 
 
 def counts_cpu(settings: Settings) -> bool:
@@ -210,7 +131,7 @@ def counts_cpu(settings: Settings) -> bool:
     omit a simulated link. Different numbers of workers are compared by wall time.
     """
     comm = settings.comm.load()
-    alone = settings.threads == 1 and not comm.in_threads and settings.link is None
+    alone = settings.threads == 1 and not comm.in_threads and not settings.comm.arguments
     return alone and settings.auto_workers is None and comm.device_type == "cpu"
 
 
@@ -256,57 +177,46 @@ def few_steps(
     epochs: int,
     every: int = 1,
     steps: int | None = None,
-    seconds: float = math.inf,
-) -> list[tuple[float, ...]]:
+) -> list[tuple[float, float]]:
     """Trains and evaluates as a run does, and closes the strategy. Collective.
 
-    Does not write logs or checkpoints. Returns four seconds for each epoch: total,
-    exchange, synchronisation, and before batches.
+    Does not write logs or checkpoints. Returns two durations in seconds for each epoch:
+    total, and in exchanges.
 
     Args:
         module: The module of this rank.
         job: Makes the synchronisation.
         mailbox: Messages between all ranks.
-        epochs: Maximum number of epochs.
+        epochs: Number of epochs.
         every: Epochs between evaluations.
         steps: Maximum number of steps per epoch. Default: all.
-        seconds: Time limit for epochs after the first one, checked after an evaluation.
-            Default: none.
     """
     sync, meter = job.sync(), SyncMeter(module.worker.comm.end_of_sum, _clock(job.settings))
     module.strategy.tally.clock = meter.clock
-    timer = _Timer(meter, every, seconds)
+    timer = _Timer(meter)
     options: Mapping[str, Any] = {"max_epochs": epochs, "check_val_every_n_epoch": every, "limit_train_batches": steps}
     make_trainer(module, sync, meter, mailbox=mailbox, callbacks=[timer], logger=False, **options).fit(module)
     sync.close()
     module.strategy.close()
-    return [tuple(epoch) for epoch in timer.epochs]
+    return timer.epochs
 
 
 class _Timer(Callback):
-    """Times epochs without their evaluation, and stops after a time limit."""
+    """Times epochs without their evaluation."""
 
-    def __init__(self, meter: SyncMeter, least: int, seconds: float) -> None:
-        self._meter, self._least, self._seconds = meter, least, seconds
-        self._mark = self._exchange = 0.0
-        self.epochs: list[list[float]] = []  # seconds: total, exchange, synchronisation, before batches
+    def __init__(self, meter: SyncMeter) -> None:
+        self._meter = meter
+        self._start = (0.0, 0.0)
+        self.epochs: list[tuple[float, float]] = []  # seconds: total, in exchanges
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-        self.epochs.append([0.0] * 4)
-        self._meter.reset()
-        self._mark, self._exchange = self._meter.clock(), module.strategy.tally.seconds
-
-    def on_train_batch_start(self, *_: object) -> None:
-        self.epochs[-1][3] += self._meter.clock() - self._mark
+        self._start = self._meter.clock(), module.strategy.tally.seconds
+        self.epochs.append((0.0, 0.0))
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: object) -> None:
-        now, exchange = self._meter.clock(), module.strategy.tally.seconds
-        for place, seconds in enumerate((now - self._mark, exchange - self._exchange, self._meter.seconds)):
-            self.epochs[-1][place] += seconds
+        begun, exchanged = self._start
+        self.epochs[-1] = self._meter.clock() - begun, module.strategy.tally.seconds - exchanged
         self._meter.reset()
-        self._mark, self._exchange = now, exchange
-        if len(self.epochs) >= self._least and sum(epoch[0] for epoch in self.epochs[1:]) > self._seconds:
-            trainer.should_stop = True
 
 
 def plan_batches(job: RankJob, world: Communicator) -> dict[str, Any]:

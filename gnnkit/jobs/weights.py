@@ -72,16 +72,20 @@ def _digest(tensors: Mapping[str, Tensor], widths: Widths) -> str:
     return digest.hexdigest()
 
 
+def check_present(folder: Path) -> None:
+    """Raises `UserError` for a folder without a trained model."""
+    if not (folder / FILE).is_file():
+        raise UserError(f"checkpoint={folder}: {_why_no_model(folder)}")
+
+
 def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
     """Reads the tensors and widths that `save` wrote.
 
     Raises `UserError` for a missing, invalid or modified file.
     """
-    path = folder / FILE
-    if not path.is_file():
-        raise UserError(f"checkpoint={folder}: {_why_no_model(folder)}")
+    check_present(folder)
     try:
-        with safe_open(path, framework="pt") as opened:
+        with safe_open(folder / FILE, framework="pt") as opened:
             facts = parse_json((opened.metadata() or {})[_METADATA], _METADATA)
             sizes = {_OPTIONAL: 1, **facts}
             in_features, num_classes, edge_width, num_relations, num_node_types = (

@@ -14,8 +14,6 @@ from torch import Tensor
 from torch.futures import Future, collect_all
 from torch.nn.parallel import DistributedDataParallel
 
-from gnnkit.comm import sleep_until
-
 _SCHEDULED = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds running, nanoseconds queued, time slices
 
 
@@ -75,7 +73,7 @@ class SyncMeter:
         works = [dist.all_reduce(gradient, group=group, async_op=True) for gradient in bucket.gradients()]
 
         def done(_: Future[Any]) -> Tensor:
-            sleep_until(due)
+            time.sleep(max(due - time.monotonic(), 0.0))
             self.end = self.clock()
             return buffer
 

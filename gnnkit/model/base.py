@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
@@ -87,10 +88,33 @@ class ConvModel(GraphModel):
         super().__init__()
         self.num_layers = whole("model.num_layers", num_layers, 1, MAX_LAYERS)
         self.dropout, self.norm = share("model.dropout", dropout), one_of("model.norm", norm, ("none", *_NORMS))
+        self.skip = nn.ModuleList()
         make = _NORMS.get(norm)
         self.norms = nn.ModuleList([] if make is None else [make(width) for _ in range(num_layers - 1)])
 
+    def skip_input(self, in_features: int, width: int, num_outputs: int) -> None:
+        """Adds the outputs of a perceptron with one hidden layer, of each node's row.
+
+        Layers pass on its hidden columns after their own.
+        """
+        self.skip = nn.ModuleList([nn.Linear(in_features, width), nn.Linear(width, num_outputs)])
+
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
+        if not len(self.skip):
+            return self._convolve(index, x, adjacency)
+        first, last = self.skip
+        if index:
+            x, hidden = x[:, : -first.out_features], x[:, -first.out_features :]  # type: ignore[operator]
+        else:
+            rows = ConvModel.drop(self, x, adjacency)[: adjacency.num_dst]
+            hidden = rows @ first.weight.t() + first.bias  # type: ignore[operator]
+        out, hidden = self._convolve(index, x, adjacency), hidden[: adjacency.num_dst]
+        if index + 1 < self.num_layers:
+            return torch.cat([out, hidden.to(out.dtype)], 1)
+        hidden = adjacency.dropout(hidden.relu(), self.dropout, training=self.training, draw=1)
+        return out + last(hidden)
+
+    def _convolve(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
         if index and len(self.norms):
             x = call(self.norms[index - 1], x, adjacency)
         read = self.activate if index else self.drop

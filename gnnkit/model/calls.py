@@ -10,9 +10,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gnnkit.engine.trial import ModelTrial, TrialInputs, TypeCounts
-from gnnkit.model.exactness import ONE_RANK, ROWS
-from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.two_ranks import TrialRows, run_alone
 
 
@@ -21,7 +18,7 @@ def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
 
     Includes the parameters from which the rows were computed, because swapped exchanges
     of equal width would otherwise go unnoticed and give wrong sums. Runs a copy of the
-    model on three nodes. The list ends where the copy fails.
+    model on a small graph. The list ends where the copy fails.
 
     Args:
         model: The model, which is not modified.
@@ -31,13 +28,7 @@ def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
     problems: list[str] = []
     with contextlib.suppress(Exception):  # the model may require a larger graph
         replica, names = _copied(model)
-        if isinstance(replica, HeteroModel):
-            run_alone(replica, TrialRows(in_features, edge_width), lambda engine: _Listening(engine, names, problems))  # type: ignore[arg-type, return-value]
-            return problems
-        inputs, dtype = TrialInputs(in_features, edge_width), next(replica.parameters()).dtype
-        trial = ModelTrial(ONE_RANK, 0, inputs, dtype, ROWS, TypeCounts.of(replica))
-        trial.engine = _Listening(trial.engine, names, problems)  # type: ignore[assignment]
-        trial.forward(replica)
+        run_alone(replica, TrialRows(in_features, edge_width), lambda engine: _Listening(engine, names, problems))  # type: ignore[arg-type, return-value]
     return problems
 
 

@@ -15,19 +15,30 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
+from lazyedges import (
+    Call,
+    Deferred,
+    EdgeSet,
+    Lazy,
+    Origin,
+    at_destinations,
+    deferred_in,
+    extreme_by_destination,
+    is_fresh,
+    name_of,
+    overwrite,
+    rows_by_edge,
+    sum_by_destination,
+    value_of,
+    written,
+)
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, RankGraph
 from gnnkit.engine.lent import version_of
 from gnnkit.engine.typed_graph import RelationRows
 from gnnkit.errors import UserError
-from gnnkit.model import deferred as deferring
-from gnnkit.model.deferred import Call, Constant, Deferred, Lazy, Origin, deferred_in, name_of, value_of, written
-from gnnkit.model.deferred_factors import EndFactors, are_ones
-from gnnkit.model.deferred_rows import Rows
-from gnnkit.model.edge_functions import reduced
-from gnnkit.model.edge_pieces import Reduction
-from gnnkit.model.edge_sets import EdgeSet
+from gnnkit.kernels.lazy import LazyBackend, LazyKernels
 
 _FACTS = {
     "size", "shape", "dim", "ndim", "numel", "nelement", "__len__", "dtype", "device", "layout", "is_sparse",
@@ -87,7 +98,7 @@ class Pass:
 
     def edge_index(self) -> Edges:
         """Returns the rank's edges."""
-        return _edges(EdgeSet.of(self.rank_graph), self)
+        return _edges(edge_set_of(self.rank_graph), self)
 
     @cached_property
     def rank_graph(self) -> RankGraph:
@@ -119,16 +130,11 @@ class Pass:
                 self.reads.origin.count("index_select")
             rows = self._with_halo(value_of(x), dim) if at_source else value_of(x)
             return rows.index_select(dim, _plain(ends))
-        edge_set, index, shape, unchanged = ends.edge_set, _plain(ends), tuple(x.shape[1:]), self._unchanged(x)
-        rows = self._rows(x, unchanged) if at_source else Lazy(unchanged, shape, x.dtype)
-        lazy = Lazy(lambda: rows.value().index_select(0, index), shape, x.dtype)
-        if narrow:
-            rows.value()  # now, because whether factors stay deferred depends on a rank's numbers
-            factors = EndFactors.of(edge_set, rows, at_source=at_source)
-            return deferring.deferred(self.reads.origin, factors, lazy, [x], (len(index),))
-        is_plain = at_source and edge_set is EdgeSet.of(self.rank_graph) and x.dim() < 4
-        meaning = Rows(edge_set, rows, at_source, shape, None, self._sums(unchanged) if is_plain else None)
-        return deferring.deferred(self.reads.origin, meaning, lazy, [x], (len(index), *shape))
+        edge_set, unchanged = ends.edge_set, self._unchanged(x)
+        rows = self._rows(x, unchanged) if at_source else Lazy(unchanged, tuple(x.shape[1:]), x.dtype)
+        is_plain = at_source and edge_set is edge_set_of(self.rank_graph) and x.dim() < 4
+        sums = self._sums(unchanged) if is_plain else None
+        return rows_by_edge(self.reads.origin, edge_set, x, at_source=at_source, rows=rows, add_up=sums)
 
     def _unchanged(self, x: Tensor) -> Callable[[], Tensor]:
         """Returns a function that returns `x`, or raises if its memory has changed."""
@@ -197,7 +203,8 @@ class Pass:
         They are derived from both ends' ids, so parallel edges share one. Returns None
         if no rows were read.
         """
-        return None if self._read is None else self._read.streams(self.rank_graph)
+        graph = self.rank_graph
+        return None if self._read is None else self._read.ids(graph.nodes, graph.dst_nodes)
 
     def error(self, text: str) -> UserError:
         """Creates an error that names the calling layer."""
@@ -268,6 +275,19 @@ class Sources(_Ends):
         else:
             raise _refused("add", (self,))
         return _marked_ends(self.edge_set.between(rows, self.edge_set.destination), moved)[0]
+
+
+def edge_set_of(graph: RankGraph) -> EdgeSet:
+    """Returns a rank's edges, the same set for the same graph."""
+    if graph.edge_set is None:
+        edges = graph.edges
+        num_rows = (0, 0) if edges is None else (edges.num_src, edges.num_dst)
+        if edges is None and graph.nodes is not None and graph.dst_nodes is not None:
+            num_rows = (len(graph.nodes), len(graph.dst_nodes))
+        kernels = None if edges is None else LazyKernels(edges)
+        object.__setattr__(graph, "edge_set", EdgeSet(graph.edge_index, num_rows, LazyBackend(), kernels))
+    edge_set: EdgeSet = graph.edge_set
+    return edge_set
 
 
 def _edges(edge_set: EdgeSet, called: Pass) -> Edges:
@@ -404,16 +424,9 @@ def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:
         raise _refused("index_select", (input, index))
     if not isinstance(index, Sources | Destinations) or isinstance(input, _Ends) or index.dim() != 1:
         return _plainly(func, (input, dim, index), {})
-    spread = _meaning_step("spread", input, index)
+    spread = at_destinations("spread", input, index.edge_set) if isinstance(index, Destinations) else None
     dim = dim + input.dim() if dim < 0 else dim
     return index.called.read(input, dim, index) if spread is None else spread
-
-
-def _meaning_step(name: str, tensor: Tensor, index: _Ends) -> Tensor | None:
-    """Lets a deferred tensor defer a function of destinations too."""
-    if not isinstance(tensor, Deferred) or tensor.meaning is None or not isinstance(index, Destinations):
-        return None
-    return tensor.meaning.at_destinations(name, tensor, index.edge_set)
 
 
 def _unbind(func: Any, input: Tensor, dim: int = 0) -> Any:
@@ -440,7 +453,7 @@ def _join(func: Any, tensors: Any, dim: int = 0) -> Any:
         _check_loops(tensor, called)
     if len(tensors) == 2 and len(others) == 1 and tensors[0] is ends[0]:
         return _edges(ends[0].edge_set.with_loops(others[0][0]), called)
-    return _edges(EdgeSet(torch.cat(_plain(list(tensors)), 1), ends[0].edge_set.num_rows), called)
+    return _edges(ends[0].edge_set.with_edges(torch.cat(_plain(list(tensors)), 1)), called)
 
 
 def _check_loops(tensor: Tensor, called: Pass) -> None:
@@ -493,7 +506,7 @@ def _copy(func: Any, input: _Ends, *args: Any, **kwargs: Any) -> Any:
     if copied.dtype != torch.int64:
         raise _refused(name_of(func), (input,))
     if copied.device != input.edge_set.source.device:
-        moved = EdgeSet(input.edge_set.edge_index.to(copied.device), input.edge_set.num_rows)
+        moved = input.edge_set.with_edges(input.edge_set.edge_index.to(copied.device))
         return _marked(type(input), copied, moved, input.called)
     return _marked(type(input), copied, input.edge_set, input.called)
 
@@ -609,23 +622,20 @@ class JoinedPass(Pass):
         return edge_set.place_destinations(num_rows)
 
     def read(self, x: Tensor, dim: int, ends: Sources | Destinations) -> Tensor:
-        x, index, edge_set, at_source = value_of(x), _plain(ends), ends.edge_set, isinstance(ends, Sources)
+        x, edge_set, at_source = value_of(x), ends.edge_set, isinstance(ends, Sources)
         count, unchanged = x.size(dim), self._unchanged(x)
         if at_source:
             self.reads.note(self)
-            index = torch.where(index < 0, count - 1 - index, index)
-            num_halo = sum(part.num_halo for part, _ in self.parts)
-            known = edge_set.place_sources(count, num_halo)
+            known = edge_set.place_sources(count, sum(part.num_halo for part, _ in self.parts))
         else:
             known = edge_set.place_destinations(count)
-        shape = tuple(x.movedim(dim, 0).shape[1:])
-        nodes = Lazy(lambda: self._node_rows(unchanged(), dim, at_source), shape, x.dtype)
-        lazy = Lazy(lambda: nodes.value().index_select(0, index), shape, x.dtype)
         if dim or not known or x.dim() < 2 or not self.adds(x):
             self.reads.origin.count("index_select")
-            return lazy.value().movedim(0, dim)
-        meaning = Rows(edge_set, nodes, at_source, shape)
-        return deferring.deferred(self.reads.origin, meaning, lazy, [x], (len(index), *shape))
+            index = _plain(ends)
+            index = torch.where(index < 0, count - 1 - index, index) if at_source else index
+            return self._node_rows(x, dim, at_source).index_select(0, index).movedim(0, dim)
+        rows = Lazy(lambda: self._node_rows(unchanged(), 0, at_source), tuple(x.shape[1:]), x.dtype)
+        return rows_by_edge(self.reads.origin, edge_set, x, at_source=at_source, rows=rows)
 
     def _node_rows(self, x: Tensor, dim: int, at_source: bool) -> Tensor:
         """Returns rows, of sources beside those of other ranks. Collective."""
@@ -657,7 +667,7 @@ def joined(ends: Sequence[Edges]) -> Edges:
         columns.append(torch.stack([torch.where(rows < 0, rows - num_halo, rows), _plain(destination)]))
         parts += source.called.parts
         num_halo += sum(part.num_halo for part, _ in source.called.parts)
-    base = EdgeSet.of(parts[0][0].rank_graph)
+    base = edge_set_of(parts[0][0].rank_graph)
     return _edges(base.joined(torch.cat(columns, 1)), JoinedPass(parts))
 
 
@@ -692,8 +702,8 @@ def _add(
     if _flat_ends((input, index, rows), Edges | Sources):
         raise _refused(name, (input, index, rows))
     if alpha == 1 and isinstance(index, Destinations) and _is_by_destination(input, dim, index, rows):
-        total = _sum_of(rows, index.edge_set)
-        if _is_fresh(input):
+        total = sum_by_destination(rows, index.edge_set)
+        if is_fresh(input):
             return _put(input, total, name)
         return value_of(input).add_(total) if name.endswith("_") else value_of(input) + total
     keys = {} if name.startswith("scatter") else {"alpha": alpha}
@@ -711,28 +721,10 @@ def _reduce(
         if reduce == "sum" and include_self:
             return _add(func, input, dim, index, src)
         if reduce in _EXTREMES and not include_self and not input.requires_grad:
-            extreme = _extreme(input, index, src, reduce)  # type: ignore[arg-type]
+            extreme = extreme_by_destination(src, index.edge_set, reduce, input)  # type: ignore[arg-type]
             if extreme is not None:
                 return _put(input, extreme, name)
     return _computed(func, (input, dim, index, src, reduce), {"include_self": include_self})
-
-
-def _extreme(input: Tensor, index: Destinations, rows: Tensor, name: Reduction) -> Tensor | None:
-    """Returns the largest or smallest row by destination, `input` without edges."""
-    deferred = _meaning_step(name, rows, index) if _is_fresh(input) else None
-    if deferred is not None:
-        return deferred
-    extreme = reduced(rows, index.edge_set, name)
-    if extreme is None:
-        if rows.requires_grad and torch.is_grad_enabled():
-            return None
-        sign = 1 if name == "amax" else -1
-        extreme = sign * index.edge_set.largest(sign * value_of(rows))
-    edgeless = index.edge_set.edgeless
-    if edgeless is None:
-        return extreme
-    mask = edgeless.view(-1, *[1] * (extreme.dim() - 1))
-    return extreme.masked_fill(mask, 0) if _is_fresh(input) else torch.where(mask, value_of(input), extreme)
 
 
 def _is_by_destination(input: Any, dim: int, index: Destinations, rows: Any) -> bool:
@@ -746,32 +738,10 @@ def _is_by_destination(input: Any, dim: int, index: Destinations, rows: Any) -> 
     return is_by_row and rows.dtype == input.dtype and called.adds(rows) and called.covers(edge_set, len(input))
 
 
-def _sum_of(rows: Tensor, edge_set: EdgeSet) -> Tensor:
-    """Sums edge rows by destination."""
-    if isinstance(rows, Deferred) and rows.meaning is not None:
-        total = rows.meaning.sum(rows, edge_set)
-        total = reduced(rows, edge_set, "sum") if total is None else total
-        if total is not None:
-            return total
-        rows.origin.count("sum")
-    if rows.dim() == 1 and are_ones(rows):
-        return edge_set.in_degree.to(rows.dtype)
-    return edge_set.sum_values(value_of(rows))
-
-
-def _is_fresh(input: Tensor) -> bool:
-    """Whether a tensor is deferred zeros, which a reduction may replace."""
-    meaning = input.meaning if isinstance(input, Deferred) else None
-    return isinstance(meaning, Constant) and meaning.number == 0
-
-
 def _put(input: Tensor, result: Tensor, name: str) -> Tensor:
     """Returns the result of a reduction, and makes it the input of one in place."""
     if name.endswith("_"):
-        if isinstance(input, Deferred):
-            input.become(result)
-        else:
-            input.copy_(result)
+        overwrite(input, result)
     return result
 
 

@@ -7,26 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnkit.engine.trial import ModelTrial, Sizes, TrialInputs, TypeCounts
 from gnnkit.model.functions import BATCH_NORMS
-from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.norms import NORMS
-from gnnkit.model.parameters import dtype_of
 from gnnkit.model.pyg import reads_whole_graph
 from gnnkit.model.two_ranks import TrialRows, differs, run_alone
 from gnnkit.model.unchanged import EdgeIndexModel
-from gnnkit.partition.grid import Grid
-from gnnkit.partition.traffic import Traffic
 from gnnkit.utils.ranges import one_line
 
-ROWS = Sizes(owned=3, edges=4)  # batch normalisation rejects a single row
-ONE_RANK = Traffic(Grid(1, 1, 1), np.array([3]), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64))
 _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
 _ROW_MIXERS = ("GPSConv", "HANConv", "Polynormer", "SGFormer", "GraphUNet", "GraphMultisetTransformer")
 
@@ -68,7 +60,7 @@ class ModelCheck:
 def check_model(model: nn.Module, rows: TrialRows, *, compares: bool = True) -> ModelCheck:
     """Searches for reasons why a training step depends on the number of ranks.
 
-    Runs the model on three nodes in training mode, and records random draws and batch
+    Runs the model on a small graph in training mode, and records random draws and batch
     statistics, also those of functions. Then compares the model on several ranks with
     the model on one. torch's random state is preserved.
 
@@ -82,11 +74,7 @@ def check_model(model: nn.Module, rows: TrialRows, *, compares: bool = True) -> 
     with torch.random.fork_rng(devices=[]):
         try:
             with notes:
-                if isinstance(model, HeteroModel):
-                    run_alone(model, rows)
-                else:
-                    inputs, types = TrialInputs(rows.in_features, rows.edge_width), TypeCounts.of(model)
-                    ModelTrial(ONE_RANK, 0, inputs, dtype_of(model), ROWS, types).forward(model)
+                run_alone(model, rows)
         except Exception:
             notes.add_dropouts(model)
         unchecked = notes.compare(untouched, rows) if compares and not notes.systematic else None

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lazyedges import Deferred, computed, written
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -15,7 +16,6 @@ from gnnkit.engine import Adjacency
 from gnnkit.engine.adjacency import dropout_key
 from gnnkit.engine.pool import Pools
 from gnnkit.kernels.dropout import derive, dropout
-from gnnkit.model.deferred import Deferred, computed, written
 from gnnkit.model.edge_index import Reads
 from gnnkit.nn import normalize
 

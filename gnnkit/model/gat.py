@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
 from gnnkit.model.base import ConvModel, Norm
-from gnnkit.utils.ranges import MAX_WIDTH, real, whole
+from gnnkit.utils.ranges import MAX_WIDTH, real, switch, whole
 
 
 class GATConv(nn.Module):
@@ -80,6 +80,8 @@ class GAT(ConvModel):
         edge_width: Number of edge features. 0: none.
         norm: Normalisation between convolutions: "none", "batch" over all nodes of
             a step, or "layer" over a node's features.
+        skip: Whether a perceptron of the node's own input row, with one hidden layer,
+            is added to the outputs.
     """
 
     reads_sparse = True
@@ -98,6 +100,7 @@ class GAT(ConvModel):
         negative_slope: float = 0.2,
         edge_width: int = 0,
         norm: Norm = "none",
+        skip: bool = False,
     ) -> None:
         for name, value in (("hidden", hidden), ("heads", heads), ("out_heads", out_heads)):
             whole(f"model.{name}", value, 1, MAX_WIDTH)
@@ -118,6 +121,8 @@ class GAT(ConvModel):
                 )
             )
         self.convs = nn.ModuleList(convs)
+        if switch("model.skip", skip):
+            self.skip_input(in_features, hidden * heads, num_classes)
 
     def activate(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         return adjacency.dropout(F.elu(x), self.dropout, training=self.training)

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from gnnkit.engine import Adjacency
 from gnnkit.model.base import ConvModel, Norm
-from gnnkit.utils.ranges import MAX_WIDTH, whole
+from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
 
 
 class GCNConv(nn.Module):
@@ -53,6 +53,7 @@ class GCN(ConvModel):
         num_layers: int = 2,
         dropout: float = 0.5,
         norm: Norm = "none",
+        skip: bool = False,
     ) -> None:
         """Creates the layers.
 
@@ -64,12 +65,16 @@ class GCN(ConvModel):
             dropout: Dropout probability of layer inputs, in [0, 1).
             norm: Normalisation between convolutions: "none", "batch" over all nodes of
                 a step, or "layer" over a node's features.
+            skip: Whether a perceptron of the node's own input row, with one hidden
+                layer, is added to the outputs.
         """
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.reads_sparse = widths[1] < in_features
         self.convs = nn.ModuleList(GCNConv(a, b) for a, b in pairwise(widths))
+        if switch("model.skip", skip):
+            self.skip_input(in_features, hidden, num_classes)
 
     def decayed_parameters(self) -> Iterable[Parameter]:
-        return self.convs[0].parameters()
+        return [*self.convs[0].parameters(), *self.skip.parameters()]

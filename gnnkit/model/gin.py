@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.model.base import ConvModel, Norm
-from gnnkit.utils.ranges import MAX_WIDTH, whole
+from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
 
 
 class GINConv(nn.Module):
@@ -71,6 +71,7 @@ class GIN(ConvModel):
         num_layers: int = 2,
         dropout: float = 0.5,
         norm: Norm = "none",
+        skip: bool = False,
     ) -> None:
         """Creates the layers.
 
@@ -82,12 +83,16 @@ class GIN(ConvModel):
             dropout: Dropout probability of layer inputs, in [0, 1).
             norm: Normalisation between convolutions: "none", "batch" over all nodes of
                 a step, or "layer" over a node's features.
+            skip: Whether a perceptron of the node's own input row, with one hidden
+                layer, is added to the outputs.
         """
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
         self.reads_sparse = self.reads_sparse and hidden < in_features
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.convs = nn.ModuleList(self.make_conv(a, hidden, b) for a, b in pairwise(widths))
+        if switch("model.skip", skip):
+            self.skip_input(in_features, hidden, num_classes)
 
     def make_conv(self, in_features: int, hidden: int, out_features: int) -> nn.Module:
         """Creates one layer."""
@@ -108,6 +113,7 @@ class GINE(GIN):
         num_layers: int = 2,
         dropout: float = 0.5,
         norm: Norm = "none",
+        skip: bool = False,
     ) -> None:
         """Creates the layers.
 
@@ -120,11 +126,13 @@ class GINE(GIN):
             dropout: Dropout probability of layer inputs, in [0, 1).
             norm: Normalisation between convolutions: "none", "batch" over all nodes of
                 a step, or "layer" over a node's features.
+            skip: Whether a perceptron of the node's own input row, with one hidden
+                layer, is added to the outputs.
         """
         if edge_width == 0:
             raise UserError("model=gine needs a graph with edge features")
         self.edge_width = edge_width
-        super().__init__(in_features, num_classes, hidden, num_layers, dropout, norm)
+        super().__init__(in_features, num_classes, hidden, num_layers, dropout, norm, skip)
 
     def make_conv(self, in_features: int, hidden: int, out_features: int) -> nn.Module:
         return GINEConv(in_features, hidden, out_features, self.edge_width)

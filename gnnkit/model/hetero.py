@@ -88,23 +88,22 @@ class HeteroModel(EdgeIndexModel):
 
         Args:
             rows: The rows of the graph's nodes and edges.
-            draw: Number of the graph.
+            draw: Number of the graph, whose size depends on it.
         """
-        counts, rng = tuple((name, _FEW) for name, _ in self.schema.node_types), np.random.default_rng(draw)
+        few, few_edges, rng = _FEW + draw, _FEW_EDGES + 11 * (draw % 4), np.random.default_rng(draw)
+        counts = tuple((name, few) for name, _ in self.schema.node_types)
         model = self.with_sizes(counts)
         starts = [
             (model.schema.nodes(source).start, model.schema.nodes(destination).start)
             for source, _, destination in model.schema.relations or ()
         ]
-        ends = np.concatenate(
-            [rng.integers(0, _FEW, (2, _FEW_EDGES)) + np.array(start)[:, None] for start in starts], 1
-        )
-        edge_types = np.repeat(np.arange(len(starts)), _FEW_EDGES)
+        ends = np.concatenate([rng.integers(0, few, (2, few_edges)) + np.array(start)[:, None] for start in starts], 1)
+        edge_types = np.repeat(np.arange(len(starts)), few_edges)
         graph = Graph.from_edges(
             ends[0],
             ends[1],
-            _FEW * len(counts),
-            features=rows.node_rows(rng, _FEW * len(counts)),
+            few * len(counts),
+            features=rows.node_rows(rng, few * len(counts)),
             edge_types=edge_types,
             edge_type_names=list(model.schema.edge_types),
             **rows.edge_columns(rng, len(edge_types)),  # type: ignore[arg-type]

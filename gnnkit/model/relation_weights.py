@@ -59,6 +59,10 @@ class RelationWeights(nn.Module):
         """Computes each relation's weight."""
         return self._dense() if self.coefficients is None else torch.tensordot(self.coefficients, self._dense(), 1)
 
+    def side_by_side(self) -> Tensor:  # [f, num_relations or bases * k]
+        """Concatenates the weights, or the bases."""
+        return self._dense().transpose(0, 1).flatten(1)
+
     def _dense(self) -> Tensor:  # [num_relations or bases, f, k]
         if self.weight.shape[1] == 1:
             return self.weight[:, 0]

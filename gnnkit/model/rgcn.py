@@ -12,31 +12,77 @@ from torch.nn import Parameter
 
 from gnnkit.engine import AddedRelations, Adjacency, Pairs
 from gnnkit.errors import UserError
+from gnnkit.kernels.product_rows import ProductRows, Rows
 from gnnkit.model.base import ConvModel, Norm
 from gnnkit.model.relation_weights import RelationWeights, check_parts
 from gnnkit.utils.ranges import MAX_WIDTH, whole
 
 
-class RGCNConv(nn.Module):
-    """Computes W_0 x + sum over relations of W_r times the mean over in-edges + b."""
+class RelationSums(nn.Module):
+    """Computes W_0 x + sum over relations of W_r times the mean over in-edges + b.
+
+    `sum_projected` starts from x after the products, which precede the means.
+    """
+
+    bias: Parameter
+
+    def __init__(self, out_features: int, *, inverse: bool, own: bool) -> None:
+        super().__init__()
+        self.inverse, self.reads_own, self.width = inverse, own, out_features
+
+    def sum_projected(self, x: Tensor, adjacency: Adjacency, coefficients: Tensor | None) -> Tensor:
+        """Aggregates rows that are already multiplied, [num_src, f] -> [num_dst, k].
+
+        Args:
+            x: k columns per relation or basis, followed by the k columns of W_0.
+            adjacency: The edges.
+            coefficients: [num_relations, num_bases], or None without bases.
+        """
+        blocks = x[:, : x.shape[1] - self.width] if self.reads_own else x
+        combine = _sum if coefficients is None else functools.partial(self._mix, coefficients)
+        out = adjacency.aggregate_relations(blocks, combine, inverse=self.inverse, blocks=coefficients is None)
+        return (out + x[: adjacency.num_dst, -self.width :] if self.reads_own else out) + self.bias.to(out.dtype)
+
+    def _mix(self, coefficients: Tensor, means: Tensor, pairs: Pairs, columns: slice) -> Tensor:
+        unit = torch.eye(self.width, dtype=means.dtype, device=means.device)
+        return pairs.sum_products(means, (coefficients[:, :, None, None] * unit).flatten(1, 2)[:, columns])
+
+
+def _sum(means: Tensor, pairs: Pairs, columns: slice) -> Tensor:
+    return pairs.sum(means)
+
+
+class RGCNConv(RelationSums):
+    """Computes W_0 x + sum over relations of W_r times the mean over in-edges + b.
+
+    The means follow the products if this is cheaper. Means of `fixed` rows, which every
+    epoch reads unchanged, are computed once, so only sparse ones are multiplied first.
+    """
+
+    fixed = False
 
     def __init__(
         self, in_features: int, out_features: int, weights: RelationWeights, *, inverse: bool, own: bool
     ) -> None:
-        super().__init__()
-        self.relations, self.inverse = weights, inverse
+        super().__init__(out_features, inverse=inverse, own=own)
+        self.relations = weights
         self.own = nn.Linear(in_features, out_features, bias=False) if own else None
         self.bias = Parameter(torch.zeros(out_features))
         if self.own is not None:
             nn.init.xavier_uniform_(self.own.weight)
 
-    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+    def forward(self, x: Rows, adjacency: Adjacency) -> Tensor:
+        projected = len(self.relations.weight) * self.width
+        if isinstance(x, ProductRows) or (not self.fixed and adjacency.project_first(x.shape[1], projected)):
+            own = [] if self.own is None else [self.own.weight.t()]
+            rows = x @ torch.cat([self.relations.side_by_side(), *own], 1)
+            return self.sum_projected(rows, adjacency, self.relations.coefficients)
         out = adjacency.aggregate_relations(x, self.relations, inverse=self.inverse)
         out = out + self.bias.to(out.dtype)
         return out if self.own is None else out + self.own(x[: adjacency.num_dst])
 
 
-class OneHotConv(nn.Module):
+class OneHotConv(RelationSums):
     """The layer over nodes without features, with one-hot input.
 
     A product with a one-hot row selects a row of the weight, so `x` consists of the
@@ -57,8 +103,7 @@ class OneHotConv(nn.Module):
             inverse: Whether to add inverse edges.
             own: Whether a node's own row is included.
         """
-        super().__init__()
-        self.inverse, self.own, self.width = inverse, own, out_features
+        super().__init__(out_features, inverse=inverse, own=own)
         needed = out_features * ((bases or num_relations) + own)
         if in_features != needed:
             raise UserError(
@@ -71,21 +116,7 @@ class OneHotConv(nn.Module):
             nn.init.xavier_uniform_(self.coefficients)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        blocks = x[:, : x.shape[1] - self.width] if self.own else x
-        if self.coefficients is None:
-            out = adjacency.aggregate_relations(blocks, self._sum, inverse=self.inverse, blocks=True)
-        else:
-            out = adjacency.aggregate_relations(blocks, self._mix, inverse=self.inverse)
-        return out + x[: adjacency.num_dst, -self.width :] + self.bias if self.own else out + self.bias
-
-    def _sum(self, means: Tensor, pairs: Pairs, columns: slice) -> Tensor:
-        return pairs.sum(means)
-
-    def _mix(self, means: Tensor, pairs: Pairs, columns: slice) -> Tensor:
-        assert self.coefficients is not None
-        unit = torch.eye(self.width, dtype=means.dtype, device=means.device)
-        weights = (self.coefficients[:, :, None, None] * unit).flatten(1, 2)
-        return pairs.sum_products(means, weights[:, columns])
+        return self.sum_projected(x, adjacency, self.coefficients)
 
 
 class RGCN(ConvModel):
@@ -138,12 +169,12 @@ class RGCN(ConvModel):
         added = AddedRelations.of_model(inverse, self_loop)
         self.num_relations, self.inverse, self.decays_rows = num_relations, added.inverse, one_hot
         self.project = Parameter(nn.init.xavier_uniform_(torch.empty(in_features, hidden))) if project else None
-        self.reads_sparse = project and hidden < in_features
         widths = [hidden if project else in_features, *[hidden] * (num_layers - 1), num_classes]
         check_parts(bases, blocks, widths[1:] if one_hot else widths)
         if one_hot:
             _check_one_hot(blocks, project=project)
         total = num_relations * (1 + inverse)
+        self.reads_sparse = not one_hot and (hidden if project else (bases or total) * widths[1]) < in_features
 
         def conv(a: int, b: int) -> nn.Module:
             return RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), inverse=inverse, own=self_loop)
@@ -151,6 +182,7 @@ class RGCN(ConvModel):
         rest = [conv(a, b) for a, b in pairwise(widths[1:])]
         one_hot_conv = functools.partial(OneHotConv, num_relations=total, bases=bases, inverse=inverse, own=self_loop)
         self.convs = nn.ModuleList([(one_hot_conv if one_hot else conv)(*widths[:2]), *rest])
+        self.convs[0].fixed = not (project or dropout)  # type: ignore[assignment]
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         x = super().drop(x, adjacency)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
 from gnnkit.model.base import ConvModel, Norm
-from gnnkit.utils.ranges import MAX_WIDTH, one_of, whole
+from gnnkit.utils.ranges import MAX_WIDTH, one_of, switch, whole
 
 Aggregator = Literal["mean", "max", "none"]
 
@@ -77,6 +77,7 @@ class GraphSAGE(ConvModel):
         dropout: float = 0.5,
         aggregator: Aggregator = "mean",
         norm: Norm = "none",
+        skip: bool = False,
     ) -> None:
         """Creates the layers.
 
@@ -90,6 +91,8 @@ class GraphSAGE(ConvModel):
                 their own rows, for comparison.
             norm: Normalisation between convolutions: "none", "batch" over all nodes of
                 a step, or "layer" over a node's features.
+            skip: Whether a perceptron of the node's own input row, with one hidden
+                layer, is added to the outputs.
         """
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
@@ -98,6 +101,8 @@ class GraphSAGE(ConvModel):
         self.reads_sparse = aggregator != "max" and widths[1] < in_features
         self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in pairwise(widths))
         self.convs[0].dropout = self.dropout  # type: ignore[assignment]
+        if switch("model.skip", skip):
+            self.skip_input(in_features, hidden, num_classes)
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         return x  # the first convolution applies dropout itself

@@ -40,20 +40,20 @@ class TrialRows:
     edges: Mapping[str, Array] = field(default_factory=dict)  # columns [m, ...], by argument of `Graph.from_edges`
 
     def graph(self, types: TypeCounts, draw: int) -> Graph:
-        """Draws a graph."""
-        rng = np.random.default_rng(draw)
-        src, dst = rng.integers(0, _NODES, (2, _EDGES))
-        sizes = [len(part) for part in even_ranges(_NODES, types.of_nodes)]
-        edge_types = rng.integers(0, types.of_edges, _EDGES)
+        """Draws a graph, whose size depends on the draw."""
+        rng, num_nodes, num_edges = np.random.default_rng(draw), _NODES + draw, _EDGES + 11 * (draw % 4)
+        src, dst = rng.integers(0, num_nodes, (2, num_edges))
+        sizes = [len(part) for part in even_ranges(num_nodes, types.of_nodes)]
+        edge_types = rng.integers(0, types.of_edges, num_edges)
         return Graph.from_edges(
             src,
             dst,
-            _NODES,
-            features=self.node_rows(rng, _NODES),
+            num_nodes,
+            features=self.node_rows(rng, num_nodes),
             edge_types=edge_types,
             edge_type_names=[str(relation) for relation in range(types.of_edges)],
             node_types=tuple((str(number), size) for number, size in enumerate(sizes)),
-            **self.edge_columns(rng, _EDGES),  # type: ignore[arg-type]
+            **self.edge_columns(rng, num_edges),  # type: ignore[arg-type]
         )
 
     def node_rows(self, rng: np.random.Generator, count: int) -> Floats:  # [count, in_features]

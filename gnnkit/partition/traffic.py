@@ -91,22 +91,6 @@ class Traffic:
             unslice=(owns * (used.sum() - used)).ravel(),
         )
 
-    def far(self, ranks_per_host: int) -> tuple[list[float], list[float]]:
-        """Returns each rank's share of messages and rows from other hosts.
-
-        Applies to one aggregation.
-
-        Args:
-            ranks_per_host: Number of consecutive ranks per host.
-        """
-        counts = np.zeros((len(self.num_owned), 2, 2), np.int64)  # [rank, messages or rows, total or from other hosts]
-        for pair in self.peers():
-            rows = pair.gather_rows + pair.reduce_rows + pair.slice_rows + pair.unslice_rows
-            is_far = pair.rank // ranks_per_host != pair.peer // ranks_per_host
-            counts[pair.rank] += np.outer((pair.messages, rows), (1, is_far))
-        shares = counts[:, :, 1] / np.maximum(counts[:, :, 0], 1)
-        return shares[:, 0].tolist(), shares[:, 1].tolist()
-
     def peers(self) -> list[Pair]:
         """Returns all pairs of ranks that exchange rows, by rank and peer.
 

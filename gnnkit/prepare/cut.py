@@ -21,7 +21,6 @@ from gnnkit.graph import SPLITS, Graph
 from gnnkit.graph.edge_order import in_listed_order
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.launch.phases import phase
-from gnnkit.leader.plan.choose import Decision, describe, shape
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import Crossing
@@ -29,6 +28,7 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import cut_all, uncut
 from gnnkit.partition.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, RankParts, Reads, without_edges, without_features
 from gnnkit.prepare import picture
+from gnnkit.prepare.assign import Decision, describe, shape
 from gnnkit.prepare.inputs import (
     check_implied_task,
     check_relation,
@@ -305,7 +305,7 @@ def _write_shards(settings: Settings, graph: Graph, partition: Partition, target
     for shard in cut_all(graph, partition):
         shard.save(target / str(shard.rank))
     quality = measure(graph, partition)
-    decision = Decision.of(settings, graph, quality)
+    decision = Decision.of(settings, quality)
     if not compares and settings.decided is None:
         decision = replace(decision, why=why_fetched(settings))
     (target.parent / COORDINATION).write_text(json.dumps(coordination(quality, decision)), encoding="utf-8")

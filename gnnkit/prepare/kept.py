@@ -25,9 +25,9 @@ import numpy as np
 from gnnkit.config.settings import Choice, Settings
 from gnnkit.graph import Graph
 from gnnkit.graph.edge_columns import RULES
-from gnnkit.leader.plan.choose import assign
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
+from gnnkit.prepare.assign import assign
 from gnnkit.utils.documents import json_digest, read_object
 from gnnkit.utils.storage import load_arrays, passing, save_arrays, sync_files
 
@@ -72,12 +72,11 @@ class Kept:
         try:
             if any(self.folder.glob(f"{self._stem(kind)}-*")):  # a full hash is slow, so first match the fingerprint
                 entry = self._entry_folder(kind, depends)
-                result = read(entry, _read_facts(entry))
-                os.utime(entry)  # marks the entry as recently used
-                self.notes.append(f"{kind}: made by an earlier run, cached in {self.folder}")
-                return result
-        except FileNotFoundError:
-            pass
+                if entry.is_dir():  # not one of the same graph that depends on something else
+                    result = read(entry, _read_facts(entry))
+                    os.utime(entry)  # marks the entry as recently used
+                    self.notes.append(f"{kind}: made by an earlier run, cached in {self.folder}")
+                    return result
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.notes.append(f"{kind}: not read from {entry or self.folder}: {error}")
             if entry is not None:

@@ -58,7 +58,7 @@ def place_features(asked: Preparation, prepared: Prepared) -> Prepared:
     # Mapped edges may use half of the memory, and pages that do not fit are read again.
     left = free - programs
     cache = _cache_bytes(asked, size, (left - min(rest, left / 2)) / ranks, prepared)
-    line = f"features: on disk, each worker keeps {_format_bytes(cache)} of them, policy={features.policy} ({why})"
+    line = f"features: on disk, each worker keeps {_format_bytes(cache)} of them ({why})"
     return replace(prepared, place=place, cache=cache, summary=f"{prepared.summary}\n{line}")
 
 

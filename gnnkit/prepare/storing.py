@@ -10,7 +10,6 @@ import numpy as np
 from gnnkit.config.settings import AUTO, Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
-from gnnkit.leader.plan.choose import Decision, describe
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import cut_all
@@ -18,6 +17,7 @@ from gnnkit.partition.store.manifest import PARTS, Digests, Manifest, shaping
 from gnnkit.partition.store.pairs import without_pairs
 from gnnkit.partition.store.parts import GRAPH, LINKS
 from gnnkit.prepare import cut, picture
+from gnnkit.prepare.assign import Decision, describe
 from gnnkit.prepare.inputs import IDS, check_implied_task, load, named, with_inputs, with_kept, with_names
 from gnnkit.prepare.kept import Kept, kept_partition
 from gnnkit.prepare.trained import as_read
@@ -124,7 +124,7 @@ def manifest(
     `named_graph` is the data set's graph, with names. `packed` reports rounded
     features. Without `rows`, parts use ranges of the graph's rows.
     """
-    decision = Decision.of(settings, graph, quality, compares=False)
+    decision = Decision.of(settings, quality)
     contents = Manifest(
         asked=asked,
         source=settings.dataset.name,

@@ -50,6 +50,7 @@ class DrawRule:
     replace: bool
     last: bool  # draw the latest edges before the bound instead of any
     threads: int
+    draw_bytes: int  # memory of a draw with replacement
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from gnnkit.pyg.checks import EdgeType
 from gnnkit.pyg.local_ids import LocalIds
 from gnnkit.pyg.relation import DrawRule, RelationEdges
 from gnnkit.sampler.base import Reading
+from gnnkit.utils.memory import check_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,9 @@ class Growth:
     def _draw(self, relation: RelationEdges, fanout: int, key: int) -> LocalEdges:
         ids = self.ids[relation.destination]
         codes = ids.frontier()
+        if self.rule.replace:
+            what = f"num_neighbors={fanout} with replacement, for {len(codes)} nodes of a batch,"
+            check_memory(what, len(codes) * fanout * self.rule.draw_bytes)
         return self._edges(relation, codes, ids.drawn, ids.keys(codes), fanout, key)
 
     def _among(self, relation: RelationEdges) -> LocalEdges:

@@ -33,7 +33,7 @@ from gnnkit.pyg.pool import PooledTable, RowPool
 from gnnkit.pyg.relation import DrawRule
 from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, SampledGraph, SampleOptions
 from gnnkit.pyg.subgraph import Growth, SampledSubgraph, grow_one_type
-from gnnkit.sampler.fanouts import check_draws
+from gnnkit.sampler.fanouts import DRAW_BYTES, check_draws
 from gnnkit.utils.checks import int64s
 from gnnkit.utils.ranges import one_of, shown
 
@@ -197,12 +197,17 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def _grow(self, seeds: Mapping[str, Tensor], times: Mapping[str, Tensor]) -> SampledSubgraph:
         key = int(torch.randint(_MAX_SEED, (1,), generator=self._generator))
-        rule = DrawRule(self.replace, self.temporal_strategy == "last", self.threads)
+        rule = DrawRule(self.replace, self.temporal_strategy == "last", self.threads, self._num_directions * DRAW_BYTES)
         fanouts, num_hops = self.fanouts(), self.num_neighbors.num_hops
+        by_degree = self.replace and any(-1 in relation_fanouts for relation_fanouts in fanouts.values())
         starts = {name: int64s("seeds", nodes) for name, nodes in seeds.items()}
         self.check_draws({name: len(nodes) for name, nodes in starts.items()})
         induced = self.subgraph_type == SubgraphType.induced
-        if not (self.is_hetero or self.disjoint or induced) and num_hops and _distinct(starts[ONE_NODE_TYPE]):
+        if (
+            not (self.is_hetero or self.disjoint or induced or by_degree)
+            and num_hops
+            and _distinct(starts[ONE_NODE_TYPE])
+        ):
             relation = self.graph.relations[ONE_EDGE_TYPE]
             one_key = _core.derive(key, 0)
             return grow_one_type(relation, starts[ONE_NODE_TYPE], fanouts[ONE_EDGE_TYPE], one_key, rule)
@@ -234,8 +239,17 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         num_trees = sum(seeds.values()) if self.disjoint else 1
         most = {name: num_trees * count for name, count in self.graph.num_nodes.items()}
         relations = self.graph.relations
-        fanouts = [(relations[name].source, relations[name].destination, row) for name, row in self.fanouts().items()]
-        check_draws(f"num_neighbors={shown(self.num_neighbors.values)}", fanouts, seeds, most, num_batches)
+        fanouts = [
+            (relation.source, relation.destination, row, relation.csc.num_edges / max(relation.csc.num_nodes, 1))
+            for relation, row in ((relations[name], row) for name, row in self.fanouts().items())
+        ]
+        what, num_batches = f"num_neighbors={shown(self.num_neighbors.values)}", self._num_directions * num_batches
+        check_draws(what, fanouts, seeds, most, num_batches)
+
+    @property
+    def _num_directions(self) -> int:
+        """Directions in which a batch has each drawn edge."""
+        return 2 if self.subgraph_type == SubgraphType.bidirectional else 1
 
     def _local_ids(self, seeds: Mapping[str, Ids]) -> dict[str, LocalIds]:
         """Numbers the seeds. Trees are counted over all types, in order of `seeds`."""

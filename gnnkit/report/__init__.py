@@ -4,7 +4,6 @@ Only the files in run folders are read. A `Figure` is a list of SVG shapes. The 
 templates in `templates/` render figures and tables and escape all text.
 """
 
-from gnnkit.report.compare import compare as compare
 from gnnkit.report.run import RunFiles as RunFiles
 from gnnkit.report.run import read_folder as read_folder
 from gnnkit.report.run import read_run as read_run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -97,7 +96,7 @@ def curves(
     x = Axis.around([point[0] for point in points], LEFT, WIDTH - RIGHT)
     y = Axis.around([point[1] for point in points], height - BOTTOM, top)
     mark = mark if mark is not None and x.low <= mark[0] <= x.high else None
-    shapes = [*_frame(x, y, "epoch", integers=True), *_mark(x, y, mark), *_lines(x, y, drawn)]
+    shapes = [*frame(x, y, "epoch", integers=True), *_mark(x, y, mark), *_lines(x, y, drawn)]
     numbers = {
         "x": [x.low, x.high, x.begin, x.end],
         "y": [y.low, y.high, y.begin, y.end],
@@ -147,56 +146,8 @@ def thinned(points: Sequence[Point]) -> tuple[Point, ...]:
     return tuple((sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts)
 
 
-@dataclass(frozen=True, slots=True)
-class PointGroup:
-    """Named points, such as a scheme's runs."""
-
-    name: str
-    points: tuple[Point, ...]
-    notes: tuple[str, ...]  # a tooltip per point
-    colour: str
-
-
-def scatter(name: str, title: str, caption: str, groups: Sequence[PointGroup], unit: str) -> Figure:
-    """Draws points, and each group's mean with bars for one standard deviation.
-
-    Args:
-        groups: The groups, with at least one point each.
-        unit: Title below the horizontal axis.
-    """
-    shapes, top = legend([(group.name, group.colour) for group in groups])
-    height = HEIGHT + max(top - TOP, 0)
-    spreads = [[Spread.of(values) for values in zip(*group.points, strict=True)] for group in groups]
-    points = [point for group in groups for point in group.points]
-    points += [(a.mean + sign * a.deviation, b.mean + sign * b.deviation) for a, b in spreads for sign in (-1, 1)]
-    x = Axis.around([point[0] for point in points], LEFT, WIDTH - RIGHT)
-    y = Axis.around([point[1] for point in points], height - BOTTOM, top)
-    shapes += _frame(x, y, unit)
-    for group, (across, up) in zip(groups, spreads, strict=True):
-        a, b = x.at(across.mean), y.at(up.mean)
-        wide, high = x.at(across.mean + across.deviation) - a, b - y.at(up.mean + up.deviation)
-        shapes.append(strokes([((a - wide, b), (a + wide, b)), ((a, b - high), (a, b + high))], group.colour, 1.4))
-        radii = [2.2] * len(group.points) if len(group.points) > 1 else [4.0]
-        shapes += [
-            dot(x.at(at), y.at(value), radius, group.colour, note)
-            for (at, value), note, radius in zip(group.points, group.notes, radii, strict=True)
-        ]
-    return Figure(name, title, caption, height, tuple(shapes))
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Mean and standard deviation, which is 0 for one value."""
-
-    mean: float
-    deviation: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
-
-
-def _frame(x: Axis, y: Axis, title: str, *, integers: bool = False) -> list[Shape]:
+def frame(x: Axis, y: Axis, title: str, *, integers: bool = False) -> list[Shape]:
+    """Draws grid lines and labels of two axes. `title` is below the horizontal one."""
     lines = [((x.begin, y.at(tick)), (x.end, y.at(tick))) for tick in y.ticks()]
     below = y.begin + 15
     return [

@@ -1,4 +1,4 @@
-"""A sweep's page: a table with all runs, means over seeds, and key importance."""
+"""A sweep's page: all runs, means over seeds, and curves of the best runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from urllib.parse import quote
 
 from gnnkit.errors import UserError
 from gnnkit.report import learning
-from gnnkit.report.charts import Curve, Part, bars, clipped, curves
+from gnnkit.report.charts import Curve, clipped, curves
 from gnnkit.report.drawing import Figure, Point, colour
-from gnnkit.report.importance import MIN_RUNS, explained
 from gnnkit.report.page import PAGE, Cell, PageTable, Panel, save, save_text_tables
-from gnnkit.report.parallel import parallel
 from gnnkit.report.run import number, read_run
 
 SEED, DONE = "seed", "done"
@@ -94,9 +92,7 @@ def write_sweep(sweep: Sweep, folder: Path) -> Path:
     If the sweep has ended, also writes SVG files, and its table, of means over seeds if
     there are several, as Markdown and LaTeX.
     """
-    scores = [run.figures[sweep.main] for run in sweep.done]
-    shares = {key: explained([run.swept.get(key, "") for run in sweep.done], scores) for key in sweep.keys}
-    figures = [*_parallel(sweep), *_importance(sweep, shares), *_curves(sweep)]
+    figures = list(_curves(sweep))
     runs, seeds = _runs(sweep, folder), _seeds(sweep)
     if sweep.ended:
         table = (seeds or runs).table
@@ -114,7 +110,6 @@ def write_sweep(sweep: Sweep, folder: Path) -> Path:
         runs=runs,
         seeds=seeds,
         figures=figures,
-        panels=list(_too_few(sweep, shares)),
     )
 
 
@@ -173,42 +168,6 @@ def _spread(runs: Sequence[SweptRun], name: str) -> str | Cell:
     """Formats mean and deviation. Tables are sorted by the mean."""
     values = [value for run in runs if (value := run.figure(name)) is not None]
     return Cell(spread(values, "±"), value=statistics.fmean(values)) if values else ""
-
-
-def _parallel(sweep: Sweep) -> Iterator[Figure]:
-    keys = [key for key in sweep.keys if len({run.swept.get(key) for run in sweep.done}) > 1]
-    if len(sweep.done) > 1 and keys:
-        lines = [([run.swept.get(key, "") for key in keys], run.figures[sweep.main]) for run in sweep.done]
-        notes = [f"run {run.number}: {sweep.main} {run.figures[sweep.main]:.4g}" for run in sweep.done]
-        yield parallel(keys, sweep.main, lines, notes)
-
-
-def _importance(sweep: Sweep, shares: Mapping[str, float | None]) -> Iterator[Figure]:
-    known = {key: share for key, share in shares.items() if share is not None}
-    if not known:
-        return
-    unknown = ", ".join(key for key, share in shares.items() if share is None)
-    caption = (
-        f"Share of the variance of {sweep.main} that each key explains by itself: adjusted eta squared, "
-        f"over {len(sweep.done)} runs. Keys with many numbers are binned into four groups. Interactions between keys are "
-        f"not included.{f' Too few runs for an estimate: {unknown}.' if unknown else ''}"
-    )
-    ordered = sorted(known, key=lambda key: -known[key])
-    names = [key.rpartition(".")[2] or key for key in ordered]
-    labels = names if len(set(names)) == len(names) else ordered
-    labels = [f"{clipped(label, 9)} {known[key]:.0%}" for label, key in zip(labels, ordered, strict=True)]
-    parts = [Part("explained", tuple(known[key] for key in ordered), "shade")]
-    yield bars("importance", "Importance of keys", caption, labels, parts, "share of the variance")
-
-
-def _too_few(sweep: Sweep, shares: Mapping[str, float | None]) -> Iterator[Panel]:
-    """Yields a note if there are too few runs for any key's importance."""
-    if all(share is None for share in shares.values()):
-        text = (
-            f"{len(sweep.done)} runs are too few for an estimate: it needs {MIN_RUNS} completed runs, two for each value "
-            "of a key, and figures that differ."
-        )
-        yield Panel("Importance of keys", text=text)
 
 
 def _points(run: SweptRun, name: str) -> tuple[Point, ...]:

@@ -101,11 +101,15 @@ class Result(Mapping[str, Any]):
         """Writes `result.json` atomically."""
         write_atomically(folder / "result.json", json.dumps(self.to_dict(), indent=2, allow_nan=False).encode())
 
-    def table(self) -> str:
-        """Returns the summary, or all figures as a two-column table."""
+    def table(self, headline: tuple[str, ...] = ()) -> str:
+        """Returns the summary, or figures as a two-column table.
+
+        Args:
+            headline: Beginnings of the names of the figures to display. (): all.
+        """
         if self.summary is not None:
             return self.summary
-        return "\n".join(f"  {name:<18} {text}" for name, text in self._rows())
+        return "\n".join(f"  {name:<18} {text}" for name, text in self._rows() if name.startswith(headline or ""))
 
     def line(self) -> str:
         """Returns the most important figures in one line."""
@@ -133,7 +137,7 @@ class Result(Mapping[str, Any]):
     def _rows(self) -> Iterator[tuple[str, str]]:
         """Yields the name and text of each displayed figure."""
         for name, value in without_traffic(self.figures).items():
-            parts = value.items() if isinstance(value, Mapping) else [("", value)]
+            parts = value.items() if isinstance(value, Mapping) else [("", _without_numpy(value))]
             shown = [f"{key} {format_figure(part)}".strip() for key, part in parts if part not in (None, [])]
             if shown and name not in _NOT_SHOWN:
                 yield name, "  ".join(shown)
@@ -159,8 +163,14 @@ def format_figure(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000 else str(value)
 
 
+def _without_numpy(value: Any) -> Any:
+    """Converts an array, a scalar of NumPy or a tensor to numbers."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def finite(value: Any) -> Any:
     """Returns plain data for JSON, with None for non-finite numbers."""
+    value = _without_numpy(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

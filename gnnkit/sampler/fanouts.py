@@ -13,7 +13,7 @@ from gnnkit.utils.ranges import shown, shown_names, whole
 MAX_FANOUT = 2**31 - 1
 MAX_REPLACED = 2**20  # with replacement, the degree does not bound draws
 MAX_HOPS = 1000
-_DRAW_BYTES = 128  # of a draw: its edge, and what finds and numbers it
+DRAW_BYTES = 128  # of a draw: its edge, and what finds and numbers it
 DEFAULT = "default"  # key for the relations that a mapping does not name
 KEY = "sampler.fanouts"
 
@@ -144,7 +144,11 @@ _Counts: TypeAlias = Mapping[str, int]  # by node type
 
 
 def check_draws(
-    key: str, relations: Sequence[tuple[str, str, Sequence[int]]], seeds: _Counts, num_nodes: _Counts, num_batches: int
+    key: str,
+    relations: Sequence[tuple[str, str, Sequence[int], float]],
+    seeds: _Counts,
+    num_nodes: _Counts,
+    num_batches: int,
 ) -> None:
     """Raises `UserError` if draws with replacement may need too much memory.
 
@@ -152,21 +156,22 @@ def check_draws(
 
     Args:
         key: Configuration key or argument, and its value, for the message.
-        relations: [num_relations] node types of sources and destinations, and draws per
-            node [num_hops].
+        relations: [num_relations] node types of sources and destinations, draws per
+            node [num_hops], and the mean in-degree, which stands for draws of -1.
         seeds: Largest number of seeds of a batch, by node type.
         num_nodes: Nodes that draw at a hop, at most, by node type.
         num_batches: Batches that are drawn at the same time.
     """
-    total, rows = 0, dict(seeds)
-    for hop in range(max((len(fanouts) for _, _, fanouts in relations), default=0)):
-        draws = dict.fromkeys(num_nodes, 0)
-        for source, destination, fanouts in relations:
-            draws[source] += rows.get(destination, 0) * max(fanouts[hop], 0)
-        total += sum(draws.values())
+    total, rows = 0.0, {name: float(count) for name, count in seeds.items()}
+    for hop in range(max((len(fanouts) for _, _, fanouts, _ in relations), default=0)):
+        draws = dict.fromkeys(num_nodes, 0.0)
+        for source, destination, fanouts, degree in relations:
+            count, fanout = rows.get(destination, 0), fanouts[hop]
+            draws[source] += count * (degree if fanout < 0 else fanout)
+            total += count * max(fanout, 0)
         rows = {name: min(count, num_nodes[name]) for name, count in draws.items()}
     what = f"{key} with replacement, for {max(seeds.values(), default=0)} seeds"
-    check_memory(what, num_batches * total * _DRAW_BYTES)
+    check_memory(what, num_batches * total * DRAW_BYTES)
 
 
 def _per_hop(key: str, value: object) -> tuple[int, ...]:

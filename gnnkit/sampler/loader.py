@@ -139,7 +139,8 @@ class Loader:
         schedule = BatchSchedule(self.seeds, batch_size, 1, batching, window, shuffle, drop_last, groups, repeat=repeat)
         if getattr(sampler, "replace", False) and sampler.fanouts is not None:
             key, sizes = f"sampler.fanouts={sampler.fanouts}", ({"": schedule.batch_size}, {"": self.csc.num_nodes})
-            check_draws(key, [("", "", sampler.fanouts)], *sizes, self.threads)
+            degree = self.csc.num_edges / max(self.csc.num_nodes, 1)
+            check_draws(key, [("", "", sampler.fanouts, degree)], *sizes, self.threads)
         self._sharding = Sharding(schedule, rank, world_size)
         self._allocate = frameworks.page_locked if pin_memory else _pageable
         self._priced = self.costs  # computed by the sampler on first use

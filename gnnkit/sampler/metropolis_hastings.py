@@ -122,7 +122,7 @@ class MetropolisHastingsSampler(NativeSampler):
             return self
         if features is None or features.shape[1:] == (0,):
             raise UserError(
-                "sampler.target=similarity compares node features, but the graph has none: set sampler.embeddings"
+                "sampler.target=similarity compares node features, but the graph has none: set sampler.options.embeddings"
             )
         comparing = copy.copy(self)
         comparing.embeddings = _in_core(numbers("features", features, (None, None)))
@@ -134,7 +134,7 @@ class MetropolisHastingsSampler(NativeSampler):
         if self.embeddings is None:
             raise UserError(
                 "sampler.target=similarity compares node features: pass them to with_features, use a Loader, or set "
-                "sampler.embeddings"
+                "sampler.options.embeddings"
             )
         if len(self.embeddings) != graph.num_nodes:
             raise UserError(

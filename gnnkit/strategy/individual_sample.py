@@ -46,10 +46,10 @@ _LRU = (
 _CACHED = (  # for learned rows
     "caches rows of other workers, but learned rows change in each step: use strategy.cache=none"
 )
-_COST_OF_NODES = "strategy.batching=balanced evens out the cost of nodes, not of edges: use strategy.batching=plain"
+_COST_OF_NODES = "strategy.batching=balanced evens out the cost of nodes, not of edges: leave batching out"
 _DIVIDED = (
     "cannot move seeds with strategy.batching=balanced, which balances costs, or with "
-    "strategy.features=partitioned, in which workers serve each other: use batching=plain and shared features"
+    "strategy.features=partitioned, in which workers serve each other: leave batching out and use shared features"
 )
 
 
@@ -137,7 +137,7 @@ class IndividualSample(ExecutionStrategy):
         if sampler is not None and self.reads.from_owners and sampler.reads_features:
             raise UserError(
                 f"strategy.features=partitioned: sampler={type(sampler).__name__} reads all nodes' features, as does "
-                "sampler.target=similarity without sampler.embeddings: use strategy.features=shared"
+                "sampler.target=similarity without embeddings: use strategy.features=shared"
             )
 
     def setup(self, worker: Worker, model: nn.Module) -> None:

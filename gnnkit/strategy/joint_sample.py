@@ -10,7 +10,6 @@ from torch import nn
 
 from gnnkit.engine import Tally
 from gnnkit.engine.remote.frontier import COOPERATIVE, check_sampler
-from gnnkit.errors import UserError
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
     EdgeTask,
@@ -28,7 +27,7 @@ from gnnkit.strategy.cooperative import CooperativeBatches
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.sampled import READS_BATCHES, whole_steps
 from gnnkit.utils.approximate import approximate
-from gnnkit.utils.ranges import MAX_COUNT, shown, whole
+from gnnkit.utils.ranges import MAX_COUNT, whole
 
 
 class JointSample(ExecutionStrategy):
@@ -53,16 +52,13 @@ class JointSample(ExecutionStrategy):
     finishes = "asked"
     has_whole_steps = False
 
-    def __init__(self, mode: str = "cooperative", batch_size: int = 1024, prefetch: int = 2) -> None:
+    def __init__(self, batch_size: int = 1024, prefetch: int = 2) -> None:
         """Checks the options.
 
         Args:
-            mode: "cooperative": owners draw and compute one joint batch.
             batch_size: Seeds per worker and step, or edges for link prediction.
             prefetch: Batches drawn in advance.
         """
-        if mode != "cooperative":
-            raise UserError(f"strategy.mode={shown(mode)} is not supported: use strategy.mode=cooperative, the default")
         self.batch_size = whole("strategy.batch_size", batch_size, 1, MAX_COUNT)
         self.prefetch = whole("strategy.prefetch", prefetch, 1, MAX_COUNT)
 

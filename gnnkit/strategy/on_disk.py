@@ -27,14 +27,12 @@ CACHE_SHARE = 8  # drawn batches may take 1/CACHE_SHARE of the cache size, in ad
 
 
 def batches_ahead(features: DiskFeatures, batch_bytes: int) -> int:
-    """Returns how many batches to draw in advance, 0 unless policy is "exact".
+    """Returns how many batches to draw in advance.
 
     Args:
         features: The rows.
         batch_bytes: Memory of a drawn batch.
     """
-    if features.place.policy != "exact":
-        return 0
     return min(
         max(features.cache_rows * features.row_bytes // CACHE_SHARE // max(batch_bytes, 1), MIN_AHEAD), MAX_AHEAD
     )
@@ -49,24 +47,19 @@ def bytes_of(blocks: Sequence[Block]) -> int:
 def prepare_window(
     features: DiskFeatures,
     drawn: Iterable[T],
-    needs: Callable[[T], Ids],
     size: Callable[[T], int],
     comm: Communicator | None = None,
 ) -> int:
-    """Fills a static cache, and returns how many batches to draw in advance.
+    """Returns how many batches to draw in advance.
 
     Collective if ranks draw together.
 
     Args:
         features: The rows.
         drawn: Iterator that draws an epoch's batches.
-        needs: Returns a batch's distinct rows.
         size: Returns a drawn batch's memory.
         comm: The ranks, if they draw together.
     """
-    if features.place.policy == "static":
-        features.fill_most_read(map(needs, drawn))
-        return 0
     window = next((batches_ahead(features, size(batch)) for batch in drawn), MIN_AHEAD)
     return window if comm is None else min(int(part[0]) for part in to_all(comm, np.array([window])))
 
@@ -218,7 +211,7 @@ class BackgroundBatches(ABC, Generic[D, M]):
         def begin_with_first_epoch(comm: Communicator) -> int:
             deal = self.seeds.epoch(0, comm, Sent.nothing(comm.world_size))
             drawn = (self.draw(deal, number, comm) for number in range(len(self)))
-            return prepare_window(disk, drawn, lambda batch: batch.here, lambda batch: batch.num_bytes, comm)
+            return prepare_window(disk, drawn, lambda batch: batch.num_bytes, comm)
 
         if self.window is None:
             self.window = self._background.submit(begin_with_first_epoch).result()

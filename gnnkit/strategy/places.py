@@ -41,7 +41,7 @@ def check_places(topology: str, features: str, batching: str) -> None:
     if topology == "partitioned" and batching == "balanced":
         raise UserError(
             "strategy.batching=balanced with strategy.topology=partitioned: the cost of a seed is the size of its "
-            "tree, which reaches into the in-edges of other workers: use strategy.batching=plain"
+            "tree, which reaches into the in-edges of other workers: leave batching out"
         )
 
 
@@ -58,4 +58,4 @@ def check_cache(features: str, cache: str, cache_rows: int | None) -> None:
     if cache_rows is not None:
         whole("strategy.cache_rows", cache_rows, 1, MAX_COUNT)
         if cache == "none":
-            raise UserError(f"strategy.cache_rows={cache_rows} must be null with strategy.cache=none")
+            raise UserError(f"strategy.cache_rows={cache_rows} needs a strategy.cache")

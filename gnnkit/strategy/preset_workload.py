@@ -89,7 +89,7 @@ class PresetWorkload(ExecutionStrategy):
     def __init__(
         self,
         halo: str | None = None,
-        degrees: str | None = None,
+        degrees: str | None = "global",
         sync_every: int | str | None = None,
         average: str | None = None,
         control_variates: bool | None = None,

@@ -146,7 +146,7 @@ class SampledBatches:
         """Returns the number of batches sampled in advance (`prepare_window`)."""
         if self.window is None:
             with closing(self._source.epoch(0, 0)) as drawn:
-                self.window = prepare_window(disk, drawn, _nodes_of, lambda batch: bytes_of(batch.blocks))
+                self.window = prepare_window(disk, drawn, lambda batch: bytes_of(batch.blocks))
         return self.window
 
     def _read(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from gnnkit.errors import UserError
 from gnnkit.plugins import load
-from gnnkit.utils.ranges import real, shown
+from gnnkit.utils.ranges import real
 
 TRIM = 0.1  # share of the workers trimmed on each side
 
@@ -19,8 +17,7 @@ TRIM = 0.1  # share of the workers trimmed on each side
 class Aggregation(ABC):
     """Combines the workers' gradients into one.
 
-    An aggregation is stateless and deterministic. The constructor's arguments are keys
-    of `sync`.
+    An aggregation is stateless and deterministic. It is created without arguments.
     """
 
     exact: bool = False  # True: the result equals one process's gradient
@@ -86,7 +83,7 @@ class TrimmedMean(Aggregation):
             trim: Share of the workers removed on each side, in [0, 0.5), rounded up to
                 a number of workers.
         """
-        self.trim = real("sync.trim", trim, 0, below=0.5)
+        self.trim = real("trim", trim, 0, below=0.5)
 
     def combine(self, gradients: Tensor, shares: Tensor) -> Tensor:
         ordered = _own_means(gradients, shares).sort(0).values
@@ -95,22 +92,13 @@ class TrimmedMean(Aggregation):
         return ordered[cut : count - cut].mean(0)
 
 
-def aggregation(name: str, trim: float | None) -> Aggregation:
+def aggregation(name: str) -> Aggregation:
     """Creates the aggregation selected by `sync.average=name`.
 
-    Raises `UserError` for an unknown name, and for `sync.trim` if the aggregation does
-    not accept it.
-
-    Args:
-        name: Name of an entry point in the group `gnnkit.aggregation`.
-        trim: Value of `sync.trim`. None: the aggregation's default.
+    Raises `UserError` for a name that is no entry point in `gnnkit.aggregation`.
     """
-    cls: Callable[..., Aggregation] = load("aggregation", name)
-    if trim is None:
-        return cls()
-    if "trim" not in inspect.signature(cls).parameters:
-        raise UserError(f"sync.trim={shown(trim)} has no effect with sync.average={name}: remove the key")
-    return cls(trim=trim)
+    cls: Callable[[], Aggregation] = load("aggregation", name)
+    return cls()
 
 
 def _own_means(gradients: Tensor, shares: Tensor) -> Tensor:  # [num_workers with rows, n]

@@ -152,8 +152,7 @@ class GradientSync(ABC):
 
         Args:
             module: Holds this rank's parameters and buffers, replaced in place.
-            weight: This rank's weight: its number of training nodes. With
-                `trainer.final_average=false`, 1 on rank 0 and 0 elsewhere.
+            weight: This rank's weight, its number of training nodes.
         """
         average_parameters(module, comm, weight)
 

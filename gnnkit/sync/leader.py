@@ -12,7 +12,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.sync.base import OnLost, gradients, trained
 from gnnkit.sync.served import Served, ServedSync
-from gnnkit.sync.versions import Damping, Mode, Rules, make_rules
+from gnnkit.sync.versions import Mode, Rules, make_rules
 
 LEADER = 0
 
@@ -30,26 +30,19 @@ class LeaderSync(ServedSync):
     def __init__(
         self,
         average: str = "weighted",
-        trim: float | None = None,
         mode: Mode = "sync",
         staleness: int | None = None,
-        damping: Damping | None = None,
         on_lost: OnLost = "stop",
-        gradients_per_step: int | None = None,
     ) -> None:
         """Checks the rules.
 
         Args:
             average: Name of the aggregation, in sync. Default: weighted (exact).
-            trim: Argument of some aggregations. None: the aggregation's default.
             mode: sync, async or ssp. Default: sync.
             staleness: Maximum staleness of a gradient in steps, in ssp. Default: 3.
-            damping: none or staleness. None: none.
             on_lost: stop, or continue without a lost worker. Default: stop.
-            gradients_per_step: Number of gradients that form a step, in async. Default:
-                the number of workers.
         """
-        super().__init__(make_rules(mode, staleness, damping, average, trim, on_lost, gradients_per_step), on_lost)
+        super().__init__(make_rules(mode, staleness, average, on_lost), on_lost)
 
     def _use(self, rules: Rules) -> None:
         super()._use(rules)

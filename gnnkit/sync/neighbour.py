@@ -18,8 +18,8 @@ from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
 Links = list[list[int]]  # the neighbours of each rank, by rank
 _NOT_ONE = (
-    "sync=neighbour: workers that are not neighbours keep different parameters; all metrics describe the one model "
-    "that is saved (trainer.final_average)"
+    "sync=neighbour: workers that are not neighbours keep different parameters; all metrics describe their mean, "
+    "which is saved"
 )
 
 

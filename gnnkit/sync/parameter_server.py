@@ -11,7 +11,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.sync.base import OnLost, trainable
 from gnnkit.sync.served import Served, ServedSync
 from gnnkit.sync.server import Server
-from gnnkit.sync.versions import Damping, Mode, make_rules
+from gnnkit.sync.versions import Mode, make_rules
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import whole
 
@@ -34,11 +34,8 @@ class ParameterServer(ServedSync):
         mode: Mode = "sync",
         staleness: int | None = None,
         servers: int = 0,
-        damping: Damping | None = None,
         average: str = "weighted",
-        trim: float | None = None,
         on_lost: OnLost = "stop",
-        gradients_per_step: int | None = None,
     ) -> None:
         """Checks the rules.
 
@@ -47,15 +44,11 @@ class ParameterServer(ServedSync):
             staleness: Maximum staleness of a gradient in steps, in ssp. Default: 3.
             servers: Number of additional ranks that serve. Default: 0, a thread of rank
                 0 serves.
-            damping: none or staleness. None: none.
             average: Name of the aggregation, in sync. Default: weighted.
-            trim: Argument of some aggregations. None: the aggregation's default.
             on_lost: stop, or continue without a lost worker. Default: stop.
-            gradients_per_step: Number of gradients that form a step, in async. Default:
-                the number of workers.
         """
         self.servers = whole("sync.servers", servers, 0, MAX_SERVERS)
-        super().__init__(make_rules(mode, staleness, damping, average, trim, on_lost, gradients_per_step), on_lost)
+        super().__init__(make_rules(mode, staleness, average, on_lost), on_lost)
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         super().setup(module, comm)

@@ -298,10 +298,6 @@ class ServedSync(GradientSync):
     def late_rows(self) -> tuple[str, int | None, GradientSync] | None:
         if self.rules.together:
             return None
-        if self.rules.damping != "none" or self.rules.joined is not None:
-            raise UserError(
-                "sync.damping and sync.gradients_per_step are for gradients, but here rows are stale: remove them"
-            )
         sync = copy.copy(self)
         sync._use(self.rules.synchronous)
         return f"sync.mode={self.rules.mode}", self.rules.row_bound, sync

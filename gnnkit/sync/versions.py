@@ -16,7 +16,6 @@ from gnnkit.sync.base import OnLost
 from gnnkit.utils.ranges import one_of, whole
 
 Mode = Literal["sync", "async", "ssp"]
-Damping = Literal["none", "staleness"]
 STALENESS = 3  # default number of steps in ssp
 MAX_STALENESS = 2**31
 
@@ -26,9 +25,8 @@ class Rules:
     """When gradients are applied, and when a worker may continue.
 
     - sync: step c applies the gradients c of all workers.
-    - async: each `joined` gradients form a step, in the order of arrival, with the
-    learning rate scaled by their share of the rows. No worker waits (n-softsync; Zhang
-    et al., IJCAI 2016).
+    - async: as many gradients as there are workers form a step, in the order of
+    arrival. No worker waits (n-softsync; Zhang et al., IJCAI 2016).
     - ssp: like sync, but a worker may compute up to `staleness` further gradients with
     the newest parameters before its last one is applied. No gradient is more than
     `staleness` versions stale. `staleness=0` is equivalent to sync.
@@ -36,10 +34,8 @@ class Rules:
 
     mode: Mode = "sync"
     staleness: int = 0  # maximum staleness of a gradient in versions, in ssp
-    damping: Damping = "none"  # staleness: divides the rate of a gradient that is tau versions stale by 1 + tau
     aggregation: Aggregation = field(default_factory=Weighted)  # in sync
     on_lost: OnLost = "stop"  # reaction to a lost worker
-    joined: int | None = None  # number of gradients per step, in async. None: the number of workers
     row_bound: int | None = None  # maximum staleness of rows in epochs, if configured
 
     @property
@@ -77,20 +73,8 @@ class Rules:
         if not self.together:
             raise UserError(f"sync.mode={self.mode}: this strategy averages models, which needs sync.mode=sync")
 
-    def rate(self, delay: int) -> float:
-        """Returns the learning rate's factor for a delay in versions."""
-        return 1 / (1 + delay) if self.damping == "staleness" else 1.0
 
-
-def make_rules(
-    mode: Mode,
-    staleness: int | None,
-    damping: Damping | None,
-    average: str,
-    trim: float | None,
-    on_lost: OnLost,
-    joined: int | None,
-) -> Rules:
+def make_rules(mode: Mode, staleness: int | None, average: str, on_lost: OnLost) -> Rules:
     """Checks the keys of `sync` and creates the rules.
 
     Raises `UserError` for keys that the mode does not use.
@@ -98,27 +82,16 @@ def make_rules(
     Args:
         mode: sync, async or ssp.
         staleness: Maximum staleness of a gradient in versions, in ssp. None: 3.
-        damping: none or staleness. None: none.
         average: Name of the aggregation. async and ssp support `weighted` only.
-        trim: Argument of the aggregation. None: the aggregation's default.
         on_lost: stop or continue.
-        joined: Number of gradients per step, in async. None: the number of workers.
     """
     one_of("sync.on_lost", on_lost, ("stop", "continue"))
     one_of("sync.mode", mode, ("sync", "async", "ssp"))
-    if damping is not None:
-        one_of("sync.damping", damping, ("none", "staleness"))
     if staleness is not None and mode != "ssp":
         raise UserError(f"sync.staleness={staleness} applies to sync.mode=ssp only: remove the key")
-    if joined is not None and mode != "async":
-        raise UserError(f"sync.gradients_per_step={joined} applies to sync.mode=async only: remove the key")
-    if joined is not None:
-        whole("sync.gradients_per_step", joined, 1, MAX_STALENESS)
     bound = whole("sync.staleness", STALENESS if staleness is None else staleness, 0, MAX_STALENESS)
     applied = bound if mode == "ssp" else 0
-    rules = Rules(mode, applied, damping or "none", aggregation(average, trim), on_lost, joined, staleness)
-    if rules.together and damping == "staleness":
-        raise UserError(f"sync.damping={damping}: gradients are never stale with sync.mode=sync: remove the key")
+    rules = Rules(mode, applied, aggregation(average), on_lost, staleness)
     if not rules.together and average != "weighted":
         raise UserError(f"sync.average={average}: sync.mode={mode} applies stale gradients: remove the key")
     return rules
@@ -216,7 +189,7 @@ class VersionedParameters:
     def _next(self) -> list[_Pushed]:
         """Returns the next step's gradients, or [] if some have not arrived."""
         if self.rules.mode == "async":
-            count = min(self.rules.joined or len(self.clocks), len(self.live) or len(self._pending))
+            count = min(len(self.clocks), len(self.live) or len(self._pending))
             return self._pending[:count] if len(self._pending) >= count else []
         first = {pushed.rank: pushed for pushed in reversed(self._pending)}
         return [first[rank] for rank in sorted(first)] if self.live <= first.keys() else []
@@ -229,24 +202,9 @@ class VersionedParameters:
             combined = self.rules.combined(gradients, torch.tensor(shares, dtype=gradients.dtype), len(self.clocks))
             self.model.step(combined, 1.0)
         else:
-            delays = [self.version - pushed.version for pushed in joined]
-            self.delays.update(delays)
+            self.delays.update(self.version - pushed.version for pushed in joined)
             # The optimiser gets the mean gradient: Adam ignores a gradient's scale.
             if (total := sum(shares)) > 0:
-                self.model.step(gradients.sum(0) / total, self._rate(shares, delays))
+                rate = min(total, 1.0) if self.rules.mode == "async" else 1.0
+                self.model.step(gradients.sum(0) / total, rate)
         self.version += 1
-
-    def _rate(self, shares: Sequence[float], delays: Sequence[int]) -> float:
-        """Returns the learning rate's factor in a step with stale gradients.
-
-        A step with a part of the rows is scaled either by their share or by its
-        staleness, because fewer gradients per step make each of them staler.
-
-        Args:
-            shares: Each gradient's share of the rows.
-            delays: Each gradient's staleness in versions.
-        """
-        damped = sum(share * self.rules.rate(delay) for share, delay in zip(shares, delays, strict=True))
-        if self.rules.mode == "ssp":
-            return damped / sum(shares)
-        return min(damped * (len(self.clocks) / len(shares) if self.rules.damping == "staleness" else 1.0), 1.0)

@@ -151,8 +151,6 @@ class TrainingModule(hooks.OwnHooks):
         schedule: Learning rates over the epochs. Default: constant.
         clip_norm: Maximum norm of a step's gradient. Default: unlimited.
         accumulate: Number of batches per optimiser step.
-        final_average: Whether to save the mean of workers that drifted, rather than
-            rank 0's parameters.
         exact_epochs: Makes some epochs exact. None: all steps are as configured.
     """
 
@@ -172,11 +170,10 @@ class TrainingModule(hooks.OwnHooks):
         schedule: Schedules | None = None,
         clip_norm: float | None = None,
         accumulate: int = 1,
-        final_average: bool = True,
         exact_epochs: ExactEpochs | None = None,
     ) -> None:
         super().__init__()
-        self.final_average, self.exact_epochs = final_average, exact_epochs
+        self.exact_epochs = exact_epochs
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
         self.task, self.embedding, self.label_inputs = task or NodeClassification(), embedding, label_inputs
         self.schedule, self.clip_norm, self.accumulate = schedule, clip_norm, accumulate
@@ -353,7 +350,7 @@ class TrainingModule(hooks.OwnHooks):
         """Combines workers that drifted into the model that is saved. Collective."""
         comm = self.worker.comm
         if self.sync is not None and self._may_drift and drift(self.model, comm):
-            self.sync.finish(self.model, comm, self.worker.weight if self.final_average else float(comm.rank == 0))
+            self.sync.finish(self.model, comm, self.worker.weight)
 
     @contextmanager
     def joint(self) -> Iterator[None]:

@@ -34,19 +34,17 @@ class Monitor(BestModel):
     that a checkpoint would contain.
     """
 
-    def __init__(self, name: str, patience: int | None = None, min_delta: float | None = None, **options: Any) -> None:
+    def __init__(self, name: str, patience: int | None = None, **options: Any) -> None:
         """Stores the options.
 
         Args:
             name: `train_loss`, or a figure that evaluations log.
             patience: Number of epochs or evaluations in a row without improvement that
                 end training. None: training never ends early.
-            min_delta: Minimum change of the value that counts as an improvement. None:
-                0.
             **options: `lower_is_better`, `latest` and `on_better` of `BestModel`. The
                 lowest `train_loss` is always best.
         """
-        super().__init__(name, patience, min_delta, **options | ({"lower_is_better": True} if name == LOSS else {}))
+        super().__init__(name, patience, **options | ({"lower_is_better": True} if name == LOSS else {}))
         self.rows = torch.zeros(2, dtype=torch.float64)  # this rank's sum of the loss and number of rows in this epoch
 
     def begin(self, module: TrainingModule) -> None:

@@ -20,6 +20,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from gnnkit.config import is_default, is_former_default, removed
 from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard
@@ -28,7 +29,6 @@ from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import monitor
 from gnnkit.training.updates import Updates
-from gnnkit.utils.ranges import REMOVED, same_value
 
 Position = tuple[int, int]  # epoch, and the epoch's next step
 FILE = "checkpoints/last.json"  # in the run folder
@@ -169,15 +169,26 @@ def check_identity(saved: SavedState, given: Identity) -> None:
     for part in ("run", "layout") if layout_matters else ("run",):
         saved_values, wanted = saved["identity"].get(part, {}), given.to_dict()[part]
         for key in [*wanted, *(key for key in saved_values if key not in wanted)]:
-            if not same_value(key, saved_values.get(key), wanted.get(key)):
+            if saved_values.get(key) != wanted.get(key) and not _was_default(key, saved_values, wanted.get(key)):
                 raise UserError(_difference(key, saved_values.get(key), wanted.get(key), saved["path"]))
+
+
+def _was_default(key: str, saved_values: Mapping[str, Any], wanted: Any) -> bool:
+    """Checks whether a checkpoint of an earlier version has a key at its default.
+
+    Null stood for what the plugin's YAML file now has.
+    """
+    section, value = key.rpartition(".")[0], saved_values.get(key)
+    former = key.replace("partition.nodes.", "partition.options.")
+    plugin = saved_values.get(section)
+    return is_former_default(former, value, plugin) or (value is None and is_default(former, wanted, plugin))
 
 
 def _difference(key: str, saved_value: Any, wanted: Any, path: str) -> str:
     if key == "dataset":
         return f"trainer.resume: the graph is not the graph of the checkpoint {path}: choose the same dataset"
     saved, asked = _format_value(saved_value), _format_value(wanted)
-    if wanted is None and key in REMOVED:
+    if wanted is None and key in removed():
         return f"{key}={saved} in the checkpoint {path} was removed: start anew"
     return f"{key}={asked} differs from {saved} in the checkpoint {path}: leave it, or start anew"
 

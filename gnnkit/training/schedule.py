@@ -58,14 +58,12 @@ class Plateau:
 
     monitor: str  # `trainer.monitor`
     lower_is_better: bool = False
-    factor: float = 0.1  # multiplies the learning rate
-    patience: int = 10  # number of evaluations without improvement
     name = "plateau"
 
     def of(self, optimizer: Optimizer) -> Any:
         """Returns the optimiser with its schedule, in Lightning's format."""
         mode: Literal["min", "max"] = "min" if self.lower_is_better else "max"
-        scheduler = ReduceLROnPlateau(optimizer, mode, self.factor, self.patience, threshold=0.0)
+        scheduler = ReduceLROnPlateau(optimizer, mode, factor=0.1, patience=10, threshold=0.0)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "monitor": self.monitor, "strict": False},

@@ -296,50 +296,6 @@ def known_words(word: str) -> tuple[str, ...]:
     return (word, _ALSO_CALLED[word]) if word in _ALSO_CALLED else (word,)
 
 
-REMOVED = {  # keys of earlier versions, and what to use instead
-    "trainer.exact_finish": "use trainer.exact_shares=[0.1,SHARE], the shares of exact epochs at the start and the end",
-    "strategy.max_drift": "set strategy.local_iterations to a number, which a run keeps",
-    "strategy.max_iterations": "set strategy.local_iterations to a number, which a run keeps",
-    **{
-        f"strategy.{key}": f"use strategy={name} (pip install gnnkit-preset)"
-        for name, keys in (
-            ("cluster", ("clusters", "clusters_per_batch", "clusters_by")),
-            ("dynamic", ("split", "chunks", "resplit_every")),
-            ("llcg or strategy=coverage", ("correction", "correction_steps", "correction_batch_size")),
-        )
-        for key in keys
-    },
-    "strategy.degrees": "use strategy.options.degrees=local to treat a share as a graph of its own",
-    "strategy.control_variates": "use strategy.options.control_variates=false to average without them",
-    "exchange.max_age": "use exchange.options.max_age=N for another number of epochs than 10",
-    "exchange.smoothing": "use exchange.options.smoothing=SHARE to average late rows",
-}
-FORMER_DEFAULTS = {  # of removed keys, besides null and auto, and what null stood for in others
-    "strategy.correction": "none",
-    "strategy.degrees": "global",
-    "exchange.max_age": 10,
-    "exchange.smoothing": 0.0,
-    "strategy.halo": "one_hop",
-    "strategy.sync_every": "epoch",
-    "strategy.average": "gradients",
-}
-
-
-def was_default(key: str, value: Any) -> bool:
-    """Returns whether an earlier version's value of a removed key was its default."""
-    return key in REMOVED and value in (None, "auto", FORMER_DEFAULTS.get(key))
-
-
-def same_value(key: str, earlier: Any, value: Any) -> bool:
-    """Returns whether a key's value equals that of an earlier version.
-
-    A removed key has the value None, and so had keys that were at their default.
-    """
-    if value is None:
-        return earlier is None or was_default(key, earlier)
-    return bool(earlier == value) or (earlier is None and value == FORMER_DEFAULTS.get(key))
-
-
 def unknown_key(key: str, known: Collection[str]) -> UserError:
     """Returns the error for an unknown key, with the closest key.
 
@@ -351,8 +307,6 @@ def unknown_key(key: str, known: Collection[str]) -> UserError:
         key: The user's key, such as `lr` or `model.hiden`.
         known: All valid keys, such as `trainer` and `trainer.lr`.
     """
-    if key in REMOVED:
-        return UserError(f"{key} was removed: {REMOVED[key]}")
     section, _, last = key.rpartition(".")
     while section and section not in _sections(known):
         section = section.rpartition(".")[0]

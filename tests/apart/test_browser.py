@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gnnkit_compare.page import compare
 
-from gnnkit.report import Sweep, compare, read_run, write, write_sweep
+from gnnkit.report import Sweep, read_run, write, write_sweep
 from tests.report.browser import NAMES, Browser, find
 from tests.report.folders import HOSTILE, run_folder
 from tests.report.test_sweep_page import swept
@@ -202,7 +203,7 @@ def test_the_page_of_a_sweep_is_sorted_by_a_click_and_fits(browser: Browser, tmp
     page = write_sweep(Sweep(runs, "val_accuracy", False, ["val_accuracy", "train_loss"]), tmp_path)
     for width in WIDTHS:
         browser.open(page, width)
-        assert [name for name, *_ in browser.evaluate(SIZES)] == ["parallel", "importance", "figure"]
+        assert [name for name, *_ in browser.evaluate(SIZES)] == ["figure"]
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
         assert browser.evaluate(WIDER) == []
         assert browser.evaluate(CUT_OFF) == []

@@ -22,7 +22,6 @@ SERVERS, ASYNC, LEADER = "sync=parameter_server", "sync.mode=async", "sync=leade
 LINKS, TRAINED = "task=link_prediction", "checkpoint=RUN"
 OF_EDGES = "a module of (x, edge_index)"  # takes the place of the configured model
 ON_DISK, LABELS = "features.place=disk", "label_inputs=0.5"
-LINK = "comm.link={gigabits:1,milliseconds:1}"
 TORCHRUN = {
     "RANK": "0",
     "WORLD_SIZE": "4",
@@ -68,7 +67,6 @@ REFUSED = [
     [FULL, ON_DISK, "model=gine"],
     [FULL, ON_DISK, LABELS],
     [FULL, ON_DISK, "job=plan"],
-    [FULL, ON_DISK, "features.policy=lru"],
     [SAMPLED, ON_DISK, "sampler=metropolis_hastings", "sampler.target=similarity"],
     [SAMPLED, ON_DISK, "trainer.precision=bf16-mixed"],
     [SAMPLED, ON_DISK, "strategy.features=partitioned", "strategy.cache=lru"],
@@ -92,8 +90,6 @@ REFUSED = [
     [FULL, "restarts=1", "launcher=inline"],
     [SAMPLED, "restarts=1", LEADER, LOST],
     [FULL, "restarts=1", "profile=true"],
-    [SAMPLED, "comm=nccl", f"++{LINK}"],
-    [SAMPLED, "comm=gloo", LINK, "ENVIRONMENT"],
 ]
 ROWS = [message for topic in fits.TOPICS for message in topic.refused]
 

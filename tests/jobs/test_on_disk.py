@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "shared": {"strategy": {"name": "individual_sample", "batch_size": 20}},
     "fetched": {"strategy": {"name": "individual_sample", "features": "partitioned", "batch_size": 20}},
     "owners": {"strategy": OWNERS},
-    "cached": {"strategy": {**OWNERS, "cache": "exact", "cache_rows": 30}},
+    "cached": {"strategy": {**OWNERS, "cache": "exact", "options": {"cache_rows": 30}}},
     "cooperative": {"strategy": {"name": "joint_sample", "batch_size": 20}},
     "links": {"strategy": {"name": "individual_sample", "batch_size": 90}, "task": "link_prediction"},
     "owners of links": {"strategy": {**OWNERS, "batch_size": 90}, "task": "link_prediction"},
@@ -60,8 +61,7 @@ def bits(result: Any) -> list[bytes]:
     return [*found, repr(result["train_loss"]).encode()]
 
 
-POLICIES = ("exact", "static", "lru")
-DEFAULT = {"shared-exact", "shared-static", "shared-lru", "owners-exact"}
+ON_DISK: dict[str, Any] = {"place": "disk", "cache": CACHE}
 Run = Callable[..., Any]
 
 
@@ -80,17 +80,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def on_disk(policy: str = "exact") -> dict[str, Any]:
-    return {"place": "disk", "cache": CACHE, "policy": policy}
-
-
-def pairs(policies: tuple[str, ...], ways: list[str]) -> list[Any]:
-    return [pytest.param(way, policy, id=f"{way}-{policy}") for way in ways for policy in policies]
-
-
-@few(("way", "policy"), pairs(POLICIES, [*WAYS]), default=DEFAULT)
-def test_every_policy_gives_the_bits_of_memory(way: str, policy: str, run: Run) -> None:
-    mapped, result = run(way, {"place": "mapped"}), run(way, on_disk(policy))
+@few("way", WAYS, default=["shared", "owners"])
+def test_rows_on_disk_give_the_bits_of_memory(way: str, run: Run) -> None:
+    mapped, result = run(way, {"place": "mapped"}), run(way, ON_DISK)
     assert "features_read" not in mapped
     assert bits(result) == bits(mapped)
     read = result["features_read"]
@@ -104,33 +96,26 @@ def test_rows_in_memory_give_the_bits_of_mapped_rows(way: str, run: Run) -> None
     assert bits(run(way, {"place": "memory"})) == bits(run(way, {"place": "mapped"}))
 
 
-@few("way", WAYS, default=["shared"])
-def test_a_cache_that_foresees_reads_fewer_rows_than_one_that_does_not(way: str, run: Run) -> None:
-    exact, recent = (run(way, on_disk(policy))["features_read"]["rows"] for policy in ("exact", "lru"))
-    assert exact < recent
+def test_threads_read_what_io_uring_reads(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rings: list[bool] = []
+
+    def forbidden(*arguments: Any, direct: bool, ring: bool) -> _core.RowFile:
+        rings.append(ring)
+        if ring:
+            raise UserError("io_uring: Operation not permitted")
+        return _core.RowFile(*arguments, direct=direct, ring=ring)
+
+    monkeypatch.setattr("gnnkit.engine.remote.disk._core", SimpleNamespace(RowFile=forbidden))
+    threads = train(tmp_path / "threads", features=ON_DISK, **WAYS["shared"])
+    assert rings[:2] == [True, False]
+    assert bits(threads) == bits(run("shared", ON_DISK))
+    assert threads["features_read"]["bytes"] == run("shared", ON_DISK)["features_read"]["bytes"]
 
 
-def test_io_uring_reads_what_threads_read_or_is_refused_with_the_reason_of_the_system(run: Run, tmp_path: Path) -> None:
-    features = on_disk() | {"reads": "io_uring"}
-    try:
-        _core.RowFile(__file__, 0, 1, 1, "lru", 0, False, True)
-    except UserError:  # a container, or a system that is not Linux
-        with pytest.raises(UserError, match="io_uring: "):
-            train(tmp_path / "ring", features=features, **WAYS["shared"])
-        return
-    threads, ring = run("shared", on_disk()), train(tmp_path / "ring", features=features, **WAYS["shared"])
-    assert bits(ring) == bits(threads)
-    assert ring["features_read"]["bytes"] == threads["features_read"]["bytes"]
-
-
-@few(
-    ("way", "policy"),
-    pairs(("exact", "static"), [way for way in WAYS if way != "cached"]),
-    default=["shared-static", "owners-exact"],
-)
-def test_a_plan_counts_the_bytes_that_a_run_reads(way: str, policy: str, run: Run, tmp_path: Path) -> None:
-    planned = train(tmp_path / "plan", job="plan", features=on_disk(policy), **WAYS[way])["features_read"]
-    result = run(way, on_disk(policy))
+@few("way", [way for way in WAYS if way != "cached"], default=["shared", "owners"])
+def test_a_plan_counts_the_bytes_that_a_run_reads(way: str, run: Run, tmp_path: Path) -> None:
+    planned = train(tmp_path / "plan", job="plan", features=ON_DISK, **WAYS[way])["features_read"]
+    result = run(way, ON_DISK)
     for name in ("bytes_by_epoch", "rows_by_epoch"):
         assert result["features_read"][name][:2] == planned[name]
     assert planned["bytes"] > 0
@@ -143,7 +128,7 @@ def test_a_plan_counts_the_bytes_that_a_run_reads(way: str, policy: str, run: Ru
 def test_rows_of_every_type_scaled_and_filled(dtype: Any, cache: int, tmp_path: Path) -> None:
     empty = np.arange(0, N, 7)
     given = replace(graph(dtype), missing=np.stack([empty, np.full(len(empty), 2)], 1))
-    columns, disk = {"scale": "standard", "fill": "mean"}, {"place": "disk", "cache": cache, "policy": "lru"}
+    columns, disk = {"scale": "standard", "fill": "mean"}, {"place": "disk", "cache": cache}
     found = [
         bits(train(tmp_path / str(n), given, strategy=WAYS["shared"]["strategy"], features=columns | way))
         for n, way in enumerate([{"place": "mapped"}, disk])
@@ -170,11 +155,11 @@ def test_a_store_trains_predicts_and_is_verified_from_disk(way: str, tmp_path: P
 
 @pytest.mark.exhaustive
 def test_a_run_that_goes_on_has_the_same_bits(run: Run, tmp_path: Path) -> None:
-    keys = {"features": on_disk(), **WAYS["shared"]}
+    keys = {"features": ON_DISK, **WAYS["shared"]}
     steps = {"max_epochs": 1, "checkpoint_every_n_steps": 2}
     train(tmp_path / "part", **{**keys, "trainer": steps})
     rest = {"max_epochs": 2, "resume": str(tmp_path / "part")}
-    assert bits(train(tmp_path / "rest", **{**keys, "trainer": rest})) == bits(run("shared", on_disk()))
+    assert bits(train(tmp_path / "rest", **{**keys, "trainer": rest})) == bits(run("shared", ON_DISK))
 
 
 @pytest.mark.parametrize(
@@ -183,10 +168,6 @@ def test_a_run_that_goes_on_has_the_same_bits(run: Run, tmp_path: Path) -> None:
         (
             {"place": "mapped", "cache": "1GB"},
             "features.cache=1GB is read by features.place=disk only: leave the key out",
-        ),
-        (
-            {"place": "memory", "policy": "lru"},
-            "features.policy=lru is read by features.place=disk only: leave the key out",
         ),
         ({"place": "disk", "cache": "100000GB"}, None),
     ],

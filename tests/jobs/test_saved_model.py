@@ -88,8 +88,8 @@ class Normed(nn.Module):
         return adjacencies[0].aggregate(self.out(self.norm(x)), reduce="mean")
 
 
-def run(folder: Path, steps: str, sync: str, final_average: bool, **keys: Any) -> dict[str, Any]:
-    trainer = {"max_epochs": 4, "lr": 0.1, "check_val_every_n_epoch": 1, "final_average": final_average}
+def run(folder: Path, steps: str, sync: str, **keys: Any) -> dict[str, Any]:
+    trainer = {"max_epochs": 4, "lr": 0.1, "check_val_every_n_epoch": 1}
     trainer |= keys.pop("trainer", {})
     chosen = {
         "strategy": STEPS[steps],
@@ -112,13 +112,11 @@ def model_of(steps: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@few("steps,sync,final_average", RUNS, default=RUNS if EVERY else (RUNS[9],))
-def test_reported_figures_are_those_of_the_saved_model(
-    tmp_path: Path, steps: str, sync: str, final_average: bool
-) -> None:
-    trainer = {"monitor": "val_loss"} if final_average else {}
+@few("steps,sync,monitored", RUNS, default=RUNS if EVERY else (RUNS[9],))
+def test_reported_figures_are_those_of_the_saved_model(tmp_path: Path, steps: str, sync: str, monitored: bool) -> None:
+    trainer = {"monitor": "val_loss"} if monitored else {}
     try:
-        found = run(tmp_path / "run", steps, sync, final_average, trainer=trainer)
+        found = run(tmp_path / "run", steps, sync, trainer=trainer)
     except gnnkit.UserError as error:
         assert EVERY  # some do not go together
         pytest.skip(str(error))
@@ -143,15 +141,14 @@ def test_reported_figures_are_those_of_the_saved_model(
         assert found["best_value"] == pytest.approx(again["val_loss"], rel=1e-6)  # logged in float32
 
 
-@pytest.mark.parametrize("final_average", [True, False])
-def test_an_evaluation_borrows_the_model_that_would_be_saved(final_average: bool) -> None:
+def test_an_evaluation_borrows_the_model_that_would_be_saved() -> None:
     shards = shards_on(Grid(3, 1, 1))
     counts = [int((shard.split == Split.TRAIN).sum()) for shard in shards]
-    expected = sum(rank * count for rank, count in enumerate(counts)) / sum(counts) if final_average else 0.0
+    expected = sum(rank * count for rank, count in enumerate(counts)) / sum(counts)
 
     def work(comm: Communicator) -> tuple[float, float]:
         module: Any = train(shards, AllReduce, make_model(), comm, epochs=0, local_iterations=2)[0]
-        module.sync, module.final_average = AllReduce(), final_average
+        module.sync = AllReduce()
         bias = nn.init.constant_(module.model.convs[1].bias, float(comm.rank))
         with module.joint():
             inside = bias[0].item()

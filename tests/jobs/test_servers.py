@@ -28,7 +28,7 @@ from tests.training import test_on_nan
 SERVER = {"name": "parameter_server"}
 WITHOUT_WAITING: list[dict[str, Any]] = [
     SERVER | {"mode": "async", "servers": 1},
-    SERVER | {"mode": "ssp", "staleness": 1, "damping": "staleness"},
+    SERVER | {"mode": "ssp", "staleness": 1},
     {"name": "leader", "mode": "async"},
 ]
 
@@ -88,7 +88,6 @@ def test_workers_that_do_not_wait_learn(tmp_path: Path, strategy: Any, sync: dic
         strategy = {"name": strategy, "batch_size": 8}
     full = strategy == "vertex_centric"  # rows are late there, and not gradients
     sampler = {} if full else {"sampler": {"name": "neighbor", "fanouts": [5]}}
-    sync = {key: value for key, value in sync.items() if key != "damping" or not full}
     trainer = {"max_epochs": 20, "optimizer": "sgd", "lr": 1.0}
     result = train(tmp_path / "run", comm="threads", sync=sync, strategy=strategy, trainer=trainer, **sampler)
     assert result["train_accuracy"] > 0.8

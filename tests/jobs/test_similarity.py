@@ -45,7 +45,7 @@ def test_the_command_trains_with_features_and_with_embeddings() -> None:
     assert by_features["train_loss"] == run("again", "threads=2")["train_loss"]
     assert by_features["train_loss"] != run("uniform", "sampler.target=null")["train_loss"]
     np.save("rows.npy", np.random.default_rng(1).standard_normal((NUM_NODES, 5)))
-    by_rows = run("rows", "sampler.embeddings=rows.npy", "sampler.floor=0.01")
+    by_rows = run("rows", "sampler.options.embeddings=rows.npy", "sampler.options.floor=0.01")
     assert by_rows["train_loss"] != by_features["train_loss"]
 
 
@@ -57,7 +57,7 @@ def test_two_ranks_are_verified_against_one() -> None:
 
 def test_rows_for_another_number_of_nodes_end_the_command_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     np.save("rows.npy", np.ones((5, 2)))
-    assert main([*RUN, "sampler.embeddings=rows.npy"]) == 2
+    assert main([*RUN, "sampler.options.embeddings=rows.npy"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == f"gnnkit: error: sampler.embeddings has 5 rows, but the graph has {NUM_NODES} nodes"
 

@@ -18,7 +18,13 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "vertex_centric": {"name": "vertex_centric"},
     "llcg": {"name": "llcg"},
     "individual_sample": {"name": "individual_sample", **DRAWN},
-    "fetched": {"name": "individual_sample", "topology": "partitioned", "cache": "lru", "cache_rows": 20, **DRAWN},
+    "fetched": {
+        "name": "individual_sample",
+        "topology": "partitioned",
+        "cache": "lru",
+        "options": {"cache_rows": 20},
+        **DRAWN,
+    },
     "cooperative": {"name": "joint_sample", **DRAWN},
 }
 MODELS = ["gcn", "sage", "gat", "gin"]

@@ -202,17 +202,6 @@ def _logits(parameters: dict[str, Tensor], comm: Threads) -> Tensor:
 
 
 @pytest.mark.slow
-def test_without_the_final_average_all_workers_end_as_the_first(tmp_path: Path) -> None:
-    result, path = run(tmp_path / "run", "trainer.final_average=false")
-    assert result["drift"] > 0
-    assert result["final_drift"] == 0
-    saved = load_file(path.parents[1] / "model.safetensors")
-    assert all(
-        torch.equal(value, checkpoint.load(path)["state_dict"][f"model.{name}"]) for name, value in saved.items()
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.exhaustive
 def test_the_leaders_updates_equal_ddps(tmp_path: Path) -> None:
     found = []

@@ -455,3 +455,21 @@ def test_weights_decay_by_default_if_features_far_outnumber_training_nodes(
         results.append(gnnkit.train(graph, folder=tmp_path / str(index), trainer=trainer, **keys)["train_loss"])
         assert ("trainer.weight_decay=0.0005, because" in capsys.readouterr().out) == (decay > 0 and not explicit)
     assert results[0] == results[1] != results[2]
+
+
+@pytest.mark.slow
+def test_the_last_lines_are_metrics_and_seconds_and_verbose_adds_the_rest(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def names(name: str, **keys: Any) -> list[str]:
+        train(tmp_path, name, **keys)
+        out = capfd.readouterr()
+        return [
+            line.split()[0] for line in (out.err + out.out).splitlines() if line.startswith("  ") and line[2] != " "
+        ]
+
+    few, all_of_them = names("few"), names("all", verbose=True)
+    assert {"test_accuracy", "exact", "seconds_total"} <= {*few}
+    assert {"words_gathered", "balance", "versions"} <= {*all_of_them} - {*few}
+    assert {*few} <= {*all_of_them}
+    assert len(few) < len(all_of_them) / 2

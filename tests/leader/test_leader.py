@@ -327,7 +327,7 @@ def check_work(result: dict[str, Any], folder: Path, edges: np.ndarray) -> None:
 def test_the_work_of_sampled_batches_is_that_of_the_edges_drawn(tmp_path: Path) -> None:
     worst = {}
     for batching in ("plain", "balanced"):
-        chosen = ("individual_sample", f"strategy.batching={batching}", *SAMPLED)
+        chosen = ("individual_sample", f"strategy.options.batching={batching}", *SAMPLED)
         result = train_skewed(tmp_path / batching, *chosen)
         check_work(result, tmp_path / batching, np.array([drawn_edges(batching, epoch) for epoch in range(EPOCHS)]))
         worst[batching] = result["balance"]["work_worst"]

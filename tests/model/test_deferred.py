@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lazyedges import Backend, EdgeKernels, edges, pieces
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric import nn as pyg
@@ -20,10 +21,9 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.kernels.aggregate import HeldEdges
-from gnnkit.model import deferred_attention, edge_pieces, edge_sets
+from gnnkit.kernels import lazy
 from gnnkit.model.adapt import adapted
-from gnnkit.model.edge_sets import EdgeSet
+from gnnkit.model.edge_index import edge_set_of
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.partition import Grid, Partition, cut_all
 
@@ -182,16 +182,16 @@ IN_PIECES = ["GATv2Conv", "SAGEConv max", "SAGEConv of several", "PNAConv of tow
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", IN_PIECES)
 def test_layers_are_exact_on_any_number_of_pieces(name: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge_pieces, "NUMBERS", 1)
+    monkeypatch.setattr(pieces, "NUMBERS", 1)
     counts: list[int] = []
 
-    def counted(edges: HeldEdges, width: int) -> list[edge_pieces.Piece]:
-        pieces = edge_pieces.pieces_of(edges, width)
-        counts.append(len(pieces))
-        assert sum(len(piece.source) for piece in pieces) == edges.num_edges
-        return pieces
+    def counted(kernels: EdgeKernels, backend: Backend, width: int) -> list[pieces.Piece]:
+        parts = pieces.pieces_of(kernels, backend, width)
+        counts.append(len(parts))
+        assert sum(len(piece.source) for piece in parts) == len(kernels.indices)
+        return parts
 
-    monkeypatch.setattr(edge_sets, "pieces_of", counted)
+    monkeypatch.setattr(edges, "pieces_of", counted)
     torch.manual_seed(0)
     assert compare(Two(LAYERS[name]), ranks).fallbacks == {}
     assert min(counts) > 2
@@ -443,7 +443,7 @@ def test_edges_that_a_layer_derives_are_the_same_in_the_next_pass() -> None:
 
     def part(comm: Communicator) -> list[Any]:
         engine, model = Engine(shard, comm, torch.float32), adapted(Two(pyg.GCNConv))
-        base = EdgeSet.of(engine.rank_graph)
+        base = edge_set_of(engine.rank_graph)
         kernels = []
         for _ in range(2):
             model(torch.tensor(np.asarray(shard.features, np.float32)), ShardAdjacency.layers(engine, 1, 0))
@@ -452,29 +452,6 @@ def test_edges_that_a_layer_derives_are_the_same_in_the_next_pass() -> None:
 
     first, second = Threads.run(part, 1, timeout=20)[0]
     assert first is second
-
-
-def test_a_mask_changed_in_place_selects_other_edges() -> None:
-    edge_set = EdgeSet(torch.tensor([[0, 1, 2, 1], [0, 2, 1, 1]]), (3, 3))
-    mask = edge_set.loopless()
-    chosen = edge_set.select(mask)
-    assert edge_set.select(mask) is chosen
-    mask[0] = True
-    assert edge_set.select(mask).edge_index.tolist() == [[0, 1, 2], [0, 2, 1]]
-    assert edge_set.loopless().tolist() == [False, True, True, False]
-    assert edge_set.with_loops(torch.tensor([1])).edge_index.tolist() == [[0, 1, 2, 1, 1], [0, 2, 1, 1, 1]]
-
-
-def test_few_selections_of_edges_are_remembered() -> None:
-    edge_set = EdgeSet(torch.arange(20).view(2, 10) % 7, (7, 7))
-    types = torch.arange(10) % 3
-    relations = [edge_set.select(types == relation) for relation in range(3)]
-    everything = edge_set.select(torch.arange(10))
-    assert [edge_set.select(types == relation) for relation in range(3)] == relations
-    assert edge_set.select(torch.arange(10)) is everything
-    for shift in range(3):  # as by a layer that draws edges
-        edge_set.select((torch.arange(10) + shift + 1) % 10)
-    assert edge_set.select(torch.arange(10)) is not everything
 
 
 class WithEdges(nn.Module):
@@ -501,9 +478,22 @@ def test_dropped_attention_is_the_same_where_no_kernel_serves(ranks: int, monkey
     model: nn.Module = WithEdges(0.5) if ranks == 1 else Two(lambda a, b: pyg.GATConv(a, b // 2, heads=2, dropout=0.5))
     out, gradients_of_kernel, replica = in_gnnkit(model, ranks, torch.float64)
     assert replica.fallbacks == {}
-    monkeypatch.setattr(deferred_attention, "serves", lambda edges, rows: False)
+    monkeypatch.setattr(lazy, "serves", lambda held, rows: False)
     again, others, _ = in_gnnkit(model, ranks, torch.float64)
     torch.testing.assert_close(out, again, rtol=1e-10, atol=1e-12)
     for mine, theirs in zip(gradients_of_kernel, others, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
     assert not torch.allclose(out, in_gnnkit(model.eval(), ranks, torch.float64)[0])
+
+
+def gradient_of_both_ends(x: Tensor, e: Tensor, w: Tensor) -> Tensor:
+    if not x.requires_grad:
+        return x
+    out = add_up(x, e, lambda rows: (rows - x[e[1]]).tanh() * w)
+    (gradient,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+    return gradient
+
+
+def test_a_gradient_with_a_gradient_of_rows_that_both_ends_read_is_that_of_torch() -> None:
+    torch.manual_seed(0)
+    compare(Of(gradient_of_both_ends))

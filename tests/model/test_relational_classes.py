@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lazyedges import EdgeSet
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric import nn as pyg
@@ -23,7 +24,7 @@ from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.model.adapt import adapted
-from gnnkit.model.edge_sets import EdgeSet
+from gnnkit.model.edge_index import edge_set_of
 from gnnkit.model.exactness import inexact
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from tests.graphs import pyg_data
@@ -140,7 +141,7 @@ def test_relations_are_summed_without_a_row_per_edge(name: str) -> None:
         engine = Engine(shard, comm, torch.float64)
         for _ in range(2):
             model(torch.tensor(np.asarray(shard.features)), ShardAdjacency.layers(engine, 1, 0))
-        return EdgeSet.of(engine.rank_graph)
+        return edge_set_of(engine.rank_graph)
 
     edges, types = Threads.run(run, 1, timeout=20)[0], torch.from_numpy(np.asarray(shard.edge_types))
     assert model.fallbacks == {}

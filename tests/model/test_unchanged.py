@@ -782,8 +782,8 @@ def test_a_batch_of_all_workers_is_that_of_one_worker(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_owners_draw_once_for_one_edge_index(tmp_path: Path) -> None:
-    sampler = {"name": "neighbor", "fanouts": [2, 2], "redraw": True}
-    with pytest.raises(UserError, match=r"sampler.redraw=true: model=TwoLayers .* use sampler.redraw=false"):
+    sampler = {"name": "neighbor", "fanouts": [2, 2], "options": {"redraw": True}}
+    with pytest.raises(UserError, match=r"sampler.redraw=true: model=TwoLayers .* remove the option"):
         train(tmp_path, TwoLayers, strategy="joint_sample", sampler=sampler)
 
 

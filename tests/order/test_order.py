@@ -250,8 +250,8 @@ def test_a_class_of_pyg_and_a_program_have_the_same_results_in_any_order(model: 
             "order=rcm: strategy=individual_sample keeps no full-graph rows",
         ),
         ({"order": "rcm", "features": {"place": "disk"}}, "order=rcm: with features.place=disk rows are in the order"),
-        ({"order": {"name": "community", "size": 0}}, "order.size=0"),
-        ({"order": "none", "overrides": ["order.size=3"]}, "order"),
+        ({"order": {"name": "community", "options": {"size": 0}}}, "order.size=0"),
+        ({"order": "none", "overrides": ["order.options.size=3"]}, "order"),
     ],
 )
 def test_an_order_that_nobody_reads_is_refused(keys: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -132,7 +132,6 @@ def test_a_run_says_that_its_columns_are_unequal_and_stores_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_steps, "EPOCHS", 2)
-    monkeypatch.setattr(trial_steps, "measure_flops", lambda *_: 1e9)
     cut = run(tmp_path / "cut", "partition=2d", "job=partition", workers=5)
     assert cut["columns"] == [3, 2]
     assert [(region["row"], region["col"]) for region in cut["regions"]] == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)]

@@ -152,14 +152,6 @@ def test_words_on_a_random_graph_of_mean_degree_50_beat_cagnets(
     assert share <= ratio
 
 
-def test_rows_of_other_hosts_are_those_of_ranks_that_are_not_beside() -> None:
-    rows = np.array([[0, 3, 1, 0], [2, 0, 0, 0], [0, 0, 0, 5], [4, 4, 2, 0]])  # [to, from]
-    traffic = Traffic(Grid(4, 1, 1), np.full(4, 9), rows, np.zeros_like(rows))
-    assert traffic.far(4) == ([0.0] * 4, [0.0] * 4)
-    assert traffic.far(2) == (pytest.approx([1 / 2, 0, 0, 2 / 3]), pytest.approx([1 / 4, 0, 0, 8 / 10]))
-    assert traffic.far(1) == ([1.0] * 4, [1.0] * 4)
-
-
 def test_columns_are_shared_as_by_array_split() -> None:
     for width in range(20):
         for slices in range(1, 9):

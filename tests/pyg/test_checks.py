@@ -162,6 +162,10 @@ def test_a_weight_is_refused_by_its_position(options: dict[str, Any], place: int
         ({"num_neighbors": [1] * 1001}, "num_neighbors=.* for at most 1000 hops"),
         ({"num_neighbors": [10**9, 3], "replace": True}, r"num_neighbors\[0\]=1000000000 .* 1048576 with replac"),
         ({"num_neighbors": [2**20] * 4, "replace": True, "disjoint": True}, "with replacement, for 1 seeds needs"),
+        (
+            {"num_neighbors": [-1, *[2**20] * 9], "replace": True, "disjoint": True, "batch_size": 60},
+            "for 60 seeds needs",
+        ),
         ({"weight_attr": "colour"}, "weight_attr='colour' is not an attribute of the edges"),
         ({"input_nodes": torch.tensor([1, 60])}, r"input_nodes\[1\] = 60 is out of range for 60 nodes"),
         ({"input_nodes": torch.ones(59, dtype=torch.bool)}, r"the mask has shape \[59\], expected \[60\]"),
@@ -174,6 +178,28 @@ def test_a_weight_is_refused_by_its_position(options: dict[str, Any], place: int
 def test_arguments_are_refused_at_construction(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         NeighborLoader(homogeneous(), **{"num_neighbors": [2], **options})
+
+
+@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional"])
+def test_draws_for_the_neighbours_of_a_hub_are_refused_before_they_are_drawn(subgraph_type: str) -> None:
+    hub, leaves = torch.zeros(10_000, dtype=torch.int64), torch.arange(1, 10_001)
+    star = Data(edge_index=torch.stack([torch.cat([leaves, hub]), torch.cat([hub, leaves])]), num_nodes=10_001)
+    for disjoint in (False, True):
+        chosen: dict[str, Any] = {"replace": True, "subgraph_type": subgraph_type, "disjoint": disjoint}
+        loader = NeighborLoader(star, [-1, 2**20], torch.tensor([0]), threads=0, **chosen)
+        with pytest.raises(
+            UserError, match=r"num_neighbors=1048576 with replacement, for 10000 nodes of a batch, needs"
+        ):
+            next(iter(loader))
+
+
+def test_replaced_draws_after_all_neighbours_are_those_of_a_graph_of_several_types() -> None:
+    data = homogeneous()
+    batch = next(iter(NeighborLoader(data, [-1, 3], torch.arange(5), batch_size=5, replace=True, threads=0)))
+    rows, cols = data.edge_index[:, batch.e_id]
+    assert (batch.n_id[batch.edge_index] == torch.stack([rows, cols])).all()
+    first = int(torch.isin(data.edge_index[1], torch.arange(5)).sum())
+    assert (batch.edge_index[1][:first] < 5).all()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 import os
 import re
@@ -20,12 +19,10 @@ import pytest
 from gnnkit import config, plugins
 from gnnkit.config import keys
 from gnnkit.errors import UserError
-from gnnkit.report import compare, progress, read_run, timeline, write
-from gnnkit.report.charts import MOST_LETTERS, MOST_POINTS, Axis, Part, PointGroup, bars, heat, scatter, thinned
-from gnnkit.report.drawing import Figure, dot
-from gnnkit.report.drawing import text as drawing_text
+from gnnkit.report import read_run, timeline, write
+from gnnkit.report.charts import MOST_LETTERS, MOST_POINTS, Axis, Part, bars, heat, thinned
 from gnnkit.report.learning import drawings as learning_drawings
-from gnnkit.report.page import PageTable, asset, svg_file
+from gnnkit.report.page import asset
 from gnnkit.report.partition import drawings as partition_drawings
 from gnnkit.report.run import RunFiles
 from gnnkit.report.suggestions import suggestions
@@ -89,20 +86,6 @@ def test_every_figure_of_the_page_is_also_a_drawing_that_stands_alone(tmp_path: 
         assert not re.search(r"(?:fill|stroke|background):var", drawing)
 
 
-@pytest.mark.parametrize("text", ["<b>", "a & b", "\"'", "\x00\u202e", "\ud800"])
-def test_every_template_escapes_text_once(text: str, tmp_path: Path) -> None:
-    shown = re.sub("[\x00\u202e\ud800]", "\N{REPLACEMENT CHARACTER}", text)
-    page = compare([read_run(run_folder(tmp_path / "run"))], tmp_path, [text], PageTable([text], [[text]]), text)
-    content = page.read_text(encoding="utf-8")
-    assert content.count(html.escape(shown).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")) >= 6
-    assert "&amp;lt;" not in content
-    assert ElementTree.fromstring(progress(1, 2, text)).findtext("code") == shown
-    figure = Figure(text, text, text, 10, (drawing_text(0, 0, text), dot(0, 0, 1, "c0", text)))
-    root = ElementTree.fromstring(svg_file(figure))
-    assert [element.text for element in root.iter() if element.text] == [shown, shown]
-    assert root.attrib["aria-label"] == f"{shown}. {shown}"
-
-
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "no result": lambda run: (run / "result.json").unlink(),
     "no JSON": lambda run: (run / "result.json").write_bytes(b"\x80\x04pickle"),
@@ -153,7 +136,6 @@ def test_no_figure_of_any_wrong_type_breaks_a_page(tmp_path: Path, wrong: Any) -
     lines = [{**dict.fromkeys(line, wrong), "epoch": line["epoch"]} for line in lines]
     (folder / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert write(read_run(folder), folder).stat().st_size > 1000
-    assert compare([read_run(folder)] * 2, tmp_path).stat().st_size > 1000
 
 
 @pytest.mark.slow
@@ -342,54 +324,6 @@ def test_suggestions_name_keys_that_exist(tmp_path: Path) -> None:
     assert named <= known
 
 
-@pytest.mark.slow
-def test_a_comparison_groups_seeds_and_lists_settings_that_differ(tmp_path: Path) -> None:
-    runs: list[RunFiles] = []
-    strategies = ["{name: a, halo: none, depth: 3}", "{name: b, size: 4, window: 5}"]
-    for index, name in enumerate(("a/same", "b/same", "c")):
-        command = f"gnnkit strategy.size=4 'seed={index}'" if index == 1 else f"gnnkit <{index}> 'open"
-        test = {"test_accuracy": [0.5, 0.75, 0.7][index], "phases": {"training": 1.0 + index}}
-        folder = run_folder(tmp_path / name, command=command, **test)
-        config = f"seed: {index}\nmodel: {{name: gcn, hidden: 8}}\nstrategy: {strategies[index % 2]}\n"
-        (folder / "config.yaml").write_text(config)
-        runs.append(read_run(folder))
-    text = compare(runs, tmp_path).read_text(encoding="utf-8")
-    settings = text.split("Settings that differ")[1].split("</table>")[0]
-    assert re.findall(r"<th>([a-z.]+)</th>", settings) == ["strategy.name", "strategy.size"], "set, or in all groups"
-    assert "same (1), 2 runs" in text
-    assert "same (2)" in text
-    assert 'href="a/same"' in text, "links are relative"
-    assert str(tmp_path) not in text
-    assert (
-        (tmp_path / "table.md")
-        .read_text()
-        .splitlines()[2]
-        .startswith("| same (1), 2 runs | 0.6 ± 0.14 | 0.75 | 2 ± 1.4 |")
-    )
-    latex = (tmp_path / "table.tex").read_text()
-    assert r"test\_accuracy" in latex
-    assert r"0.6 $\pm$ 0.14 &" in latex
-
-
-def test_runs_are_drawn_as_points_around_their_mean(tmp_path: Path) -> None:
-    groups = [
-        PointGroup("a", ((1.0, 0.5), (3.0, 0.7)), ("first", "second"), "c0"),
-        PointGroup("b", ((9.0, 0.9),), ("only",), "c1"),
-    ]
-    figure = scatter("x", "x", "x", groups, "seconds")
-    dots = {shape.note: float(shape.attributes["cx"]) for shape in figure.shapes if shape.tag == "circle"}
-    assert list(dots) == ["first", "second", "only"]
-    pixels = (dots["only"] - dots["first"]) / 8  # per second
-    assert dots["second"] - dots["first"] == pytest.approx(2 * pixels, abs=0.02)
-    bars = [
-        shape.attributes["d"]
-        for shape in figure.shapes
-        if "c0" in shape.attributes.get("style", "") and shape.tag == "path"
-    ]
-    begin, end = (float(x) for x in re.findall(r"[ML]([\d.]+) ", bars[0])[:2])
-    assert end - begin == pytest.approx(2 * 2**0.5 * pixels, abs=0.05), "one deviation to both sides"
-
-
 @pytest.mark.parametrize(
     ("low", "high"), [(0.0, 1.0), (1e-9, 2e-9), (-5.0, 5.0), (3.0, 3.0), (0.0, 0.0), (1e300, 2e300)]
 )
@@ -444,17 +378,6 @@ def test_the_first_cards_are_the_main_metric_of_both_splits(tmp_path: Path) -> N
         "val_average_precision", "test_average_precision", "val_accuracy", "test_accuracy"
     ]  # fmt: skip
     assert "vertex_centric on 1 worker, partition 2d" in page
-
-
-def test_runs_on_different_data_are_not_said_to_be_comparable(tmp_path: Path) -> None:
-    runs = []
-    for name in ("a", "b"):
-        folder = run_folder(tmp_path / name)
-        (folder / "config.yaml").write_text(f"dataset: {{name: edges, root: {name}}}\ntask: {{name: regression}}\n")
-        runs.append(read_run(folder))
-    note = "the runs differ in dataset.root, so their figures may not be comparable"
-    assert note in compare(runs, tmp_path).read_text(encoding="utf-8")
-    assert "cannot be compared" not in compare(runs[:1] * 2, tmp_path).read_text(encoding="utf-8")
 
 
 def test_a_table_of_many_columns_has_no_room_for_their_names() -> None:

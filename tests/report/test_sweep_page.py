@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gnnkit.report import Sweep, SweptRun, write_sweep
-from gnnkit.report.importance import explained
-from gnnkit.report.parallel import MOST_AXES, parallel
 from tests.report.folders import HOSTILE, run_folder
 
 
@@ -48,7 +44,7 @@ def test_runs_are_rows_of_a_sortable_table_and_linked(tmp_path: Path) -> None:
     assert len(re.findall("<tr>", listed)) == 10
     assert re.findall(r'href="(.*?)"', text) == ["1.log", "8/report.html"]
     assert "Best val_accuracy 0.702, of run 8" in text
-    assert {path.stem for path in (tmp_path / "figures").iterdir()} == {"parallel", "importance", "figure"}
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == {"figure"}
 
 
 @pytest.mark.slow
@@ -71,7 +67,6 @@ def test_a_page_of_a_sweep_that_goes_on_says_so_and_paints_nothing(tmp_path: Pat
     rest = SweptRun(2, "not finished", {"seed": "2"}, {}, tmp_path / "2", tmp_path / "2.log")
     text = page([*swept(tmp_path, 2), rest], tmp_path, ended=False)
     assert "3 runs: 2 done, 1 not finished. The sweep goes on" in text
-    assert "2 runs are too few for an estimate" in text
     assert not (tmp_path / "figures").exists()
 
 
@@ -84,49 +79,3 @@ def test_hostile_values_are_text(tmp_path: Path) -> None:
     assert "<img" not in text
     assert page([bad], tmp_path).count("<script") == 1
     assert page([], tmp_path).count("<script") == 1
-
-
-def test_a_key_that_decides_explains_all_and_noise_explains_nothing() -> None:
-    scores = [0.1 * (number % 4) for number in range(40)]
-    assert explained([str(number % 4) for number in range(40)], scores) == pytest.approx(1)
-    assert explained([str(number // 4 % 2) for number in range(40)], scores) == 0
-    rng = np.random.default_rng(0)
-    chance = [
-        explained([str(each) for each in rng.integers(0, 8, 40)], rng.normal(size=40).tolist()) for _ in range(200)
-    ]
-    assert np.mean([each for each in chance if each is not None]) < 0.1  # plain eta squared has a mean of 0.18
-    numbers = rng.uniform(size=40)
-    assert (explained([repr(float(each)) for each in numbers], numbers.tolist()) or 0) > 0.85
-
-
-@pytest.mark.parametrize(
-    ("values", "scores"),
-    [
-        (["a", "b"] * 3, [0.0, 1.0] * 3),  # six runs
-        ([str(n) + "x" for n in range(20)], list(range(20))),  # a name for each run
-        (["a"] * 20, list(range(20))),
-        (["a", "b"] * 10, [1.0] * 20),
-    ],
-)
-def test_too_few_runs_tell_nothing(values: list[str], scores: list[float]) -> None:
-    assert explained(values, scores) is None
-
-
-def test_axes_of_many_kinds_stay_in_the_picture() -> None:
-    keys = [f"key{number}" for number in range(9)]
-    lines = [([str(n), str(10.0**n), "a" * n, "inf", "x", "", "-1", str(n % 2), "z"], float(n)) for n in range(30)]
-    figure = parallel(keys, "val_rmse", lines, [f"run {n}" for n in range(30)])
-    drawn = [shape.attributes["points"].split() for shape in figure.shapes if shape.tag == "polyline"]
-    points = [point.split(",") for line in drawn for point in line]
-    assert len(drawn) == 30
-    assert all(len(line) == MOST_AXES + 1 for line in drawn)
-    assert all(0 <= float(x) <= 440 and 0 <= float(y) <= figure.height for x, y in points)
-    assert f"{MOST_AXES} keys are shown" in figure.caption
-
-
-@pytest.mark.slow
-def test_a_figure_that_no_run_has_is_an_empty_cell_of_the_means(tmp_path: Path) -> None:
-    runs = [replace(run, figures={"val_accuracy": 0.5}) for run in swept(tmp_path, 6)]
-    means = page(runs, tmp_path).split("Means and deviations")[1].split("</table>")[0]
-    assert means.count("0.5 ± 0") == 2
-    assert means.count('<td class="number"></td>') == 2

@@ -96,5 +96,7 @@ def test_draws_that_do_not_fit_in_memory_are_refused() -> None:
     ring = CSC(np.arange(10**6 + 1), np.roll(np.arange(10**6), 1))
     with pytest.raises(UserError, match=r"sampler.fanouts=\[1048576,1048576\] with replacement, for 8 seeds needs"):
         Loader(ring, NeighborSampler([2**20, 2**20], replace=True), batch_size=8)
+    with pytest.raises(UserError, match=r"sampler.fanouts=\[-1,1048576,1048576\] with replacement, for 8 seeds needs"):
+        Loader(ring, NeighborSampler([-1, 2**20, 2**20], replace=True), batch_size=8)
     assert len(Loader(ring, NeighborSampler([2**20], replace=True), batch_size=1, threads=1)) == 10**6
     assert Loader(ring, NeighborSampler([2**20, 2**20]), batch_size=8)  # degrees bound these draws

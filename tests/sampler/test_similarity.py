@@ -310,10 +310,10 @@ def test_rows_that_do_not_fit_the_graph_are_refused() -> None:
         similar().draw(BOTH_WAYS, nodes, 0, key=1)
     for features in (None, np.empty((GRAPH.num_nodes, 0), np.float32)):
         with pytest.raises(
-            UserError, match=r"^sampler\.target=similarity compares .* graph has none: set sampler\.emb"
+            UserError, match=r"^sampler\.target=similarity compares .* graph has none: set sampler\.options\.emb"
         ):
             similar().with_features(features)
-    with pytest.raises(UserError, match=r"graph has none: set sampler\.embeddings"):
+    with pytest.raises(UserError, match=r"graph has none: set sampler\.options\.embeddings"):
         Loader(GRAPH.csc, similar())
     with pytest.raises(UserError, match=rf"sampler\.embeddings has 5 rows, but the graph has {GRAPH.num_nodes} nodes"):
         similar(embeddings=np.ones((5, 2))).draw(BOTH_WAYS, nodes, 0, key=1)

@@ -250,9 +250,9 @@ def test_a_sampler_that_does_not_fit_the_model_is_refused() -> None:
 @few(
     "sync,comm,overrides",
     [
-        ("leader", "threads", ["sampler=balanced", "strategy.batching=balanced"]),
+        ("leader", "threads", ["sampler=balanced", "strategy.options.batching=balanced"]),
         ("all_reduce", "gloo", ["sampler.fanouts=[4,4]"]),
-        ("leader", "gloo", ["sampler=labor", "sampler.fanouts=[4,3]", "sampler.redraw=true"]),
+        ("leader", "gloo", ["sampler=labor", "sampler.fanouts=[4,3]", "sampler.options.redraw=true"]),
     ],
     default=1,
 )

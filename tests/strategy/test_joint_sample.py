@@ -199,7 +199,7 @@ class InPython(NeighborSampler):
     ],
 )
 def test_samplers_that_owners_cannot_draw_with_are_refused(sampler: Callable[[], Sampler]) -> None:
-    reason = rf"^strategy\.mode=cooperative: sampler={type(sampler()).__name__} draws from more than .*or strategy=individual_sample$"
+    reason = rf"^strategy=joint_sample: sampler={type(sampler()).__name__} draws from more than .*or strategy=individual_sample$"
     with pytest.raises(UserError, match=reason):
         JointSample().check(sampler(), 2)
     IndividualSample().check(sampler(), 2)
@@ -215,7 +215,7 @@ def test_owners_need_all_in_edges_of_their_nodes() -> None:
         own = replace(worker(Numbered(0, 1), NeighborSampler([3, 3])), comm=comm, shard=shards[comm.rank], graph=None)
         JointSample().setup(own, make_model("gcn"))
 
-    with pytest.raises(UserError, match=r"^strategy\.mode=cooperative: partition\.grid=2 x 2 x 1 distributes"):
+    with pytest.raises(UserError, match=r"^strategy=joint_sample: partition\.grid=2 x 2 x 1 distributes"):
         Threads.run(work, 4)
 
 
@@ -227,10 +227,6 @@ def test_ranks_decide_together_about_a_loss_because_all_meet_in_a_step() -> None
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        *(
-            ({"mode": mode}, rf"^strategy\.mode={mode} is not supported: use strategy\.mode=cooperative, the default$")
-            for mode in ("push_pull", "pull", 3)
-        ),
         ({"batch_size": 0}, r"^strategy\.batch_size=0 must be"),
         ({"prefetch": 0}, r"^strategy\.prefetch=0 must be"),
     ],

@@ -90,8 +90,6 @@ def test_supersteps_and_stale_exchanges_have_no_late_rows(tmp_path: Path) -> Non
     assert not VertexCentric(3).delay_rows("sync.mode=async", None)
     with pytest.raises(gnnkit.UserError, match=r"sync\.mode=ssp skips exchanges, but exchange=pipelined needs one"):
         run(tmp_path / "run", SSP, exchange="pipelined")
-    with pytest.raises(gnnkit.UserError, match=r"sync\.damping and sync\.gradients_per_step are for gradients"):
-        run(tmp_path / "run", SSP | {"damping": "staleness"})
 
 
 @pytest.mark.slow

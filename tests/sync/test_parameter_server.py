@@ -99,7 +99,7 @@ def test_own_steps_between_lead_where_they_lead_under_the_leader() -> None:
 @product(
     keys=[
         exhaustive(pytest.param({"mode": "async"}, id="async")),
-        pytest.param({"mode": "async", "servers": 2, "damping": "staleness"}, id="damped"),
+        pytest.param({"mode": "async", "servers": 2}, id="two servers"),
         pytest.param({"mode": "ssp", "staleness": 1}, id="ssp"),
     ],
     leader=[pytest.param(False, id="server"), exhaustive(pytest.param(True, id="leader"))],
@@ -307,16 +307,10 @@ def test_parameters_are_dealt_out_evenly_as_whole_tensors() -> None:
     [
         ({"staleness": 2}, r"^sync.staleness=2 applies to sync.mode=ssp only"),
         ({"mode": "async", "staleness": 2}, r"^sync.staleness=2 applies to sync.mode=ssp only"),
-        ({"damping": "staleness"}, r"^sync.damping=staleness: gradients are never stale"),
-        (
-            {"mode": "ssp", "staleness": 0, "damping": "staleness"},
-            r"^sync.damping=staleness: gradients are never stale",
-        ),
         (
             {"mode": "async", "average": "median"},
             r"^sync.average=median: sync.mode=async applies stale gradients",
         ),
-        ({"mode": "ssp", "gradients_per_step": 2}, r"^sync.gradients_per_step=2 applies to sync.mode=async only"),
         ({"mode": "bsp"}, r"^sync.mode=bsp is not known"),
     ],
 )

@@ -424,7 +424,7 @@ def test_a_model_that_memorises_a_random_graph_has_no_skill_on_held_out_edges(st
     result = gnnkit.train(
         Graph.from_edges(*pairs.T, 60, features=np.eye(60, dtype=np.float32)).symmetrize(),
         strategy=strategy,
-        **({"sampler": {"name": "full", "num_hops": 1}} if isinstance(strategy, dict) else {}),
+        **({"sampler": "full"} if isinstance(strategy, dict) else {}),
         task={"name": "link_prediction", "width": 32, "negatives": 5, "eval_negatives": 20}
         | {"val_share": 0.1, "test_share": 0.1},
         model={"name": "sage", "num_layers": 1, "dropout": 0.0},
@@ -517,7 +517,7 @@ def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
         (
             {},
             IndividualSample(batching="balanced"),
-            "strategy.batching=balanced evens out .* use strategy.batching=plain",
+            "strategy.batching=balanced evens out .* leave batching out",
         ),
         (
             {"supervision_share": 0.2},

@@ -27,7 +27,7 @@ def run(folder: Path, batch_size: int, workers: int = 1, **keys: Any) -> Any:
     """Batches without noise: all neighbours, no dropout, an order of the seed."""
     trainer = {**TRAINER, **keys.pop("trainer", {})}
     strategy = {"name": "individual_sample", "batch_size": batch_size}
-    chosen = {"sampler": {"name": "full", "num_hops": 2}, "model": {"name": "sage", "dropout": 0.0}, "threads": 1}
+    chosen = {"sampler": "full", "model": {"name": "sage", "dropout": 0.0}, "threads": 1}
     chosen |= BARE | keys
     return gnnkit.train(small_graph(), strategy=strategy, workers=workers, trainer=trainer, folder=folder, **chosen)
 

@@ -340,6 +340,19 @@ def test_other_widths_are_refused(saved: Path) -> None:
         ({}, {"workers": 3}, {"step": 1}, "workers=3 differs from 2"),
         ({}, {"workers": 3}, {"workers": []}, "workers=3 differs from 2"),
         ({}, {"workers": 3}, {}, None),
+        ({}, {}, {"former": {"trainer.plateau_factor": None, "sampler": "weighted", "sampler.alpha": 0.0}}, None),
+        (
+            {},
+            {},
+            {"former": {"sampler": "weighted", "sampler.alpha": 1.0}},  # the default of another sampler
+            "sampler.alpha=1.0 in the checkpoint last.json was removed",
+        ),
+        (
+            {},
+            {},
+            {"former": {"sync.damping": "staleness"}},
+            "sync.damping=staleness in the checkpoint last.json was removed",
+        ),
         ({"strategy.halo": "none"}, {}, {}, "strategy.halo=none differs from null"),
     ],
 )
@@ -347,7 +360,9 @@ def test_what_may_not_change_is_named(
     run: dict[str, Any], layout: dict[str, Any], saved: dict[str, Any], expected: str | None
 ) -> None:
     kept = {"trainer.lr": 0.01, "dataset": "a"}
-    identity = {"run": kept, "layout": {"workers": 2}}
+    former = saved.pop("former", {})  # keys of earlier versions
+    run |= {key: value for key, value in former.items() if "." not in key}
+    identity = {"run": kept | former, "layout": {"workers": 2}}
     state = {"path": "last.json", "step": 0, "workers": None, "identity": identity, **saved}
     given = resume.Identity(kept | run, {"workers": 2} | layout)
     if expected is None:

@@ -4,7 +4,6 @@ from gnnkit.config.settings.choice import Choice as Choice
 from gnnkit.config.settings.fields import Section as Section
 from gnnkit.config.settings.inputs import FILLS as FILLS
 from gnnkit.config.settings.inputs import SCALES as SCALES
-from gnnkit.config.settings.jobs import LinkSettings as LinkSettings
 from gnnkit.config.settings.launchers import launcher_for as launcher_for
 from gnnkit.config.settings.layout import PartitionSettings as PartitionSettings
 from gnnkit.config.settings.ranks import in_ipython as in_ipython
@@ -12,6 +11,7 @@ from gnnkit.config.settings.ranks import in_notebook as in_notebook
 from gnnkit.config.settings.read import settle as settle
 from gnnkit.config.settings.settings import DEFAULT_TASK as DEFAULT_TASK
 from gnnkit.config.settings.settings import FEW_EDGES as FEW_EDGES
+from gnnkit.config.settings.settings import SMALL_EDGES as SMALL_EDGES
 from gnnkit.config.settings.settings import USUAL_ORDERS as USUAL_ORDERS
 from gnnkit.config.settings.settings import Settings as Settings
 from gnnkit.config.settings.settings import with_choice as with_choice

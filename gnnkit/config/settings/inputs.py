@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass
 from typing import Annotated
 
-from gnnkit.config.settings.fields import MAX_SCALE, OnlyWith, Scale, Section, Switch, by_job, names
+from gnnkit.config.settings.fields import MAX_SCALE, OnlyWith, Scale, Section, by_job, names
 from gnnkit.config.settings.values import AUTO, size
 from gnnkit.utils.ranges import real
 
@@ -17,8 +17,6 @@ TEXTS = ("one_hot", "known", "refuse")
 FILLS = ("refuse", "mean", "zero", "drop")
 DTYPES = ("as_is", "bf16", "int8")  # number formats of dense feature rows, in files and in memory
 PLACES = ("memory", "mapped", "disk")  # where feature rows are stored
-READS = ("threads", "io_uring")  # how rows are read from disk
-POLICIES = ("exact", "static", "lru")  # cache policies for rows on disk
 DEFAULT_EMBEDDING = 64  # width of a learned row, for tasks without task.width
 
 LabelShare = Annotated[float, functools.partial(real, above=0, below=1)]  # of the training nodes
@@ -39,14 +37,6 @@ class FeaturesSettings(Section):
     dtype: Annotated[str, names(DTYPES), FEATURES]
     place: Annotated[str, names((AUTO, *PLACES)), ROWS, FEATURES]  # AUTO: depends on the available memory
     cache: Annotated[int | None, size, ROWS, DISK]  # cache size per worker, in bytes. None: automatic
-    policy: Annotated[str, names(POLICIES), ROWS, DISK]
-    direct: Annotated[Switch, ROWS, DISK]  # whether reads bypass the page cache
-    reads: Annotated[str, names(READS), ROWS, DISK]
-
-    @property
-    def sets_disk_keys(self) -> bool:
-        """Whether a key that requires features.place=disk differs from its default."""
-        return self.cache is not None or (self.policy, self.direct, self.reads) != (POLICIES[0], False, READS[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,16 @@
-"""Sections that only some jobs read, such as `plan`, and the simulated link."""
+"""Sections that only some jobs read, such as `plan`."""
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from gnnkit import plugins
 from gnnkit.config.settings.choice import Choice
-from gnnkit.config.settings.fields import Count, OnlyWith, Section, Switch
+from gnnkit.config.settings.fields import OnlyWith, Section, Switch
 from gnnkit.config.settings.values import AUTO
 from gnnkit.errors import UserError
-from gnnkit.utils.ranges import real, shown, switch
+from gnnkit.utils.ranges import real, switch
 
 MAX_RATE = 1e9  # upper limit of numbers that describe a machine
 
@@ -46,7 +46,7 @@ class LeaderSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings(Section):
-    """The section `plan`, which describes a cluster. None: measured on this machine."""
+    """The section `plan`, which describes another machine. None: this machine."""
 
     conditions = (
         OnlyWith(
@@ -55,28 +55,5 @@ class PlanSettings(Section):
         ),
     )
 
-    flops: Rate | None  # GFLOP/s per rank in dense matrix products
-    bandwidth: Rate | None  # GB/s per rank, received from other hosts
-    latency: Latency | None  # microseconds per message to another host
+    bandwidth: Rate | None  # GB/s that a rank sends to others
     memory: Rate | None  # GiB per rank
-    ranks_per_host: Count | None  # consecutive ranks on one host
-
-    @property
-    def is_cluster(self) -> bool:
-        """Whether any value describes another machine."""
-        return any(getattr(self, field.name) is not None for field in fields(self))
-
-
-@dataclass(frozen=True, slots=True)
-class LinkSettings(Section):
-    """A simulated link between ranks."""
-
-    gigabits: Rate  # Gbit/s of each rank's network card
-    milliseconds: Latency  # one-way latency
-
-
-def link(key: str, value: object) -> LinkSettings:
-    """Reads a simulated link."""
-    if not isinstance(value, Mapping) or {*value} != {field.name for field in fields(LinkSettings)}:
-        raise UserError(f"{key}={shown(value)} must be null or {{gigabits:NUMBER,milliseconds:NUMBER}}")
-    return LinkSettings.read(key, value)

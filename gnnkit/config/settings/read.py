@@ -1,16 +1,16 @@
 """Validates a composed configuration and converts it to typed settings."""
 
 import copy
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict
 
 from gnnkit import plugins
-from gnnkit.config import SECTIONS, JobFacts, dotted, keys, of_option, read_otherwise
+from gnnkit.config import SECTIONS, JobFacts, check_removed, dotted, keys, of_option, read_otherwise
 from gnnkit.config.settings.choice import Choice, choice_of, exchange_of, several_of
 from gnnkit.config.settings.fields import KeyRule, Section, expect_keys, key_rules, missing, read_texts
 from gnnkit.config.settings.inputs import DEFAULT_EMBEDDING
-from gnnkit.config.settings.jobs import LinkSettings, link
 from gnnkit.config.settings.launchers import started_of
 from gnnkit.config.settings.layout import partition_of
 from gnnkit.config.settings.ranks import num_ranks, replace_auto
@@ -61,6 +61,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         raise missing("job")
     job = job_class("job", config["job"])
     known = _Keys.of(job)
+    check_removed(config)
     _check_keys(config, known)
     _read_texts(config, known)
     launcher = choice_of("launcher", config)
@@ -110,18 +111,18 @@ class _CommunicatorFields(TypedDict):
 
     comm: Choice
     timeout: float
-    link: LinkSettings | None
 
 
 def _communicator(choice: Choice) -> _CommunicatorFields:
-    """Reads the section `comm`. Its keys are not constructor arguments."""
-    expect_keys("comm", choice.arguments, (), ("timeout", "link"))
-    timeout, simulated = choice.arguments.get("timeout", DEFAULT_TIMEOUT), choice.arguments.get("link")
-    return {
-        "comm": replace(choice, arguments={}),
-        "timeout": real("comm.timeout", timeout, high=MAX_TIMEOUT, above=0),
-        "link": None if simulated is None else link("comm.link", simulated),
-    }
+    """Reads the section `comm`, in which a backend may have keys of its own."""
+    keys = dict(choice.arguments)
+    timeout = real("comm.timeout", keys.pop("timeout", DEFAULT_TIMEOUT), high=MAX_TIMEOUT, above=0)
+    check = choice.load().check_keys if keys else None
+    expect_keys("comm", choice.arguments, (), ("timeout", *(inspect.signature(check).parameters if check else ())))
+    if check is not None:
+        plugins.check_arguments(check, keys, "comm")
+        check(**keys)
+    return {"comm": replace(choice, arguments=keys), "timeout": timeout}
 
 
 def _read_otherwise(checkpoint: str | None, dataset: Choice) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from gnnkit.config.settings.inputs import (
     LabelShare,
     LearnedSettings,
 )
-from gnnkit.config.settings.jobs import LeaderSettings, LinkSettings, PlanSettings
+from gnnkit.config.settings.jobs import LeaderSettings, PlanSettings
 from gnnkit.config.settings.launchers import find_launcher, launcher_for
 from gnnkit.config.settings.layout import PartitionSettings
 from gnnkit.config.settings.ranks import MAX_WORKERS, AutoWorkers, servers_of, share_machine
@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 
 _USUAL_LOGGERS = ("tensorboard", "csv")  # default loggers of `conf/config.yaml`
 FEW_EDGES = 500_000  # below this, one worker is faster: measured up to 240,000 edges on two cores, with 2 and 4
+# Up to this size, one thread is faster than two. On two busy cores, two threads took 6
+# to 13 times as long, because they synchronise thousands of times an epoch and lose
+# their turns.
+SMALL_EDGES = 50_000
 DEFAULT_TASK = "node_classification"
 USUAL_ORDERS = ("auto", "none")  # row orders that all strategies support
 FORMATS = ("npy", "parquet", "csv")  # file formats for `write`
@@ -60,9 +64,12 @@ _CHECKPOINT = by_job(lambda job: job.reads_checkpoint, hint="set trainer.resume 
 
 
 def job_class(key: str, value: object) -> type[JobFacts]:
-    """Imports a job's class."""
+    """Imports a job's class. Raises `UserError` if its `name` is another one."""
     name = value if isinstance(value, str) else one_of(key, value, plugins.names("job"))
-    return plugins.load("job", name)
+    job: type[JobFacts] = plugins.load("job", name)
+    if job.name != name:
+        raise UserError(f"{key}={name}: {job.__module__}.{job.__qualname__} must have name={name!r}, not {job.name!r}")
+    return job
 
 
 def _report(key: str, value: object) -> bool:
@@ -110,7 +117,6 @@ class Settings:
     exchange: Choice | None  # None: not selected
     comm: Choice
     timeout: float  # seconds that a rank waits for another rank
-    link: LinkSettings | None  # simulated between ranks
     launcher: Choice
     started: StartedRank | None  # this process's rank, if ranks were started externally
     sync: Choice
@@ -123,6 +129,7 @@ class Settings:
     plan: PlanSettings
     report: Annotated[bool, _report]  # whether training writes report.html
     profile: Switch  # whether training writes trace.json
+    verbose: Switch  # whether the last lines have all figures
     restarts: Annotated[int, functools.partial(whole, low=0, high=MAX_RESTARTS)]  # limit, after ranks have died
     composed: Mapping[str, Any]  # plain data for config.yaml
     job_keys: Any = None  # values of the job's class `keys`. None: it has no keys of its own
@@ -228,13 +235,6 @@ class Settings:
             return self.workers
         in_each = -(-self.world_size // self.started.world_size)
         return min(in_each * self.started.local_world_size, self.workers)
-
-    @property
-    def ranks_per_host(self) -> int:
-        """Number of ranks per host, for predictions. Default in a cluster: 1."""
-        if self.plan.ranks_per_host is not None:
-            return self.plan.ranks_per_host
-        return 1 if self.plan.is_cluster and self.started is None else self.workers_here
 
     @property
     def servers(self) -> int:

@@ -8,7 +8,6 @@ from gnnkit.config.settings.fields import (
     MAX_SCALE,
     Count,
     CountOrZero,
-    NotNegative,
     OnlyWith,
     Positive,
     Scale,
@@ -40,7 +39,6 @@ OPTIMIZERS = {
     "adamw": OptimizerKind("AdamW", 2),
     "sgd": OptimizerKind("SGD", 0),
 }
-Share = Annotated[float, functools.partial(real, above=0, below=1)]
 
 
 def _auto_or_shares(key: str, value: object) -> tuple[float, float] | Literal["auto"]:
@@ -53,7 +51,6 @@ def _auto_or_shares(key: str, value: object) -> tuple[float, float] | Literal["a
     return start, finish
 
 
-_PLATEAU = OnlyWith("trainer.schedule=plateau", lambda s: s.trainer.schedule == "plateau")
 _MONITOR = OnlyWith("trainer.monitor=NAME", lambda s: s.trainer.monitor is not None, hint="set trainer.monitor")
 
 
@@ -67,8 +64,6 @@ class TrainerSettings(Section):
     weight_decay: Scale | None
     schedule: Annotated[str, names(SCHEDULES)] | None
     warmup_epochs: CountOrZero
-    plateau_factor: Annotated[Share | None, _PLATEAU]
-    plateau_patience: Annotated[CountOrZero | None, _PLATEAU]  # evaluations
     clip_norm: Positive | None
     accumulate: Count  # batches per optimizer step
     max_time: Positive | None  # seconds
@@ -83,12 +78,10 @@ class TrainerSettings(Section):
     keep_checkpoints: Annotated[int, functools.partial(whole, low=1, high=MAX_KEPT)]  # the latest ones
     resume: LocalPath | None
     on_nan: Annotated[OnNan, names(ON_NAN)]
-    final_average: Switch
     exact_shares: Annotated[tuple[float, float] | Literal["auto"], _auto_or_shares]
     evaluation_memory: Positive  # MiB
     monitor: str | None  # metric that selects the best model, or auto. The task checks the name
     patience: Annotated[Count | None, _MONITOR]  # evaluations without improvement
-    min_delta: Annotated[NotNegative | None, _MONITOR]  # smallest change that counts as improvement
 
     def __post_init__(self) -> None:
         if self.schedule == "plateau" and self.monitor is None:

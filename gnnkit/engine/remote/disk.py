@@ -16,7 +16,6 @@ from torch import Tensor
 
 from gnnkit import _core
 from gnnkit.engine.remote.features import FeatureStore, RowConverter, TableRows
-from gnnkit.engine.remote.tier import most_read
 from gnnkit.errors import UserError
 from gnnkit.exchange.tally import Tally
 from gnnkit.graph import Features, Ids
@@ -31,9 +30,7 @@ class OnDisk:
     """How a rank reads rows from disk."""
 
     cache: int  # bytes of rows that the rank caches
-    policy: str = "exact"  # cache policy: exact, static or lru
-    direct: bool = False  # whether reads bypass the page cache
-    ring: bool = False  # whether to read with io_uring instead of threads
+    policy: str = "exact"  # rows that batches need next, or static: those requested first
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +80,7 @@ class DiskFeatures(TableRows, FeatureStore):
         self.place, self.counts, self._filled = place, ReadCounts(), False
         self.cache_rows = min(place.cache // max(self.row_bytes, 1), self.num_rows)
         self.convert, self.disk = RowConverter(table, dtype, device), self
-        self._file = _core.RowFile(
-            str(source[0]),
-            source[1],
-            self.num_rows,
-            self.row_bytes,
-            place.policy,
-            self.cache_rows,
-            place.direct,
-            place.ring,
-        )
+        self._file = _open(str(source[0]), source[1], self.num_rows, self.row_bytes, place.policy, self.cache_rows)
 
     def rows(self, ids: Ids) -> Tensor:
         rows = self._empty(len(ids))
@@ -131,11 +119,6 @@ class DiskFeatures(TableRows, FeatureStore):
         if not self._filled:
             self.fill(ids)
             self._filled = True
-
-    def fill_most_read(self, batches: Iterable[Ids]) -> None:
-        """Calls `fill` with the rows that batches read most often."""
-        places = most_read(map(self._places, batches), self.num_rows, self.cache_rows)
-        self.fill(places if self._nodes is None else self._nodes[places])
 
     def announce(self, batches: Iterable[Ids]) -> None:
         for ids in batches:
@@ -201,6 +184,17 @@ class SequentialRows(RowTable):
                 if part is not None:
                     coming = reader.submit(features.fetch, part, counted=counted)
                 yield features.convert(rows)
+
+
+def _open(*arguments: Any) -> _core.RowFile:
+    """Opens a file for io_uring, or for threads where the system forbids it.
+
+    A read with io_uring takes half of the CPU time.
+    """
+    try:
+        return _core.RowFile(*arguments, direct=False, ring=True)
+    except UserError:
+        return _core.RowFile(*arguments, direct=False, ring=False)
 
 
 def _as_bytes(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:  # [num_bytes]

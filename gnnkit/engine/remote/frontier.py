@@ -21,7 +21,7 @@ from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Hop, NativeSampler, Sampler
 from gnnkit.sampler.base import Reading, ReadRelations, grow
 
-PARTITIONED, COOPERATIVE = "strategy.topology=partitioned", "strategy.mode=cooperative"
+PARTITIONED, COOPERATIVE = "strategy.topology=partitioned", "strategy=joint_sample"
 # Alternatives that read the complete graph.
 _ALTERNATIVES = {PARTITIONED: "strategy.topology=shared", COOPERATIVE: "strategy=individual_sample"}
 _COUNT = np.dtype(np.int64)  # number of draws per node

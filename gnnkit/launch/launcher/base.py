@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,6 +33,7 @@ class Ranks:
     timeout: float  # deadline of every wait for another rank, in seconds
     processes: int = 0  # number of processes. 0: one per rank
     first: Callable[[Communicator], None] | None = None  # collective over the processes, before `work`
+    keys: Mapping[str, Any] = field(default_factory=dict)  # the communicator's own, from the section `comm`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "processes", self.processes or self.world_size)
@@ -105,7 +106,7 @@ class Ranks:
         if device.type == "cuda":
             device = torch.device("cuda", gpu_of(int(os.environ.get("LOCAL_RANK", rank)), torch.cuda.device_count()))
             torch.cuda.set_device(device)
-        comm = self.comm.connect(rank, self.world_size, device=device, timeout=self.timeout)
+        comm = self.comm.connect(rank, self.world_size, device=device, timeout=self.timeout, **self.keys)
         try:
             with sentry(comm):
                 if self.first is not None:

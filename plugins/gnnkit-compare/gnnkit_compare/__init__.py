@@ -6,8 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from gnnkit.config.settings import AUTO, LinkSettings, Section
-from gnnkit.config.settings.jobs import link as read_link
+from gnnkit.config.settings import AUTO, Section
 from gnnkit.errors import UserError
 from gnnkit.jobs import Job, Order, Result
 from gnnkit.utils.ranges import shown, whole
@@ -32,7 +31,6 @@ class CompareSection(Section):
 
     ways: Annotated[tuple[str, ...], _ways]  # a strategy's name and further overrides, separated by spaces
     seeds: Annotated[int, functools.partial(whole, low=1, high=MAX_SEEDS)]  # runs per strategy
-    link: Annotated[LinkSettings, read_link] | None  # between the ranks of each run
 
 
 @dataclass(frozen=True, slots=True)

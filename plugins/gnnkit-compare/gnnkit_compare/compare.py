@@ -19,12 +19,12 @@ from gnnkit.jobs.sweep.runner import Runner, SweepJob
 from gnnkit.jobs.sweep.table import aligned
 from gnnkit.launch.launcher import JOBS
 from gnnkit.launch.phases import say
-from gnnkit.report import compare as write_comparison
 from gnnkit.report import read_run
 from gnnkit.report.sweep import DONE, SEED
 from gnnkit.result.result import Result
 from gnnkit.task import Task
 from gnnkit.utils.ranges import shown
+from gnnkit_compare.page import compare as write_comparison
 from gnnkit_compare.scheme_table import SchemeRow, SchemeRun, SchemeTable
 
 _SCHEME = "way"
@@ -70,7 +70,7 @@ class _Comparison:
     def _order(self, scheme: Scheme, seed: int) -> Order:
         """Returns the order of a run. Raises `UserError` with the scheme's name."""
         assert self.order.settle is not None
-        overrides = scheme.over([*self.common, *self._link()], [f"seed={seed}"])
+        overrides = scheme.over(self.common, [f"seed={seed}"])
         exists = as_overrides({"on_exists": self.order.settings.on_exists})
         try:
             settings = self.order.settle([*overrides, "job=train", *exists])
@@ -78,13 +78,6 @@ class _Comparison:
             raise UserError(f"compare.ways: {scheme.name}: {error}") from error
         settings = replace(settings, output=None)
         return replace(self.order, settings=settings, folder=None, overrides=overrides, settle=None)
-
-    def _link(self) -> list[str]:
-        """Returns `compare.link` as the key of a run."""
-        link = self.order.settings.job_keys.compare.link
-        if link is None:
-            return []
-        return [f"++comm.link={{gigabits:{link.gigabits},milliseconds:{link.milliseconds}}}"]
 
     def _refused(self) -> dict[str, str]:
         """Returns the errors of invalid schemes by name. Raises one if all are."""

@@ -302,7 +302,7 @@ def test_a_way_that_is_refused_and_one_that_fails_are_rows_that_say_why(
 def test_a_link_is_a_key_of_every_run_and_changes_no_figure(here: Path) -> None:
     asked = [*THREADS, "compare.ways=[vertex_centric]", "report=false"]
     assert main([*asked, "output=plain"]) == 0
-    assert main([*asked, "compare.link={gigabits:1,milliseconds:5}", "output=slow"]) == 0
+    assert main([*asked, "comm=slow_link", "comm.milliseconds=5", "output=slow"]) == 0
     plain, slow = (json.loads((here / name / "result.json").read_text())["ways"][0] for name in ("plain", "slow"))
     assert slow["test_accuracy"] == plain["test_accuracy"]
     assert slow["seconds_per_epoch"] > 0.02, "two exchanges or more, and a sum of two rounds"

@@ -15,7 +15,7 @@ from gnnkit.graph.features import DENSE, PACKED, SCALES
 from gnnkit.graph.schema import read_types
 from gnnkit.launch.phases import phase
 from gnnkit.launch.progress import progress
-from gnnkit.leader.plan.choose import describe
+from gnnkit.prepare.assign import describe
 from gnnkit.partition.base import Partition, Partitioner
 from gnnkit.partition.grid import Grid, make_grid
 from gnnkit.partition.quality import measure

@@ -66,6 +66,7 @@ _LOSSES = {"val_mae": _ABSOLUTE, MACRO: {"task.class_weights": "balanced"}}  # o
 _LOGARITHM: Keys = {"task.loss": "absolute", "task.scale": "log"}
 _PLAIN: Keys = {"model": "gcn"}  # what is trained without job=init
 _ALONE: Keys = {**_SAGE, "model.aggregator": "none"}
+_SKIP: Keys = {"model": "gcn", "model.skip": True}  # where neighbours are mostly of other classes
 _LABELS: Keys = {**_SAGE, "label_inputs": 0.5}
 _RELATIONS: tuple[Keys, ...] = tuple(
     {"model": model, "types": "read", "trainer.weight_decay": decay}
@@ -331,9 +332,13 @@ def _for_numbers(planned: tuple[Keys, ...]) -> tuple[Keys, ...]:
     return ({**first, **_ABSOLUTE}, {**first, **_LOGARITHM}, second, *planned)
 
 
+def _has_classes(graph: Graph) -> bool:
+    return graph.labels.ndim == 1 and graph.labels.dtype.kind != "f"
+
+
 def _agree(graph: Graph) -> bool:
     """Returns whether edges join training nodes of one class more than by chance."""
-    if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
+    if not _has_classes(graph):
         return False
     labels = np.where(graph.split == Split.TRAIN, graph.labels, -1)
     ends = labels[graph.csc.indices], np.repeat(labels, np.diff(graph.csc.indptr))
@@ -352,7 +357,9 @@ def _with_types(graph: Graph, from_columns: bool, keys_to_try: tuple[Keys, ...])
     elif has_few_rows(graph.features):
         first, by_type = (*by_type, _LEARNED), ()
         keys_to_try = tuple(one for one in keys_to_try if one is not _LEARNED)
-    if _agree(graph):
+    if not _agree(graph) and _has_classes(graph) and from_columns:
+        keys_to_try = ({**keys_to_try[0], **_SKIP}, *keys_to_try)
+    elif _agree(graph):
         promising = [one for one in keys_to_try if one is _LEARNED or "label_inputs" in one]
         keys_to_try = (*promising, *(one for one in keys_to_try if one not in promising))
     planned = (*first, *relations, *by_type, *keys_to_try)

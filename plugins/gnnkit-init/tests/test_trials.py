@@ -219,7 +219,7 @@ def test_words_are_scaled_by_rows_and_tables_never() -> None:
 def test_learned_rows_are_tried_beside_columns_and_leave_these_unread() -> None:
     planned = trials.candidates(random_graph(), "features")
     (learned,) = (each for each in planned if trials.learns(each))
-    assert planned.index(learned) == 4
+    assert planned.index(learned) == 5
     assert not any(map(trials.learns, trials.candidates(random_graph(), "learned")))
     fixed = {"task": "node_classification", "features.scale": "standard"}
     kinds = [trials._settings(asked(), fixed, each, 1).features.scale for each in (planned[0], learned)]
@@ -326,8 +326,12 @@ def test_what_neighbours_suggest_comes_after_the_plain_default() -> None:
     first = [trials.candidates(one, "features")[:3] for one in (agrees, graph)]
     assert [[("label_inputs" in each, trials.learns(each)) for each in planned[1:]] for planned in first] == [
         [(True, False), (False, True)],
-        [(False, False), (True, False)],
+        [(False, False), (False, False)],
     ]
+    assert [planned[1].get("model.skip", False) for planned in first] == [False, True]
+    numbers = replace(graph, labels=labels * 1.5)
+    for other, inputs, task in ((agrees, "features", ""), (graph, "learned", ""), (numbers, "features", "regression")):
+        assert not any("model.skip" in keys for keys in trials.candidates(other, inputs, task or "node_classification"))
     assert first[0][0] == first[1][0] == {"model": "gcn"}
 
 

@@ -187,7 +187,7 @@ def test_a_slow_worker_gets_fewer_seeds_of_the_same_step(tmp_path: Path) -> None
         ({"strategy": "preset_workload"}, "strategy=preset_workload"),
         ({"strategy": {"name": "vertex_centric", "local_iterations": 2}}, "local_iterations"),
         ({"strategy": "vertex_centric", "exchange": "pipelined"}, "exchange=exact"),
-        ({"strategy": {"name": "individual_sample", "batching": "balanced"}}, "strategy.batching"),
+        ({"strategy": {"name": "individual_sample", "options": {"batching": "balanced"}}}, "strategy.batching"),
         ({"strategy": {"name": "individual_sample", "features": "partitioned"}}, "strategy.features"),
         ({"sync": {"name": "parameter_server", "mode": "async"}}, "sync.mode=sync"),
         ({"sync": "neighbour"}, "sync=neighbour"),

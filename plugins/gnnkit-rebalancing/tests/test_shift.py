@@ -14,7 +14,7 @@ from gnnkit import plugins
 from gnnkit.config.settings import Choice, PartitionSettings
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
-from gnnkit.leader.plan.choose import assign
+from gnnkit.prepare.assign import assign
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import cut_all

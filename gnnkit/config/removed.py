@@ -1,0 +1,114 @@
+"""Keys of earlier versions, which `removed.json` lists.
+
+Each has its former defaults, and the advice for users who set it. A plugin's key is
+removed if the plugin's YAML file does not have it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gnnkit.config.keys import read
+from gnnkit.errors import UserError
+from gnnkit.plugins import KINDS, SEVERAL, load, parts
+from gnnkit.utils.documents import Json, read_json
+
+TABLE = Path(__file__).with_suffix(".json")
+
+
+@functools.cache
+def removed() -> Mapping[str, tuple[list[Any], str]]:
+    """Returns former defaults and advice by key."""
+    table: Mapping[str, tuple[list[Any], str]] = read_json(TABLE)
+    return table
+
+
+def removed_error(key: str) -> UserError | None:
+    """Returns the error for a removed key, or None for other keys."""
+    return UserError(f"{key} was removed: {removed()[key][1]}") if key in removed() else None
+
+
+def check_removed(composed: Mapping[str, Any]) -> None:
+    """Raises `UserError` for a removed key. A plugin's class checks its `options`."""
+    for key, _ in _present(composed):
+        if ".options." not in key and (error := removed_error(key)):
+            raise error
+
+
+def without_removed(composed: Json, *, convert: bool, keep: bool) -> Json:
+    """Omits the removed keys of a recorded configuration.
+
+    Args:
+        convert: Whether keys that a plugin's class still accepts become its `options`.
+        keep: Whether other keys remain if they are set, so that composing rejects them.
+    """
+    for name, section in list(_present(composed)):
+        plugin, key = _plugin(name, composed), name.rpartition(".")[2]
+        value = section.pop(key)
+        if is_former_default(name, value, plugin):
+            continue
+        if convert and key in _arguments(name, plugin):
+            (section if ".options." in name else section.setdefault("options", {}))[key] = value
+        elif keep:
+            section[key] = value
+    return composed
+
+
+def is_former_default(key: str, value: Any, plugin: str | None) -> bool:
+    """Checks whether a value is the default of a removed key.
+
+    Args:
+        key: Any key.
+        value: Its recorded value.
+        plugin: The plugin that had the key, or None for a key of no plugin.
+    """
+    name = key.rpartition(".")[2]
+    return key in removed() and value in _arguments(key, plugin).get(name, removed()[key][0])
+
+
+def is_default(key: str, value: Any, plugin: str | None) -> bool:
+    """Checks whether a value is the default in the plugin's YAML file."""
+    kind, _, name = key.partition(".")
+    return plugin is not None and any(known.name == name and known.value == value for known in read(kind, plugin).keys)
+
+
+def _present(composed: Json | Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
+    """Yields a configuration's removed keys, each with its section.
+
+    Without a plugin's name, whether its key is removed is unknown.
+    """
+    for key in removed():
+        *parents, name = key.split(".")
+        section: Any = composed
+        for parent in parents:
+            section = section.get(parent) if isinstance(section, Mapping) else None
+        if isinstance(section, dict) and name in section and not _is_read(key, composed):
+            yield key, section
+
+
+def _is_read(key: str, composed: Mapping[str, Any]) -> bool:
+    kind, _, rest = key.partition(".")
+    plugin = _plugin(key, composed)
+    return kind in KINDS and (plugin is None or any(known.name == rest for known in read(kind, plugin).keys))
+
+
+def _plugin(key: str, composed: Mapping[str, Any]) -> str | None:
+    """Returns the name of the plugin that a key belongs to, or None."""
+    kind, _, rest = key.partition(".")
+    if kind in SEVERAL:
+        return rest.partition(".")[0]
+    name = composed[kind].get("nodes", composed[kind].get("name")) if kind in KINDS else None
+    return name if isinstance(name, str) else None
+
+
+def _arguments(key: str, plugin: str | None) -> Mapping[str, tuple[Any, ...]]:
+    """Returns the defaults of a plugin's arguments, none for a key of no plugin."""
+    kind = key.partition(".")[0]
+    if kind not in KINDS or plugin is None:
+        return {}
+    signatures = (inspect.signature(load(kind, part)).parameters for part in parts(kind, plugin))
+    return {argument: (value.default,) for parameters in signatures for argument, value in parameters.items()}

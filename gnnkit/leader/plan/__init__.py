@@ -1,1 +1,0 @@
-"""Compares layouts by words, or by measured seconds and memory."""

@@ -1,0 +1,1 @@
+"""Counts words and memory of layouts, for job=plan and for keys that are `auto`."""

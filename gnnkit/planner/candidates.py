@@ -1,0 +1,161 @@
+"""Selects the layouts that `partition=auto` tries, by their exact counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from gnnkit import plugins
+from gnnkit.config.settings import Choice, PartitionSettings, Settings
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.launch.progress import progress
+from gnnkit.partition.grid import Grid, make_grid, unequal_columns
+from gnnkit.partition.quality import Quality, measure
+from gnnkit.prepare.assign import Cutter, format_grid, overrides
+from gnnkit.utils.ranges import num_cores
+
+PARTITIONING_BUDGET = 2.0  # seconds for all partitioners, by their `auto_seconds`
+BORDER_SECONDS = 0.1  # approximate seconds per million edges for an improved border
+CHOSEN = "chosen"  # key of the configured layout in tables of layouts
+
+_BORDERS = ("none", "min_words", "cover", "min_words+cover")
+_GRIDS = ("1d", "1.5d", "2d", "3d")
+Candidates = Mapping[str, PartitionSettings]
+Measured = dict[str, Quality]
+
+
+def compared() -> list[str]:
+    """Lists the partitioners that `partition=auto` compares, fastest first.
+
+    A plugin takes part if it sets `Partitioner.auto_seconds`. Plugins that cannot be
+    imported are skipped.
+    """
+    seconds: dict[str, float] = {}
+    for name in plugins.names("partition"):
+        with suppress(UserError):
+            if (auto_seconds := plugins.load("partition", name).auto_seconds) is not None:
+                seconds[name] = auto_seconds
+    return sorted(seconds, key=lambda name: (seconds[name], name))
+
+
+def candidates(workers: int, names: Sequence[str], *, grids: bool) -> dict[str, PartitionSettings]:
+    """Returns the layouts that `partition=auto` compares by name, simplest first.
+
+    Args:
+        names: Partitioner names, fastest first.
+        grids: Whether the strategy supports grids other than 1d.
+    """
+    nodes = {name: Choice("partition", name, {}) for name in names}
+    layouts = {name: PartitionSettings(choice, "1d", None, "none") for name, choice in nodes.items()}
+    if workers == 1:
+        return {name: layout for name, layout in layouts.items() if name == names[0]}
+    borders = _BORDERS[1:] if grids else _BORDERS[1:2]
+    layouts |= {f"{name} {border}": replace(layouts[name], border=border) for border in borders for name in names}
+    if grids:
+        seen = {_shapes("1d", workers, None)}
+        for spec in (*_GRIDS[1:], [1, 1, workers]):
+            shapes = _shapes(spec, workers, None)
+            if shapes in seen:
+                continue
+            seen.add(shapes)
+            on_grid = names if shapes[0].num_cells > 1 else names[:1]  # a single cell makes all alike
+            layouts |= {f"{name} {format_grid(spec)}": replace(layouts[name], grid=spec) for name in on_grid}
+    return layouts
+
+
+def configured(settings: Settings, graph: Graph) -> Measured:
+    """Measures the configured layout, and its node assignment on every named grid.
+
+    Grids that coincide are measured once. Names are values of `partition.grid`. Raises
+    `UserError` if the configured layout is impossible, and omits other impossible ones.
+    """
+    section, workers, cutter = settings.partition, settings.workers, Cutter(graph, settings.workers)
+    measured = {CHOSEN: _measure(cutter, section)}
+    by_shapes = {_shapes(section.grid, workers, section.replication): measured[CHOSEN]}
+    for spec in (*_GRIDS, [1, 1, workers]):
+        replication = section.replication if spec == "1.5d" else None
+        with suppress(UserError):  # the grid does not support this assignment of nodes or edges
+            shapes = _shapes(spec, workers, replication)
+            if shapes not in by_shapes:
+                by_shapes[shapes] = _measure(cutter, replace(section, grid=spec, replication=replication))
+            measured[format_grid(spec)] = by_shapes[shapes]
+    return measured
+
+
+def measure_candidates(settings: Settings, graph: Graph, named: Candidates) -> Measured:
+    """Measures the candidates that may be best.
+
+    Each partitioner that is not slow is measured on 1d without an improved border.
+    Borders and grids follow for the partitioners with the fewest words and with the
+    fewest edges and rows there, where a single slow pass over the edges fits the
+    budget.
+
+    Args:
+        named: The candidates, simplest first.
+    """
+    slow, cutter = slow_partitioners(named, graph.num_edges), Cutter(graph, settings.workers)
+    measured: Measured = {}
+
+    def add(selects: Callable[[PartitionSettings], bool]) -> None:
+        for name, section in named.items():
+            if name not in measured and section.nodes.name not in slow and selects(section):
+                progress(f"a look at {overrides(section)}")
+                with suppress(UserError):  # the grid does not support this node assignment
+                    measured[name] = _measure(cutter, section)
+
+    add(lambda section: section.grid == "1d" and section.border == "none")
+    best = {named[name].nodes.name for name in _best_of(measured)}
+    one_cell = {name for name, section in named.items() if make_grid(section.grid, settings.workers).num_cells == 1}
+    border = BORDER_SECONDS * graph.num_edges / 1e6 <= PARTITIONING_BUDGET
+    add(lambda section: section.nodes.name in best and (border or section.border == "none"))
+    add(lambda section: any(named[name] is section for name in one_cell))
+    return {name: measured[name] for name in named if name in measured}
+
+
+def _best_of(qualities: Measured) -> list[str]:
+    """Returns the layouts with the fewest words, and with the fewest edges and rows."""
+    keys: list[Callable[[str], tuple[float, float]]] = [
+        lambda name: (words_of(qualities[name]), items_of(qualities[name])),
+        lambda name: (items_of(qualities[name]), words_of(qualities[name])),
+    ]
+    return list(dict.fromkeys(min(qualities, key=key) for key in keys)) if qualities else []
+
+
+def words_of(quality: Quality) -> float:
+    """Returns the words that the busiest rank receives, per column."""
+    return float(quality.words.max())
+
+
+def items_of(quality: Quality) -> float:
+    """Returns the busiest rank's edges and rows, with edges shared by its slices."""
+    return float((quality.num_held / quality.partition.grid.slices + quality.traffic.num_owned).max())
+
+
+def _measure(cutter: Cutter, section: PartitionSettings) -> Quality:
+    return measure(cutter.graph, cutter.cut(section), threads=num_cores())
+
+
+def slow_partitioners(named: Candidates, num_edges: int) -> list[str]:
+    """Lists the partitioners that `partition=auto` skips for a large graph.
+
+    The first one is always used. The next ones are used as long as their seconds add up
+    to at most `PARTITIONING_BUDGET`.
+
+    Args:
+        named: The candidates, those of the fastest partitioner first.
+        num_edges: Number of edges in the graph.
+    """
+    seconds = {layout.nodes.name: layout.nodes.load().auto_seconds or 0.0 for layout in named.values()}
+    left, slow = PARTITIONING_BUDGET, list[str]()
+    for name, of_a_million in list(seconds.items())[1:]:
+        left -= of_a_million * num_edges / 1e6
+        if left < 0:
+            slow.append(name)
+    return slow
+
+
+def _shapes(spec: str | Sequence[int], workers: int, replication: int | None) -> tuple[Grid, tuple[int, ...]]:
+    """Returns the grid and the unequal columns that `partition.grid` allows."""
+    return make_grid(spec, workers, replication), unequal_columns(spec, workers, replication)
