@@ -246,9 +246,9 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "restarts": [-1, 2.5, 1001, NAN],
     "runs": [3, "", ["a", ""]],
 }
-SWITCHES = ("report", "profile", "leader.rebalance", "features.direct")
+SWITCHES = ("report", "profile", "leader.rebalance", "features.direct", "features.degree")
 WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore", "resume", "symmetrize", "row_normalize",
-                 "sort_ids", "task", "add_inverse_edge", "redraw", "edge_ids", "inverse", "neighbours", "self_loop", "one_hot",
+                 "sort_ids", "task", "add_inverse_edge", "redraw", "edge_ids", "inverse", "neighbours", "self_loop", "one_hot", "skip",
                  "replace", "fill", "contiguous", "residual", "normalize", "checkpoint", "final_average", "name", "options",
                  "partition", "account", "qos", "project", "experiment", "run_name", "group", "offline", "tracking_uri", "address")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]
