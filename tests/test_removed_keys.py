@@ -31,6 +31,39 @@ def test_a_removed_key_is_refused_with_its_replacement(key: str) -> None:
     assert str(raised.value) == f"{key} was removed: {REMOVED[key][1]}"
 
 
+@pytest.mark.parametrize(
+    ("keys", "strategy"),
+    [
+        ({"correction": "llcg", "correction_steps": 3}, {"name": "llcg", "correction_steps": 3, "sync_every": 2}),
+        (
+            {"correction": "llcg", "halo": "cluster", "split": "dynamic", "chunks": 4},
+            {"name": "llcg", "halo": "cluster", "split": "dynamic", "chunks": 4, "sync_every": 2},
+        ),
+        ({"correction": "coverage", "split": "dynamic", "resplit_every": 2}, {"name": "coverage", "resplit_every": 2}),
+        ({"split": "dynamic", "halo": "none"}, {"name": "dynamic", "halo": "none", "sync_every": 2}),
+        (
+            {"halo": "cluster", "clusters": 6, "degrees": "local"},
+            {"name": "cluster", "clusters": 6, "sync_every": 2, "options": {"degrees": "local"}},
+        ),
+    ],
+)
+def test_a_recorded_run_of_a_variant_has_its_strategy(
+    keys: dict[str, Any], strategy: dict[str, Any], tmp_path: Path
+) -> None:
+    recorded = dict.fromkeys(("halo", "clusters", "clusters_by", "average", "split", "chunks", "resplit_every"))
+    recorded |= {"name": "preset_workload", "sync_every": 2, "correction": "none", "degrees": "global", **keys}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(SECTIONS | {"strategy": recorded}))
+    found = of_run(tmp_path)["strategy"]
+    assert {"degrees": "global", **found.pop("options", {})} == {"degrees": "global", **strategy.pop("options", {})}
+    assert found == strategy
+    assert settle(compose([f"strategy={found.pop('name')}", *(f"strategy.{k}={v}" for k, v in found.items())]))
+
+
+def test_a_removed_key_is_refused_beside_a_section_without_options() -> None:
+    with pytest.raises(UserError, match=r"^strategy\.correction was removed: use strategy=llcg or strategy=coverage"):
+        compose(["strategy=preset_workload", "logger=[]", "strategy.correction=llcg"])
+
+
 @pytest.mark.parametrize("key", ["sampler.redraw", "sync.damping", "trainer.min_delta"])
 def test_a_removed_key_is_refused_however_it_is_given(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -128,8 +161,3 @@ def test_a_plugin_of_another_package_may_have_a_key_of_a_removed_name(
     assert compose(["strategy=individual_sample", "sampler=walks", "sampler.alpha=2"])["sampler"]["alpha"] == 2
     record(tmp_path, "sampler.alpha", "walks", 3.0)
     assert of_run(tmp_path)["sampler"] == {"name": "walks", "alpha": 3.0}
-
-
-def test_a_removed_key_is_refused_beside_a_section_without_options() -> None:
-    with pytest.raises(UserError, match=r"^strategy\.correction was removed: use strategy=llcg or strategy=coverage"):
-        compose(["strategy=preset_workload", "logger=[]", "strategy.correction=llcg"])

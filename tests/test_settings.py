@@ -211,7 +211,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
 }
 SWITCHES = ("report", "profile", "verbose", "features.degree", "model.skip", "leader.rebalance")
 WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore", "resume", "symmetrize", "row_normalize",
-                 "sort_ids", "task", "add_inverse_edge", "redraw", "edge_ids", "inverse", "neighbours", "self_loop", "one_hot",
+                 "sort_ids", "task", "add_inverse_edge", "redraw", "edge_ids", "inverse", "neighbours", "self_loop", "one_hot", "skip",
                  "replace", "fill", "contiguous", "residual", "normalize", "checkpoint", "name", "options",
                  "partition", "account", "qos", "project", "experiment", "run_name", "group", "offline", "tracking_uri", "address")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]

@@ -72,7 +72,7 @@ def _try_layout(job: RankJob, comm: Communicator, mailbox: Mailbox) -> Trial:
     peak = MemoryPeak(comm.device)
     module = make_module(job, job.strategy(), job.worker(comm))
     epochs = few_steps(module, job, mailbox, epochs=EPOCHS, every=EPOCHS)
-    timed = _of_all(comm, *np.ravel(epochs)).reshape(comm.world_size, EPOCHS, 2)[:, 1:]
+    timed = _of_all(comm, *np.ravel(epochs)).reshape(comm.world_size, -1, 2)[:, 1:]
     memory = _of_all(comm, peak.read())[:, 0].astype(np.int64)
     # Epochs without an exchange do not represent the others.
     alike = module.strategy.steps.only_synchronise
@@ -101,7 +101,7 @@ def try_alone(job: RankJob, comm: Communicator) -> dict[str, Any]:
     model = job.own_model(worker, job.widths(worker), task)
     embedding = job.set_up(strategy, worker, model)
     set_row_counts(worker.engine(model))
-    for epoch in range(2):  # with the optimizer's state from the second one
+    for epoch in range(2):  # the first one caches sums
         (batch,) = strategy.batches(epoch)
         loss = loss_of(model, task, batch if embedding is None else embedding.fill(batch), 0)
         give_back_freed_memory()  # as in a run
