@@ -28,7 +28,10 @@ SHELLS = ("bash", "zsh", "fish")
         ("gnnkit model=gat model.he", {"model.heads="}),
         ("gnnkit model.he", set()),
         ("gnnkit sync=leader sync.on_lost=", {"sync.on_lost=stop", "sync.on_lost=continue"}),
-        ("gnnkit trainer.schedule=", {f"trainer.schedule={name}" for name in ("cosine", "linear", "plateau")}),
+        (
+            "gnnkit trainer.schedule=",
+            {f"trainer.schedule={name}" for name in ("constant", "cosine", "linear", "plateau")},
+        ),
         ("gnnkit logger=[csv,wandb] logger.wandb.pro", {"logger.wandb.project="}),
         ("gnnkit callback=summary callback.", set()),
         ("gnnkit partition.gr", {"partition.grid="}),

@@ -86,24 +86,6 @@ def test_what_hydra_refuses_is_one_line_with_the_key(overrides: list[str], expec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("earlier", "now"),
-    [
-        exhaustive((["strategy.exchange=quantized", "strategy.bits=4"], ["exchange=quantized", "exchange.bits=4"])),
-        exhaustive((["strategy.exchange=quantized+pipelined"], ["exchange=quantized+pipelined"])),
-        (["+strategy.exchange=adaptive", "strategy.max_age=null"], ["exchange=adaptive"]),
-        (
-            ["strategy.exchange=sampled", "strategy.keep=0.5", "model.hidden=8"],
-            ["exchange=sampled", "exchange.keep=0.5", "model.hidden=8"],
-        ),
-    ],
-    ids=str,
-)
-def test_keys_of_earlier_versions_go_on_working(earlier: list[str], now: list[str]) -> None:
-    assert compose(["strategy=vertex_centric", *earlier]) == compose(["strategy=vertex_centric", *now])
-
-
-@pytest.mark.slow
 def test_a_strategy_may_have_a_key_of_that_name(tmp_path: Path) -> None:
     (tmp_path / "strategy").mkdir()
     (tmp_path / "strategy/own.yaml").write_text("name: own\nkeep: 3\n")

@@ -25,10 +25,43 @@ SECTIONS = {"model": {"name": "gcn"}, "task": {"name": "node_classification"}}
 
 @pytest.mark.parametrize("key", REMOVED)
 def test_a_removed_key_is_refused_with_its_replacement(key: str) -> None:
-    chosen = ["logger=[wandb,mlflow]", "callback=[summary]", "strategy=vertex_centric"]
+    chosen = ["logger=[wandb,mlflow]", "callback=[summary]", "strategy=vertex_centric", "partition=ldg"]
     with pytest.raises(UserError) as raised:
-        compose([*chosen, f"{key}=0.1"])
+        settle(compose([*chosen, f"{key}=0.1"]))
     assert str(raised.value) == f"{key} was removed: {REMOVED[key][1]}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "strategy"),
+    [
+        ({"correction": "llcg", "correction_steps": 3}, {"name": "llcg", "correction_steps": 3, "sync_every": 2}),
+        (
+            {"correction": "llcg", "halo": "cluster", "split": "dynamic", "chunks": 4},
+            {"name": "llcg", "halo": "cluster", "split": "dynamic", "chunks": 4, "sync_every": 2},
+        ),
+        ({"correction": "coverage", "split": "dynamic", "resplit_every": 2}, {"name": "coverage", "resplit_every": 2}),
+        ({"split": "dynamic", "halo": "none"}, {"name": "dynamic", "halo": "none", "sync_every": 2}),
+        (
+            {"halo": "cluster", "clusters": 6, "degrees": "local"},
+            {"name": "cluster", "clusters": 6, "sync_every": 2, "options": {"degrees": "local"}},
+        ),
+    ],
+)
+def test_a_recorded_run_of_a_variant_has_its_strategy(
+    keys: dict[str, Any], strategy: dict[str, Any], tmp_path: Path
+) -> None:
+    recorded = dict.fromkeys(("halo", "clusters", "clusters_by", "average", "split", "chunks", "resplit_every"))
+    recorded |= {"name": "preset_workload", "sync_every": 2, "correction": "none", "degrees": "global", **keys}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(SECTIONS | {"strategy": recorded}))
+    found = of_run(tmp_path)["strategy"]
+    assert {"degrees": "global", **found.pop("options", {})} == {"degrees": "global", **strategy.pop("options", {})}
+    assert found == strategy
+    assert settle(compose([f"strategy={found.pop('name')}", *(f"strategy.{k}={v}" for k, v in found.items())]))
+
+
+def test_a_removed_key_is_refused_beside_a_section_without_options() -> None:
+    with pytest.raises(UserError, match=r"^strategy\.correction was removed: use strategy=llcg or strategy=coverage"):
+        compose(["strategy=preset_workload", "logger=[]", "strategy.correction=llcg"])
 
 
 @pytest.mark.parametrize("key", ["sampler.redraw", "sync.damping", "trainer.min_delta"])
@@ -81,7 +114,8 @@ def plugins_of(key: str) -> list[str]:
     section, last = key.partition(".")[0], key.rpartition(".")[2]
     if section not in KINDS or section in SEVERAL:
         return [key.split(".")[1]]
-    return [name for name in plugins.names(section) if last not in [each.name for each in read(section, name).keys]]
+    own = [name for name in plugins.names(section) if (plugins.CONF / section / f"{name}.yaml").exists()]
+    return [name for name in own if last not in [each.name.rpartition(".")[2] for each in read(section, name).keys]]
 
 
 @pytest.mark.parametrize("key", [key for key in REMOVED if "." in key])

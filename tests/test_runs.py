@@ -47,7 +47,7 @@ def test_several_options_of_a_kind_are_composed_by_hydra(kind: str) -> None:
     [
         ["strategy=vertex_centric", "model=gat", "~model.heads", "model.hidden=8"],
         ["strategy=vertex_centric", "dataset=npz", "dataset.root='/a/b c'"],
-        ["strategy=vertex_centric", "strategy.exchange=quantized", "trainer.lr=1e-3"],
+        ["strategy=vertex_centric", "exchange=quantized", "trainer.lr=1e-3"],
         ["strategy=vertex_centric", "seed=5", "output=runs/${seed}"],
         ["+experiment=cora_gcn", "dataset.root=/a/b", "model.hidden=8"],
     ],

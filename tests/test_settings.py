@@ -71,6 +71,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "partition.options.threads": COUNT,
     "leader.rebalance": [0, 1, "yes", "auto", None],
     "verbose": [0, 1, "yes", "auto", None],
+    "features.degree": [0, 1, "yes", "auto", None],
+    "model.skip": [0, 1, "yes", None],
     "comm.gigabits": [0, -1, NAN, INF, "fast"],
     "comm.milliseconds": [-1, NAN, INF, "short"],
     "compare.ways": [[], 3, [3], None],
@@ -207,9 +209,9 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "restarts": [-1, 2.5, 1001, NAN],
     "runs": [3, "", ["a", ""]],
 }
-SWITCHES = ("report", "profile", "verbose", "leader.rebalance")
+SWITCHES = ("report", "profile", "verbose", "features.degree", "model.skip", "leader.rebalance")
 WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore", "resume", "symmetrize", "row_normalize",
-                 "sort_ids", "task", "add_inverse_edge", "redraw", "edge_ids", "inverse", "neighbours", "self_loop", "one_hot",
+                 "sort_ids", "task", "add_inverse_edge", "redraw", "edge_ids", "inverse", "neighbours", "self_loop", "one_hot", "skip",
                  "replace", "fill", "contiguous", "residual", "normalize", "checkpoint", "name", "options",
                  "partition", "account", "qos", "project", "experiment", "run_name", "group", "offline", "tracking_uri", "address")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]

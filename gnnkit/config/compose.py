@@ -38,13 +38,6 @@ SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration
 EXPERIMENT = "experiment"  # selects a YAML file that sets several sections
 _LIST_OR_MAPPING = ("sampler.fanouts",)  # keys that take a list or a mapping, which Hydra cannot merge
-RENAMED = {
-    "strategy.exchange": "exchange",
-    **{
-        f"strategy.{key}": f"exchange.{key}"
-        for key in ("bits", "staleness", "smoothing", "keep", "variation", "max_age")
-    },
-}  # deprecated keys, which still work
 # Config groups of Hydra's unused section. Removing them makes composing 15 % faster.
 _UNUSED = [f"~hydra/{group}" for group in (
     "output", "launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging", "env"
@@ -166,7 +159,7 @@ class _Composer:
             raise UserError("strategy appears more than once: choose one")
         check_includes({name: entries for folder in config_dirs for name, entries in check_folder(folder).items()})
         self.folders = [*conf_folders(), *(folder.resolve() for folder in config_dirs)]
-        self.overrides, self.name = [_normalize(text) for text in _replace_renamed(overrides, self.folders)], name
+        self.overrides, self.name = [_normalize(text) for text in overrides], name
         if name != MAIN:  # Hydra searches the main configuration in the first folder only
             self.folders.sort(key=lambda folder: not (folder / f"{name}.yaml").is_file())
         self.job_file = self._find_job_file()
@@ -255,7 +248,8 @@ class _Composer:
         except HydraException:
             return None
         known = set(dotted(composed))
-        key = next((key for text in self.overrides if text[0] not in "+~" and (key := key_of(text)) not in known), None)
+        names = (key_of(text) for text in self.overrides if text[0] not in "+~" and text not in chosen)
+        key = next((key for key in names if key not in known), None)
         return None if key is None else self._unread_key_error(key, composed, known)
 
     def _unread_key_error(self, key: str, composed: Mapping[str, Any], known: set[str]) -> UserError:
@@ -342,22 +336,6 @@ def _values(kind: str, name: str, folders: Sequence[Path]) -> Json:
     path = next((path for folder in folders if (path := folder / kind / f"{name}.yaml").is_file()), None)
     values = {} if path is None else read_yaml(path)
     return values if isinstance(values, dict) else {}
-
-
-def _replace_renamed(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Replaces deprecated keys, unless the selected strategy has such a key."""
-    if not any(key_of(text) in RENAMED for text in overrides):
-        return list(overrides)
-    chosen = next((text.partition("=")[2].strip("'\"") for text in overrides if key_of(text) == "strategy"), "")
-    strategy_keys = {f"strategy.{key}" for key in _values("strategy", chosen, folders)}
-    renamed = []
-    for text in overrides:
-        key, value = key_of(text), text.partition("=")[2]
-        if key not in RENAMED or key in strategy_keys:
-            renamed.append(text)
-        elif value not in ("", "null"):
-            renamed.append(f"{RENAMED[key]}={value}")
-    return renamed
 
 
 def _normalize(text: str) -> str:

@@ -30,6 +30,8 @@ _LAYOUT_KEYS = ("partition", "strategy", "sampler", "workers")  # keys that dete
 _ONE_WORKER = {"strategy": "individual_sample", "workers": 1, "comm": "gloo"}  # on the CPU, in float64
 _TRAINER_KEYS = ("precision", "evaluation_memory")
 _PARTITION_KEYS = ("workers", "partition")  # keys that partitioned data determine
+# Values of keys of earlier versions' preset_workload that are strategies now
+_VARIANTS = {"correction": ("llcg", "coverage"), "split": ("dynamic",), "halo": ("cluster",)}
 _FOLDER_KEYS = ("output", "on_exists")  # keys that a repeated run does not inherit
 
 
@@ -43,7 +45,19 @@ def of_run(folder: Path) -> Json:
     composed = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
     if not isinstance(composed, dict) or not all(isinstance(composed.get(key), dict) for key in _MODEL_SECTIONS):
         raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
-    return without_removed(composed, convert=True, keep=False)
+    return without_removed(_as_variant(composed), convert=True, keep=False)
+
+
+def _as_variant(run: Json) -> Json:
+    """Selects a recorded strategy that was a value of a key in earlier versions."""
+    keys = run.get("strategy")
+    if not isinstance(keys, dict) or keys.get("name") != "preset_workload":
+        return run
+    name = next((keys[key] for key, values in _VARIANTS.items() if keys.get(key) in values), None)
+    if name is None:
+        return run
+    accepted = inspect.signature(load("strategy", name)).parameters if name in names("strategy") else ()
+    return run | {"strategy": {"name": name} | {k: v for k, v in keys.items() if k in accepted and v is not None}}
 
 
 def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> list[str]:
@@ -259,7 +273,7 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
         return [], name
     named = {key_of(text): text.partition("=")[2].strip("'\"") for text in overrides}
     is_run = (path.parent / RECORD).is_dir()
-    values = without_removed(values, convert=is_run, keep=True)
+    values = without_removed(_as_variant(values) if is_run else values, convert=is_run, keep=True)
     sections = {key: value for key, value in values.items() if key not in named and value is not None}
     if is_run:
         dropped = {*_FOLDER_KEYS, *_keys_of_other_jobs(named.get("job", str(values.get("job", ""))))}

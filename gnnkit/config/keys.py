@@ -53,7 +53,7 @@ def read(section: str, name: str) -> Option:
         return Option(
             section, name, " ".join(option.summary for option in both), tuple(k for option in both for k in option.keys)
         )
-    path = _file(section, name)
+    path = file_of(section, name)
     lines = path.read_text(encoding="utf-8").splitlines() if path else []
     summary = next((line.lstrip("# ") for line in lines[:2] if re.match(r"# (?!@)", line)), "")
     option_keys = {key.name: key for key in _keys(lines)}
@@ -149,7 +149,7 @@ def _hydra_comments(chosen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"hydra.{part}.{key.name}", key.comment
 
 
-def _file(section: str, name: str) -> Path | None:
+def file_of(section: str, name: str) -> Path | None:
     """Returns the YAML file. The package's files take precedence over plugins'."""
     paths = (folder / section / f"{name}.yaml" for folder in conf_folders())
     return next((path for path in paths if path.is_file()), None)

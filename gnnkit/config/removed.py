@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gnnkit.config.keys import read
+from gnnkit.config.keys import described, file_of, read
 from gnnkit.errors import UserError
 from gnnkit.plugins import KINDS, SEVERAL, load, parts
 from gnnkit.utils.documents import Json, read_json
@@ -33,10 +33,10 @@ def removed_error(key: str) -> UserError | None:
 
 
 def check_removed(composed: Mapping[str, Any]) -> None:
-    """Raises `UserError` for a removed key. A plugin's class checks its `options`."""
+    """Raises `UserError` for a removed key, unless a plugin accepts it in `options`."""
     for key, _ in _present(composed):
-        if ".options." not in key and (error := removed_error(key)):
-            raise error
+        if not (".options." in key and key.rpartition(".")[2] in _arguments(key, _plugin(key, composed))):
+            raise removed_error(key) or AssertionError
 
 
 def without_removed(composed: Json, *, convert: bool, keep: bool) -> Json:
@@ -59,7 +59,7 @@ def without_removed(composed: Json, *, convert: bool, keep: bool) -> Json:
 
 
 def is_former_default(key: str, value: Any, plugin: str | None) -> bool:
-    """Checks whether a value is the default of a removed key.
+    """Checks whether a value is the default of a removed key, or of an argument.
 
     Args:
         key: Any key.
@@ -67,13 +67,15 @@ def is_former_default(key: str, value: Any, plugin: str | None) -> bool:
         plugin: The plugin that had the key, or None for a key of no plugin.
     """
     name = key.rpartition(".")[2]
-    return key in removed() and value in _arguments(key, plugin).get(name, removed()[key][0])
+    return value in _arguments(key, plugin).get(name, removed().get(key, ((), ""))[0])
 
 
 def is_default(key: str, value: Any, plugin: str | None) -> bool:
-    """Checks whether a value is the default in the plugin's YAML file."""
+    """Checks whether a value is the default in a YAML file, such as the plugin's."""
     kind, _, name = key.partition(".")
-    return plugin is not None and any(known.name == name and known.value == value for known in read(kind, plugin).keys)
+    described_keys = described() if plugin is None else {known.name: known for known in read(kind, plugin).keys}
+    known = described_keys.get(key if plugin is None else name)
+    return known is not None and known.value == value
 
 
 def _present(composed: Json | Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
@@ -91,9 +93,14 @@ def _present(composed: Json | Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
 
 
 def _is_read(key: str, composed: Mapping[str, Any]) -> bool:
+    """Checks whether a plugin has a key in its YAML, or has no YAML."""
     kind, _, rest = key.partition(".")
-    plugin = _plugin(key, composed)
-    return kind in KINDS and (plugin is None or any(known.name == rest for known in read(kind, plugin).keys))
+    if kind not in KINDS:
+        return False
+    chosen = parts(kind, _plugin(key, composed) or "")
+    return any(
+        file_of(kind, part) is None or rest in {option.name for option in read(kind, part).keys} for part in chosen
+    )
 
 
 def _plugin(key: str, composed: Mapping[str, Any]) -> str | None:

@@ -352,6 +352,14 @@ _LABEL_INPUTS = Topic(
         "use trainer.accumulate=1": lambda s, p: s.trainer.accumulate > 1,
     },
 )
+_DEGREE = Topic(
+    lambda s, p: s.features.degree,
+    {
+        "features.degree=true: task={s.task.name} hides edges, which degrees would count: remove the key": lambda s, p: (
+            not isinstance(p.task, NodeTask)
+        ),
+    },
+)
 _LOST_WORKERS = Topic(
     lambda s, p: s.job.trains and p.source.trains and p.sync.on_lost == "continue",
     {
@@ -405,6 +413,7 @@ TOPICS = (
     _PLACE,
     _LEARNED_ROWS,
     _LABEL_INPUTS,
+    _DEGREE,
     _LOST_WORKERS,
     _RESTARTS,
 )

@@ -55,6 +55,8 @@ _FEW_OF_CLASS = 5  # validation nodes of a class below which its score is noise
 RANKING_EPOCHS, RANKING_PATIENCE = 100, 3  # at most, and evaluations, of which a run has one every 10 epochs
 _LEARNED = "by trials: the graph is more informative than the columns. New nodes need a new run"
 _LABELS = "by trials: predictions need the labels of training nodes, too"
+_DEGREE = "by trials: labels depend on the number of edges"
+_SKIP = "by trials: neighbours say little, so outputs read the node's row directly, too"
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file per option
 
 
@@ -275,7 +277,7 @@ def _replace_model(choices: list[KeyChoice], best: Mapping[str, Any], why: str) 
             why if key == "model" else by_key[key].why if key in by_key and by_key[key].value == value else "by trials"
         )
         reason = _LEARNED if (key, value) == ("inputs", "learned") and reason == "by trials" else reason
-        reason = _LABELS if key == "label_inputs" else reason
+        reason = {"label_inputs": _LABELS, "features.degree": _DEGREE, "model.skip": _SKIP}.get(key, reason)
         by_key[key] = KeyChoice(key, value, reason)
     return list(by_key.values())
 

@@ -248,7 +248,7 @@ def resumable(job: RankJob) -> Identity:
     settings, partition = job.settings, job.settings.partition
     run: dict[str, Any] = _flatten_choice("task", settings.task)  # first, because the data depend on the task
     run |= {"inputs": settings.inputs, "embedding": settings.embedding, "features.scale": settings.features.scale}
-    run |= {"features.fill": settings.features.fill, "features.text": settings.features.text}
+    run |= {f"features.{key}": getattr(settings.features, key) for key in ("fill", "text", "degree")}
     run |= {"label_inputs": settings.label_inputs, "learned.weight_decay": settings.learned.weight_decay}
     run |= {"dataset": job.prepared.fingerprint, "seed": settings.seed}
     run |= {f"trainer.{key}": getattr(settings.trainer, key) for key in _FIXED_KEYS}

@@ -26,9 +26,9 @@ class RelationSums(nn.Module):
 
     bias: Parameter
 
-    def __init__(self, out_features: int, *, inverse: bool, own: bool) -> None:
+    def __init__(self, out_features: int, *, inverse: bool, self_loop: bool) -> None:
         super().__init__()
-        self.inverse, self.reads_own, self.width = inverse, own, out_features
+        self.inverse, self.self_loop, self.width = inverse, self_loop, out_features
 
     def sum_projected(self, x: Tensor, adjacency: Adjacency, coefficients: Tensor | None) -> Tensor:
         """Aggregates rows that are already multiplied, [num_src, f] -> [num_dst, k].
@@ -38,10 +38,10 @@ class RelationSums(nn.Module):
             adjacency: The edges.
             coefficients: [num_relations, num_bases], or None without bases.
         """
-        blocks = x[:, : x.shape[1] - self.width] if self.reads_own else x
+        blocks = x[:, : x.shape[1] - self.width] if self.self_loop else x
         combine = _sum if coefficients is None else functools.partial(self._mix, coefficients)
         out = adjacency.aggregate_relations(blocks, combine, inverse=self.inverse, blocks=coefficients is None)
-        return (out + x[: adjacency.num_dst, -self.width :] if self.reads_own else out) + self.bias.to(out.dtype)
+        return (out + x[: adjacency.num_dst, -self.width :] if self.self_loop else out) + self.bias.to(out.dtype)
 
     def _mix(self, coefficients: Tensor, means: Tensor, pairs: Pairs, columns: slice) -> Tensor:
         unit = torch.eye(self.width, dtype=means.dtype, device=means.device)
@@ -62,11 +62,11 @@ class RGCNConv(RelationSums):
     fixed = False
 
     def __init__(
-        self, in_features: int, out_features: int, weights: RelationWeights, *, inverse: bool, own: bool
+        self, in_features: int, out_features: int, weights: RelationWeights, *, inverse: bool, self_loop: bool
     ) -> None:
-        super().__init__(out_features, inverse=inverse, own=own)
+        super().__init__(out_features, inverse=inverse, self_loop=self_loop)
         self.relations = weights
-        self.own = nn.Linear(in_features, out_features, bias=False) if own else None
+        self.own = nn.Linear(in_features, out_features, bias=False) if self_loop else None
         self.bias = Parameter(torch.zeros(out_features))
         if self.own is not None:
             nn.init.xavier_uniform_(self.own.weight)
@@ -74,8 +74,8 @@ class RGCNConv(RelationSums):
     def forward(self, x: Rows, adjacency: Adjacency) -> Tensor:
         projected = len(self.relations.weight) * self.width
         if isinstance(x, ProductRows) or (not self.fixed and adjacency.project_first(x.shape[1], projected)):
-            own = [] if self.own is None else [self.own.weight.t()]
-            rows = x @ torch.cat([self.relations.side_by_side(), *own], 1)
+            w_0 = [] if self.own is None else [self.own.weight.t()]
+            rows = x @ torch.cat([self.relations.side_by_side(), *w_0], 1)
             return self.sum_projected(rows, adjacency, self.relations.coefficients)
         out = adjacency.aggregate_relations(x, self.relations, inverse=self.inverse)
         out = out + self.bias.to(out.dtype)
@@ -91,7 +91,14 @@ class OneHotConv(RelationSums):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, num_relations: int, bases: int | None, *, inverse: bool, own: bool
+        self,
+        in_features: int,
+        out_features: int,
+        num_relations: int,
+        bases: int | None,
+        *,
+        inverse: bool,
+        self_loop: bool,
     ) -> None:
         """Creates the parameters. Raises `UserError` for another width of `x`.
 
@@ -101,10 +108,10 @@ class OneHotConv(RelationSums):
             num_relations: Number of relations, including inverse ones.
             bases: Number of bases, or None.
             inverse: Whether to add inverse edges.
-            own: Whether a node's own row is included.
+            self_loop: Whether a node's own row is included.
         """
-        super().__init__(out_features, inverse=inverse, own=own)
-        needed = out_features * ((bases or num_relations) + own)
+        super().__init__(out_features, inverse=inverse, self_loop=self_loop)
+        needed = out_features * ((bases or num_relations) + self_loop)
         if in_features != needed:
             raise UserError(
                 f"{in_features} columns of input rows, but model.one_hot=true reads {needed}: model.hidden for each relation "
@@ -177,10 +184,12 @@ class RGCN(ConvModel):
         self.reads_sparse = not one_hot and (hidden if project else (bases or total) * widths[1]) < in_features
 
         def conv(a: int, b: int) -> nn.Module:
-            return RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), inverse=inverse, own=self_loop)
+            return RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), inverse=inverse, self_loop=self_loop)
 
         rest = [conv(a, b) for a, b in pairwise(widths[1:])]
-        one_hot_conv = functools.partial(OneHotConv, num_relations=total, bases=bases, inverse=inverse, own=self_loop)
+        one_hot_conv = functools.partial(
+            OneHotConv, num_relations=total, bases=bases, inverse=inverse, self_loop=self_loop
+        )
         self.convs = nn.ModuleList([(one_hot_conv if one_hot else conv)(*widths[:2]), *rest])
         self.convs[0].fixed = not (project or dropout)  # type: ignore[assignment]
 

@@ -13,7 +13,7 @@ import numpy as np
 from gnnkit.config.settings import Settings
 from gnnkit.dataset.base import both_ways
 from gnnkit.errors import UserError
-from gnnkit.graph import Features, Graph, Split
+from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split
 from gnnkit.graph.unfit_columns import join_reasons, remedy
 from gnnkit.launch.phases import warn
 from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts, find_ids, ignored_columns
@@ -24,6 +24,7 @@ from gnnkit.utils.documents import read_object
 from gnnkit.utils.ranges import MAX_COUNT, shown_names, switch, whole
 from gnnkit.utils.storage import write_atomically
 
+DEGREE = "log of in-edges"  # name of the column of `with_degree`
 _SAMPLE = 1000  # rows sampled from the features
 _MAX_DIFFERENCE = 0.5  # difference in the share of reverse edges that is accepted without a warning
 
@@ -46,6 +47,7 @@ class Inputs:
     label_classes: list[str] | None = None  # [k] classes of the last k columns (`label_inputs`). None: no such columns
     type_sizes: list[int] | None = None  # nodes of each type, in the order of ids. None: saved by an earlier version
     edge_weight: bool | None = None  # whether edges have weights. None: saved by an earlier version
+    degree: bool = False  # whether the last feature column is `with_degree`'s, which data does not have
 
     @classmethod
     def of(cls, graph: Graph, inputs: str) -> Inputs:
@@ -139,6 +141,7 @@ class Inputs:
 
     def ordered(self, graph: Graph, folder: Path) -> Graph:
         """Returns a graph with columns and relations in the model's order."""
+        graph = with_degree(graph) if self.degree else graph
         edges = NumericTable.of_edges(graph)
         if (columns := self.node_columns(folder)) is not None:
             graph = with_columns(graph, columns.select(NumericTable.of_nodes(graph)))
@@ -169,6 +172,33 @@ class Inputs:
 
     def save(self, folder: Path) -> None:
         write_atomically(folder / INPUTS, json.dumps(asdict(self)).encode())
+
+
+def with_degree(graph: Graph) -> Graph:
+    """Appends log(1 + number of in-edges) to the features.
+
+    Raises `UserError` for a graph of several node types.
+    """
+    if len(graph.schema.node_types) > 1:
+        raise UserError(
+            "features.degree=true: degrees are a column of one node type, and the graph has several: remove the key"
+        )
+    column, rows = np.log1p(np.diff(graph.csc.indptr)), graph.features
+    if isinstance(rows, SparseFeatures):
+        csr, ends = rows.csr, rows.csr.indptr[1:]
+        columns = np.insert(csr.indices, ends, csr.num_sources)
+        values = np.insert(csr.weight, ends, column)
+        rows = SparseFeatures(CSC(csr.indptr + np.arange(len(csr.indptr)), columns, values, csr.num_sources + 1))
+    else:
+        rows = np.concatenate([np.asarray(rows), column[:, None].astype(rows.dtype)], 1)
+    names, texts = graph.feature_names, graph.category_of
+    return replace(
+        graph,
+        features=rows,
+        feature_tables=None,
+        feature_names=None if names is None else (*names, DEGREE),
+        category_of=None if texts is None else (*texts, ""),
+    )
 
 
 def with_columns(graph: Graph, table: NumericTable) -> Graph:
@@ -239,6 +269,7 @@ def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, 
     if settings.inputs != "features":
         graph = replace(graph, missing=None)  # these columns are not read
     if trained is None:
+        graph = with_degree(graph) if settings.features.degree else graph
         transform, filled, lines = fit(settings, graph)
         lines += warn_of_edges(graph)
     else:
@@ -250,7 +281,7 @@ def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, 
     classes = None if settings.label_inputs is None else _classes_of(graph) if trained is None else facts.label_classes
     if settings.job.keeps_inputs:
         facts = replace(Inputs.of(graph, settings.inputs), scale=transform.scale, fill=transform.fill, text=text)
-        replace(facts, label_classes=classes).save(run_folder)
+        replace(facts, label_classes=classes, degree=settings.features.degree).save(run_folder)
     return _with_labels(with_columns(graph, transform.scale.apply_to(filled)), classes), lines
 
 
@@ -277,6 +308,10 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, 
     if settings.label_inputs is not None:
         raise UserError(f"label_inputs: the store {root} has no columns of labels: use the original data set")
     stored = Inputs._from_dict(plain)
+    if settings.features.degree and not stored.degree:
+        raise UserError(
+            f"features.degree=true: the store {root} was made without this column: use the original data set"
+        )
     if (trained_facts := _load_trained(settings)) is not None:
         trained, folder = trained_facts
         for line in [*_list_differences(trained, stored, folder), *_list_unnamed(trained, stored, folder)]:

@@ -74,7 +74,6 @@ class IndividualSample(ExecutionStrategy):
         self,
         batch_size: int = 1024,
         batching: str = "plain",
-        window: int = 8,
         prefetch: int = 2,
         topology: str = "shared",
         features: str | None = None,
@@ -87,7 +86,6 @@ class IndividualSample(ExecutionStrategy):
             batch_size: Seeds per worker and step. Groups of seeds if the sampler has
                 groups, and edges for link prediction.
             batching: "plain", or "balanced" to balance the workers' expected work.
-            window: Number of steps over which costs are balanced.
             prefetch: Batches made in advance.
             topology: "shared": one mapped copy of the graph for all workers of a host.
                 "partitioned": a node's in-edges are stored at its owner.
@@ -96,7 +94,7 @@ class IndividualSample(ExecutionStrategy):
                 partitioned features.
             cache_rows: Maximum number of cached rows. None: a tenth of the nodes.
         """
-        for name, value in (("batch_size", batch_size), ("window", window), ("prefetch", prefetch)):
+        for name, value in (("batch_size", batch_size), ("prefetch", prefetch)):
             whole(f"strategy.{name}", value, 1, MAX_COUNT)
         one_of("strategy.batching", batching, ("plain", "balanced"))
         place("topology", topology)
@@ -107,7 +105,7 @@ class IndividualSample(ExecutionStrategy):
         fetches, plain = features == "partitioned", batching == "plain"
         self.reads = Reads(sampler=True, graph=topology == "shared", from_owners=fetches)
         self.steps = Steps(exchange=fetches)
-        self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
+        self.batch_size, self.batching, self.prefetch = batch_size, batching, prefetch
         self.cache, self.cache_rows = cache, cache_rows
         self.supports = (
             JoinedLayers(),
@@ -195,7 +193,7 @@ class IndividualSample(ExecutionStrategy):
 def _batches_of(strategy: IndividualSample, worker: Worker, batch_size: int) -> SampledBatches | FetchedBatches:
     """Creates the batches of a worker's sampler. Collective."""
     model, links = strategy._model, worker.links is not None
-    sizes: dict[str, Any] = {"batch_size": batch_size, "batching": strategy.batching, "window": strategy.window}
+    sizes: dict[str, Any] = {"batch_size": batch_size, "batching": strategy.batching}
     if not strategy.reads.from_owners:
         return SampledBatches(worker, model, strategy.tally, **sizes, prefetch=strategy.prefetch)
     seeds: Seeds = LinkSeeds(worker, batch_size) if links else NodeSeeds(worker, **sizes, model=model)

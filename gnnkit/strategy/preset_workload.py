@@ -84,6 +84,7 @@ class PresetWorkload(ExecutionStrategy):
     finishes = "always"
     num_steps: int = 1  # number of steps per epoch, equal to `work.num_steps`
     work: Workload  # what this rank computes
+    approximation: tuple[str, str]  # the key that makes steps approximate, and the reason
 
     def __init__(
         self,
@@ -98,10 +99,11 @@ class PresetWorkload(ExecutionStrategy):
         self.keys = keys = PresetKeys(
             halo, degrees, sync_every, average, control_variates, exchange_every, self.num_steps
         )
+        self.approximation = keys.approximation
         self.exchange = _exchange(exchange, exchange_every)
         self.has_whole_steps = self.num_steps == 1
         if self.builds_own_workload:
-            _refuse({"halo": halo, "exchange_every": exchange_every})
+            _refuse(halo=halo, exchange_every=exchange_every)
         self._reads: DiskReads | None = None  # if rows stay on disk
         self._whole: SampledBatches | None = None  # exact steps, once needed
         self._declare(keys)
@@ -129,11 +131,6 @@ class PresetWorkload(ExecutionStrategy):
             self.supports += (EdgeTask("share", but=_OTHER_EDGES if exchanges else None),)
         if self.reads.graph:
             self.supports += (JoinedLayers(),)
-
-    @property
-    def approximation(self) -> tuple[str, str]:
-        """The key that makes steps approximate, and the reason."""
-        return self.keys.approximation
 
     def costs(self) -> str:
         notices = [] if self.keys.is_exact else [approximate(*self.approximation)]
@@ -228,7 +225,7 @@ class PresetWorkload(ExecutionStrategy):
         )
 
 
-def _refuse(keys: dict[str, object]) -> None:
+def _refuse(**keys: object) -> None:
     """Raises `UserError` for keys of the built-in workloads, with a custom one."""
     for name, value in keys.items():
         if value is not None:

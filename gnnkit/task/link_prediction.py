@@ -34,7 +34,7 @@ from gnnkit.task.link_relation import find_relation, read_relation, relation_num
 from gnnkit.task.link_split import draw_split, edge_filters, held_out_scores, read_split, with_edges
 from gnnkit.task.ranking import HITS, ranked, ranking
 from gnnkit.utils.checks import Array
-from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switch, whole
+from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, share, switch, whole
 
 _SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # shares of held-out edges
 _SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless it predicts all
@@ -61,8 +61,6 @@ class LinkPrediction(Task):
         eval_negatives: Number of negative pairs per evaluated edge.
         val_share: Share of validation edges. None: 0.05.
         test_share: Share of test edges. None: 0.1.
-        supervision_share: Share of the edges that an epoch predicts, for strategies
-            that do not predict all. None: 0.3.
         filtered: Whether to exclude edges from negative pairs: training edges in
             training, and all edges in evaluation.
         seed: Seed for the split and for negative pairs in evaluation.
@@ -93,7 +91,6 @@ class LinkPrediction(Task):
         eval_negatives: int = 100,
         val_share: float | None = None,
         test_share: float | None = None,
-        supervision_share: float | None = None,
         filtered: bool = True,
         seed: int = 0,
         relation: str | Sequence[str] | None = None,
@@ -108,9 +105,6 @@ class LinkPrediction(Task):
         self.eval_negatives = whole("task.eval_negatives", eval_negatives, 1, MAX_COUNT)
         self.shares = {"task.val_share": val_share, "task.test_share": test_share}
         self.val_share, self.test_share = _read_shares(self.shares)
-        if supervision_share is not None:
-            real("task.supervision_share", supervision_share, above=0, below=1)
-        self.supervision_share = supervision_share
         self.filtered = switch("task.filtered", filtered)
         self.seed = whole("task.seed", seed, 0, 2**63 - 1)
         self.relation = read_relation(relation)
@@ -147,14 +141,8 @@ class LinkPrediction(Task):
         return scores
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
-        name = type(strategy).__name__
-        if (able := strategy.ability(EdgeTask)) is None:
+        if strategy.ability(EdgeTask) is None:
             raise UserError(f"task=link_prediction: {strategy.lacks(EdgeTask)}")
-        if self.supervision_share is not None and able.predicts == "all":
-            raise UserError(
-                f"task.supervision_share={self.supervision_share} has no effect with {name}, which predicts every edge "
-                "once per epoch: remove the key"
-            )
         if sampler is not None and not (
             getattr(sampler, "draws_edges", True) and type(sampler).groups is Sampler.groups
         ):
@@ -196,7 +184,7 @@ class LinkPrediction(Task):
             known,
             self.negatives,
             self.eval_negatives,
-            _SUPERVISED if self.supervision_share is None else self.supervision_share,
+            _SUPERVISED,
             derive(self.seed, _EVALUATION),
             has_held_out,
             relation,

@@ -181,7 +181,8 @@ def _was_default(key: str, saved_values: Mapping[str, Any], wanted: Any) -> bool
     section, value = key.rpartition(".")[0], saved_values.get(key)
     former = key.replace("partition.nodes.", "partition.options.")
     plugin = saved_values.get(section)
-    return is_former_default(former, value, plugin) or (value is None and is_default(former, wanted, plugin))
+    was_left_out = wanted is None and is_former_default(former, value, plugin)
+    return was_left_out or (value is None and is_default(former, wanted, plugin))
 
 
 def _difference(key: str, saved_value: Any, wanted: Any, path: str) -> str:

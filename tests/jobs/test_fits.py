@@ -79,6 +79,7 @@ REFUSED = [
     [PRESET, LABELS],
     [SAMPLED, SERVERS, ASYNC, LABELS],
     [SAMPLED, "trainer.accumulate=4", LABELS],
+    [FULL, "task=link_prediction", "features.degree=true"],
     [SAMPLED, LOST, LEADER, "strategy.features=partitioned"],
     [FULL, LOST, LEADER],
     [SAMPLED, LOST, LEADER, OF_EDGES],

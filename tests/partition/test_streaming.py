@@ -104,15 +104,6 @@ def test_communities_are_found_though_ids_say_nothing() -> None:
     assert max(streamed) < 0.5 * hashed
 
 
-def test_a_seed_is_of_the_random_order_only() -> None:
-    graph = Synthetic("rmat", 500, 2000, 4, 1).load()
-    first, again, other = (Ldg("random", seed=seed).assign_nodes(graph, 4) for seed in (None, 0, 1))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
-    with pytest.raises(ValueError, match=r"options\.seed=3 must be null without partition\.options\.order=random"):
-        Ldg(seed=3)
-
-
 @pytest.mark.parametrize(
     ("key", "value"), [("order", "degree"), ("imbalance", 0), ("imbalance", 2), ("passes", 0), ("passes", 1.5)]
 )

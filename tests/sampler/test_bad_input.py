@@ -96,8 +96,6 @@ def test_fanouts_are_whole_numbers_of_any_type() -> None:
             lambda: NeighborSampler([1], threads=2**20),
             r"sampler\.threads=1048576 must be a whole number from 1 to 1024",
         ),
-        (lambda: BalancedSampler([1], least=-1), r"sampler\.least=-1 must be a whole number"),
-        (lambda: BalancedSampler([1], most=2.5), r"sampler\.most=2\.5 must be a whole number"),
         (lambda: LaborSampler([1], importance="max"), r"sampler\.importance=max must be mean, sum or null"),
         (lambda: WeightedSampler([1], alpha="high"), r"sampler\.alpha=high must be finite"),
         (lambda: MetropolisHastingsSampler([1], num_walks=2**40), r"sampler\.num_walks=1099511627776 must be a whole"),
@@ -207,8 +205,6 @@ def test_nodes_without_positive_weights_draw_nothing() -> None:
 
 
 def test_bad_options_are_named() -> None:
-    with pytest.raises(ValueError, match=r"least=3, sampler\.most=2"):
-        BalancedSampler([1], least=3, most=2)
     with pytest.raises(ValueError, match=r"degrees\[1\] = -2 is out of range"):
         _core.water_fill(np.array([1, -2]), 1, 0, None)
     with pytest.raises(ValueError, match="alpha=inf must be finite"):

@@ -48,7 +48,7 @@ SAMPLERS: dict[str, Sampler] = {
     "neighbor, none": NeighborSampler([3, 0, 3]),
     "weighted": WeightedSampler([5, 4], importance="sum"),
     "weighted, replaced": WeightedSampler([5, 4], replace=True, alpha=0.5, importance="mean"),
-    "balanced": BalancedSampler([6, 4, 3], most=20, importance="sum"),
+    "balanced": BalancedSampler([6, 4, 3], importance="sum"),
     "balanced, redrawn": BalancedSampler([4, 3], redraw=True),
     "labor": LaborSampler([6, 5, 4], importance="mean"),
     "labor, redrawn": LaborSampler([6, -1], redraw=True),

@@ -37,7 +37,7 @@ SAMPLERS: dict[str, NativeSampler] = {
     "weighted, hubs less": WeightedSampler([5, 4], alpha=0.5),
     "labor": LaborSampler([6, 5], importance="mean"),
     "labor, redrawn": LaborSampler([6, 5], redraw=True),
-    "balanced": BalancedSampler([6, 4], most=20, importance="sum"),
+    "balanced": BalancedSampler([6, 4], importance="sum"),
     "full": FullSampler(2),
 }
 WALKERS = {

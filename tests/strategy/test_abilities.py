@@ -44,7 +44,7 @@ def test_a_strategy_has_what_it_declares_unless_it_says_why_not() -> None:
 
 
 def test_a_task_asks_the_ability() -> None:
-    LinkPrediction(supervision_share=0.5).check(Able(), None)
+    LinkPrediction().check(Able(), None)
     with pytest.raises(UserError, match=r"^task=link_prediction: this strategy provides rows of nodes only"):
         LinkPrediction().check(Plain(), None)
     with pytest.raises(UserError, match=r"^task=link_prediction: strategy.batching=balanced evens out"):

@@ -519,11 +519,6 @@ def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
             IndividualSample(batching="balanced"),
             "strategy.batching=balanced evens out .* leave batching out",
         ),
-        (
-            {"supervision_share": 0.2},
-            IndividualSample(),
-            "task.supervision_share=0.2 has no effect with IndividualSample",
-        ),
     ],
 )
 def test_strategies_that_cannot_serve_are_refused(
@@ -531,8 +526,8 @@ def test_strategies_that_cannot_serve_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         LinkPrediction(**keys).check(strategy, None)
-    LinkPrediction(supervision_share=0.2).check(VertexCentric(), None)
-    LinkPrediction(supervision_share=0.2).check(PresetWorkload(average="parameters"), None)
+    LinkPrediction().check(VertexCentric(), None)
+    LinkPrediction().check(PresetWorkload(average="parameters"), None)
 
 
 def test_samplers_that_read_more_than_in_edges_are_refused() -> None:

@@ -347,12 +347,27 @@ def test_other_widths_are_refused(saved: Path) -> None:
             {"former": {"sampler": "weighted", "sampler.alpha": 1.0}},  # the default of another sampler
             "sampler.alpha=1.0 in the checkpoint last.json was removed",
         ),
+        ({}, {}, {"former": {"partition.nodes": "ldg", "partition.nodes.passes": 1}}, None),
+        (
+            {},
+            {},
+            {"former": {"partition.nodes": "ldg", "partition.nodes.passes": 3}},
+            "partition.nodes.passes=null differs",
+        ),
+        (
+            {"sampler.importance": "mean"},
+            {},
+            {"former": {"sampler": "neighbor"}},  # was null
+            "sampler.importance=mean differs from null",
+        ),
         (
             {},
             {},
             {"former": {"sync.damping": "staleness"}},
             "sync.damping=staleness in the checkpoint last.json was removed",
         ),
+        ({"features.text": "one_hot"}, {}, {}, None),  # the checkpoint is older than the key
+        ({"features.text": "known"}, {}, {}, "features.text=known differs from null"),
         ({"strategy.halo": "none"}, {}, {}, "strategy.halo=none differs from null"),
     ],
 )
@@ -361,7 +376,7 @@ def test_what_may_not_change_is_named(
 ) -> None:
     kept = {"trainer.lr": 0.01, "dataset": "a"}
     former = saved.pop("former", {})  # keys of earlier versions
-    run |= {key: value for key, value in former.items() if "." not in key}
+    run |= {key: value for key, value in former.items() if key in ("sampler", "partition.nodes")}
     identity = {"run": kept | former, "layout": {"workers": 2}}
     state = {"path": "last.json", "step": 0, "workers": None, "identity": identity, **saved}
     given = resume.Identity(kept | run, {"workers": 2} | layout)

@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass
 from typing import Annotated
 
-from gnnkit.config.settings.fields import MAX_SCALE, OnlyWith, Scale, Section, by_job, names
+from gnnkit.config.settings.fields import MAX_SCALE, OnlyWith, Scale, Section, Switch, by_job, names
 from gnnkit.config.settings.values import AUTO, size
 from gnnkit.utils.ranges import real
 
@@ -34,6 +34,7 @@ class FeaturesSettings(Section):
     scale: Annotated[str, names((AUTO, *SCALES)), FEATURES]  # AUTO: depends on the columns
     fill: Annotated[str, names(FILLS), FEATURES]  # replacement for empty cells
     text: Annotated[str, names(TEXTS), FEATURES]  # encoding of text columns
+    degree: Annotated[Switch, FEATURES]  # whether log(1 + number of in-edges) is another column
     dtype: Annotated[str, names(DTYPES), FEATURES]
     place: Annotated[str, names((AUTO, *PLACES)), ROWS, FEATURES]  # AUTO: depends on the available memory
     cache: Annotated[int | None, size, ROWS, DISK]  # cache size per worker, in bytes. None: automatic

@@ -17,9 +17,10 @@ from gnnkit.config.settings.fields import (
 )
 from gnnkit.config.settings.values import AUTO, LocalPath
 from gnnkit.errors import UserError
-from gnnkit.utils.ranges import real, shown, whole
+from gnnkit.utils.ranges import one_of, real, shown, whole
 
-SCHEDULES = ("cosine", "linear", "plateau")
+CONSTANT = "constant"
+SCHEDULES = (CONSTANT, "cosine", "linear", "plateau")
 PRECISIONS = (32, 64, "bf16-mixed")
 ON_NAN = ("stop", "skip", "rollback")
 MAX_KEPT = 1000  # checkpoints per run
@@ -51,6 +52,10 @@ def _auto_or_shares(key: str, value: object) -> tuple[float, float] | Literal["a
     return start, finish
 
 
+def _schedule(key: str, value: object) -> str | None:
+    return None if value in (None, CONSTANT) else str(one_of(key, value, SCHEDULES))
+
+
 _MONITOR = OnlyWith("trainer.monitor=NAME", lambda s: s.trainer.monitor is not None, hint="set trainer.monitor")
 
 
@@ -62,7 +67,7 @@ class TrainerSettings(Section):
     optimizer: Annotated[str, names(OPTIMIZERS)]
     lr: Annotated[float, functools.partial(real, above=0, high=MAX_SCALE)] | None
     weight_decay: Scale | None
-    schedule: Annotated[str, names(SCHEDULES)] | None
+    schedule: Annotated[str | None, _schedule]  # None: constant
     warmup_epochs: CountOrZero
     clip_norm: Positive | None
     accumulate: Count  # batches per optimizer step

@@ -15,13 +15,13 @@ from gnnkit.graph.features import DENSE, PACKED, SCALES
 from gnnkit.graph.schema import read_types
 from gnnkit.launch.phases import phase
 from gnnkit.launch.progress import progress
-from gnnkit.prepare.assign import describe
 from gnnkit.partition.base import Partition, Partitioner
 from gnnkit.partition.grid import Grid, make_grid
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard
 from gnnkit.partition.store.manifest import PARTS, Digests, Manifest
 from gnnkit.partition.store.parts import GRAPH
+from gnnkit.prepare.assign import describe
 from gnnkit.prepare.columns import NumericTable
 from gnnkit.prepare.inputs import IDS, check_implied_task, check_width, degree_rows, learned_tables
 from gnnkit.prepare.kept import link_file

@@ -46,6 +46,9 @@ REFUSED: Mapping[str, Callable[[Settings], object]] = {
     f"input_rows=sparse: job=import writes dense feature rows, {_CUT} with sparse rows": lambda s: (
         s.input_rows == "sparse"
     ),
+    f"features.degree=true: job=import does not append this column: add it to the tables, {_CUT}": lambda s: (
+        s.features.degree
+    ),
     f"task={{s.task.name}}: job=import supports only node tasks, {_CUT}": lambda s: (
         s.task.name != DEFAULT_TASK and not hasattr(s.task.load(), "read")
     ),

@@ -464,6 +464,7 @@ REFUSED = [
     ["partition=2d"],
     ["partition.border=min_words"],
     ["input_rows=sparse"],
+    ["features.degree=true"],
     ["task=link_prediction"],
 ]
 

@@ -48,6 +48,7 @@ _MOST, _LEAST = 1 / 3, 0.5  # share of the work for one trial; share of the last
 # load: seconds before the first epoch, seconds of an epoch, and operations a second.
 _START, _EPOCH, _RATE = 2.0, 0.02, 2e10
 _AGREE = 0.25  # excess over chance of the edges within classes, from which labels and learned rows come first
+_DEVIATIONS = 3  # standard errors above which a correlation is not by chance
 Keys = Mapping[str, Any]  # values by configuration key
 BOOSTING: Keys = {"model": baselines.NAME}
 
@@ -320,6 +321,8 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
     keys_to_try = tuple(one for one in keys_to_try if not unread & one.keys())
     if graph.edge_features is not None:
         keys_to_try = (keys_to_try[0], _GINE, *keys_to_try[1:])
+    if from_columns and len(graph.schema.node_types) == 1 and _degree_tells(graph):
+        keys_to_try = (keys_to_try[0], {**keys_to_try[0], "features.degree": True}, *keys_to_try[1:])
     planned = _with_types(graph, from_columns, keys_to_try)
     planned = _for_numbers(planned) if task == "regression" else planned
     first = {**_PLAIN, "types": "ignore"} if graph.schema.several else _PLAIN
@@ -334,6 +337,20 @@ def _for_numbers(planned: tuple[Keys, ...]) -> tuple[Keys, ...]:
 
 def _has_classes(graph: Graph) -> bool:
     return graph.labels.ndim == 1 and graph.labels.dtype.kind != "f"
+
+
+def _degree_tells(graph: Graph) -> bool:
+    """Returns whether training labels correlate with the degree more than by chance."""
+    trains = graph.labelled & (graph.split == Split.TRAIN)
+    degrees, labels = np.log1p(np.diff(graph.csc.indptr))[trains], graph.labels[trains]
+    if _has_classes(graph):
+        labels = labels[:, None] == np.arange(graph.num_classes)
+    elif labels.ndim == 1:
+        labels = labels.argsort().argsort()[:, None]  # ranks, for heavy tails
+    degrees, labels = degrees - degrees.mean(), labels - labels.mean(0)
+    lengths = np.linalg.norm(degrees) * np.linalg.norm(labels, axis=0)
+    correlations = np.abs(degrees @ labels) / np.where(lengths > 0, lengths, 1)
+    return bool(correlations.max(initial=0) > _DEVIATIONS / math.sqrt(max(len(degrees), 1)))
 
 
 def _agree(graph: Graph) -> bool:

@@ -335,6 +335,22 @@ def test_what_neighbours_suggest_comes_after_the_plain_default() -> None:
     assert first[0][0] == first[1][0] == {"model": "gcn"}
 
 
+def test_the_degree_is_a_column_of_a_trial_where_labels_depend_on_it() -> None:
+    graph, n = random_graph(400), 400
+    degrees = np.diff(graph.csc.indptr)
+    graph = replace(graph, split=np.full(n, 1, np.int8))
+    classes, numbers = (degrees > np.median(degrees)).astype(np.int64), np.exp(degrees.astype(np.float64))
+    for labels, task in ((classes, "node_classification"), (numbers, "regression")):
+        tells = replace(graph, labels=labels)
+        planned = trials.candidates(tells, "features", task)
+        assert any(keys.get("features.degree") for keys in planned[:5])
+        assert not any("features.degree" in keys for keys in trials.candidates(tells, "learned", task))
+    for labels in (np.zeros(n, np.int64), np.arange(n) % 3, np.full(n, 1.5)):
+        assert not any(
+            "features.degree" in keys for keys in trials.candidates(replace(graph, labels=labels), "features")
+        )
+
+
 def test_no_setting_is_tried_under_a_loss_that_has_lost(fake: Callable[..., list[Any]]) -> None:
     seen = fake(5.0, 6.0, 4.0, 3.0, *[9.0] * 20)
     graph = replace(random_graph(), labels=np.arange(40.0))

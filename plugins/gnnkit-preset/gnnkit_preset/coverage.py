@@ -35,12 +35,9 @@ class Coverage(PresetWorkload):
         """Checks the number of epochs between two rotations, at least 1."""
         self.resplit_every = whole("strategy.resplit_every", resplit_every, 1, MAX_COUNT)
         super().__init__()
+        self.approximation = "strategy=coverage", "a step reads the nodes of two workers"
         rest = [ability for ability in self.supports if not isinstance(ability, Relations)]
         self.supports = (*rest, Relations(but=_PART_OF_RELATIONS))
-
-    @property
-    def approximation(self) -> tuple[str, str]:
-        return "strategy=coverage", "a step reads the nodes of two workers"
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         return self if world_size <= 2 else None

@@ -25,6 +25,18 @@ _HALOS = ("one_hop", "none", "cluster")
 _CORRECTED = "also draws batches, whose rows are read one by one: use another strategy"
 
 
+@dataclass(frozen=True, slots=True)
+class Corrections:
+    """Steps on sampled batches of the complete graph, after each average."""
+
+    steps: int
+    batch_size: int  # seeds per worker
+
+    def __post_init__(self) -> None:
+        whole("strategy.correction_steps", self.steps, 1, MAX_COUNT)
+        whole("strategy.correction_batch_size", self.batch_size, 1, MAX_COUNT)
+
+
 class Variant(PresetWorkload):
     """A preset workload with clusters, moving chunks and correction steps.
 
@@ -48,24 +60,24 @@ class Variant(PresetWorkload):
         if clusters is not None and sync_every is None and average != "parameters":
             sync_every = 1
         super().__init__(None if clusters else halo, degrees, sync_every, average, control_variates)
+        if clusters is not None:
+            self._explain("a step lacks the edges to other clusters")
         if chunks is not None:
             _check_meets(self.keys.sync_every)
             self.steps = replace(self.steps, keep_state=True)
         if corrections is not None:
+            self._explain("workers step alone between two averages")
             self.reads = replace(self.reads, sampler=True)
             rest = [ability for ability in self.supports if not isinstance(ability, LastingRows | EdgeTask)]
             self.supports = (*rest, LastingRows(but=_CORRECTED))
 
+    def _explain(self, reason: str) -> None:
+        """Names this strategy as the key that makes steps approximate."""
+        self.approximation = f"strategy={type(self).__name__.lower()}", reason
+
     @property
     def builds_own_workload(self) -> bool:
         return self.clusters is not None
-
-    @property
-    def approximation(self) -> tuple[str, str]:
-        key = f"strategy={type(self).__name__.lower()}"
-        if self.corrections is not None:
-            return key, "workers step alone between two averages"
-        return super().approximation if self.clusters is None else (key, "a step lacks the edges to other clusters")
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         super().setup(worker, model)
@@ -122,18 +134,6 @@ class Variant(PresetWorkload):
         if not np.array_equal(ranks, self.chunks.ranks):
             self.chunks.ranks = ranks
             self.work = self.workload(self.chunks.nodes())
-
-
-@dataclass(frozen=True, slots=True)
-class Corrections:
-    """Steps on sampled batches of the complete graph, after each average."""
-
-    steps: int
-    batch_size: int  # seeds per worker
-
-    def __post_init__(self) -> None:
-        whole("strategy.correction_steps", self.steps, 1, MAX_COUNT)
-        whole("strategy.correction_batch_size", self.batch_size, 1, MAX_COUNT)
 
 
 class Cluster(Variant):

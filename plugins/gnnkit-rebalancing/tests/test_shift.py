@@ -14,10 +14,10 @@ from gnnkit import plugins
 from gnnkit.config.settings import Choice, PartitionSettings
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
-from gnnkit.prepare.assign import assign
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import cut_all
+from gnnkit.prepare.assign import assign
 from tests.cases import exhaustive
 from tests.partition.partition_cases import graphs, partitions
 

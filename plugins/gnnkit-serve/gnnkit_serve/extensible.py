@@ -119,6 +119,8 @@ def check_inputs(settings: Settings) -> None:
     """Raises `UserError` for a model without a place for new nodes."""
     if settings.inputs == "learned":
         raise UserError("inputs=learned: rows were learned for the nodes of training: train with features")
+    if settings.features.degree:
+        raise UserError("features.degree: new edges change degrees: use job=predict on the graph with the new nodes")
     if settings.label_inputs is not None:
         raise UserError("label_inputs: a request has no labels: use job=predict on the graph with the new nodes")
 

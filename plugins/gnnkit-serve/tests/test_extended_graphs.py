@@ -362,7 +362,15 @@ def test_a_store_of_divided_rows_needs_the_graph(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_labels_as_inputs_are_refused(tmp_path: Path) -> None:
-    case = plain("gcn", label_inputs=0.5)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_inputs": 0.5}, "label_inputs: a request has no labels"),
+        ({"features": {"degree": True}}, "features.degree: new edges change degrees"),
+    ],
+    ids=["labels", "degree"],
+)
+def test_columns_that_a_request_cannot_have_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    case = plain("gcn", **options)
     response = served(case, tmp_path / "run").post("/predict_new", json={"nodes": case.nodes})
-    assert (response.status_code, "label_inputs: a request has no labels" in response.text) == (422, True)
+    assert (response.status_code, message in response.text) == (422, True)
