@@ -88,9 +88,9 @@ def measure_candidates(settings: Settings, graph: Graph, named: Candidates) -> M
     """Measures the candidates that may be best.
 
     Each partitioner that is not slow is measured in its first layout. Borders and grids
-    follow for the partitioners with the fewest words and with the fewest edges and rows
-    there, borders only if the graph is not too large for them. Raises `UserError` if
-    the only candidate is impossible.
+    follow for the partitioners with the fewest words and with the least work there,
+    borders only if the graph is not too large for them. Raises `UserError` if the only
+    candidate is impossible.
 
     Args:
         named: The candidates, simplest first.
@@ -117,13 +117,14 @@ def measure_candidates(settings: Settings, graph: Graph, named: Candidates) -> M
     return {name: measured[name] for name in named if name in measured}
 
 
-def _best_of(qualities: Measured) -> list[str]:
-    """Returns the layouts with the fewest words, and with the fewest edges and rows."""
-    keys: list[Callable[[str], tuple[float, float]]] = [
-        lambda name: (words_of(qualities[name]), items_of(qualities[name])),
-        lambda name: (items_of(qualities[name]), words_of(qualities[name])),
-    ]
-    return list(dict.fromkeys(min(qualities, key=key) for key in keys)) if qualities else []
+def _best_of(qualities: Measured) -> set[str]:
+    """Returns the layouts with the fewest words, and with the least work."""
+    return {min(qualities, key=lambda name: key(qualities[name])) for key in (words_of, work_of) if qualities}
+
+
+def is_plain(name: str) -> bool:
+    """Returns whether a candidate has neither an improved border nor a grid but 1d."""
+    return " " not in name
 
 
 def words_of(quality: Quality) -> float:
@@ -131,9 +132,9 @@ def words_of(quality: Quality) -> float:
     return float(quality.words.max())
 
 
-def items_of(quality: Quality) -> float:
-    """Returns the busiest rank's edges and rows, with edges shared by its slices."""
-    return float((quality.num_held / quality.partition.grid.slices + quality.traffic.num_owned).max())
+def work_of(quality: Quality) -> float:
+    """Returns the words, edges and rows of the busiest rank, per column."""
+    return float((quality.words + quality.num_held + quality.traffic.num_owned).max())
 
 
 def _measure(cutter: Cutter, section: PartitionSettings) -> Quality:

@@ -14,7 +14,7 @@ from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.kernels.sparse_rows import PLACE_BYTES
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.quality import Quality
-from gnnkit.planner.candidates import items_of
+from gnnkit.planner.candidates import is_plain, work_of
 from gnnkit.planner.step import program_step, reads_sparse_rows, step_activations, step_volume
 from gnnkit.planner.trial import Sizes
 from gnnkit.planner.volume import Volume
@@ -67,7 +67,7 @@ class LayoutFigures:
     memory_of_busiest_rank: dict[str, int]  # counted bytes of the largest rank, by purpose
     balance: dict[str, float]
     remote_edges: float  # share of the edges between nodes on different ranks
-    items: float  # edges and rows of the busiest rank
+    work: float  # words, edges and rows of the busiest rank, per column
     memory_per_rank: list[int]  # [world_size] peak bytes of each rank's process, predicted or measured
     base: int = 0  # bytes of a rank's process without data, included in `memory_per_rank`
     trial: Trial | None = None  # None: not tried
@@ -143,7 +143,7 @@ def count_layout(costs: StepCosts, graph: Graph, model: nn.Module | Program, qua
         memory_of_busiest_rank={name: int(number[busiest]) for name, number in parts.items()},
         balance=quality.balance(),
         remote_edges=quality.edge_cut / max(quality.num_edges, 1),
-        items=items_of(quality),
+        work=work_of(quality),
         memory_per_rank=(PEAK_RATIO * memory).astype(np.int64).tolist(),
     )
 
@@ -176,14 +176,14 @@ def with_trials(
 def to_try(layouts: Mapping[str, LayoutFigures]) -> list[str]:
     """Selects the layouts to try, at most three.
 
-    They are the one whose busiest rank receives the fewest words, the one with the
-    fewest edges and rows, and those with the fewest words on other grids.
+    They are the one whose busiest rank receives the fewest words, the plain one with
+    the least work, and those with the fewest words on other grids.
     """
-    by_words = sorted(layouts, key=lambda name: (layouts[name].words["max"], layouts[name].items))
-    by_items = sorted(layouts, key=lambda name: (layouts[name].items, layouts[name].words["max"]))
+    by_words = sorted(layouts, key=lambda name: (layouts[name].words["max"], layouts[name].work))
+    plain = sorted(filter(is_plain, layouts), key=lambda name: layouts[name].work)
     grids = {tuple(layouts[name].grid): name for name in reversed(by_words)}
     others = [name for name in by_words if name in grids.values()]
-    return list(dict.fromkeys([*by_words[:1], *by_items[:1], *others]))[:MAX_TRIALS]
+    return list(dict.fromkeys([*by_words[:1], *plain[:1], *others]))[:MAX_TRIALS]
 
 
 def select_layout(layouts: Mapping[str, LayoutFigures], room: Room) -> str | None:

@@ -115,7 +115,7 @@ def test_borders_and_grids_are_measured_for_the_best_partitioners_only(
     plain = {name: measured[name] for name in INSTALLED}
     assert best == {
         min(plain, key=lambda name: planning.words_of(plain[name])),
-        min(plain, key=lambda name: planning.items_of(plain[name])),
+        min(plain, key=lambda name: planning.work_of(plain[name])),
     }
     assert "contiguous [1,1,4]" in measured
     monkeypatch.setattr(planning, "BORDER_SECONDS", 1e9)
@@ -153,11 +153,11 @@ def test_a_partitioner_finds_the_owners_of_all_grids_once(graph: Graph, monkeypa
 
 
 def layout(
-    seconds: float | None = None, words: int = 0, memory: int = 0, grid: int = 1, items: float = 0, base: int = 0
+    seconds: float | None = None, words: int = 0, memory: int = 0, grid: int = 1, work: float = 0, base: int = 0
 ) -> LayoutFigures:
     trial = None if seconds is None else Trial(seconds, 0.0, [memory])
     counts: Any = {"max": words, "total": words, "per_rank": [words]}
-    return LayoutFigures([1, 1, grid], counts, counts, counts, [10, 20], {}, {}, 0.0, items, [memory], base, trial)
+    return LayoutFigures([1, 1, grid], counts, counts, counts, [10, 20], {}, {}, 0.0, work, [memory], base, trial)
 
 
 ROOM = Room(math.inf, None)
@@ -184,17 +184,18 @@ def test_only_layouts_that_fit_are_chosen() -> None:
     assert [Room(math.inf, number).needed(ranks) for number in (None, 1, 2, 3)] == [50, 50, 90, 120]
 
 
-def test_layouts_of_fewest_words_of_fewest_edges_and_of_other_grids_are_tried() -> None:
+def test_layouts_of_fewest_words_the_best_plain_one_and_other_grids_are_tried() -> None:
     layouts = {
-        "words": layout(words=1, items=9),
-        "near": layout(words=2, items=8),
-        "edges": layout(words=9, items=1),
-        "grid": layout(words=5, items=7, grid=2),
-        "far": layout(words=6, items=7, grid=3),
+        "metis": layout(words=3, work=9),
+        "balanced": layout(words=9, work=2),
+        "metis cover": layout(words=1, work=9),
+        "balanced cover": layout(words=2, work=1),
+        "metis 2d": layout(words=5, work=7, grid=2),
+        "metis 3d": layout(words=6, work=7, grid=3),
     }
-    assert to_try(layouts) == ["words", "edges", "grid"]
-    del layouts["edges"], layouts["near"]
-    assert to_try(layouts) == ["words", "grid", "far"]
+    assert to_try(layouts) == ["metis cover", "balanced", "metis 2d"]
+    del layouts["balanced"], layouts["metis"]
+    assert to_try(layouts) == ["metis cover", "metis 2d", "metis 3d"]
     assert to_try({"only": layout()}) == ["only"]
     assert to_try({}) == []
 
