@@ -130,7 +130,7 @@ def test_a_package_that_is_missing_is_named_before_the_run(monkeypatch: pytest.M
         (["logger=[csv,tensorbord]"], "logger=tensorbord is not known: did you mean tensorboard?"),
         (["logger.wandb.project=x"], "logger.wandb.project needs logger=wandb, which is not chosen"),
         (["logger=wandb", "logger.wandb.projct=x"], "logger.wandb.projct is not known: did you mean"),
-        (["logger=wandb", "logger.wandb.options.offline=3"], "logger.wandb.offline=3 must be true or false"),
+        (["logger=wandb", "logger.wandb.project=3"], "logger.wandb.project=3 must be text"),
         (["callback=summary", "callback.summary.options.depth=0"], "callback.summary.depth=0 must be a whole number"),
         (["model=pagerank", "callback=summary"], "callback=summary: model=pagerank is iterated, not trained"),
         exhaustive((["model=pagerank", "logger=wandb"], "logger=wandb: model=pagerank is iterated, not trained")),

@@ -20,24 +20,20 @@ class MLflow(RunLogger):
 
     module, package = "mlflow", "mlflow"
 
-    def __init__(
-        self, experiment: str = "gnnkit", run_name: str | None = None, tracking_uri: str | None = None
-    ) -> None:
-        """Stores the keys.
+    def __init__(self, experiment: str = "gnnkit", run_name: str | None = None) -> None:
+        """Stores the keys. MLFLOW_TRACKING_URI names a server or folder.
 
         Args:
             experiment: Name of the experiment.
             run_name: Name of the run. None: the run folder's name.
-            tracking_uri: Server or folder. None: MLFLOW_TRACKING_URI, or `mlflow/` in
-                the run folder.
         """
-        self.experiment, self.run_name, self.tracking_uri = experiment, run_name, tracking_uri
+        self.experiment, self.run_name = experiment, run_name
 
     def make(self, folder: Path) -> Logger:
         from lightning.pytorch.loggers import MLFlowLogger
 
         named = os.environ.get("MLFLOW_TRACKING_URI", "")
-        uri = self.tracking_uri or ("" if named in _folders else named)
+        uri = "" if named in _folders else named
         if not uri:
             uri = (folder / "mlflow").as_uri()
             _folders.add(uri)

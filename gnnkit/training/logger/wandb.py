@@ -16,24 +16,19 @@ class Wandb(RunLogger):
 
     module = package = "wandb"
 
-    def __init__(
-        self, project: str = "gnnkit", run_name: str | None = None, group: str | None = None, offline: bool = False
-    ) -> None:
-        """Stores the keys.
+    def __init__(self, project: str = "gnnkit", run_name: str | None = None) -> None:
+        """Stores the keys. Others are wandb's environment variables.
 
         Args:
             project: The run's project.
             run_name: Name of the run. None: the run folder's name.
-            group: The run's group. None: no group.
-            offline: Whether to write to `wandb/`, for a later `wandb sync`.
         """
-        self.project, self.run_name, self.group, self.offline = project, run_name, group, offline
+        self.project, self.run_name = project, run_name
 
     def make(self, folder: Path) -> Logger:
         from lightning.pytorch.loggers import WandbLogger
 
-        name = self.run_name or folder.name
-        return WandbLogger(name, folder, offline=self.offline, project=self.project, group=self.group)
+        return WandbLogger(self.run_name or folder.name, folder, project=self.project)
 
     def close(self, logger: Any) -> None:
         logger.experiment.finish()
