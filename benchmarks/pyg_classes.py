@@ -519,7 +519,7 @@ def logits(model: nn.Module, data: Data | HeteroData) -> Tensor:
 def outcome(model: nn.Module, data: Data | HeteroData, expected: Tensor, workers: int) -> Outcome:
     """Takes the same step by `gnnkit.train`, and compares the logits."""
     trainer = {"max_epochs": 1, "lr": 0.1, "optimizer": "sgd", "weight_decay": 0, "precision": 64, "monitor": None}
-    keys: dict[str, Any] = {"comm": "threads", "launcher": "threads", "cache": "none", "features": {"scale": "none"}}
+    keys: dict[str, Any] = {"comm": "threads", "launcher": "threads", "cache": False, "features": {"scale": "none"}}
     with TemporaryDirectory() as folder, silence():
         run = Path(folder) / "run"
         try:

@@ -112,7 +112,8 @@ class ConvModel(GraphModel):
         if index + 1 < self.num_layers:
             return torch.cat([out, hidden.to(out.dtype)], 1)
         hidden = adjacency.dropout(hidden.relu(), self.dropout, training=self.training, draw=1)
-        return out + last(hidden)
+        logits: Tensor = out + last(hidden)
+        return logits
 
     def _convolve(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
         if index and len(self.norms):

@@ -187,7 +187,7 @@ def with_degree(graph: Graph) -> Graph:
     if isinstance(rows, SparseFeatures):
         csr, ends = rows.csr, rows.csr.indptr[1:]
         columns = np.insert(csr.indices, ends, csr.num_sources)
-        values = np.insert(csr.weight, ends, column)
+        values = np.insert(np.asarray(csr.weight), ends, column)
         rows = SparseFeatures(CSC(csr.indptr + np.arange(len(csr.indptr)), columns, values, csr.num_sources + 1))
     else:
         rows = np.concatenate([np.asarray(rows), column[:, None].astype(rows.dtype)], 1)

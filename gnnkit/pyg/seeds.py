@@ -71,6 +71,10 @@ def check_links(
     _check_rows("input_id", links["input_id"], count)
     if ratio is not None and real("neg_sampling_ratio", ratio, 0):
         rule = ("binary", ratio)
+    if rule is not None and labels is not None and labels.is_complex():
+        raise UserError(
+            f"edge_label has dtype {labels.dtype}, expected real numbers, because negatives have the label 0"
+        )
     batch_size = _batch_size(options, count)
     if read_negatives(rule, batch_size * max(threads, 1), counts) is not None and not count:
         raise UserError("edge_label_index has no edges, so neg_sampling has no positives")

@@ -138,3 +138,11 @@ def test_default_fanouts_have_a_hop_for_each_layer(
     overrides = [*overrides, "sampler.fanouts=[5,5,5,5]"]
     with pytest.raises(UserError, match=r"sampler\.fanouts has 4 hops, but model\.num_layers="):
         dispatch.check(Order(settle(config.compose(overrides)), overrides=overrides))
+
+
+def test_a_sampler_of_all_neighbours_has_a_hop_for_each_layer() -> None:
+    for layers in (1, 3):
+        overrides = [SAMPLED, "sampler=full", f"model.num_layers={layers}"]
+        sampler = dispatch.check(Order(settle(config.compose(overrides)), overrides=overrides)).settings.sampler
+        assert sampler is not None
+        assert sampler.create().num_hops == layers

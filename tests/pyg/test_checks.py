@@ -221,6 +221,10 @@ def test_replaced_draws_after_all_neighbours_are_those_of_a_graph_of_several_typ
             r"src_weight\[0\] = -1.0 must be at least 0",
         ),
         ({"neg_sampling": NegativeSampling("binary", 1, torch.zeros(60))}, "src_weight is 0 for all nodes"),
+        (
+            {"neg_sampling": "binary", "edge_label": torch.ones(NUM_EDGES, dtype=torch.complex64)},
+            "edge_label has dtype torch.complex64, expected real numbers",
+        ),
         ({"neg_sampling": NegativeSampling("binary", 1, torch.arange(60))}, "src_weight=.* of a floating-point type"),
     ],
     ids=lambda value: str(value)[:30],
