@@ -66,7 +66,7 @@ PACKAGES = {
     "upload": {"fsspec": "gnnkit-upload"},
     "job": {"compare": "gnnkit-compare", "explain": "gnnkit-explain", "import": "gnnkit-import"},
     SEARCH: {"trials": "gnnkit-init"},
-    FUNCTION: {"compare": "gnnkit-compare", "export": "gnnkit-export", "serve": "gnnkit-serve"},
+    FUNCTION: {"export": "gnnkit-export", "serve": "gnnkit-serve"},
 }  # this project's separate packages, by kind and name
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner

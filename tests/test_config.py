@@ -201,6 +201,7 @@ def test_python_values_become_overrides_that_compose_to_them() -> None:
         "dropout": 0.5,
         "aggregator": "mean",
         "norm": "none",
+        "skip": False,
         "options": {"x": text, "y": [1.5, None, True]},
     }
     assert config["trainer"]["lr"] == 1e-3

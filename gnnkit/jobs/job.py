@@ -101,10 +101,6 @@ class Run(Job):
         returned order has the default sampler.
         """
         settings = order.settings
-        if settings.checkpoint is not None:
-            from gnnkit.jobs import weights
-
-            weights.check_present(Path(settings.checkpoint))
         if order.graph is None:
             settings.dataset.create()
         settings.order.create()
@@ -116,7 +112,12 @@ class Run(Job):
             return self._check_workers(order)
         if settings.strategy.name == AUTO and settings.is_open:
             return self._check_open(order)
-        return self.check_parts(order)
+        order = self.check_parts(order)
+        if settings.checkpoint is not None:
+            from gnnkit.jobs import weights
+
+            weights.check_present(Path(settings.checkpoint))
+        return order
 
     def check_parts(self, order: Order) -> Order:
         """Checks the plugins that the ranks use, for one strategy."""

@@ -23,7 +23,7 @@ def report(runs: Sequence[str], folder: Path | None) -> Result:
     """
     from gnnkit.report import read_run, write
 
-    compare = plugins.load(plugins.FUNCTION, "compare") if len(runs) > 1 else None
+    compare = plugins.load("job", "compare").write_page if len(runs) > 1 else None
     begun = time.perf_counter()
     contents = [read_run(Path(run)) for run in runs]
     target = Path(runs[0]) if folder is None else folder

@@ -108,7 +108,7 @@ def test_regression_is_tried_first_without_dropout_and_with_the_loss_that_select
     assert planned[0] == {"model": "gcn"}, "the plain default"
     names = ("model", "model.dropout", "task.loss", "task.scale")
     assert [tuple(keys.get(name) for name in names) for keys in planned[1:5]] == [
-        ("sage", 0, "absolute", None), ("sage", 0, "absolute", "log"), ("gcn", 0, None, None), ("sage", 0.5, None, None),
+        ("gcn", 0, "absolute", None), ("gcn", 0, "absolute", "log"), ("sage", 0, None, None), ("gcn", 0.5, None, None),
     ]  # fmt: skip
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gnnkit.config.settings import AUTO, Section
 from gnnkit.errors import UserError
 from gnnkit.jobs import Job, Order, Result
 from gnnkit.utils.ranges import shown, whole
+
+if TYPE_CHECKING:
+    from gnnkit.report import RunFiles
 
 WAYS = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")  # compared by default
 MAX_SEEDS = 100  # of a comparison
@@ -50,6 +55,13 @@ class Compare(Job):
     reads_strategy = False
     reads_rows = True
     one_run = False
+
+    @staticmethod
+    def write_page(runs: Sequence[RunFiles], folder: Path) -> Path:
+        """Writes a page that compares several runs. Returns its path."""
+        from gnnkit_compare.page import compare
+
+        return compare(runs, folder)
 
     def check(self, order: Order) -> Order:
         if order.settings.started is not None:
