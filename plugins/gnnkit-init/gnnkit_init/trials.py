@@ -67,7 +67,7 @@ _LOSSES = {"val_mae": _ABSOLUTE, MACRO: {"task.class_weights": "balanced"}}  # o
 _LOGARITHM: Keys = {"task.loss": "absolute", "task.scale": "log"}
 _PLAIN: Keys = {"model": "gcn"}  # what is trained without job=init
 _ALONE: Keys = {**_SAGE, "model.aggregator": "none"}
-_SKIP: Keys = {"model": "gcn", "model.skip": True}  # where neighbours are mostly of other classes
+_SKIPS: tuple[Keys, ...] = tuple({"model": model, "model.skip": True} for model in ("gcn", "sage"))
 _LABELS: Keys = {**_SAGE, "label_inputs": 0.5}
 _RELATIONS: tuple[Keys, ...] = tuple(
     {"model": model, "types": "read", "trainer.weight_decay": decay}
@@ -342,6 +342,8 @@ def _has_classes(graph: Graph) -> bool:
 def _degree_tells(graph: Graph) -> bool:
     """Returns whether training labels correlate with the degree more than by chance."""
     trains = graph.labelled & (graph.split == Split.TRAIN)
+    if not trains.any():
+        return False
     degrees, labels = np.log1p(np.diff(graph.csc.indptr))[trains], graph.labels[trains]
     if _has_classes(graph):
         labels = labels[:, None] == np.arange(graph.num_classes)
@@ -350,7 +352,7 @@ def _degree_tells(graph: Graph) -> bool:
     degrees, labels = degrees - degrees.mean(), labels - labels.mean(0)
     lengths = np.linalg.norm(degrees) * np.linalg.norm(labels, axis=0)
     correlations = np.abs(degrees @ labels) / np.where(lengths > 0, lengths, 1)
-    return bool(correlations.max(initial=0) > _DEVIATIONS / math.sqrt(max(len(degrees), 1)))
+    return bool(correlations.max(initial=0) > _DEVIATIONS / math.sqrt(len(degrees)))
 
 
 def _agree(graph: Graph) -> bool:
@@ -375,7 +377,7 @@ def _with_types(graph: Graph, from_columns: bool, keys_to_try: tuple[Keys, ...])
         first, by_type = (*by_type, _LEARNED), ()
         keys_to_try = tuple(one for one in keys_to_try if one is not _LEARNED)
     if not _agree(graph) and _has_classes(graph) and from_columns:
-        keys_to_try = ({**keys_to_try[0], **_SKIP}, *keys_to_try)
+        keys_to_try = (*({**keys_to_try[0], **skip} for skip in _SKIPS), *keys_to_try)
     elif _agree(graph):
         promising = [one for one in keys_to_try if one is _LEARNED or "label_inputs" in one]
         keys_to_try = (*promising, *(one for one in keys_to_try if one not in promising))
