@@ -50,7 +50,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.threads": [*COUNT, 10**6],
     "dataset.kind": ["tree"],
     "dataset.targets": ["labels"],
-    "cache": ["", 3],
+    "cache": ["none", "", 3],
     "on_exists": ["keep", ""],
     "permissions": ["public", "", None, 700],
     "features.dtype": ["float16", "fp8", "", None, 8],

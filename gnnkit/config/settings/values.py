@@ -35,6 +35,8 @@ def cache_folder(key: str, value: object) -> Path | None:
         return None if base is None else base / "shards"
     if value is False or value is None:
         return None
+    if value == "none":
+        raise UserError(f"{key}=none: use {key}=false, or {key}=./none for a folder of this name")
     if isinstance(value, str) and value:
         return local_path(key, value).expanduser().absolute()
     raise UserError(f"{key}={shown(value)} must be auto, false or a folder")
