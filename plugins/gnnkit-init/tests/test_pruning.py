@@ -70,6 +70,7 @@ def test_curves_of_complete_trials_prune_later_ones(monkeypatch: pytest.MonkeyPa
     pytest.importorskip("optuna")
     planned: tuple[trials.Keys, ...] = ({"model": "sage"}, {"model": "sage"}, {"model": "gat", "trainer.lr": 1e-9})
     monkeypatch.setattr(trials, "_TABLE", planned)
+    monkeypatch.setattr(trials, "_SKIPS", ())
     monkeypatch.setattr(trials, "MAX_EPOCHS", 12)
     monkeypatch.setattr(pruning, "WARMUP_EPOCHS", 3)
     monkeypatch.setattr(baselines, "is_installed", lambda: False)
