@@ -187,6 +187,7 @@ def test_commands_are_accepted(arguments: list[str], tmp_path: Path) -> None:
         here = [argument for argument in arguments if argument != "trainer.resume=RUN"]  # there is no such run
         if "RUN" in " ".join(here):
             (tmp_path / "config.yaml").write_text(smallest())
+            (tmp_path / "model.safetensors").touch()
         here = [argument.replace("checkpoint=RUN", f"checkpoint='{tmp_path}'") for argument in here]
         checked = dispatch.check(Order(settings.settle(compose_once(config.with_run(here))))).settings
         assert checked.workers >= 1
