@@ -444,6 +444,7 @@ raise SystemExit(code)
 """
 
 
+@pytest.mark.long("trains in a process of its own")
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
 def test_a_run_without_auto_does_not_import_the_planner(strategy: str, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_types_of_nodes_may_have_rows_of_their_own_widths(tmp_path: Path, input_
     [
         {"strategy": {"name": "preset_workload", "options": {"degrees": "local"}}},
         {"strategy": {"name": "vertex_centric", "local_iterations": 2}},
-        {"strategy": {"name": "vertex_centric", "exchange": "sampled"}},
+        {"strategy": {"name": "vertex_centric"}, "exchange": "sampled"},
     ],
     ids=lambda keys: str(keys["strategy"]),
 )

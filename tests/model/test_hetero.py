@@ -239,6 +239,7 @@ def test_training_is_that_of_one_process(tmp_path: Path, model: Any) -> None:
     assert result["note"] is None
 
 
+@pytest.mark.long("plans and trains")
 @pytest.mark.slow
 def test_planned_words_are_an_upper_bound(tmp_path: Path) -> None:
     plan = train(tmp_path / "plan", converted(), job="plan")

@@ -71,7 +71,7 @@ def counts(sampler: NativeSampler, csc: CSC, nodes: Ids, hop: int) -> Ids | None
         return None
     given = np.zeros(csc.num_nodes, np.int64)
     budget = sampler.fanouts[hop] * len(nodes)
-    given[nodes] = _core.water_fill(np.diff(csc.indptr)[nodes], budget, sampler.least, sampler.most)
+    given[nodes] = _core.water_fill(np.diff(csc.indptr)[nodes], budget, 0, None)
     return given
 
 
