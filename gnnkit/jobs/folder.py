@@ -212,7 +212,7 @@ def _clear(folder: Path, settings: Settings) -> Path | None:
     try:
         if _is_empty(folder) or _goes_on(folder, settings):
             return None
-        check_free(folder, settings.on_exists, resumes=settings.job.trains or settings.job.goes_on)
+        check_free(folder, settings)
         if settings.on_exists == "resume" and settings.trainer.resume is not None:
             _use_whole_checkpoint(folder)
             _check_unfinished(folder, settings)
@@ -281,19 +281,14 @@ def _check_unfinished(folder: Path, settings: Settings) -> None:
         )
 
 
-def check_free(folder: Path, on_exists: str, *, resumes: bool) -> None:
-    """Raises `UserError` for a folder that must not be overwritten.
-
-    Args:
-        folder: The run folder.
-        on_exists: The key.
-        resumes: Whether the job supports on_exists=resume, for the message.
-    """
+def check_free(folder: Path, settings: Settings) -> None:
+    """Raises `UserError` for a folder that must not be overwritten."""
     if not folder.is_dir() or _is_empty(folder):
         return
     if not (folder / _CONFIG).is_file():
         raise UserError(f"cannot make the run folder {folder}: it holds files that are not a run's")
-    if on_exists == "refuse" and _is_kept(folder):
+    if settings.on_exists == "refuse" and _is_kept(folder):
+        resumes = settings.job.trains or settings.job.goes_on
         resume = "on_exists=resume to go on from the last checkpoint there, " if resumes else ""
         raise UserError(
             f"cannot make the run folder {folder}: it holds a run: choose another folder, {resume}or on_exists=replace"

@@ -164,7 +164,7 @@ class _Sweep:
                 raise UserError(
                     f"hydra.sweep.subdir gives two jobs the folder {job.folder}: add ${{hydra.job.num}} to the name"
                 )
-            check_free(job.folder, job.order.settings.on_exists, resumes=False)
+            check_free(job.folder, job.order.settings)
         return jobs
 
     def _job(self, number: int, overrides: Overrides) -> SweepJob:
