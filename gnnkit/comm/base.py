@@ -42,7 +42,8 @@ class Communicator(ABC):
     def check_keys(cls) -> None:
         """Raises `UserError` for wrong values of the section `comm`'s keys.
 
-        A subclass with keys of its own has them as parameters here and in `connect`.
+        A subclass with keys of its own has them as parameters here and in `connect`, or
+        in `run` if its ranks are threads.
         """
         del cls
 

@@ -137,8 +137,9 @@ class Result(Mapping[str, Any]):
     def _rows(self) -> Iterator[tuple[str, str]]:
         """Yields the name and text of each displayed figure."""
         for name, value in without_traffic(self.figures).items():
-            parts = value.items() if isinstance(value, Mapping) else [("", _without_numpy(value))]
-            shown = [f"{key} {format_figure(part)}".strip() for key, part in parts if part not in (None, [])]
+            parts = value.items() if isinstance(value, Mapping) else [("", value)]
+            plain = ((key, _without_numpy(part)) for key, part in parts)
+            shown = [f"{key} {format_figure(part)}".strip() for key, part in plain if part not in (None, [])]
             if shown and name not in _NOT_SHOWN:
                 yield name, "  ".join(shown)
 

@@ -66,10 +66,10 @@ def test_figures_of_numpy_are_numbers_and_a_job_without_a_result_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quick = ["job=hubs", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200"]
-    figures = {"count": np.int64(3), "degrees": np.arange(2), "mean": np.float32(np.nan)}
+    figures = {"count": np.int64(3), "degrees": np.arange(2), "mean": np.float32(np.nan), "by": {"type": np.arange(2)}}
     monkeypatch.setattr(Hubs, "work", lambda job, order: Result("hubs", figures))
     assert main([*quick, f"output={tmp_path}/run"]) == 0
-    assert Result("hubs", figures).to_dict() == {"count": 3, "degrees": [0, 1], "mean": None}
+    assert Result("hubs", figures).to_dict() == {"count": 3, "degrees": [0, 1], "mean": None, "by": {"type": [0, 1]}}
     assert main([*quick, f"output={tmp_path}/run"]) == 2
     assert "choose another folder, or on_exists=replace" in capsys.readouterr().err
     monkeypatch.setattr(Hubs, "work", lambda job, order: {"count": 3})

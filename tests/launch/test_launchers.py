@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gnnkit import config
 from gnnkit.__main__ import main
+from gnnkit.comm.threads import Threads
 from gnnkit.config.settings import Settings, settle
 from gnnkit.errors import UserError
 from gnnkit.jobs.sweep.sweep import Command, _Sweep
-from gnnkit.launch.launcher import Launcher
+from gnnkit.launch.launcher import Launcher, Ranks
 from tests.runs import within_process
 
 pytestmark = pytest.mark.usefixtures("within")
@@ -171,3 +173,13 @@ def test_a_sweep_within_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match="-m starts its own jobs: remove torchrun, srun"):
         swept([], tmp_path, monkeypatch)
+
+
+def test_keys_of_a_communicator_reach_ranks_that_are_threads() -> None:
+    class Keyed(Threads):
+        @classmethod
+        def run(cls, function: Any, world_size: int, *, timeout: float, among: Any = None, delay: int = 0) -> list[Any]:
+            return [delay] * world_size
+
+    ranks = Ranks(lambda comm: comm.rank, 2, Keyed, 10.0, processes=1, keys={"delay": 3})
+    assert ranks.run_several(0) == [3, 3]

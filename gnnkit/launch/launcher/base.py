@@ -69,7 +69,7 @@ class Ranks:
         with contextlib.ExitStack() as stack:
             alone = self.processes == 1 and self.first is None
             several = {} if alone else {"among": self._meet(process, stack)}
-            return self.comm.run(self.work, self.world_size, timeout=self.timeout, **several)
+            return self.comm.run(self.work, self.world_size, timeout=self.timeout, **several, **self.keys)
 
     def by_rank(self, results: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
         """Converts results of `run_several`, by process, to results by rank."""
