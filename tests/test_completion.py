@@ -66,18 +66,17 @@ def test_options_of_a_users_folder_are_completed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_answer_is_fast_and_imports_nothing_heavy() -> None:
+def test_an_answer_imports_nothing_heavy() -> None:
     code = (
-        "import json, os, sys, time\nbegun = time.process_time()\nfrom gnnkit.__main__ import main\n"
+        "import json, sys\nfrom gnnkit.__main__ import main\n"
         "assert main(['-sc', 'query=bash']) == 0\n"
-        "print(json.dumps([time.process_time() - begun, sorted(sys.modules)]), file=sys.stderr)"
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     )
     environment = {**os.environ, "COMP_LINE": "gnnkit partition="}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    seconds, modules = json.loads(done.stderr)
+    modules = json.loads(done.stderr)
     assert "partition=2d\n" in done.stdout
     assert not set(modules) & {"torch", "numpy", "lightning", "hydra", "omegaconf", "yaml"}
-    assert seconds < 0.3
 
 
 @pytest.mark.slow

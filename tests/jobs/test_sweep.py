@@ -29,6 +29,7 @@ from gnnkit.report.sweep import DONE
 from gnnkit.task.node_classification import NodeClassification
 from tests.cases import few
 from tests.forked import forked
+from tests.processes import in_folder
 
 SMALL = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "workers=2"]
 QUICK = [*SMALL, "comm=threads", "trainer.max_epochs=1", "trainer.checkpoint=false"]
@@ -354,7 +355,7 @@ def test_a_sweep_that_is_ended_shows_the_table_so_far(number: signal.Signals, he
     assert code == 128 + number, out
     assert [row["status"] for row in rows(here / "sweep")] == ["done", "not finished"]
     assert "1 of 2 jobs done" in out
-    assert _processes_that_name(here) == []
+    assert [process for process in in_folder(here) if process.pid != os.getpid()] == []
 
 
 def _text(path: Path) -> str:
@@ -366,18 +367,6 @@ def _wait_for(happened: Any, seconds: float = 60.0) -> None:
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def _processes_that_name(folder: Path) -> list[str]:
-    """Lists the processes whose working folder is `folder`."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if entry.joinpath("cwd").readlink() == folder and int(entry.name) != os.getpid():
-                found.append(entry.name)
-        except OSError:
-            continue
-    return found
 
 
 def _lifetime(folder: Path) -> tuple[float, float]:

@@ -34,6 +34,7 @@ from gnnkit.graph import CSC, Graph
 from gnnkit.training import checkpoint
 from tests.cases import exhaustive
 from tests.forked import Forked, forked
+from tests.processes import listening
 from tests.runs import BARE
 
 QUICK = {"max_epochs": 2}
@@ -246,21 +247,11 @@ def test_ranks_listen_on_loopback_only_never_unpickle_and_when_one_is_killed_it_
         addresses = listening(ranks)
         os.kill(ranks[1], signal.SIGKILL)
         code, errors = program.ended()
-    loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
     assert addresses
-    assert addresses <= loopback
+    assert addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert code == 1
     assert "rank 1 was ended by SIGKILL" in errors
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
-
-
-def listening(pids: Sequence[int]) -> set[str]:
-    """Returns the listening addresses of processes, in hexadecimal as in /proc/net."""
-    sockets = {os.readlink(f) for pid in pids for f in Path(f"/proc/{pid}/fd").iterdir() if f.is_symlink()}
-    lines = [
-        line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
-    ]
-    return {line[1].split(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
 
 
 @pytest.mark.slow

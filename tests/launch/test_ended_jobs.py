@@ -16,6 +16,7 @@ from gnnkit.__main__ import program
 from gnnkit.jobs.dispatch import import_for_training
 from tests.cases import exhaustive
 from tests.forked import SECONDS, forked
+from tests.processes import in_folder
 
 pytestmark = pytest.mark.slow
 DATA = (
@@ -59,21 +60,15 @@ def start(words: Sequence[str], folder: Path) -> None:
     program()
 
 
-def processes_in(folder: Path) -> list[str]:
-    """Lists the processes whose working folder this is."""
-    entries = [entry for entry in Path("/proc").glob("[0-9]*") if os.access(entry / "cwd", os.R_OK)]
-    return [entry.name for entry in entries if os.readlink(entry / "cwd") == str(folder)]
-
-
 def check_left(folder: Path, job: str, text: str) -> None:
     """Checks the messages, and what remains in the folder."""
     assert "Traceback" not in text, text
     assert "gnnkit: error" not in text, text
     assert list((folder / "tmp").iterdir()) == []
-    deadline = time.monotonic() + 5
-    while processes_in(folder) and time.monotonic() < deadline:
+    deadline = time.monotonic() + SECONDS / 2
+    while in_folder(folder) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert processes_in(folder) == []
+    assert in_folder(folder) == []
     if job.startswith("train"):
         assert (folder / "run" / "checkpoints" / "last.json").is_file()
 
@@ -106,7 +101,7 @@ def test_a_signal_ends_a_job_in_order(job: str, number: signal.Signals, tmp_path
         assert "model: " in (tmp_path / "new" / "experiment" / "mine.yaml").read_text()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_a_closed_terminal_ends_training_with_a_checkpoint(tmp_path: Path) -> None:
     """The kernel sends SIGHUP to all ranks, and writing to the terminal fails."""
     import_for_training()

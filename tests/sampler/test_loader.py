@@ -105,7 +105,7 @@ def loader_threads() -> int:
 
 def loader_threads_left() -> int:
     """The system lists a thread that was joined for a moment more."""
-    deadline = time.monotonic() + 1
+    deadline = time.monotonic() + 30
     while (left := loader_threads()) and time.monotonic() < deadline:
         time.sleep(0.001)
     return left

@@ -219,7 +219,7 @@ def test_a_save_that_is_broken_off_keeps_the_checkpoint_before(tmp_path: Path, l
     begun = time.monotonic()
     with pytest.raises(SystemExit), checkpoints:
         checkpoints.save(led, led, (2, 0))
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 5
     assert checkpoint.load(checkpoints.path)["epoch"] == 1
     assert len(list(tmp_path.iterdir())) == 2
 

@@ -244,8 +244,8 @@ def is_cutter(pid: int) -> bool:
 
 
 def alive(pids: Sequence[int]) -> list[int]:
-    """Returns the processes that are there after ten seconds."""
-    end = time.monotonic() + 10
+    """Returns the processes that are there after thirty seconds."""
+    end = time.monotonic() + 30
     while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < end:
         time.sleep(0.02)
     return left

@@ -1,0 +1,29 @@
+"""Processes that run while a test looks, any of which may end meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+
+def in_folder(folder: Path) -> list[psutil.Process]:
+    """Returns the processes whose working folder is `folder`."""
+    return [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(folder)]
+
+
+def children(parent: int) -> dict[int, list[str]]:
+    """Returns the commands of a process' running children, by process id."""
+    processes = psutil.process_iter(["ppid", "status", "cmdline"])
+    return {
+        each.pid: each.info["cmdline"]
+        for each in processes
+        if each.info["ppid"] == parent and each.info["status"] != psutil.STATUS_ZOMBIE
+    }
+
+
+def listening(pids: Sequence[int]) -> set[str]:
+    """Returns the TCP addresses at which processes listen."""
+    connections = [each for pid in pids for each in psutil.Process(pid).net_connections("tcp")]
+    return {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
