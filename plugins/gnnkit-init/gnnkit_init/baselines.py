@@ -17,8 +17,8 @@ NAME = "boosting"  # the model of the package gnnkit-boosting
 MISSING = "gradient boosting is not tried: it needs gnnkit-boosting: pip install 'gnnkit[init]'"
 _MOST_CELLS = 20_000_000  # of a table, above which a trial would take minutes
 _MOST_EDGE_CELLS = 500_000_000  # summed for the neighbours' means
-# An epoch's trees, columns that they choose from, bins of a column, leaves of a tree and
-# rows of a leaf; numbers read per node in a tree; and seconds to read one.
+# An epoch's trees, columns that they choose from, bins of a column, leaves of a tree,
+# and rows of a leaf; numbers read per node in a tree; and seconds to read one.
 _TREES, _COLUMNS, _BINS, _LEAVES, _LEAF, _DEPTH, _SECONDS = 10, 256, 256, 31, 20, 200, 5e-9
 
 
