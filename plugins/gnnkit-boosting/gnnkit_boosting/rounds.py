@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _ABSENT = math.log(1e-12)  # log-odds of a class that no training node has
 _LEADER = 0
+COLUMNS_AT_ONCE = 256  # columns that an epoch's trees choose from, drawn for each epoch
+_LEAF_ROWS = 20  # scikit-learn's default `min_samples_leaf`
 
 
 class Rounds(Callback):
@@ -99,6 +101,21 @@ def gather(model: Boosting, batch: Batch, worker: Worker) -> tuple[Array, Array]
     return joined(rows), joined(labels)
 
 
+class _Growing:
+    """Keeps an estimator's outputs on the training rows between calls of `fit`.
+
+    scikit-learn adds new trees' values to them in place. So earlier trees are not
+    evaluated again, and may have read other columns.
+    """
+
+    outputs: Array | None = None  # [k, number of trees per iteration]
+
+    def _raw_predict(self, X: Array, n_threads: int | None = None) -> Array:
+        if self.outputs is None:
+            self.outputs = super()._raw_predict(X, n_threads)  # type: ignore[misc]
+        return self.outputs
+
+
 @dataclass(slots=True, eq=False)
 class _Booster:
     """An estimator of one label column, which gains trees."""
@@ -108,6 +125,8 @@ class _Booster:
     rows: Array  # [k, width]
     labels: Array  # [k]
     weights: Array | None  # [k]
+    size: int = 0  # number of trees per output
+    candidates: Array | None = None  # columns that a tree can split by. None: not yet determined
 
     def grow(self, model: Boosting, first: int, size: int) -> None:
         """Fits up to `size` trees, and stores those from `first` on in the model."""
@@ -116,11 +135,40 @@ class _Booster:
         from threadpoolctl import threadpool_limits
 
         with threadpool_limits(1):
-            self.estimator.set_params(max_iter=size).fit(self.rows, self.labels, sample_weight=self.weights)
+            while self.size < size:
+                self._add_trees(model, first, min(self.size + TREES_AT_ONCE, size))
+
+    def _add_trees(self, model: Boosting, first: int, size: int) -> None:
+        earlier, columns = self.size, self._draw_columns()
+        rows, self.size = self.rows[:, columns], size
+        self.estimator.set_params(max_iter=size).fit(rows, self.labels, sample_weight=self.weights)
+        self.estimator._raw_predict(rows)
         model.base[self.outputs] = torch.from_numpy(self.estimator._baseline_prediction.ravel()).to(model.base)
-        for number, trees in enumerate(self.estimator._predictors[first:], first):
+        for number, trees in enumerate(self.estimator._predictors[max(first, earlier) :], max(first, earlier)):
             for output, tree in zip(self.outputs, trees, strict=True):
-                model.forest[number, output, : len(tree.nodes)] = pack(tree.nodes, model.forest.dtype)
+                model.forest[number, output, : len(tree.nodes)] = pack(tree.nodes, model.forest.dtype, columns)
+
+    def _draw_columns(self) -> Array:  # [at most COLUMNS_AT_ONCE]
+        """Returns the columns for the next trees, in order."""
+        if self.candidates is None:
+            self.candidates = splittable(self.rows)
+            if not len(self.candidates):  # scikit-learn needs a column that is not empty
+                self.candidates, self.rows = np.zeros(1, np.int64), np.zeros_like(self.rows[:, :1])
+        if len(self.candidates) <= COLUMNS_AT_ONCE:
+            return self.candidates
+        rng = np.random.default_rng([self.estimator.random_state, self.size])
+        return np.sort(rng.choice(self.candidates, COLUMNS_AT_ONCE, replace=False))
+
+
+def splittable(rows: Array) -> Array:
+    """Returns the columns that a split can divide into two sufficiently large parts.
+
+    Trees cannot read the others, so leaving them out changes nothing.
+    """
+    few = min(_LEAF_ROWS, len(rows))
+    ordered = np.partition(rows, (few - 1, len(rows) - few), axis=0)  # NaN last
+    low, high = ordered[few - 1], ordered[-few]
+    return np.flatnonzero((low != high) & ~np.isnan(low))
 
 
 def make_boosters(model: Boosting, rows: Array, labels: Array, task: Any, seed: int) -> Iterator[_Booster]:
@@ -182,4 +230,11 @@ def _estimators() -> tuple[Any, Any]:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     except ImportError as error:
         raise UserError("model=boosting needs scikit-learn to train: pip install 'gnnkit[init]'") from error
-    return HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    class Classifier(_Growing, HistGradientBoostingClassifier):  # type: ignore[misc]
+        pass
+
+    class Regressor(_Growing, HistGradientBoostingRegressor):  # type: ignore[misc]
+        pass
+
+    return Classifier, Regressor

@@ -15,8 +15,10 @@ _MOST_ENTRIES = 16  # pieces of rows, of training and evaluations
 _CELLS = 1 << 20  # rows times trees evaluated at once, which take some 100 MB
 
 
-def pack(nodes: Any, dtype: torch.dtype) -> Tensor:  # [num_nodes, NODE_FIELDS]
+def pack(nodes: Any, dtype: torch.dtype, columns: Any) -> Tensor:  # [num_nodes, NODE_FIELDS]
     """Converts the structured array `TreePredictor.nodes` of scikit-learn.
+
+    `columns` are the places of the tree's columns among those of the model.
 
     Thresholds are rounded down to `dtype`. Values of this type are then on the same
     side of the threshold as they are in float64.
@@ -24,6 +26,7 @@ def pack(nodes: Any, dtype: torch.dtype) -> Tensor:  # [num_nodes, NODE_FIELDS]
     inner = nodes["is_leaf"] == 0
     names = ("feature_idx", "num_threshold", "missing_go_to_left", "left", "right")
     fields = [np.where(inner, nodes[name], 0).astype(np.float64) for name in names]
+    fields[_FEATURE] = np.where(inner, columns[nodes["feature_idx"]], 0)
     exact = torch.from_numpy(np.column_stack([*fields, nodes["value"]]))
     packed = exact.to(dtype)
     thresholds, above = packed[:, _THRESHOLD], packed[:, _THRESHOLD].double() > exact[:, _THRESHOLD]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gnnkit_boosting import Boosting
-from gnnkit_boosting.rounds import make_boosters
+from gnnkit_boosting.rounds import COLUMNS_AT_ONCE, make_boosters, splittable
 from gnnkit_boosting.trees import GrowingSums, pack, sum_trees
 
 import gnnkit
@@ -92,7 +92,7 @@ def test_outputs_equal_those_of_scikit_learn(kind: str, dtype: torch.dtype) -> N
 def test_a_value_next_to_a_threshold_goes_the_way_it_goes_in_float64() -> None:
     rows = np.array([[1.0], [np.nextafter(np.float32(1), np.float32(2))]] * 40, np.float32)  # no number between them
     model = ensemble.HistGradientBoostingRegressor(max_iter=1, early_stopping=False).fit(rows, [0.0, 1.0] * 40)
-    packed = pack(model._predictors[0][0].nodes, torch.float32)
+    packed = pack(model._predictors[0][0].nodes, torch.float32, np.arange(1))
     values = model._baseline_prediction.item() + sum_trees(packed[None, None], torch.from_numpy(rows))
     np.testing.assert_allclose(values[:, 0], model.predict(rows), atol=1e-6)
     assert values[0] != values[1]
@@ -111,6 +111,56 @@ def test_sums_of_a_growing_forest_are_those_of_the_whole_one() -> None:
             )
     model.forest[..., -1] *= 2  # other values of leaves
     torch.testing.assert_close(growing(model.forest, part), sum_trees(model.forest, part), rtol=0, atol=0)
+
+
+def test_columns_that_no_split_divides_are_left_out_and_change_nothing() -> None:
+    rng = np.random.default_rng(4)
+    rare, rows = rng.random((400, 300)) < 0.02, rng.normal(size=(400, 5)).astype(np.float32)
+    rare[:20, :2] = True  # just enough rows of a leaf
+    rows = np.concatenate([rare.astype(np.float32), rows, np.full((400, 1), np.nan, np.float32)], 1)  # one is empty
+    rows[20:40, 304] = np.nan
+    candidates = splittable(rows)
+    assert {0, 1, *range(300, 305)} <= set(candidates.tolist())
+    assert len(candidates) < 20
+    model, labels = Boosting(rows.shape[1], 1, trees=25), rows[:, 300] + rows[:, 0] * rows[:, 301]
+    (booster,) = make_boosters(model, rows, labels, Stub(), 0)
+    booster.grow(model, 0, 25)
+    theirs = ensemble.HistGradientBoostingRegressor(max_iter=25, early_stopping=False, random_state=0)
+    outputs = model.base.double() + sum_trees(model.forest, torch.from_numpy(rows))
+    np.testing.assert_allclose(outputs[:, 0], theirs.fit(rows[:, :-1], labels).predict(rows[:, :-1]), atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [0, np.nan])
+def test_a_table_without_a_split_gets_the_constant_of_scikit_learn(value: float) -> None:
+    model, labels = Boosting(3, 2, trees=20), np.arange(90) % 3 // 2
+    (booster,) = make_boosters(model, np.full((90, 3), value, np.float32), labels, Stub(), 0)
+    booster.grow(model, 0, 20)
+    outputs = model.base + sum_trees(model.forest, torch.zeros(90, 3))
+    torch.testing.assert_close(outputs.softmax(1), torch.tensor([[2 / 3, 1 / 3]]).expand(90, 2).double())
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_trees_of_a_wide_table_choose_from_a_few_columns_and_depend_on_the_seed_only(kind: str) -> None:
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(120, 3 * COLUMNS_AT_ONCE)).astype(np.float32)
+    labels = rows[:, :20].sum(1)
+    labels = np.digitize(labels, [-2, 2]) if kind == "classes" else labels
+
+    def grown(seed: int, *sizes: int) -> Boosting:
+        model = Boosting(rows.shape[1], 3 if kind == "classes" else 1, trees=30)
+        (booster,) = make_boosters(model, rows, labels, Stub(), seed)
+        for first, size in zip((0, *sizes), sizes, strict=False):
+            booster.grow(model, first, size)
+        outputs = model.base.double() + sum_trees(model.forest, torch.from_numpy(rows))
+        np.testing.assert_allclose(booster.estimator.outputs, outputs, atol=1e-5)  # what the next trees start from
+        return model
+
+    model = grown(0, 10, 20, 30)
+    read = [set(trees[..., 0][trees[..., 3] > 0].long().tolist()) for trees in model.forest.split(10)]
+    assert len(set.union(*read)) > len(read[0])
+    assert all(len(columns) <= COLUMNS_AT_ONCE for columns in read)
+    np.testing.assert_array_equal(model.forest, grown(0, 30).forest)  # as a resumed run grows them
+    assert not torch.equal(model.forest, grown(1, 30).forest)
 
 
 def test_no_layout_changes_the_outputs() -> None:

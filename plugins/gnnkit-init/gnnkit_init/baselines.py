@@ -17,9 +17,9 @@ NAME = "boosting"  # the model of the package gnnkit-boosting
 MISSING = "gradient boosting is not tried: it needs gnnkit-boosting: pip install 'gnnkit[init]'"
 _MOST_CELLS = 20_000_000  # of a table, above which a trial would take minutes
 _MOST_EDGE_CELLS = 500_000_000  # summed for the neighbours' means
-# An epoch's trees, bins of a column, leaves of a tree and rows of a leaf; numbers read
-# per node in a tree; and seconds to read one.
-_TREES, _BINS, _LEAVES, _LEAF, _DEPTH, _SECONDS = 10, 256, 31, 20, 200, 5e-9
+# An epoch's trees, columns that they choose from, bins of a column, leaves of a tree,
+# and rows of a leaf; numbers read per node in a tree; and seconds to read one.
+_TREES, _COLUMNS, _BINS, _LEAVES, _LEAF, _DEPTH, _SECONDS = 10, 256, 256, 31, 20, 200, 5e-9
 
 
 def is_installed() -> bool:
@@ -34,7 +34,7 @@ def fits(graph: Graph) -> bool:
 
 def epoch_seconds(graph: Graph) -> float:
     """Estimates the seconds of an epoch, which adds trees, on a nominal machine."""
-    trained, width = int(np.count_nonzero(graph.split == Split.TRAIN)), 2 * graph.features.shape[1]
+    trained, width = int(np.count_nonzero(graph.split == Split.TRAIN)), min(2 * graph.features.shape[1], _COLUMNS)
     numbers = width * (trained + _BINS * min(_LEAVES, trained // _LEAF + 1)) + _DEPTH * graph.num_nodes
     return float(graph.num_classes * _TREES * numbers * _SECONDS)
 

@@ -321,8 +321,8 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
     keys_to_try = tuple(one for one in keys_to_try if not unread & one.keys())
     if graph.edge_features is not None:
         keys_to_try = (keys_to_try[0], _GINE, *keys_to_try[1:])
-    if from_columns and len(graph.schema.node_types) == 1 and _degree_tells(graph):
-        keys_to_try = (keys_to_try[0], {**keys_to_try[0], "features.degree": True}, *keys_to_try[1:])
+    if from_columns and (degree := _degree(graph)):
+        keys_to_try = (keys_to_try[0], {**keys_to_try[0], **degree}, *keys_to_try[1:])
     planned = _with_types(graph, from_columns, keys_to_try)
     planned = _for_numbers(planned) if task == "regression" else planned
     first = {**_PLAIN, "types": "ignore"} if graph.schema.several else _PLAIN
@@ -339,11 +339,11 @@ def _has_classes(graph: Graph) -> bool:
     return graph.labels.ndim == 1 and graph.labels.dtype.kind != "f"
 
 
-def _degree_tells(graph: Graph) -> bool:
-    """Returns whether training labels correlate with the degree more than by chance."""
+def _degree(graph: Graph) -> Keys:
+    """Returns the key of a degree column if labels correlate with it beyond chance."""
     trains = graph.labelled & (graph.split == Split.TRAIN)
-    if not trains.any():
-        return False
+    if not trains.any() or len(graph.schema.node_types) > 1:
+        return {}
     degrees, labels = np.log1p(np.diff(graph.csc.indptr))[trains], graph.labels[trains]
     if _has_classes(graph):
         labels = labels[:, None] == np.arange(graph.num_classes)
@@ -352,7 +352,7 @@ def _degree_tells(graph: Graph) -> bool:
     degrees, labels = degrees - degrees.mean(), labels - labels.mean(0)
     lengths = np.linalg.norm(degrees) * np.linalg.norm(labels, axis=0)
     correlations = np.abs(degrees @ labels) / np.where(lengths > 0, lengths, 1)
-    return bool(correlations.max(initial=0) > _DEVIATIONS / math.sqrt(len(degrees)))
+    return {"features.degree": True} if correlations.max(initial=0) > _DEVIATIONS / math.sqrt(len(degrees)) else {}
 
 
 def _agree(graph: Graph) -> bool:
@@ -464,7 +464,8 @@ def _with_task(candidate: Keys, best: Trial | None) -> Keys:
 def _baselines(graph: Graph, figure: str, task: str = "node_classification") -> list[tuple[Keys, str]]:
     """Lists the configurations to compare with, and what they read.
 
-    Boosting has the loss that suits the figure.
+    Boosting has the loss that suits the figure. Where labels depend on the degree, it
+    is a column of the trees that read neighbours, whose means they read, too.
     """
     types: Keys = {"types": "ignore"} if graph.schema.several else {}
     alone, trees = {**_ALONE, **types}, {**BOOSTING, **types, **_LOSSES.get(figure, {})}
@@ -473,9 +474,11 @@ def _baselines(graph: Graph, figure: str, task: str = "node_classification") -> 
     elif not baselines.fits(graph):
         say("gradient boosting is not tried: the table has too many cells")
     else:
-        by_trees = [({**trees, "model.neighbours": False}, COLUMNS), (trees, MEANS)]
+        columns_only = ({**trees, "model.neighbours": False}, COLUMNS)
+        trees = {**trees, **_degree(graph)}
         has_labels = task == "node_classification" and len(graph.schema.node_types) == 1 and _agree(graph)
-        return [(alone, NO_EDGES), *by_trees, *[({**trees, "label_inputs": 0.5}, LABELS)] * has_labels]
+        by_labels = [({**trees, "label_inputs": 0.5}, LABELS)] * has_labels
+        return [(alone, NO_EDGES), columns_only, (trees, MEANS), *by_labels]
     return [(alone, NO_EDGES)]
 
 

@@ -87,6 +87,14 @@ def test_what_keeps_boosting_from_a_trial_is_said(
     assert "the table has too many cells" in capsys.readouterr().out
 
 
+def test_an_epoch_of_a_wide_table_is_not_estimated_by_its_columns() -> None:
+    seconds = [
+        baselines.epoch_seconds(replace(random_graph(), features=np.zeros((40, width), np.float32)))
+        for width in (40, 300, 3000)
+    ]
+    assert seconds[0] < seconds[1] == seconds[2]
+
+
 def test_boosting_is_known_where_its_package_is_installed() -> None:
     assert baselines.is_installed()
 

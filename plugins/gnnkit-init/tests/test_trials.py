@@ -346,10 +346,12 @@ def test_the_degree_is_a_column_of_a_trial_where_labels_depend_on_it() -> None:
         planned = trials.candidates(tells, "features", task)
         assert any(keys.get("features.degree") for keys in planned[:5])
         assert not any("features.degree" in keys for keys in trials.candidates(tells, "learned", task))
+        boosted = {reads: keys.get("features.degree") for keys, reads in trials._baselines(tells, "val_loss", task)}
+        assert boosted == {**dict.fromkeys(boosted), trials.MEANS: True}  # the others read no edges
     for labels in (np.zeros(n, np.int64), np.arange(n) % 3, np.full(n, 1.5)):
-        assert not any(
-            "features.degree" in keys for keys in trials.candidates(replace(graph, labels=labels), "features")
-        )
+        unlike = replace(graph, labels=labels)
+        tried = [*trials.candidates(unlike, "features"), *(keys for keys, _ in trials._baselines(unlike, "val_loss"))]
+        assert not any("features.degree" in keys for keys in tried)
 
 
 def test_no_setting_is_tried_under_a_loss_that_has_lost(fake: Callable[..., list[Any]]) -> None:
