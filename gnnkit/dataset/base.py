@@ -82,10 +82,12 @@ def with_split(graph: Graph, shares: Sequence[float] | None, seed: int) -> Graph
     """
     if shares is None:
         return graph
-    if graph.split.any():
+    of_edges = graph.edge_split is not None
+    if graph.split.any() or (graph.edge_split is not None and (graph.edge_split > 0).any()):
         raise UserError(f"dataset.split={list(shares)}: the data already has a split; remove the key")
     with blame("dataset.split"):
-        return graph.draw_split(shares, seed)
+        graph = graph.draw_edge_split(shares, seed) if of_edges else graph
+        return graph if of_edges and not graph.labelled.any() else graph.draw_split(shares, seed)
 
 
 def finished(graph: Graph, symmetrize: bool | None, row_normalize: bool) -> Graph:
