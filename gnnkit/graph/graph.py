@@ -418,6 +418,7 @@ class Graph:
         missing: Sequence[str] | None = None,
         duplicates: str = "keep",
         bipartite: bool | None = None,
+        edge_label: str | None = None,
     ) -> Graph:
         """Converts pandas or polars data frames, or pyarrow tables.
 
@@ -462,6 +463,9 @@ class Graph:
             bipartite: Without `nodes`, whether sources and destinations are two node
                 types, whose ids are separate. Default: no, but an error for integer
                 ids of columns that name different things, such as userId and movieId.
+            edge_label: Column of `edges` with labels like `label`, for
+                `task=edge_classification` and `task=edge_regression`. A column `split`
+                of `edges` then divides the edges. Default: edges have no labels.
         """
         from gnnkit.graph.tables import from_tables
 
@@ -478,6 +482,7 @@ class Graph:
             missing,
             duplicates,
             bipartite,
+            edge_label,
         )
 
     from_pandas = from_tables

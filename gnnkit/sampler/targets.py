@@ -37,7 +37,6 @@ class Targets:
     positions: Ids | None = None  # [n] edges in the user's edge list. None: rows are nodes
     features: Floats | None = None  # [n, edge_width] the edges' features
     time: Ids | None = None  # [n] int64 in the data's unit. None: the data have no times
-    given: bool = False  # whether the data set defines the split
     relation: LinkRelation | None = None  # the relation of the edges. None: edges of all relations
 
     @classmethod
@@ -78,7 +77,6 @@ class Targets:
             positions=positions[order],
             features=take(graph.edge_features, edges),
             time=take(graph.edge_columns.get("time"), edges),
-            given=bool((split > Split.NONE).any()),
             relation=relation,
         )
 
@@ -114,7 +112,9 @@ class Targets:
         return self
 
     def describe(self) -> list[str]:
-        """Returns a line about the labelled edges."""
+        """Returns a line about the labelled edges, if there are any."""
+        if not self.labelled.any():
+            return []
         counts = ", ".join(f"{len(self.of_split(part)):,} {name}" for name, part in SPLITS.items())
         return [
             f"edges: {np.count_nonzero(self.labelled):,} of {len(self):,} have a label ({counts}); each passes messages, "
@@ -125,14 +125,13 @@ class Targets:
         """Writes the arrays into `folder` atomically."""
         relation = None if self.relation is None else asdict(self.relation)
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        save_arrays(folder, arrays, {"num_classes": self.num_classes, "given": self.given, "relation": relation})
+        save_arrays(folder, arrays, {"num_classes": self.num_classes, "relation": relation})
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, Any], meta: dict[str, Any]) -> Targets:
         """Restores the rows from the arrays and values of `save`."""
         rows = cls(
             num_classes=whole("num_classes", meta["num_classes"], 0, MAX_COUNT),
-            given=bool(meta["given"]),
             relation=LinkRelation.of_plain(meta["relation"]),
             **{name: arrays.get(name) for name in _ARRAYS},  # type: ignore[arg-type]
         )
@@ -145,7 +144,7 @@ class Targets:
         return rows
 
 
-_ARRAYS = tuple(field.name for field in fields(Targets) if field.name not in ("num_classes", "given", "relation"))
+_ARRAYS = tuple(field.name for field in fields(Targets) if field.name not in ("num_classes", "relation"))
 
 
 def count_classes(label: Labels, names: object) -> int:
