@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.dataset.base import Dataset, blame, finished, name_list, with_split
+from gnnkit.dataset.base import Dataset, blame, finished, name_list, warn_unlabelled, with_split
 from gnnkit.dataset.table_files import (
     PART_NAME,
     PARTS_MARKER,
@@ -40,7 +40,7 @@ from gnnkit.graph.types import Floats
 from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import whole
-from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
+from gnnkit.utils.ranges import local_path, one_of, shown, switch
 from gnnkit.utils.storage import Array, read_npy
 
 TABLES = ("csv", "csv.gz", "parquet", "npy")  # formats of an edge table
@@ -323,11 +323,7 @@ class EdgeFolder(Dataset):
         """Returns the fields with the labels of edges, which new data need not have."""
         if self.edge_label is None or self.edge_label in tables[0].names:
             return read_edge_labels(tables, self.edge_label)
-        warnings.warn(
-            f"{tables[0].name} has no column {self.edge_label!r} (dataset.edge_label), only {shown_names(tables[0].names)}, "
-            "so no edge has a label",
-            stacklevel=4,
-        )
+        warn_unlabelled(tables[0].name, self.edge_label, tables[0].names)
         return {"edge_labels": np.full(sum(table.num_rows for table in tables), -1)}
 
     def _collect_ids(self, edges: dict[str, Table]) -> pa.Array | None:  # [num_nodes]

@@ -306,7 +306,11 @@ class Graph:
 
         Edges are sorted as in the CSC, and `edge_positions` store their positions in
         `edge_index`. Raises `UserError` with the attribute's name, also for unsupported
-        ones: timestamps, graph labels and edge labels.
+        ones: timestamps and graph labels.
+
+        `edge_label` [num_edges] are the labels of the edges in `edge_index`. Masks of
+        edges divide them: those of the edge type in a `HeteroData`, and those of a
+        `Data` without `y`.
 
         The types of a `HeteroData` become `node_types` and `edge_types`, in the same
         order. The labelled node type is predicted; if several are labelled, the one
@@ -335,6 +339,7 @@ class Graph:
         weight: str = "weight",
         edge_features: str = "feat",
         split: int | None = None,
+        edge_label: str | None = None,
     ) -> Graph:
         """Converts a homogeneous `dgl.DGLGraph`.
 
@@ -349,10 +354,12 @@ class Graph:
             weight: Name in `edata`.
             edge_features: Name in `edata`.
             split: Column to use if masks hold several splits, from 0.
+            edge_label: Name in `edata` of labels of edges, which masks in `edata`
+                divide. Default: edges have no labels.
         """
         from gnnkit.graph.dgl import from_dgl
 
-        return from_dgl(graph, features, labels, weight, edge_features, split)
+        return from_dgl(graph, features, labels, weight, edge_features, split, edge_label)
 
     @classmethod
     def from_networkx(
@@ -365,6 +372,7 @@ class Graph:
         weight: str | None = None,
         edge_features: str | Sequence[str] | None = None,
         missing: Sequence[str] | None = None,
+        edge_label: str | None = None,
     ) -> Graph:
         """Converts a NetworkX graph. `node_ids` are the nodes, in their order.
 
@@ -380,10 +388,11 @@ class Graph:
             weight: Edge attribute.
             edge_features: Edge attributes like `features`, which every edge must have.
             missing: Words for missing values, as in `from_tables`.
+            edge_label: Edge attribute like `label`, for tasks on labelled edges.
         """
         from gnnkit.graph.networkx import from_networkx
 
-        return from_networkx(graph, features, label, split, weight, edge_features, missing)
+        return from_networkx(graph, features, label, split, weight, edge_features, missing, edge_label)
 
     @classmethod
     def from_scipy(cls, matrix: Any, **fields: Any) -> Graph:
