@@ -67,8 +67,8 @@ class EdgeMLP(nn.Module):
     standardised features.
     """
 
-    mean: Tensor  # [edge_width] of the training edges' features
-    deviation: Tensor  # [edge_width]
+    mean: Tensor | None  # [edge_width] of the training edges' features. None: there are none
+    deviation: Tensor | None  # [edge_width]
 
     def __init__(self, width: int, edge_width: int, num_outputs: int, unit: tuple[Array, Array] | None = None) -> None:
         """Initialises the parameters from torch's generator.
@@ -82,8 +82,8 @@ class EdgeMLP(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(3 * width + edge_width, width), nn.ReLU(), nn.Linear(width, num_outputs))
         mean, deviation = (np.zeros(edge_width), np.ones(edge_width)) if unit is None else unit
-        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32))
-        self.register_buffer("deviation", torch.tensor(np.where(deviation > 0, deviation, 1), dtype=torch.float32))
+        for name, values in (("mean", mean), ("deviation", np.where(deviation > 0, deviation, 1))):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32) if edge_width else None)
 
     def forward(self, outputs: Tensor, features: Tensor | None = None) -> Tensor:  # [k, num_outputs]
         """Computes edges' outputs.
@@ -94,7 +94,7 @@ class EdgeMLP(nn.Module):
         """
         source, destination = outputs.unbind(-2)
         parts = [source, destination, source * destination]
-        if features is not None and len(self.mean):
+        if features is not None and self.mean is not None:
             parts.append((features.to(outputs.dtype) - self.mean) / self.deviation)
         result: Tensor = self.layers(torch.cat(parts, -1))
         return result
