@@ -14,7 +14,7 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 from gnnkit.utils.checks import Array, one_line
-from gnnkit.utils.ranges import shown
+from gnnkit.utils.ranges import shown, shown_names
 
 ONE_WAY = 0.1  # warn if the share of edges with a reverse edge is smaller
 _LOOKED_AT = 1000  # edges that `both_ways` samples
@@ -82,10 +82,12 @@ def with_split(graph: Graph, shares: Sequence[float] | None, seed: int) -> Graph
     """
     if shares is None:
         return graph
-    if graph.split.any():
+    of_edges = graph.edge_split is not None
+    if graph.split.any() or (graph.edge_split is not None and (graph.edge_split > 0).any()):
         raise UserError(f"dataset.split={list(shares)}: the data already has a split; remove the key")
     with blame("dataset.split"):
-        return graph.draw_split(shares, seed)
+        graph = graph.draw_edge_split(shares, seed) if of_edges else graph
+        return graph if of_edges and not graph.labelled.any() else graph.draw_split(shares, seed)
 
 
 def finished(graph: Graph, symmetrize: bool | None, row_normalize: bool) -> Graph:
@@ -107,6 +109,13 @@ def name_list(key: str, value: object) -> tuple[str, ...]:
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{key}={shown(value)} must be a list of column names")
     return tuple(names)
+
+
+def warn_unlabelled(what: str, name: str, names: Sequence[str]) -> None:
+    """Warns that data lack the labels of edges, as new data may."""
+    warnings.warn(
+        f"{what} has no {name!r} (dataset.edge_label), only {shown_names(names)}, so no edge has a label", stacklevel=5
+    )
 
 
 def warn_of_one_way(csc: CSC) -> None:

@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.dataset.base import Dataset, blame, finished, name_list, with_split
+from gnnkit.dataset.base import Dataset, blame, finished, name_list, warn_unlabelled, with_split
 from gnnkit.dataset.table_files import (
     PART_NAME,
     PARTS_MARKER,
@@ -31,7 +32,7 @@ from gnnkit.graph.feature_columns import TableColumns, find_readings, warn_readi
 from gnnkit.graph.features import replace_nan
 from gnnkit.graph.id_columns import as_ids, joined_ids, joined_numbers
 from gnnkit.graph.index_columns import common_index, warn_index
-from gnnkit.graph.label_columns import read_labels
+from gnnkit.graph.label_columns import edge_label_columns, read_edge_labels, read_labels
 from gnnkit.graph.labels import check_present, settle_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
@@ -140,6 +141,9 @@ class EdgeFolder(Dataset):
             for nodes with the same id too. `sum` and `mean` combine weights and
             features, and an edge without weight counts as 1 in a sum. Without `first`,
             duplicate node ids are an error.
+        edge_label: Column of labels of edges, read like `label`, for
+            `task=edge_classification` and `task=edge_regression`. A column `split` of
+            the edge table then divides the edges. Default: edges have no labels.
         bipartite: Whether sources and destinations are two node types, whose ids are
             separate, and there is no node table. Default: for columns of users and
             items, with a hint if no source is a destination, and an error if integer
@@ -165,7 +169,9 @@ class EdgeFolder(Dataset):
         missing: Sequence[str] | None = None,
         duplicates: str = KEEP,
         bipartite: bool | None = None,
+        edge_label: str | None = None,
     ) -> None:
+        self.edge_label = edge_label
         self.bipartite = None if bipartite is None else switch("dataset.bipartite", bipartite)
         if bipartite and symmetrize:
             raise UserError(_ONE_WAY)
@@ -208,7 +214,9 @@ class EdgeFolder(Dataset):
         with self.list_unfit(self._table_columns(nodes, list(edges.values()))):
             if is_bipartite:
                 (table,) = edges.values()
-                graph = read_bipartite(table, self.ends, table.others(self.known_edge_columns))
+                graph = read_bipartite(
+                    table, self.ends, table.others(self.known_edge_columns), labels=self._edge_labels([table])
+                )
             else:
                 graph = self._graph(edges, nodes, ids)
         graph = without_duplicates(graph, self.duplicates, JOIN)
@@ -217,7 +225,7 @@ class EdgeFolder(Dataset):
     def _table_columns(self, nodes: Table | None, edges: list[Table]) -> list[TableColumns]:
         """Returns the columns that may be unfit."""
         first = edges[0]
-        of_edges = TableColumns(first.name, first.others((*self.ends, "type")), lambda names: edges, False)
+        of_edges = TableColumns(first.name, first.others((*self.ends, "type", *edge_label_columns(self.edge_label))), lambda names: edges, False)
         if nodes is None:
             return [of_edges]
         return [TableColumns(nodes.name, nodes.others(self.known_node_columns), lambda names: [nodes], True), of_edges]
@@ -308,7 +316,15 @@ class EdgeFolder(Dataset):
             class_names=class_names,
             node_ids=None if ids is None else as_ids(ids),
             missing=missing,
+            **self._edge_labels(tables),
         )
+
+    def _edge_labels(self, tables: Sequence[Table]) -> dict[str, Any]:
+        """Returns the fields with the labels of edges, which new data need not have."""
+        if self.edge_label is None or self.edge_label in tables[0].names:
+            return read_edge_labels(tables, self.edge_label)
+        warn_unlabelled(tables[0].name, self.edge_label, tables[0].names)
+        return {"edge_labels": np.full(sum(table.num_rows for table in tables), -1)}
 
     def _collect_ids(self, edges: dict[str, Table]) -> pa.Array | None:  # [num_nodes]
         """Collects all edge ends' ids in ascending order, text in code point order.
@@ -372,7 +388,7 @@ class EdgeFolder(Dataset):
     @property
     def known_edge_columns(self) -> tuple[str, ...]:
         """The edge columns that are not features."""
-        return (*self.ends, "weight", "type")
+        return (*self.ends, "weight", "type", *edge_label_columns(self.edge_label))
 
     @property
     def known_node_columns(self) -> tuple[str, ...]:
@@ -425,7 +441,7 @@ class EdgeFolder(Dataset):
 
     def _edges(self, *, narrow: bool) -> dict[str, Table]:
         tables = {
-            relation: read_table(path, self.ends, self.missing, narrow=narrow)
+            relation: read_table(path, self.ends, self.missing, narrow=narrow, label=self.edge_label)
             for relation, path in self.edge_tables().items()
         }
         ends = self.user_and_item(next(iter(tables.values())).names)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row, with_split
+from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row, warn_unlabelled, with_split
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, read_shares
 from gnnkit.graph.labels import settle_labels
@@ -47,6 +47,7 @@ class Npz(Dataset):
         symmetrize: bool = False,
         row_normalize: bool = False,
         seed: int = 0,
+        edge_label: str | None = None,
     ) -> None:
         """Creates the data set.
 
@@ -58,7 +59,10 @@ class Npz(Dataset):
             symmetrize: Add missing reverse edges. Default: no.
             row_normalize: Divide each node's features by their sum. Default: no.
             seed: Seed of the drawn split.
+            edge_label: Name of an array [num_edges, ...] with labels of edges, in the
+                order of `indices`. An array `edge_split` [num_edges] divides them.
         """
+        self.edge_label = edge_label
         self.root = local_path("dataset.root", root)
         self.row, self.shares = _row_or_shares(split)
         self.seed = whole("dataset.seed", seed, 0)
@@ -79,9 +83,18 @@ class Npz(Dataset):
             _features(fields, "x", csc.num_nodes),
             settle_labels(labels),
             self.masks(fields, csc.num_nodes),
+            **self._edge_labels(fields),
             val_edges=fields.optional("val_edges"),
             test_edges=fields.optional("test_edges"),
         )
+
+    def _edge_labels(self, fields: Arrays) -> dict[str, Array | None]:
+        if self.edge_label is None:
+            return {}
+        if self.edge_label not in fields:
+            warn_unlabelled("the file", self.edge_label, fields.names)
+            return {"edge_labels": np.full(fields["indices"].shape, -1)}
+        return {"edge_labels": settle_labels(fields[self.edge_label]), "edge_split": fields.optional("edge_split")}
 
     def _gnn_benchmark(self, fields: Arrays) -> Graph:
         self.refuse_row()

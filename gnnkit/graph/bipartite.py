@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -77,7 +78,12 @@ def _name_one_type(ends: Sequence[str]) -> bool:
 
 
 def read_bipartite(
-    table: Table, ends: tuple[str, str], columns: Sequence[str], weight: str | None = "weight", edge_type: str = "type"
+    table: Table,
+    ends: tuple[str, str],
+    columns: Sequence[str],
+    weight: str | None = "weight",
+    edge_type: str = "type",
+    labels: Mapping[str, Any] | None = None,
 ) -> Graph:
     """Returns a table's graph with two node types, in ascending id order.
 
@@ -87,6 +93,7 @@ def read_bipartite(
         columns: Edge feature columns.
         weight: Column of weights, if there is one.
         edge_type: Column of relations, if there is one.
+        labels: Fields with the labels of edges, from `read_edge_labels`. Default: none.
     """
     cells = [table.id_column(name) for name in ends]
     ids = [pc.unique(column).sort() for column in cells]
@@ -101,6 +108,7 @@ def read_bipartite(
         src,
         dst + counts[0],
         sum(counts),
+        one_class=True,
         weight=table.weights(weight) if weight in table.names else None,
         edge_features=table.rows(columns),
         edge_feature_names=table.column_names(columns),
@@ -109,6 +117,7 @@ def read_bipartite(
         edge_type_names=[relation.edge_type for relation in relations],
         node_types=((source, counts[0]), (destination, counts[1])),
         relations=relations,
+        **(labels or {}),
     )
     return replace(graph, node_ids=_join(ids))  # distinct within a type only
 

@@ -20,7 +20,15 @@ def is_dgl(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("ndata", "edata", "canonical_etypes"))
 
 
-def from_dgl(graph: Any, features: str, labels: str, weight: str, edge_features: str, split: int | None) -> Graph:
+def from_dgl(
+    graph: Any,
+    features: str,
+    labels: str,
+    weight: str,
+    edge_features: str,
+    split: int | None,
+    edge_label: str | None = None,
+) -> Graph:
     """Implements `Graph.from_dgl`."""
     _check_graph(graph)
     num_nodes = whole("graph.num_nodes()", graph.num_nodes(), 0)
@@ -30,8 +38,10 @@ def from_dgl(graph: Any, features: str, labels: str, weight: str, edge_features:
     target = as_row(_read_field("ndata", nodes, labels, "label"))
     check_present(target, splits, f"ndata[{labels!r}]", [f"ndata[{name!r}]" for name in sorted(masks)])
     unread = _list_unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks})
-    unread += _list_unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE})
-    warn_unread("Graph.from_dgl", unread, has_split=bool(masks))
+    edge_labels = None if edge_label is None else as_row(_read_field("edata", edges, edge_label, ""))
+    edge_split, edge_masks = ([], set[str]()) if edge_labels is None else split_of("edata.", edges, len(src), split)
+    unread += _list_unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE, *edge_masks, edge_label or ""})
+    warn_unread("Graph.from_dgl", unread, has_split=bool(masks | edge_masks))
     return Graph.from_edges(
         checks.array("src", src),
         checks.array("dst", dst),
@@ -44,6 +54,8 @@ def from_dgl(graph: Any, features: str, labels: str, weight: str, edge_features:
         node_ids=optional("ndata.", nodes, _ID),
         edge_types=types_of("edata.", edges, _TYPE),
         node_types=ranges_of("ndata.", nodes, _TYPE),
+        edge_labels=edge_labels,
+        edge_split=None if edge_labels is None else edge_split,
     )
 
 

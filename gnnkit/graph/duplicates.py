@@ -41,6 +41,8 @@ def without_duplicates(graph: Graph, how: str, hint: str) -> Graph:
     if how == KEEP:
         return graph
     csc, columns = graph.csc, graph.edge_columns
+    if how in (SUM, MEAN) and "label" in columns:
+        raise UserError(f"duplicates={how} would merge edges whose labels differ: use keep, refuse or first")
     if how == SUM:
         columns = EdgeColumns({"weight": np.ones(graph.num_edges, np.float32), **columns})
     ends = np.repeat(np.arange(graph.num_nodes), np.diff(csc.indptr))

@@ -8,19 +8,43 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gnnkit.errors import UserError
 from gnnkit.graph.csc import read_weights
 from gnnkit.graph.features import optional_rows
 from gnnkit.graph.fields import edge_positions_of
-from gnnkit.graph.types import Ids
+from gnnkit.graph.labels import read_labels, unlabelled
+from gnnkit.graph.split import Split
+from gnnkit.graph.types import Ids, Labels
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
+
+
+REVERSE = -1  # value of `edge_split` for an added reverse edge, which no task predicts
+
+
+def read_edge_labels(values: object, num_edges: int) -> Labels:
+    """Reads labels of edges [num_edges, ...], in the forms of `Graph.labels`."""
+    try:
+        return read_labels(values, num_edges)
+    except UserError as error:
+        raise UserError(f"edges: {error}") from error
+
+
+def read_edge_split(values: object, num_edges: int) -> Array:
+    """Reads the split of edges [num_edges]: values of `Split`, or `REVERSE`."""
+    split = checks.array("edge_split", values)
+    added = split == REVERSE if split.dtype == np.int8 else np.zeros(split.shape, np.bool_)
+    try:
+        return np.where(added, np.int8(REVERSE), Split.of(split * ~added if added.any() else split, num_edges))
+    except UserError as error:
+        raise UserError(f"edges: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeColumnRule:
     """How one column is stored, checked, and extended to new edges.
 
-    A reverse edge copies the value of the edge that it reverses.
+    A reverse edge copies the value of the edge that it reverses, except for its label.
     """
 
     field: str  # file name, `Graph.from_edges` argument, and attribute of graphs and shards
@@ -35,6 +59,8 @@ RULES: Mapping[str, EdgeColumnRule] = {
     "weight": EdgeColumnRule("weight", read_weights, "number", "one", in_csc=True),
     "features": EdgeColumnRule("edge_features", lambda x, n: optional_rows("edge_features", x, n), "number", "mean"),
     "relation": EdgeColumnRule("edge_types", lambda x, n: checks.integers("edge_types", x, n), "identity", "none"),
+    "label": EdgeColumnRule("edge_labels", read_edge_labels, "first", "none", cut=False),
+    "split": EdgeColumnRule("edge_split", read_edge_split, "first", "none", cut=False),
     "position": EdgeColumnRule("edge_positions", edge_positions_of, "first", "none", cut=False),
 }
 
@@ -95,6 +121,19 @@ class EdgeColumns(dict[str, Array]):
     def take(self, edges: Ids | slice) -> EdgeColumns:
         """Selects edges."""
         return EdgeColumns({name: values[edges] for name, values in self.items()})
+
+    def without_labels(self, added: Array) -> EdgeColumns:
+        """Returns the columns of edges of which some were added, which have no label.
+
+        Args:
+            added: [num_edges] bool.
+        """
+        if "label" not in self:
+            return self
+        label, split = self["label"], self["split"]
+        mask = added.reshape(-1, *[1] * (label.ndim - 1))
+        new = {"label": np.where(mask, unlabelled(label, 1), label), "split": np.where(added, np.int8(REVERSE), split)}
+        return EdgeColumns({**self, **new})
 
     def select(self, edges: Ids) -> EdgeColumns:
         """Selects edges, with their positions in this table as the position column."""

@@ -51,6 +51,7 @@ NAME_FIELDS = (
     "edge_feature_names",
     "edge_category_of",
     "edge_type_names",
+    "edge_class_names",
 )  # fields that a saved graph stores as JSON
 _ARRAYS = ("coordinates", "val_edges", "test_edges", "node_ids", "missing")  # optional arrays, edge columns excluded
 
@@ -97,6 +98,10 @@ class Graph:
     columns of `features`, and `relations` map edge types to node types. They are None
     if unknown, for example after features were replaced by others of a different width.
 
+    `edge_labels` are what `task=edge_classification` and `task=edge_regression`
+    predict, in the forms of `labels`. They are no features. `edge_split` divides the
+    labelled edges, and `edge_class_names` name their classes.
+
     `missing` are the (node, column) pairs of empty table cells. `features` are 0 there,
     until a run imputes them as set by `features.fill`.
     """
@@ -122,6 +127,9 @@ class Graph:
     feature_tables: tuple[FeatureTable, ...] | None = field(default=None, kw_only=True)  # one per node type
     relations: tuple[Relation, ...] | None = field(default=None, kw_only=True)  # [num_relations]
     missing: Ids | None = field(default=None, kw_only=True)  # [num_missing, 2] int64 node and column
+    edge_labels: Labels | None = field(default=None, kw_only=True)  # [num_edges, ...] in a form of `labels`
+    edge_split: npt.NDArray[np.int8] | None = field(default=None, kw_only=True)  # [num_edges] of `Split`, or REVERSE
+    edge_class_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_edge_classes]
 
     def __post_init__(self) -> None:
         n = self.csc.num_nodes
@@ -149,6 +157,7 @@ class Graph:
         set_fields(self, missing=read_missing_cells(self.missing, self.features.shape))
         self._check_columns()
         self._check_relations()
+        self._check_edge_labels()
         self._read_types({"feature_tables": self.feature_tables, "relations": self.relations})
         if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
             raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
@@ -201,6 +210,24 @@ class Graph:
         names = names_of("edge_type_names", self.edge_type_names)
         types = edge_types_of(self.edge_types, self.num_edges, names)
         set_fields(self, edge_types=types, edge_type_names=relation_names(types, names))
+
+    def _check_edge_labels(self) -> None:
+        """Raises `UserError` if labels of edges match neither names nor split."""
+        names, labels = names_of("edge_class_names", self.edge_class_names), self.edge_labels
+        if labels is None and self.edge_split is not None:
+            raise UserError("edge_split needs edge_labels: give these too, or remove it")
+        if labels is None:
+            set_fields(self, edge_class_names=None)
+            return
+        if self.edge_split is None:
+            set_fields(self, edge_split=np.zeros(self.num_edges, np.int8))
+        if names is not None and labels.ndim == 1:
+            checks.check_range("edge_labels", labels, -1, len(names))
+        set_fields(self, edge_class_names=names)
+        try:
+            check_labelled(labels, np.maximum(self.edge_split, Split.NONE))
+        except UserError as error:
+            raise UserError(f"edges: {error}".replace("node", "edge")) from error
 
     def _read_types(self, plain: Mapping[str, Any]) -> None:
         """Stores feature tables and relations that match the graph."""
@@ -261,6 +288,8 @@ class Graph:
         values |= {name: _READ_FIELDS[name](value) for name, value in values.items() if name in _READ_FIELDS}
         if not one_class:
             values["labels"] = settle_labels(checks.array("labels", values["labels"]), values.get("class_names"))
+            if "edge_labels" in values and "edge_class_names" not in values:
+                columns["label"] = settle_labels(columns["label"])
         csc = csc.weighted(columns.get("weight"))
         values.pop("weight", None)  # stored in the CSC
         return cls(csc, **{**values, **columns.fields_of(cls)})
@@ -277,7 +306,11 @@ class Graph:
 
         Edges are sorted as in the CSC, and `edge_positions` store their positions in
         `edge_index`. Raises `UserError` with the attribute's name, also for unsupported
-        ones: timestamps, graph labels and edge labels.
+        ones: timestamps and graph labels.
+
+        `edge_label` [num_edges] are the labels of the edges in `edge_index`. Masks of
+        edges divide them: those of the edge type in a `HeteroData`, and those of a
+        `Data` without `y`.
 
         The types of a `HeteroData` become `node_types` and `edge_types`, in the same
         order. The labelled node type is predicted; if several are labelled, the one
@@ -306,6 +339,7 @@ class Graph:
         weight: str = "weight",
         edge_features: str = "feat",
         split: int | None = None,
+        edge_label: str | None = None,
     ) -> Graph:
         """Converts a homogeneous `dgl.DGLGraph`.
 
@@ -320,10 +354,12 @@ class Graph:
             weight: Name in `edata`.
             edge_features: Name in `edata`.
             split: Column to use if masks hold several splits, from 0.
+            edge_label: Name in `edata` of labels of edges, which masks in `edata`
+                divide. Default: edges have no labels.
         """
         from gnnkit.graph.dgl import from_dgl
 
-        return from_dgl(graph, features, labels, weight, edge_features, split)
+        return from_dgl(graph, features, labels, weight, edge_features, split, edge_label)
 
     @classmethod
     def from_networkx(
@@ -336,6 +372,7 @@ class Graph:
         weight: str | None = None,
         edge_features: str | Sequence[str] | None = None,
         missing: Sequence[str] | None = None,
+        edge_label: str | None = None,
     ) -> Graph:
         """Converts a NetworkX graph. `node_ids` are the nodes, in their order.
 
@@ -351,10 +388,11 @@ class Graph:
             weight: Edge attribute.
             edge_features: Edge attributes like `features`, which every edge must have.
             missing: Words for missing values, as in `from_tables`.
+            edge_label: Edge attribute like `label`, for tasks on labelled edges.
         """
         from gnnkit.graph.networkx import from_networkx
 
-        return from_networkx(graph, features, label, split, weight, edge_features, missing)
+        return from_networkx(graph, features, label, split, weight, edge_features, missing, edge_label)
 
     @classmethod
     def from_scipy(cls, matrix: Any, **fields: Any) -> Graph:
@@ -389,6 +427,7 @@ class Graph:
         missing: Sequence[str] | None = None,
         duplicates: str = "keep",
         bipartite: bool | None = None,
+        edge_label: str | None = None,
     ) -> Graph:
         """Converts pandas or polars data frames, or pyarrow tables.
 
@@ -433,6 +472,9 @@ class Graph:
             bipartite: Without `nodes`, whether sources and destinations are two node
                 types, whose ids are separate. Default: no, but an error for integer
                 ids of columns that name different things, such as userId and movieId.
+            edge_label: Column of `edges` with labels like `label`, for
+                `task=edge_classification` and `task=edge_regression`. A column `split`
+                of `edges` then divides the edges. Default: edges have no labels.
         """
         from gnnkit.graph.tables import from_tables
 
@@ -449,6 +491,7 @@ class Graph:
             missing,
             duplicates,
             bipartite,
+            edge_label,
         )
 
     from_pandas = from_tables
@@ -591,11 +634,14 @@ class Graph:
     def symmetrize(self, *, threads: int | None = None) -> Graph:
         """Adds missing reverse edges, like `CSC.symmetrize`.
 
-        A reverse edge copies the original edge's features, type and position. Its type
-        then leads in both directions, so the result has no `relations`.
+        A reverse edge copies the original edge's features, type and position, but not
+        its label, so that no task predicts it. Its type then leads in both directions,
+        so the result has no `relations`.
         """
         csc, order = self.csc.weighted(None).symmetrize(threads=threads)
-        return replace(self.with_edges(csc, self.edge_columns.take(order)), relations=None)
+        ends = [np.repeat(np.arange(self.num_nodes), np.diff(edges.indptr)) for edges in (csc, self.csc)]
+        columns = self.edge_columns.take(order).without_labels(ends[0] != ends[1][order])
+        return replace(self.with_edges(csc, columns), relations=None)
 
     def renumber(self, order: npt.ArrayLike, *, threads: int | None = None) -> Graph:
         """Reorders the nodes.
@@ -650,6 +696,26 @@ class Graph:
         warn_times([*(self.feature_names or ()), *(self.edge_feature_names or ())])
         return replace(self, split=split)
 
+    def draw_edge_split(self, shares: Sequence[float], seed: int = 0) -> Graph:
+        """Draws a random split of the labelled edges, stratified by class.
+
+        Edges are drawn by their positions in the original edge list, so the split does
+        not depend on their order.
+
+        Args:
+            shares: As for `draw_split`.
+            seed: Seed of the split.
+        """
+        labels, split = self.edge_labels, self.edge_split
+        if labels is None or split is None or not labelled(labels).any():
+            raise UserError(f"split={list(shares)} trains on no edge: no edge has a label")
+        order = np.argsort(self.edge_positions, kind="stable") if self.edge_positions is not None else slice(None)
+        classes = labels[order] if labels.ndim == 1 and labels.dtype.kind == "i" else None
+        drawn = split.copy()
+        drawn[order] = np.where(split < 0, split, 0)[order] + random_split(labelled(labels[order]), shares, seed, classes)
+        warn_times([*(self.feature_names or ()), *(self.edge_feature_names or ())])
+        return replace(self, edge_split=drawn)
+
     def row_normalize(self) -> Graph:
         """Divides each feature row by the sum of its absolute values.
 
@@ -686,6 +752,9 @@ class EdgeListFields(TypedDict, total=False):
     feature_tables: tuple[FeatureTable, ...] | None  # feature columns of each node type
     relations: tuple[Relation, ...] | None  # [num_relations] node types at the ends
     missing: npt.ArrayLike | None  # [num_missing, 2] node and column of missing features
+    edge_labels: npt.ArrayLike | None  # [num_edges, ...] labels of edges, in the forms of node labels
+    edge_split: npt.ArrayLike | None  # [num_edges] names or codes for `Split.of`
+    edge_class_names: Sequence[str] | None  # [num_edge_classes]
 
 
 _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {

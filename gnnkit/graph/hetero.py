@@ -50,7 +50,10 @@ def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> 
     check_present(labels, splits, f"{prefix}y", [f"{prefix}{name}" for name in sorted(masks)])
     weight, edge_features, unread = _read_edge_columns(data, [ends.shape[1] for ends in edges])
     features, tables = pack_tables(_read_tables(data, counts), list(counts.values()))
-    warn_unread("Graph.from_pyg", [*_list_unread(data, predicted, masks, links), *unread], has_split=bool(masks))
+    edge_labels, labelled = ({}, set[str]()) if links else _read_edge_labels(data, [ends.shape[1] for ends in edges], split)
+    has_split = bool(masks) or len(labelled) > 1
+    unread = [*_list_unread(data, predicted, masks, links | labelled), *unread]
+    warn_unread("Graph.from_pyg", unread, has_split=has_split)
     return _build(
         data,
         counts,
@@ -61,7 +64,27 @@ def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> 
         weight=weight,
         edge_features=edge_features,
         feature_tables=tables,
+        **edge_labels,
     )
+
+
+def _read_edge_labels(data: Any, counts: list[int], split: int | None) -> tuple[dict[str, Any], set[str]]:
+    """Reads labels and masks of edges, as fields of a graph, and names of attributes.
+
+    Edges of a type without `edge_label` are unlabelled.
+    """
+    stores, labels = _edge_stores(data), []
+    rows = {name: as_row(optional(f"data[{name!r}].", get, "edge_label")) for name, get in stores.items()}
+    first = next((values for values in rows.values() if values is not None), None)
+    if first is None:
+        return {}, set()
+    splits, read = [], {"edge_label"}
+    for (name, values), count in zip(rows.items(), counts, strict=True):
+        part, masks = split_of(f"data[{name!r}].", stores[name], count, None if values is None else split)
+        labels.append(unlabelled(first, count) if values is None else values)
+        splits.append(part)
+        read |= masks
+    return {"edge_labels": np.concatenate(labels), "edge_split": np.concatenate(splits)}, read
 
 
 def read_topology(data: Any) -> Graph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ from gnnkit.graph.missing import missing_cells, quote
 from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Ids, Labels
 from gnnkit.graph.values import ColumnReading, Survey, is_text
+
+
+SPLIT = "split"  # column of edges that divides labelled ones
 
 
 class LabelColumns(IdColumns):
@@ -127,13 +131,33 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
         num_missing, word = num_missing + len(words), word or next(iter(words), None)
     if word is not None:
         warnings.warn(
-            f"column {name!r}: {num_missing:,} nodes have no label, because {quote(word)} and the like stand for a missing "
+            f"column {name!r}: {num_missing:,} rows have no label, because {quote(word)} and the like stand for a missing "
             "value, unless missing=[WORD, ...] (dataset.missing) lists other words",
             stacklevel=4,
         )
     labels = np.concatenate(parts[1:] or parts)
     names = list(reading.categories) if reading.kind == "categories" else None
     return settle_labels(labels, names), names
+
+
+def read_edge_labels(tables: Sequence[LabelColumns], name: str | None) -> dict[str, Any]:
+    """Reads the labels of edges, as fields of `Graph.from_edges`.
+
+    Args:
+        tables: Edge tables with the same columns, of which `split` may be one.
+        name: The column of labels. None: edges have no labels.
+    """
+    if name is None:
+        return {}
+    labels, names = read_labels(lambda: tables, name)
+    splits = [part for table in tables if (part := table.splits(SPLIT)) is not None]
+    split = np.concatenate(splits) if splits else None
+    return {"edge_labels": labels, "edge_split": split, "edge_class_names": names}
+
+
+def edge_label_columns(name: str | None) -> tuple[str, ...]:
+    """Returns the edge columns that are no features if `name` is the column of labels."""
+    return () if name is None else (name, SPLIT)
 
 
 def _has_words(kind: pa.DataType) -> bool:

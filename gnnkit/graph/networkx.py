@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import warn_unread
+from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.graph.feature_columns import warn_readings
 from gnnkit.graph.frames import values_as_arrow
 from gnnkit.graph.graph import Graph
@@ -29,6 +31,7 @@ def from_networkx(
     weight: str | None,
     edge_features: str | Sequence[str] | None,
     missing: Sequence[str] | None,
+    edge_label: str | None = None,
 ) -> Graph:
     """Implements `Graph.from_networkx`."""
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
@@ -38,11 +41,16 @@ def from_networkx(
     nodes = _build_table(
         "nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))], words, split
     )
-    edges = _build_table("edges", edge_data, [*rows, *filter(None, (weight,))], words, split)
+    edges = _build_table("edges", edge_data, [*rows, *filter(None, (weight, edge_label))], words, split)
     (features_of_nodes, cells), features_of_edges = nodes.cells(wide), edges.rows(rows)
     for table in (nodes, edges):
         warn_readings(table.name, table.readings)
     labels, class_names = read_labels(lambda: [nodes], label) if label else (None, None)
+    edge_labels, edge_classes = read_labels(lambda: [edges], edge_label) if edge_label else (None, None)
+    if edge_labels is not None:  # an undirected edge is one row, which leads from its first node
+        added = np.arange(len(src)) >= graph.number_of_edges()
+        columns = EdgeColumns({"label": edge_labels, "split": np.zeros(len(src), np.int8)}).without_labels(added)
+        edge_labels, edge_split = columns["label"], columns["split"]
     return Graph.from_edges(
         src,
         dst,
@@ -60,6 +68,9 @@ def from_networkx(
         missing=cells,
         edge_feature_names=edges.column_names(rows),
         edge_category_of=edges.category_of(rows),
+        edge_labels=edge_labels,
+        edge_split=None if edge_labels is None else edge_split,
+        edge_class_names=edge_classes,
     )
 
 

@@ -43,12 +43,12 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
     num_nodes = whole("data.num_nodes", data.num_nodes, 0)
     attributes = _list_attributes(data)
     links = attributes & {*_LINKS, *_NEGATIVE}
-    if links and not splits:
+    if links - {"edge_label"} and not splits:
         raise UserError(
-            f"data.{min(links)}: for edges to predict, pass the three Data of RandomLinkSplit as Graph.from_pyg(train, val=val, test=test)"
+            f"data.{min(links - {'edge_label'})}: for edges to predict, pass the three Data of RandomLinkSplit as Graph.from_pyg(train, val=val, test=test)"
         )
-    graph, read = _convert_data(data, num_nodes, split)
-    has_split = bool(splits) or bool(graph.split.any())
+    graph, read = _convert_data(data, num_nodes, split, labels_edges=not splits)
+    has_split = bool(splits) or bool(graph.split.any()) or bool(graph.edge_split is not None and graph.edge_split.any())
     warn_unread("Graph.from_pyg", [f"data.{name}" for name in attributes - read - links], has_split=has_split)
     if not splits:
         return graph
@@ -104,16 +104,30 @@ def _predicted_relation(splits: Mapping[str, Any]) -> tuple[str, str, str]:
     return kind
 
 
-def _convert_data(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, set[str]]:
-    """Converts a `Data`, and returns the names of the attributes it read."""
+def _convert_data(data: Any, num_nodes: int, split: int | None, *, labels_edges: bool) -> tuple[Graph, set[str]]:
+    """Converts a `Data`, and returns the names of the attributes it read.
+
+    Args:
+        data: The `Data`.
+        num_nodes: Its number of nodes.
+        split: Column to use if masks hold several splits, or None.
+        labels_edges: Whether `edge_label` are labels of the edges in `edge_index`. If
+            nodes have no labels, the masks then divide edges.
+    """
 
     def get(name: str) -> Any:
         return getattr(data, name, None)
 
     edge_index = _read_edge_index(get)
-    splits, masks = split_of("data.", get, num_nodes, split)
+    edge_labels = as_row(optional("data.", get, "edge_label")) if labels_edges else None
+    of_edges = edge_labels is not None and get("y") is None
+    splits, masks = split_of("data.", get, edge_index.shape[1] if of_edges else num_nodes, split)
     pos = optional("data.", get, "pos")
     labels = _read_labels(get, num_nodes)
+    if of_edges:
+        splits, edge_split = np.zeros(num_nodes, np.int8), splits
+    else:
+        edge_split = None
     check_present(labels, splits, "data.y", [f"data.{name}" for name in sorted(masks)])
     has_place = pos is not None and pos.shape[1:] in ((2,), (3,))
     graph = Graph.from_edges(
@@ -129,6 +143,8 @@ def _convert_data(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, 
         node_ids=optional("data.", get, "n_id"),
         edge_types=types_of("data.", get, "edge_type"),
         node_types=ranges_of("data.", get, "node_type"),
+        edge_labels=edge_labels,
+        edge_split=edge_split,
     )
     return graph, {*_READ, *masks, *({"pos"} if has_place else ())}
 
@@ -192,7 +208,8 @@ def _select_positives(index: str, pairs: Any, name: str, labels: Any) -> npt.NDA
         raise UserError(f"{name} has shape {list(marks.shape)}, expected {list(ends.shape[1:])}")
     if not np.isin(marks, (0, 1)).all():
         raise UserError(
-            f"{name} has other values than 0 and 1: edge labels are not supported yet, only whether an edge exists"
+            f"{name} has other values than 0 and 1: to predict labels of edges, pass the undivided graph, whose edge_label "
+            "has one value per edge, with train_mask, val_mask and test_mask of edges"
         )
     return np.ascontiguousarray(ends[:, marks == 1].T, np.int64)
 

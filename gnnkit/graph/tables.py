@@ -18,7 +18,7 @@ from gnnkit.graph.frames import table_of
 from gnnkit.graph.graph import EdgeListFields, Graph
 from gnnkit.graph.id_columns import as_ids, joined_ids, joined_numbers
 from gnnkit.graph.index_columns import warn_index
-from gnnkit.graph.label_columns import read_labels
+from gnnkit.graph.label_columns import edge_label_columns, read_edge_labels, read_labels
 from gnnkit.graph.labels import check_present
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
@@ -39,6 +39,7 @@ def from_tables(
     missing: Sequence[str] | None,
     duplicates: str,
     bipartite: bool | None,
+    edge_label: str | None = None,
 ) -> Graph:
     """Implements `Graph.from_tables`. `columns` are those of id, label and split."""
     one_of("duplicates", duplicates, DUPLICATES)
@@ -47,17 +48,20 @@ def from_tables(
     named = None if nodes is None else table_of("nodes", nodes, words)
     weight = weight or ("weight" if "weight" in links.names else None)
     if edge_features is None:
-        edge_features = _default_features(links, {*ends, edge_type, weight}, "edge_features=[NAME, ...] reads it")
+        edge_features = _default_features(
+            links, {*ends, edge_type, weight, *edge_label_columns(edge_label)}, "edge_features=[NAME, ...] reads it")
     if named and bipartite:
         raise UserError("bipartite=True reads edges only, and nodes are given: leave nodes out, or use a HeteroData")
+    labels = read_edge_labels([links], edge_label)
     if named is None and _is_bipartite(links, ends, bipartite):
-        graph = read_bipartite(links, ends, list(edge_features), weight, edge_type)
+        graph = read_bipartite(links, ends, list(edge_features), weight, edge_type, labels)
     else:
         if named and duplicates == FIRST:
             named = named.first_rows(columns[0])
         ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
         with _name_remedy("features"):
             node_fields = _read_node_fields(named, columns, features)
+        node_fields = {**node_fields, **labels}  # type: ignore[typeddict-item]
         graph = _read_graph(links, named, ends, ids, weight, edge_type, edge_features, node_fields)
     return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
 

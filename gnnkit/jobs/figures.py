@@ -40,6 +40,7 @@ from gnnkit.result.figures import (
 )
 from gnnkit.result.folder import WORDS
 from gnnkit.result.result import versions
+from gnnkit.sampler.links import Links
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.task.threshold import HALF
@@ -68,7 +69,7 @@ def plugins(job: RankJob, worker: Worker) -> Plugins:
         dataset=settings.dataset.name,
         model=job.source.name,
         task=settings.task.name,
-        edge_split=None if links is None else "data set" if links.given else "drawn",
+        edge_split=None if not isinstance(links, Links) else "data set" if links.given else "drawn",
     )
 
 

@@ -374,7 +374,7 @@ _LOST_WORKERS = Topic(
         "sync.on_lost=continue: model={p.source.name} reads one edge_index, and is evaluated by all workers together: "
         "use sync.on_lost=stop": lambda s, p: isinstance(p.model, EdgeIndexModel),
         "sync.on_lost=continue: task={s.task.name} measures with rows of all workers, so each evaluation needs "
-        "every worker: choose a task about nodes or sync.on_lost=stop": lambda s, p: not isinstance(p.task, NodeTask),
+        "every worker: choose a task about nodes or sync.on_lost=stop": lambda s, p: p.task.pairs,
         "sync.on_lost=continue: with comm={s.comm.name} all workers are one process and end together: choose "
         "comm=gloo": lambda s, p: s.comm.load().in_threads,
         "sync.on_lost=continue: a lost worker could not write its columns: use write_by=rows": lambda s, p: (

@@ -21,7 +21,7 @@ from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.engine.lent import lent
 from gnnkit.errors import UserError
 from gnnkit.jobs import figures
-from gnnkit.jobs.outputs import write_names, write_nodes, write_predictions
+from gnnkit.jobs.outputs import write_names, write_predictions, write_targets
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
@@ -70,7 +70,7 @@ def run_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
         outcome = iterate(program, worker, watch)
     values = outcome.values
     rows = values[:, 0] if values.shape[1] == 1 else values
-    write_nodes(job, worker, "values", rows, lambda rows, ids: {"id": ids, **numbered("value", rows)})
+    write_targets(job, worker, "values", rows, lambda rows, ids: {"id": ids, **numbered("value", rows)})
     measured: dict[str, float | None] = {}
     if program.classifies:
         task = job.task()

@@ -32,7 +32,9 @@ from gnnkit.prepare.cut import Prepared, read
 from gnnkit.prepare.inputs import load, with_kept
 from gnnkit.result.folder import PREPARED
 from gnnkit.strategy import ExecutionStrategy
-from gnnkit.task import NodeTask, Task
+from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import Targets
+from gnnkit.task import Task
 from gnnkit.utils.memory import available_memory
 from gnnkit.utils.ranges import num_cores
 from gnnkit.utils.storage import passing
@@ -58,7 +60,7 @@ class Layouts:
 
 def can_try(order: Order) -> bool:
     """Whether time and memory can be measured: for trained models of node tasks."""
-    return order.source.trains and issubclass(order.settings.task.load(), NodeTask)
+    return order.source.trains and not order.settings.task.load().pairs
 
 
 def is_elsewhere(settings: Settings) -> bool:
@@ -186,7 +188,8 @@ def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutF
     counted_graph = graph if settings.embedding is None else _with_width(graph, settings.embedding)
     width, edge_width = graph_widths(counted_graph)
     types = graph.num_relations, len(graph.schema.node_types)
-    widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, *types, graph.schema)
+    num_targets = links.num_classes if isinstance(links, Targets) else 0
+    widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, *types, graph.schema, num_targets)
     model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
     if isinstance(model, HeteroModel):
         lines = [*lines, "words are an upper bound: layers of dictionaries exchange the rows of some node types only"]
@@ -197,7 +200,7 @@ def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutF
         inputs=(None if adds else input_dtype(settings)) or dtype,
         moments=OPTIMIZERS[settings.trainer.optimizer].moments,
         # Learned rows change, and link prediction draws new edges each epoch.
-        keeps_sums=strategy.steps.keep_sums and settings.embedding is None and links is None,
+        keeps_sums=strategy.steps.keep_sums and settings.embedding is None and not isinstance(links, Links),
     )
     return graph, [sizes_of(graph), *lines], functools.partial(count_layout, costs, counted_graph, model)
 

@@ -27,7 +27,7 @@ from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.sampler import Sampler
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers, SparseRows
 from gnnkit.sync import GradientSync
-from gnnkit.task import NodeTask, Task
+from gnnkit.task import Task
 from gnnkit.task.base import HEAD
 from gnnkit.utils.ranges import shown
 
@@ -56,6 +56,7 @@ class Widths:
     num_relations: int = 1  # edge types
     num_node_types: int = 1
     schema: Schema | None = None  # the data's types. None: not read yet
+    num_targets: int = 0  # outputs per labelled edge, which a task's head computes. 0: rows are nodes
 
 
 # The sizes that constructors take.
@@ -215,6 +216,8 @@ class ModelSource:
             model: nn.Module = adapted(module)
             if isinstance(model, HeteroModel) and widths.schema is not None:
                 model.fit_types(widths.schema, widths.in_features, widths.edge_width)
+            if task is not None:
+                task.size_head(widths.num_targets, widths.edge_width)
             if task is not None and (head := task.head()) is not None:
                 model.add_module(HEAD, head)
         if not isinstance(getattr(model, "num_layers", None), int):
@@ -321,7 +324,7 @@ def create_steps(settings: Settings, source: ModelSource) -> tuple[ExecutionStra
     """
     strategy: ExecutionStrategy = settings.create_strategy()
     sync: GradientSync = settings.sync.create()
-    needs_rows = source.reads_relations or not isinstance(settings.task.create(), NodeTask)
+    needs_rows = source.reads_relations or settings.task.load().pairs
     if needs_rows or not strategy.reads.all_edges or (late := sync.late_rows()) is None:
         return strategy, sync
     return strategy, late[2] if strategy.delay_rows(*late[:2]) else sync

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,9 +22,11 @@ from gnnkit.jobs.row_files import node_ids, write_columns, write_rows, write_tab
 from gnnkit.launch.phases import warn
 from gnnkit.leader.channel import LEADER
 from gnnkit.result.folder import CLASSES
+from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import Targets
 from gnnkit.strategy import Worker
 from gnnkit.task import NodeTask, Task, numbered
-from gnnkit.task.evaluation import Evaluation, by_node
+from gnnkit.task.evaluation import Evaluation, by_node, by_row
 from gnnkit.utils.storage import Array, write_atomically
 
 Make = Callable[[nn.Module], Evaluation]
@@ -54,18 +57,19 @@ def write_outputs(
     """
     wanted = job.settings.write
 
-    def keep(name: str, rows: Tensor, worker: Worker) -> None:
+    def keep(name: str, rows: Tensor, worker: Worker, *, of_nodes: bool = False) -> None:
         if name in wanted:
-            titles = None if name == "embeddings" else task.output_names(names)
+            titles = None if of_nodes else task.output_names(names)
             columns = functools.partial(_columns, _SINGULAR[name], titles)
-            write_nodes(job, worker, name, rows, columns)
+            write_targets(job, worker, name, rows, columns, of_nodes=of_nodes)
 
-    def read(logits: Tensor, worker: Worker) -> Scores:
-        _check_finite(logits, worker, job.settings.checkpoint)
+    def read(outputs: Tensor, worker: Worker) -> Scores:
+        _check_finite(outputs, worker, job.settings.checkpoint)
+        logits = task.row_outputs(outputs, worker)
         if job.settings.checkpoint is None:
             _calibrate(task, logits, worker, job)
         if "predictions" in wanted:
-            if measures or worker.links is None:  # job=predict holds out no edges
+            if measures or not isinstance(worker.links, Links):  # job=predict holds out no edges
                 write_predictions(job, worker, task, logits, names)
             write_top(job, task, logits, worker)
         write_vectors(job, logits, worker)
@@ -77,7 +81,7 @@ def write_outputs(
     scores = make(model).read(model, read)
     if "embeddings" in wanted:
         check_layers(model)
-        make(body := Body(model)).read(body, lambda rows, worker: keep("embeddings", rows, worker))
+        make(body := Body(model)).read(body, lambda rows, worker: keep("embeddings", rows, worker, of_nodes=True))
     return scores
 
 
@@ -167,41 +171,57 @@ def write_predictions(job: RankJob, worker: Worker, task: Task, outputs: Tensor,
         job: The job.
         worker: This rank.
         task: Computes the predictions.
-        outputs: [num_owned, width] outputs for this rank's nodes.
+        outputs: [k, width] outputs of this rank's rows.
         names: Class names, or None.
     """
     columns = functools.partial(task.columns, classes=names)
     if isinstance(task, NodeTask) and type(task).predictions is NodeTask.predictions:
-        write_nodes(job, worker, "predictions", task.predict(outputs), columns)
-    else:  # not one row per node
+        write_targets(job, worker, "predictions", task.predict(outputs), columns)
+    else:  # not one row per node or labelled edge
         _write_joined(job, worker, "predictions", task.predictions(outputs, worker), columns)
 
 
-def write_nodes(job: RankJob, worker: Worker, name: str, rows: Tensor, columns: Columns) -> None:
-    """Writes all nodes' rows according to `write_format` and `write_by`. Collective.
+def write_targets(
+    job: RankJob, worker: Worker, name: str, rows: Tensor, columns: Columns, *, of_nodes: bool = False
+) -> None:
+    """Writes the rows that the task predicts, by `write_format` and `write_by`.
+
+    Collective.
 
     Args:
         job: The job.
         worker: This rank.
         name: File name without suffix.
-        rows: [num_owned] or [num_owned, width] rows of this rank's nodes.
+        rows: [k] or [k, width] values of this rank's rows.
         columns: As for `_write_joined`.
+        of_nodes: Whether the rows are nodes, for any task.
     """
     if job.settings.write_format == "npy":
-        write_array(job, worker, f"{name}.npy", rows)
-    else:
+        write_array(job, worker, f"{name}.npy", rows, of_nodes=of_nodes)
+    elif of_nodes or worker.targets.positions is None:
         _write_joined(job, worker, name, by_node(rows, worker), columns)
+    else:
+        _write_joined(job, worker, name, by_row(rows, worker), functools.partial(_edge_columns, worker, columns))
 
 
-def write_array(job: RankJob, worker: Worker, name: str, rows: Tensor) -> None:
-    """Writes all nodes' rows as `.npy` according to `write_by`. Collective.
+def _edge_columns(worker: Worker, columns: Columns, rows: Array, node_ids: Array) -> dict[str, Any]:
+    """Returns the table columns of edges: their positions in the edge list, and ends."""
+    edges = worker.links
+    assert isinstance(edges, Targets)
+    assert edges.positions is not None
+    table = dict(columns(rows, np.asarray(edges.positions)))
+    return {"id": table.pop("id"), "src": node_ids[edges.rows[:, 0]], "dst": node_ids[edges.rows[:, 1]], **table}
 
-    Arguments as for `write_nodes`, with the suffix in the name.
+
+def write_array(job: RankJob, worker: Worker, name: str, rows: Tensor, *, of_nodes: bool = True) -> None:
+    """Writes rows as `.npy` according to `write_by`. Collective.
+
+    Arguments as for `write_targets`, with the suffix in the name.
     """
     if job.settings.write_by == "columns":
-        write_columns(job.folder / name, rows, worker)
+        write_columns(job.folder / name, rows, worker, of_nodes=of_nodes)
     else:
-        write_rows(job.folder / name, by_node(rows, worker))
+        write_rows(job.folder / name, by_node(rows, worker) if of_nodes else by_row(rows, worker))
 
 
 def _write_joined(job: RankJob, worker: Worker, name: str, joined: Tensor | None, columns: Columns) -> None:

@@ -63,8 +63,9 @@ class TrainedRun:
         names = weights.class_names(folder)
         _check_data(job, worker, widths)
         if job.settings.job.needs_labels and isinstance(task, NodeTask):
-            data_names = job.prepared.class_names or map(str, range(worker.shard.num_classes))
-            _check_classes(folder, names or map(str, range(widths.num_classes)), data_names)
+            data_names = job.prepared.class_names or map(str, range(worker.targets.num_classes))
+            num_classes = widths.num_targets or widths.num_classes
+            _check_classes(folder, names or map(str, range(num_classes)), data_names)
         model = job.make_model(worker, widths, task, exchanges=worker.fetches).eval()
         weights.fill(model, tensors, folder)
         task.recall(weights.read_facts(folder))
@@ -200,7 +201,9 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths) -> None:
     if widths.num_node_types > 1 and schema is not None and (facts := Inputs.load(folder)) is not None:
         facts.check_node_types([name for name, _ in schema.node_types], folder)
     count, wanted = data_widths.num_classes, widths.num_classes
-    fits = count == wanted if worker.shard.labels.ndim == 2 else count <= wanted
+    if widths.num_targets:
+        count, wanted = data_widths.num_targets, widths.num_targets
+    fits = count == wanted if worker.targets.label.ndim == 2 else count <= wanted
     if job.settings.job.needs_labels and not fits:
         raise UserError(
             f"dataset has labels for {count} outputs, the model of {job.settings.checkpoint} has {wanted}: test it on "

@@ -30,10 +30,11 @@ from gnnkit.leader.run import LeaderRun
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.result.figures import Figures
 from gnnkit.result.folder import COORDINATION
+from gnnkit.sampler.links import Links
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.phases import Phases
 from gnnkit.sync import GradientSync
-from gnnkit.task import NodeTask, Task
+from gnnkit.task import Task
 from gnnkit.task.evaluation.logits import BYTES_PER_EDGE, COPIES, MIB
 from gnnkit.training import hooks, resume
 from gnnkit.training.exact_epochs import ExactEpochs
@@ -263,7 +264,7 @@ def _weight_decay(job: RankJob, worker: Worker, task: Task, model: nn.Module) ->
     graph of documents with few labels, where a model without a penalty overfits.
     """
     default: float = getattr(model, "default_weight_decay", 0.0)
-    if job.settings.trainer.weight_decay is not None or not default or not isinstance(task, NodeTask):
+    if job.settings.trainer.weight_decay is not None or not default or task.pairs:
         return job.settings.trainer.weight_decay or 0.0
     width, num_nodes = job.widths(worker).in_features, count_labelled(worker, Split.TRAIN)
     if width < WIDE * num_nodes:
@@ -277,7 +278,7 @@ def _weight_decay(job: RankJob, worker: Worker, task: Task, model: nn.Module) ->
 
 def measured_splits(task: Task) -> Sequence[str] | None:
     """Returns the splits whose nodes the task measures, or None for all nodes."""
-    return tuple(SPLITS) if isinstance(task, NodeTask) else None
+    return None if task.pairs else tuple(SPLITS)
 
 
 def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> ExactEpochs | None:
@@ -333,7 +334,7 @@ def _lacks_exact_steps(strategy: ExecutionStrategy, worker: Worker, model: nn.Mo
     """Returns why subgraphs or batches have no exact steps, or None."""
     if strategy.reads.all_edges:
         return None
-    if worker.links is not None:
+    if isinstance(worker.links, Links):
         return "a step that predicts all edges leaves none to pass messages"
     if isinstance(model, EdgeIndexModel):
         return f"model={type(model).__name__} does not declare how many layers it has"
@@ -377,7 +378,7 @@ def _check(job: RankJob, module: TrainingModule) -> None:
             f"trainer.accumulate={module.accumulate}: strategy={settings.strategy.name} has one batch per epoch here: use "
             "trainer.accumulate=1"
         )
-    hooks.check(model, sync, isinstance(task, NodeTask) and sync.on_lost == "stop")
+    hooks.check(model, sync, not task.pairs and sync.on_lost == "stop")
     if task.head() is not None and own_method(model, "training_step") is not None:
         raise UserError(
             f"task={settings.task.name}: model={type(model).__name__} defines training_step, which ignores the "

@@ -14,7 +14,7 @@ from torch import Tensor
 from gnnkit.leader.channel import LEADER
 from gnnkit.prepare.inputs import IDS
 from gnnkit.strategy import Worker
-from gnnkit.task.evaluation import columns_by_node, meet
+from gnnkit.task.evaluation import columns_by_row, meet
 from gnnkit.utils.storage import Array, naming, put_in_place, read_npy, reserve, write_atomically
 
 
@@ -26,24 +26,25 @@ def write_rows(path: Path, joined: Tensor | None) -> None:
         write_atomically(path, buffer.getvalue())
 
 
-def write_columns(path: Path, rows: Tensor, worker: Worker) -> None:
-    """Writes all nodes' rows as `.npy` in Fortran order, where columns are contiguous.
+def write_columns(path: Path, rows: Tensor, worker: Worker, *, of_nodes: bool = True) -> None:
+    """Writes all ranks' rows as `.npy` in Fortran order, where columns are contiguous.
 
     Collective. Each rank writes a range of columns, so no rank holds the whole matrix.
 
     Args:
         path: The file, in a folder that all ranks see.
-        rows: [num_owned] or [num_owned, width] values of this rank's nodes. A vector is
-            one column.
+        rows: [k] or [k, width] values of this rank's rows. A vector is one column.
         worker: This rank.
+        of_nodes: Whether rows are nodes, or else the rows that the task predicts.
     """
+    ids, count = (worker.owned, worker.shard.num_nodes) if of_nodes else (worker.targets.ids, worker.num_rows)
     comm, unfinished = worker.comm, path.with_name(f".{path.name}.columns")
     try:
-        offset = comm.share(_make_fortran(unfinished, rows, worker.shard.num_nodes) if comm.rank == LEADER else None)
+        offset = comm.share(_make_fortran(unfinished, rows, count) if comm.rank == LEADER else None)
         # Opened for writing only: a host that has read a page of a network file system
         # may write the entire page back, which would undo another host's write.
         with naming(path), open(unfinished, "wb", opener=lambda name, _: os.open(name, os.O_WRONLY)) as file:
-            for number, column in columns_by_node(rows if rows.ndim > 1 else rows[:, None], worker):
+            for number, column in columns_by_row(rows if rows.ndim > 1 else rows[:, None], ids, worker):
                 file.seek(offset + number * column.nbytes)
                 file.write(column.cpu().numpy().data)
             file.flush()
@@ -56,9 +57,9 @@ def write_columns(path: Path, rows: Tensor, worker: Worker) -> None:
             unfinished.unlink(missing_ok=True)
 
 
-def _make_fortran(path: Path, rows: Tensor, num_nodes: int) -> int:
-    """Creates the file for all nodes' rows, and returns the first column's offset."""
-    shape, dtype = (num_nodes, *rows.shape[1:]), rows[:0].cpu().numpy().dtype
+def _make_fortran(path: Path, rows: Tensor, count: int) -> int:
+    """Creates the file for all ranks' rows, and returns the first column's offset."""
+    shape, dtype = (count, *rows.shape[1:]), rows[:0].cpu().numpy().dtype
     with naming(path):
         table = np.lib.format.open_memmap(path, "w+", dtype, shape, fortran_order=True)
     reserve(path)

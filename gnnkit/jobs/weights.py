@@ -36,7 +36,8 @@ from gnnkit.utils.storage import write_atomically
 
 FILE = "model.safetensors"
 _METADATA = "gnnkit"  # a single key, because safetensors writes several in random order
-_OPTIONAL = "num_node_types"  # left out if it is 1, as in files of earlier versions
+_OPTIONAL = {"num_node_types": 1, "num_targets": 0}  # left out if equal, as in files of earlier versions
+_SIZES = (*WIDTHS, "num_targets")
 _DIGEST = "sha256"
 
 
@@ -53,14 +54,14 @@ def save(model: nn.Module, widths: Widths, folder: Path) -> None:
         for name, value in model.state_dict().items()
         if isinstance(value, Tensor)
     }
-    widths = replace(widths, num_node_types=getattr(model, _OPTIONAL, 1))
+    widths = replace(widths, num_node_types=getattr(model, "num_node_types", 1))
     facts = json.dumps(_stored(widths) | {_DIGEST: _digest(tensors, widths)})
     write_atomically(folder / FILE, dump_tensors(tensors, metadata={_METADATA: facts}))
 
 
 def _stored(widths: Widths) -> dict[str, int]:
-    sizes = {name: getattr(widths, name) for name in WIDTHS}
-    return {name: size for name, size in sizes.items() if name != _OPTIONAL or size > 1}
+    sizes = {name: getattr(widths, name) for name in _SIZES}
+    return {name: size for name, size in sizes.items() if size != _OPTIONAL.get(name)}
 
 
 def _digest(tensors: Mapping[str, Tensor], widths: Widths) -> str:
@@ -87,11 +88,8 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
     try:
         with safe_open(folder / FILE, framework="pt") as opened:
             facts = parse_json((opened.metadata() or {})[_METADATA], _METADATA)
-            sizes = {_OPTIONAL: 1, **facts}
-            in_features, num_classes, edge_width, num_relations, num_node_types = (
-                whole(name, sizes[name], 0, MAX_COUNT) for name in WIDTHS
-            )
-            widths = Widths(in_features, num_classes, edge_width, num_relations, num_node_types)
+            sizes = {**_OPTIONAL, **facts}
+            widths = Widths(**{name: whole(name, sizes[name], 0, MAX_COUNT) for name in _SIZES})
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
             is_whole = facts[_DIGEST] == _digest(tensors, widths)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
@@ -130,8 +128,9 @@ def load(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Modu
     inputs, facts = Inputs.load(folder), read_facts(folder)
     if inputs is not None and (inputs.scale.kind != "none" or inputs.fill.kind in ("mean", "zero")):
         reads_raw_rows(model, row_transform(inputs))
-    if facts.mean is not None and facts.deviation is not None:
-        in_unit(model, facts.in_unit)
+    scaled = getattr(model, HEAD, None) if read(folder)[1].num_targets else model
+    if scaled is not None and facts.mean is not None and facts.deviation is not None:
+        in_unit(scaled, facts.in_unit)
     if hasattr(model, "num_layers") and not reads_edges(model):
         typed = getattr(model, "num_node_types", 1) > 1
         reads = None if inputs is None else functools.partial(inputs.read, folder=folder, node_types=typed)

@@ -54,7 +54,8 @@ def in_unit(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> None:
 
 def as_trained(model: nn.Module) -> None:
     """Reverses `in_unit` and `reads_raw_rows`, for training and for jobs."""
-    for hooks in (model._forward_hooks, model._forward_pre_hooks):
+    every = [hooks for module in model.modules() for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+    for hooks in every:
         for key, hook in list(hooks.items()):
             if isinstance(hook, _InUnit | _RawRows):
                 del hooks[key]

@@ -45,6 +45,7 @@ from gnnkit.prepare.run_partition import keep, rebalanced
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import Targets
 from gnnkit.task import NodeTask, Task
 from gnnkit.utils.documents import Json, parse_json
 from gnnkit.utils.ranges import one_line
@@ -131,8 +132,8 @@ class Preparation:
     graph: Graph | None = None  # replaces the data set
 
 
-def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, Links | None]:
-    """Returns the training graph and the edges to predict, as the task defines them.
+def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, Links | Targets | None]:
+    """Returns the training graph and the pairs to predict, as the task defines them.
 
     Args:
         settings: The run's settings.
@@ -144,25 +145,27 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
     try:
         prepared, links = task.prepare(graph)
     except UserError:
-        if settings.job.needs_labels and isinstance(task, NodeTask) and not graph.labelled.any():
+        if settings.job.needs_labels and isinstance(task, NodeTask) and not (task.pairs or graph.labelled.any()):
             raise UserError(no_split(settings, labelled=False)) from None
         raise
     if relational:
         check_relation(graph.schema, links)
     needed = [SPLITS[name] for name in settings.job.splits]
-    if links is None and not np.isin(prepared.split, needed).any():
-        raise UserError(no_split(settings, labelled=bool(prepared.labelled.any())))
+    split = links.split if isinstance(links, Targets) else prepared.split
+    if not isinstance(links, Links) and not np.isin(split, needed).any():
+        labelled = task.pairs or bool(prepared.labelled.any())
+        raise UserError(no_split(settings, labelled=labelled, noun="edge" if task.pairs else "node"))
     return with_inputs(prepared, settings.inputs), links
 
 
-def no_split(settings: Settings, *, labelled: bool) -> str:
+def no_split(settings: Settings, *, labelled: bool, noun: str = "node") -> str:
     """Returns a message that names the missing split and a remedy."""
     what = " or ".join(_SPLIT_NAMES.get(name, name) for name in settings.job.splits)
     if labelled:
         way = "dataset.split=[0.6,0.2,0.2] or Graph.draw_split draws one"
     else:
         way = "no node has a label (a column label, data.y or labels=), and task=link_prediction needs none"
-    return f"dataset: no node is in the {what} split: {way}"
+    return f"dataset: no {noun} is in the {what} split: {way}"
 
 
 def prepare(asked: Preparation) -> Json:
@@ -203,21 +206,22 @@ def prepare(asked: Preparation) -> Json:
     return replace(prepared, summary=summary, seconds=seconds).to_dict()
 
 
-def _read_graph(asked: Preparation) -> tuple[Graph, Links | None, list[str]]:
-    """Returns the graph as the ranks read it, edges to predict, and summary lines."""
+def _read_graph(asked: Preparation) -> tuple[Graph, Links | Targets | None, list[str]]:
+    """Returns the graph as the ranks read it, pairs to predict, and summary lines."""
     settings, needs = asked.settings, asked.needs
     named_graph = with_names(settings, asked.graph)
     check_types(needs.untyped_model, named_graph.schema)
     graph, input_lines = as_read(settings, named_graph, asked.folder)
     graph, links = named(load(settings, graph), asked.folder), None
+    task: Task = settings.task.create()
     if needs.trains:
         graph, links = read(settings, graph, relational=needs.relational)
     elif needs.inputs:
-        if "predictions" in settings.write:
-            task: Task = settings.task.create()
+        if "predictions" in settings.write or isinstance(task, NodeTask):
             graph, links = task.prepare_known(graph)
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse, settings.features.dtype)
+    lines = [*(links.describe() if isinstance(links, Targets) else []), *lines]
     if needs.relational and settings.model.arguments.get("inverse"):
         lines = [*lines, *describe_repeated(graph)]
     if needs.inverse_edges:

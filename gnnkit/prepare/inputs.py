@@ -24,6 +24,7 @@ from gnnkit.partition.base import mix
 from gnnkit.partition.store.manifest import NODE_IDS
 from gnnkit.prepare.rounding import round_features
 from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import Targets
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_line, shown_names
 from gnnkit.utils.storage import save_array
@@ -131,7 +132,7 @@ def check_types(model: str | None, types: Schema) -> None:
     )
 
 
-def check_relation(types: Schema, links: Links | None) -> None:
+def check_relation(types: Schema, links: Links | Targets | None) -> None:
     """Raises `UserError` if a relational model would predict several relations.
 
     Args:

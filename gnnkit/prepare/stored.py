@@ -27,7 +27,7 @@ from gnnkit.prepare.placed import place_features
 from gnnkit.prepare.run_partition import keep, load_partition, rebalanced
 from gnnkit.prepare.trained import take_stored
 from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED, SOURCE
-from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import load_rows
 from gnnkit.utils.ranges import shown
 from gnnkit.utils.storage import passing, write_atomically
 
@@ -153,7 +153,7 @@ def _check_links(asked: Preparation, manifest: Manifest, root: Path) -> None:
             "this job reads: use the original data set"
         )
     if asked.needs.relational:
-        check_relation(manifest.types, Links.load(root / PARTS / LINKS))
+        check_relation(manifest.types, load_rows(root / PARTS / LINKS))
 
 
 def _format_value(value: Any) -> str:

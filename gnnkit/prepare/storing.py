@@ -23,6 +23,7 @@ from gnnkit.prepare.kept import Kept, kept_partition
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import Targets
 from gnnkit.task import Task
 from gnnkit.utils.documents import Json, read_object
 
@@ -69,8 +70,8 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     return {"summary": "\n".join(lines), **quality.to_dict()}
 
 
-def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Links | None, list[str], str]:
-    """Returns the graph as runs read it, the edges to predict, and lines.
+def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Links | Targets | None, list[str], str]:
+    """Returns the graph as runs read it, the pairs to predict, and lines.
 
     The last result is the line on rounding, if any. Features may stay sparse, because
     ranks that need dense rows convert them.
@@ -112,7 +113,7 @@ def manifest(
     asked: str,
     named_graph: Graph,
     graph: Graph,
-    links: Links | None,
+    links: Links | Targets | None,
     quality: Quality,
     folder: Path,
     packed: str,

@@ -25,6 +25,7 @@ from gnnkit.partition.order import NodeOrder, renumbered
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import Targets
 from gnnkit.strategy.abilities import Ability, Reads, Steps
 from gnnkit.strategy.phases import Phases
 from gnnkit.utils.checks import Array
@@ -43,7 +44,7 @@ class Worker:
     graph: Graph | None = None  # the complete graph, if the strategy reads it
     sampler: Sampler | None = None  # the configured sampler, if the strategy samples
     threads: int = 1  # number of threads of this rank
-    links: Links | None = None  # edges to predict, for link prediction
+    links: Links | Targets | None = None  # the pairs to predict, of all ranks. None: nodes are predicted
     peers: tuple[int, ...] | None = None  # ranks whose nodes share an edge with this rank's, ascending. None: unknown
     input_dtype: torch.dtype | None = None  # type of input rows in training. None: `dtype`
     rounded: Bits | None = None  # [num_nodes, width] features of `graph` in bfloat16, if `input_dtype` is
@@ -191,11 +192,22 @@ class Worker:
     def weight(self) -> int:
         """This rank's weight in a mean of the ranks' parameters.
 
-        The weight is the number of training nodes, or of owned nodes in link
-        prediction.
+        The weight is the number of training rows, or of owned nodes in link prediction.
         """
-        train = self.shard.split == Split.TRAIN
-        return len(self.owned) if self.links is not None else int(np.count_nonzero(train))
+        return len(self.owned) if isinstance(self.links, Links) else len(self.targets.of_split(Split.TRAIN))
+
+    @cached_property
+    def targets(self) -> Targets:
+        """This rank's labelled rows: its nodes, or the pairs whose destination it owns."""
+        shard = self.shard
+        if isinstance(self.links, Targets):
+            return self.links.part(shard.owned, shard.num_nodes)
+        return Targets.of_nodes(shard.owned, shard.labels, shard.split, shard.num_classes)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of all ranks' rows that the task predicts."""
+        return len(self.links) if isinstance(self.links, Targets) else self.shard.num_nodes
 
     @property
     def owned(self) -> Ids:  # [num_owned] int64, ascending
@@ -223,13 +235,14 @@ class Batch:
     x: Rows  # [num_src, width] input rows, sparse only for a model that `reads_sparse`
     adjacencies: Sequence[Adjacency]  # one per layer of the model
     rows: Tensor  # [k] int64 output rows that the loss reads, or [k, 2] pairs of rows
-    labels: Tensor  # [k, ...] labels of these rows, as in `Graph.labels`, or 1 and 0 (floating) for pairs
+    labels: Tensor  # [k, ...] labels of these rows, as in `Graph.labels`, or 1 and 0 (floating) for drawn pairs
     total: int  # sum of k over all ranks. The loss is a sum divided by it, so gradients of ranks add up
     update: Update = "synchronise"
     weight: float = 0.0  # this rank's weight in a mean, if `update` is "average" or the batch `leads`
     row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
     reach: Reach | None = None  # collective function that provides the rows indexed by `rows`. None: the model's output
     nodes: Ids | None = None  # [num_src] distinct global ids of the input rows, if these may be learned
+    pair_features: Tensor | None = None  # [k, edge_width] the pairs' features. None: they have none
     # True: a step that uses the ranks' mean gradient. Later local steps, until the next
     # such batch, add (mean - own gradient) as a correction (control variate).
     leads: bool = False
@@ -429,6 +442,11 @@ class ExecutionStrategy(ABC):
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Stops threads. Called after the last step, on all ranks."""
+
+
+def tensor_of(values: Array | None, device: torch.device) -> Tensor | None:
+    """Copies an optional array to a device."""
+    return None if values is None else torch.from_numpy(np.array(values)).to(device)
 
 
 def weighing_sums(sampler: Sampler) -> Sampler:

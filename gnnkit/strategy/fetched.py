@@ -21,6 +21,7 @@ from gnnkit.engine.remote.row_cache import RowCache
 from gnnkit.engine.remote.tier import KeptRows
 from gnnkit.graph import Ids, MiniBatch
 from gnnkit.sampler import Fanouts, Sampler
+from gnnkit.sampler.links import Links
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
 from gnnkit.strategy.seeds import Deal, Seeds, Step, drawing
@@ -46,7 +47,7 @@ class Draw:
             self._sample = partial(sampler.sample, worker.drawn(model))  # type: ignore[arg-type]
             return
         frontier = (worker.shard, owners, sampler, worker.comm, worker.threads)
-        types = worker.links is not None and worker.links.relation is not None
+        types = isinstance(worker.links, Links) and worker.links.relation is not None
         self._frontier = Frontier(*frontier, relations=worker.relations_for(model), types=types)
 
     def __call__(self, seeds: Ids, key: int, comm: Communicator, sent: Sent) -> tuple[MiniBatch, Edges | None]:

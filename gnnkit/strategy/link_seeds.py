@@ -1,4 +1,4 @@
-"""Seeds of link prediction: the ends of edges to predict and of negative pairs."""
+"""Seeds of tasks on pairs: the ends of labelled edges, of edges to predict, and of negative pairs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,67 @@ import torch
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.remote.owners import Sent, as_bytes, swap, to_all
-from gnnkit.graph import CSC, Ids
+from gnnkit.graph import CSC, Ids, Split
+from gnnkit.graph.types import take
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
-from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of
-from gnnkit.sampler.links import Mask, pairs_of, supervised_pairs, unordered
+from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of, draws_key, order_key
+from gnnkit.sampler.base import wrap
+from gnnkit.sampler.links import Links, Mask, pairs_of, supervised_pairs, unordered
+from gnnkit.sampler.targets import Targets
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.seeds import Deal, SeedPairs, Seeds, Step
 
 _ORDER, _DRAWS = 1, 2  # purposes of random keys
 _EDGE = np.dtype([("id", np.int64), ("ends", np.int64, 2)])
 _Edges = npt.NDArray[Any]  # records of type `_EDGE`
+
+
+def pair_seeds(worker: Worker, batch_size: int) -> Seeds:
+    """Creates the seeds of a task on pairs. Collective if no rank has the graph.
+
+    Args:
+        worker: This rank, with pairs to predict.
+        batch_size: Number of pairs to predict per worker and step.
+    """
+    if isinstance(worker.links, Targets):
+        return TargetSeeds(worker, worker.links, batch_size)
+    return LinkSeeds(worker, batch_size)
+
+
+class TargetSeeds(Seeds):
+    """The ends of the labelled training pairs, which an epoch's batches cover once."""
+
+    def __init__(self, worker: Worker, targets: Targets, batch_size: int) -> None:
+        """Stores the pairs of all ranks.
+
+        Args:
+            worker: This rank.
+            targets: The pairs, with labels.
+            batch_size: Number of pairs per worker and step.
+        """
+        self._worker, self._targets = worker, targets
+        self._schedule = BatchSchedule(targets.of_split(Split.TRAIN), batch_size, worker.comm.world_size)
+
+    def __len__(self) -> int:
+        return self._schedule.num_steps
+
+    def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
+        plan = self._schedule.epoch(order_key(wrap(self._worker.seed), epoch), None)
+        return partial(self._step, plan, epoch)
+
+    def _step(self, plan: Epoch, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
+        seed, targets, total = self._worker.seed, self._targets, int(plan.bounds[step, -1] - plan.bounds[step, 0])
+        rows = self._schedule.seeds[plan.batch(step, self._worker.comm.rank)]
+        seeds, ends = np.unique(targets.rows[rows], return_inverse=True)
+        pairs = SeedPairs(ends.reshape(-1, 2), targets.label[rows], None, features=take(targets.features, rows))
+        draws = derive(draws_key(wrap(seed), epoch), step)
+        return Step(seeds.astype(np.int64), total, derive(seed, epoch * len(self) + step), draws, pairs)
+
+    def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
+        pairs = self._targets.rows[self._schedule.seeds]
+        counts = np.bincount(pairs.ravel(), minlength=self._worker.shard.num_nodes)[self._worker.owned]
+        return np.asarray(np.minimum(self._schedule.batch_size * counts / max(len(pairs), 1), 1), np.float64)
 
 
 class LinkSeeds(Seeds):
@@ -40,7 +90,7 @@ class LinkSeeds(Seeds):
             worker: This rank, with links.
             batch_size: Number of edges to predict per worker and step.
         """
-        assert worker.links is not None
+        assert isinstance(worker.links, Links)
         self._seed, self._links, self._batch_size = worker.seed, worker.links, batch_size
         self._threads = worker.threads
         self._edges: GraphEdges | ShardEdges

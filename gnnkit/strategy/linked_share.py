@@ -1,4 +1,4 @@
-"""A workload whose steps predict edges of the rank's share."""
+"""Workloads whose steps predict edges of the rank's share, or their labels."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Block, Ids
+from gnnkit.graph import Block, Ids, Split
 from gnnkit.graph.types import take
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler.links import Links, draw_for_pairs, pairs_of, supervised_pairs
+from gnnkit.sampler.targets import Targets
+from gnnkit.strategy.base import tensor_of
 from gnnkit.strategy.share import StepInputs, WorkerShare, in_neighbours, induced
 from gnnkit.strategy.workload import Reader, Workload
 
@@ -95,6 +97,42 @@ class LinkedShare(Workload):
         if not self._one_hop:
             taken &= owner[pairs[:, 0]] == owner[pairs[:, 1]]
         return int(taken.sum()) * (1 + self._links.negatives)
+
+
+class LabelledShare(Workload):
+    """One step per epoch, on the share's labelled pairs into the rank's nodes.
+
+    Pairs with an end outside the share are left out.
+    """
+
+    def __init__(self, reader: Reader, targets: Targets, nodes: Ids, *, one_hop: bool) -> None:
+        """Builds the share. Collective.
+
+        Args:
+            reader: This rank.
+            targets: The pairs of all ranks.
+            nodes: [k] ascending global ids of the nodes that this rank computes.
+            one_hop: Whether the share includes in-neighbours of the rank's nodes.
+        """
+        graph, worker = reader.graph, reader.worker
+        halo = in_neighbours(graph.csc, nodes) if one_hop else nodes[:0]
+        block = induced(graph.csc, np.concatenate([nodes, halo]))
+        place = np.full(graph.num_nodes, -1)
+        place[block.src_nodes] = np.arange(len(block.src_nodes))
+        train = targets.take(targets.of_split(Split.TRAIN))
+        ends = place[train.rows]
+        held = np.flatnonzero((ends[:, 0] >= 0) & (ends[:, 1] >= 0) & (ends[:, 1] < len(nodes)))
+        values = (ends[held], train.label[held], take(train.features, held))
+        self._rows, self._labels, self._features = (tensor_of(array, worker.device) for array in values)
+        self.num_own = len(held)
+        self.num_train = int(worker.comm.all_reduce(torch.tensor([len(held)], device=worker.device)).item())
+        self._held = reader.hold(WorkerShare(block, len(block.src_nodes)))
+
+    def inputs(self, epoch: int, step: int, key: int) -> StepInputs:
+        assert self._rows is not None
+        assert self._labels is not None
+        rows = {"rows": self._rows, "labels": self._labels, "pair_features": self._features}
+        return replace(self._held.inputs(key), **rows)  # type: ignore[arg-type]
 
 
 def _without(block: Block, taken: npt.NDArray[np.bool_]) -> Block:

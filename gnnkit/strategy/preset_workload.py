@@ -15,6 +15,7 @@ from gnnkit.exchange import Exact, RowExchange
 from gnnkit.graph import Ids
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import Sampler
+from gnnkit.sampler.targets import Targets
 from gnnkit.strategy.abilities import (
     Ability,
     EdgeTask,
@@ -28,7 +29,7 @@ from gnnkit.strategy.abilities import (
 )
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Update, Worker
 from gnnkit.strategy.exchanged import Exchanged
-from gnnkit.strategy.linked_share import LinkedShare
+from gnnkit.strategy.linked_share import LabelledShare, LinkedShare
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.preset_keys import PresetKeys
 from gnnkit.strategy.sampled import SampledBatches, whole_steps
@@ -195,6 +196,8 @@ class PresetWorkload(ExecutionStrategy):
             nodes: [num_own] nodes computed by this rank, ascending.
         """
         one_hop = self.keys.halo == "one_hop"
+        if isinstance(self.worker.links, Targets):
+            return LabelledShare(self.reader, self.worker.links, nodes, one_hop=one_hop)
         if self.worker.links is not None:
             return LinkedShare(self.reader, self.worker.links, nodes, one_hop=one_hop)
         return OneShare(self.reader, nodes, in_neighbours(self.reader.graph.csc, nodes) if one_hop else None)
@@ -222,6 +225,7 @@ class PresetWorkload(ExecutionStrategy):
             weight,
             inputs.row_weights,
             leads=leads,
+            pair_features=inputs.pair_features,
         )
 
 

@@ -23,7 +23,7 @@ from gnnkit.graph import CSC, Block, Ids, RelationGroups, Split
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import FullSampler, Loader, gather_rows
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
-from gnnkit.strategy.link_seeds import LinkSeeds
+from gnnkit.strategy.link_seeds import pair_seeds
 from gnnkit.strategy.on_disk import AnnouncedBatches, bytes_of, prepare_window
 from gnnkit.strategy.seeds import Deal, Step, drawing
 from gnnkit.utils.spans import active, span
@@ -49,7 +49,7 @@ def whole_steps(worker: Worker, model: nn.Module) -> tuple[Worker, int]:
     The step has all training rows, and its sampler takes all neighbours.
     """
     sampler = FullSampler(model.num_layers, threads=worker.threads)  # type: ignore[arg-type]
-    return replace(worker, sampler=sampler), max(worker.shard.num_nodes, 1)
+    return replace(worker, sampler=sampler), max(worker.shard.num_nodes, worker.num_rows, 1)
 
 
 class SampledBatches:
@@ -216,7 +216,7 @@ class _Nodes:
 
 
 class _Links:
-    """Batches of edges to predict, prefetched by one thread."""
+    """Batches of pairs to predict, prefetched by one thread."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class _Links:
         """
         self._worker, self._layers, self._drawn, self._prefetch = worker, layers, drawn, prefetch
         self._table = _table(worker)
-        self._sampler, self._seeds = drawing(worker), LinkSeeds(worker, batch_size)
+        self._sampler, self._seeds = drawing(worker), pair_seeds(worker, batch_size)
 
     def __len__(self) -> int:
         return len(self._seeds)

@@ -27,7 +27,7 @@ from gnnkit.sampler import Sampler
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import BatchSchedule, Epoch, draws_key, order_key
 from gnnkit.sampler.links import edges_without, without_pairs
-from gnnkit.strategy.base import Batch, Worker, weighing_sums
+from gnnkit.strategy.base import Batch, Worker, tensor_of, weighing_sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,9 +35,10 @@ class SeedPairs:
     """The pairs that a rank predicts in a step, and the edges that no rank may read."""
 
     rows: Ids  # [k, 2] positions of the pairs' ends among the seeds
-    labels: npt.NDArray[np.float32]  # [k] 1 for an edge, else 0
-    excluded: npt.NDArray[np.int64]  # [num_excluded] ascending `unordered` codes of all ranks' edges
+    labels: npt.NDArray[Any]  # [k, ...] labels of the pairs, or 1 for an edge and 0 for a drawn pair
+    excluded: npt.NDArray[np.int64] | None  # [num_excluded] ascending `unordered` codes of all ranks' edges. None: none
     relations: tuple[int, ...] | None = None  # relations whose edges may join excluded pairs. None: all
+    features: npt.NDArray[Any] | None = None  # [k, edge_width] the pairs' features. None: they have none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +59,9 @@ class Step:
             layers: Values of the blocks' nodes.
         """
         pairs = self.pairs
-        return blocks if pairs is None else [_without(block, layers, pairs) for block in blocks]
+        if pairs is None or pairs.excluded is None:
+            return blocks
+        return [_without(block, layers, pairs, pairs.excluded) for block in blocks]
 
     def batch(
         self,
@@ -77,12 +80,14 @@ class Step:
             reach: Fetches the rows that `pairs` refers to. None: the model's output.
             nodes: [num_src] global ids of the input rows, if they may be learned.
         """
+        features = None
         if self.pairs is None:
             rows, wanted = torch.arange(len(self.seeds)), np.array(labels, order="C")
         else:
             rows, wanted = torch.from_numpy(self.pairs.rows), self.pairs.labels
+            features = tensor_of(self.pairs.features, x.device)
         loss_rows = (rows.to(x.device), torch.from_numpy(wanted).to(x.device), self.total)
-        return Batch(x, adjacencies, *loss_rows, reach=reach, nodes=nodes)
+        return Batch(x, adjacencies, *loss_rows, reach=reach, nodes=nodes, pair_features=features)
 
 
 Deal = Callable[[int, Communicator, Sent], Step]  # (step number, ranks, message counter) -> step. Collective
@@ -188,13 +193,14 @@ def drawing(worker: Worker) -> Sampler:
     return sampler
 
 
-def _without(block: Block, layers: LayerValues, pairs: SeedPairs) -> Block:
+def _without(block: Block, layers: LayerValues, pairs: SeedPairs, excluded: npt.NDArray[np.int64]) -> Block:
     """Removes the edges that a step predicts from a block.
 
     Args:
         block: The block, in the numbering of `layers`.
         layers: Values of the block's nodes.
-        pairs: The excluded pairs, and the relations of the removed edges.
+        pairs: The step's pairs, with the relations of the removed edges.
+        excluded: [num_excluded] `SeedPairs.excluded`.
     """
     if block.edge_ids is None:
         raise UserError("task=link_prediction: the sampler gives no edge ids, by which a strategy weighs drawn edges")
@@ -203,9 +209,9 @@ def _without(block: Block, layers: LayerValues, pairs: SeedPairs) -> Block:
         hidden = np.isin(layers.edge_types[block.edge_ids], pairs.relations)
     if block.relation is None:
         degree = layers.num_in_edges[block.src_nodes[: block.num_dst]]
-        rest = without_pairs(named, degree, pairs.excluded, layers.num_nodes, hidden)
+        rest = without_pairs(named, degree, excluded, layers.num_nodes, hidden)
         return replace(rest, src_nodes=block.src_nodes)
-    return _with_means(block, layers, *edges_without(named, pairs.excluded, layers.num_nodes, hidden))
+    return _with_means(block, layers, *edges_without(named, excluded, layers.num_nodes, hidden))
 
 
 def _with_means(block: Block, layers: LayerValues, indptr: Ids, edges: Ids) -> Block:

@@ -75,6 +75,7 @@ class StepInputs:
     rows: Tensor  # [k] int64
     labels: Tensor  # [k, ...]
     row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
+    pair_features: Tensor | None = None  # as in `Batch`
 
 
 class HeldShare:

@@ -15,7 +15,8 @@ from gnnkit.graph import Ids, Split
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler.links import Links, draw_for_pairs, supervised_pairs
-from gnnkit.strategy.base import Worker
+from gnnkit.sampler.targets import Targets
+from gnnkit.strategy.base import Worker, tensor_of
 
 _EDGES, _NEGATIVES = 1, 2  # purposes of random keys
 
@@ -29,6 +30,7 @@ class Supervised:
     labels: Tensor  # [k, ...]
     total: int  # sum of k over the ranks
     reach: Reach | None = None  # as in `Batch`
+    pair_features: Tensor | None = None  # as in `Batch`
 
 
 class Supervision(ABC):
@@ -45,6 +47,8 @@ class Supervision(ABC):
         """
         if worker.links is None:
             return TrainingNodes(worker, engine)
+        if isinstance(worker.links, Targets):
+            return TrainingPairs(worker, engine, num_layers)
         return KeyedEdges(worker, engine, worker.links, num_layers)
 
     @abstractmethod
@@ -64,6 +68,21 @@ class TrainingNodes(Supervision):
 
     def epoch(self, epoch: int) -> Supervised:
         return self._supervised
+
+
+class TrainingPairs(TrainingNodes):
+    """The training pairs whose destination this rank owns, in every epoch.
+
+    The graph keeps their edges, because only the labels are predicted.
+    """
+
+    def __init__(self, worker: Worker, engine: Engine, num_layers: int) -> None:
+        targets = worker.targets.take(worker.targets.of_split(Split.TRAIN))
+        reach, rows = Lookup(worker.comm, engine.shard.owned, worker.owner, engine.tally).find(targets.rows, num_layers)
+        labels, features = (tensor_of(values, worker.device) for values in (targets.label, targets.features))
+        assert labels is not None
+        total = int(worker.comm.all_reduce(torch.tensor([len(rows)], device=worker.device)).item())
+        self._supervised = Supervised(engine, rows, labels, total, reach, features)
 
 
 class KeyedEdges(Supervision):

@@ -182,4 +182,5 @@ def _over(strategy: VertexCentric, supervised: Supervised, key: int, forward: Fo
     """Returns a step over a rank's rows, with the rows of `forward`."""
     adjacencies = ShardAdjacency.layers(supervised.engine, strategy.num_layers, key, forward)
     rows = (supervised.rows, supervised.labels, supervised.total)
-    return Batch(strategy.x, adjacencies, *rows, reach=supervised.reach, nodes=strategy.nodes)
+    reached = {"reach": supervised.reach, "pair_features": supervised.pair_features}
+    return Batch(strategy.x, adjacencies, *rows, **reached, nodes=strategy.nodes)  # type: ignore[arg-type]

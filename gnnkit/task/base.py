@@ -16,8 +16,9 @@ from gnnkit.graph import SPLITS, Graph
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import Targets
 from gnnkit.strategy import ExecutionStrategy, Worker
-from gnnkit.task.evaluation import by_node
+from gnnkit.task.evaluation import by_row
 from gnnkit.task.item_ranking import TopItems
 from gnnkit.utils.checks import Array
 from gnnkit.utils.documents import Json
@@ -71,6 +72,7 @@ class Task(ABC):
     metrics_of_some: tuple[str, ...] = ()  # metrics that only some data have
     splits: ClassVar[tuple[str, ...]] = tuple(SPLITS)  # names of the measured splits
     lower_is_better: ClassVar[bool] = False  # applies to the metrics. A lower loss is always better
+    pairs: ClassVar[bool] = False  # whether rows are pairs of nodes, whose outputs other ranks may have
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
     without_learning: str = ""  # describes the baseline that `chance` measures
     least_skill: float = 0.1  # minimum improvement over chance, relative to a perfect score's
@@ -94,15 +96,15 @@ class Task(ABC):
         return f"val_{self.metrics[0]}"
 
     @abstractmethod
-    def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
-        """Returns the training graph and, for link tasks, the edges to predict.
+    def prepare(self, graph: Graph) -> tuple[Graph, Links | Targets | None]:
+        """Returns the training graph and, for tasks on pairs, the pairs to predict.
 
         Called once, before the graph is partitioned. Raises `UserError` for an
         unsuitable graph, with the remedy.
         """
 
-    def prepare_known(self, graph: Graph) -> tuple[Graph, Links | None]:
-        """Returns a graph for job=predict and, if the task recommends, its edges.
+    def prepare_known(self, graph: Graph) -> tuple[Graph, Links | Targets | None]:
+        """Returns a graph for job=predict and, if the task predicts pairs, its edges.
 
         All edges are known, so none is held out. Raises `UserError` like `prepare`.
         Default: the graph as it is.
@@ -115,6 +117,14 @@ class Task(ABC):
     def num_outputs(self, num_classes: int) -> int:
         """Returns the model's output width for `Graph.num_classes`."""
         return num_classes
+
+    def size_head(self, num_outputs: int, edge_width: int) -> None:  # noqa: B027 - most have no head
+        """Sets the sizes of `head`. Called before it.
+
+        Args:
+            num_outputs: `Targets.num_classes` of the training data.
+            edge_width: Number of edge features.
+        """
 
     def head(self) -> nn.Module | None:
         """Returns the task's own parameters, the same module in each call.
@@ -168,13 +178,16 @@ class Task(ABC):
                 is an edge, else 0.
         """
 
-    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor) -> Tensor:  # [k]
+    def losses_of(
+        self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None
+    ) -> Tensor:  # [k]
         """Computes `losses` of some output rows, which a task may do without a copy.
 
         Args:
             reached: [num_reached, width] model outputs.
             rows: [k] positions of rows, or [k, 2] for node pairs.
             labels: [k, ...] as for `losses`.
+            features: [k, edge_width] features of labelled edges, or None.
         """
         outputs = reached[rows]
         return self.losses(outputs.to(wide(outputs.dtype)), labels)
@@ -183,6 +196,16 @@ class Task(ABC):
         """Converts outputs [k, width] to probabilities, if the task has them."""
         raise NotImplementedError(f"{type(self).__name__} does not define probabilities")
 
+    def row_outputs(self, outputs: Tensor, worker: Worker) -> Tensor:
+        """Returns the outputs of this rank's rows, `Worker.targets`. Collective.
+
+        All methods below read the result. Default: the nodes' outputs.
+
+        Args:
+            outputs: [num_owned, width] outputs for this rank's nodes.
+        """
+        return outputs
+
     @abstractmethod
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         """Computes the metrics in `names` over all ranks. Collective.
@@ -190,7 +213,7 @@ class Task(ABC):
         The result is equal on all ranks and omits empty splits.
 
         Args:
-            outputs: [num_owned, width] outputs for this rank's nodes.
+            outputs: [k, width] outputs of this rank's rows, from `row_outputs`.
         """
 
     def measure_progress(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
@@ -239,7 +262,7 @@ class Task(ABC):
 
         Args:
             rows: The result of `predictions`.
-            ids: [num_nodes] original node ids.
+            ids: Original id of each row: of the nodes, or positions in the edge list.
             classes: [num_classes] class names, or None.
         """
         return {"id": ids, **numbered("prediction", rows)}
@@ -254,11 +277,14 @@ class Task(ABC):
 
 
 class NodeTask(Task):
-    """A task with nodes as rows.
+    """A task with labelled rows: nodes, or edges with `LabelledEdges`.
 
     Its metrics are computed from sums over all ranks, so they are exact. The validation
     and test losses are measured too.
     """
+
+    key: str = ""  # the task's name, in messages
+    noun: str = "node"  # what has a label, in messages
 
     @property
     def names(self) -> list[str]:
@@ -288,7 +314,7 @@ class NodeTask(Task):
     def predict(self, outputs: Tensor) -> Tensor:  # [k, ...]
         """Returns the prediction for each output row [k, width]."""
 
-    def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
+    def prepare(self, graph: Graph) -> tuple[Graph, Links | Targets | None]:
         return self.read(graph), None
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
@@ -333,7 +359,7 @@ class NodeTask(Task):
         return {f"train_{name}": figures[name] for name in self.judged if name in figures}
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
-        return by_node(self.predict(outputs), worker)
+        return by_row(self.predict(outputs), worker)
 
 
 def numbered(name: str, rows: Array, titles: Sequence[str] | None = None) -> dict[str, Array]:
@@ -350,16 +376,16 @@ def numbered(name: str, rows: Array, titles: Sequence[str] | None = None) -> dic
 
 
 def rows_of(split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor]:
-    """Returns outputs [k, width] and labels [k, ...] of this rank's nodes in a split.
+    """Returns outputs [k, width] and labels [k, ...] of this rank's rows in a split.
 
-    Nodes without a label are omitted.
+    Rows without a label are omitted.
 
     Args:
-        outputs: [num_owned, width] outputs for this rank's nodes.
+        outputs: [num_rows, width] outputs of this rank's rows, `Worker.targets`.
     """
-    shard = worker.shard
-    rows = np.flatnonzero(shard.labelled & (shard.split == SPLITS[split]))
-    labels = torch.from_numpy(np.asarray(shard.labels[rows])).to(worker.device)
+    targets = worker.targets
+    rows = targets.of_split(SPLITS[split])
+    labels = torch.from_numpy(np.asarray(targets.label[rows])).to(worker.device)
     return outputs[torch.from_numpy(rows).to(worker.device)], labels
 
 

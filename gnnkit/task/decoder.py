@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+
+from gnnkit.utils.checks import Array
 
 _PIECE = 2**11  # pairs at a time
 
@@ -55,6 +58,46 @@ def score_all(sources: Tensor, items: Tensor, head: nn.Module | None) -> Tensor:
     shape = len(sources), len(items), -1
     scores: Tensor = head(torch.stack([sources[:, None].expand(shape), items[None].expand(shape)], 2))
     return scores
+
+
+class EdgeMLP(nn.Module):
+    """Computes an edge's outputs from the embeddings of its ends and its features.
+
+    The two-layer MLP reads both embeddings, their elementwise product, and the
+    standardised features.
+    """
+
+    mean: Tensor | None  # [edge_width] of the training edges' features. None: there are none
+    deviation: Tensor | None  # [edge_width]
+
+    def __init__(self, width: int, edge_width: int, num_outputs: int, unit: tuple[Array, Array] | None = None) -> None:
+        """Initialises the parameters from torch's generator.
+
+        Args:
+            width: Embedding size, and size of the hidden layer.
+            edge_width: Number of edge features.
+            num_outputs: Number of outputs.
+            unit: [edge_width] mean and deviation of the features. None: 0 and 1.
+        """
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3 * width + edge_width, width), nn.ReLU(), nn.Linear(width, num_outputs))
+        mean, deviation = (np.zeros(edge_width), np.ones(edge_width)) if unit is None else unit
+        for name, values in (("mean", mean), ("deviation", np.where(deviation > 0, deviation, 1))):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32) if edge_width else None)
+
+    def forward(self, outputs: Tensor, features: Tensor | None = None) -> Tensor:  # [k, num_outputs]
+        """Computes edges' outputs.
+
+        Args:
+            outputs: [k, 2, width] embeddings of sources and destinations.
+            features: [k, edge_width] features as stored, or None.
+        """
+        source, destination = outputs.unbind(-2)
+        parts = [source, destination, source * destination]
+        if features is not None and self.mean is not None:
+            parts.append((features.to(outputs.dtype) - self.mean) / self.deviation)
+        result: Tensor = self.layers(torch.cat(parts, -1))
+        return result
 
 
 class ProductMLP(nn.Module):

@@ -25,10 +25,11 @@ from gnnkit.sampler.links import (
     repeat_by_popularity,
     unordered,
 )
-from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
+from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
 from gnnkit.task.decoder import PairDots, ProductMLP, dot, score_all
 from gnnkit.task.item_ranking import ItemRanking, TopItems, metric_names
+from gnnkit.task.labelled_edges import check_pairs
 from gnnkit.task.link_losses import LOSSES, link_losses
 from gnnkit.task.link_relation import find_relation, read_relation, relation_number
 from gnnkit.task.link_split import draw_split, edge_filters, held_out_scores, read_split, with_edges
@@ -79,6 +80,7 @@ class LinkPrediction(Task):
 
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
     splits = ("val", "test")
+    pairs = True
     embeds = True
     least_skill = 0.04  # an area of 0.52 on held-out edges
     without_learning = "chance"
@@ -141,15 +143,7 @@ class LinkPrediction(Task):
         return scores
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
-        if strategy.ability(EdgeTask) is None:
-            raise UserError(f"task=link_prediction: {strategy.lacks(EdgeTask)}")
-        if sampler is not None and not (
-            getattr(sampler, "draws_edges", True) and type(sampler).groups is Sampler.groups
-        ):
-            raise UserError(
-                f"task=link_prediction: {type(sampler).__name__} reads more than the sampled in-edges of a pair's ends, "
-                "and may read the edge to predict: use another sampler, such as sampler=neighbor"
-            )
+        check_pairs("link_prediction", strategy, sampler)
 
     def prepare(self, graph: Graph) -> tuple[Graph, Links]:
         pairs, n, number = pairs_of(graph.csc), graph.num_nodes, relation_number(graph, self.relation)
@@ -211,7 +205,9 @@ class LinkPrediction(Task):
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return link_losses(self.loss, self.score(outputs), labels, self.negatives)
 
-    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
+    def losses_of(
+        self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None
+    ) -> Tensor:  # [k]
         if self.head() is not None or reached.device.type != "cpu":
             return super().losses_of(reached, rows, labels)
         scores: Tensor = PairDots.apply(reached.to(wide(reached.dtype)), rows)
@@ -221,13 +217,13 @@ class LinkPrediction(Task):
         return self._measure(outputs, worker, self.splits)
 
     def measure_progress(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        assert worker.links is not None
+        assert isinstance(worker.links, Links)
         return self._measure(outputs, worker, self.splits[:1] if len(worker.links.val) else self.splits)
 
     def _measure(self, outputs: Tensor, worker: Worker, splits: Sequence[str]) -> dict[str, float]:
         """Computes the metrics of some splits. Collective."""
         links = worker.links
-        assert links is not None
+        assert isinstance(links, Links)
         metrics: dict[str, float] = {}
         for split in splits:
             pairs: Ids = getattr(links, split)
@@ -260,7 +256,7 @@ class LinkPrediction(Task):
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:  # [num_test, 3] float64
         """Returns the test edges' source, destination and score."""
         links = worker.links
-        assert links is not None
+        assert isinstance(links, Links)
         parts = worker.comm.gather(
             held_out_scores(self.score, outputs, worker, replace(links, eval_negatives=0), links.test, 1)
         )

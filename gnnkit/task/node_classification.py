@@ -38,6 +38,7 @@ class NodeClassification(ClassTask):
 
     metrics = ("accuracy", "macro_f1")
     metrics_of_some = ("roc_auc", AVERAGE_PRECISION)
+    key = "node_classification"
     without_learning = "the most frequent class for every node"
     exclusive = True
 
@@ -70,10 +71,11 @@ class NodeClassification(ClassTask):
     def read(self, graph: Graph) -> Graph:
         if graph.labels.ndim == 2 and graph.labels.dtype.kind == "b":
             raise UserError(
-                "task=node_classification needs one class per node, but labels are sets of classes: use task=multilabel"
+                f"task={self.key} needs one class per {self.noun}, but labels are sets of classes: use task=multilabel "
+                "for nodes"
             )
         if graph.labels.dtype.kind == "f":
-            graph = _as_classes(graph)
+            graph = _as_classes(graph, self.key, self.noun)
         if isinstance(self.class_weights, tuple) and len(self.class_weights) < graph.num_classes:
             raise UserError(self._wrong_length(graph.num_classes, graph.class_names or ()))
         if isinstance(self.threshold, float) and graph.num_classes > 2:
@@ -83,7 +85,7 @@ class NodeClassification(ClassTask):
         joined = None if graph.class_names is None else _joined(graph.class_names)
         if joined is not None:
             raise UserError(
-                f"task=node_classification needs one class per node, but the name {joined!r} combines several: use "
+                f"task={self.key} needs one class per {self.noun}, but the name {joined!r} combines several: use "
                 "task=multilabel, or names without semicolons"
             )
         return graph
@@ -128,13 +130,13 @@ class NodeClassification(ClassTask):
         absent = [name for name, count in zip(names, counts, strict=True) if not count]
         if len(present) == 1:
             return [
-                f"labels: all {sum(counts):,.0f} training nodes have the class {present[0]!r}, so there is nothing to learn"
+                f"labels: all {sum(counts):,.0f} training {self.noun}s have the class {present[0]!r}, so there is nothing to learn"
             ]
         if not present or not absent:
             return []
         return [
             (
-                f"labels: no training node has the class {shown_names(absent)} ({len(absent)} of {len(counts)} classes): the "
+                f"labels: no training {self.noun} has the class {shown_names(absent)} ({len(absent)} of {len(counts)} classes): the "
                 "model cannot learn to predict it"
             )
         ]
@@ -218,7 +220,7 @@ class NodeClassification(ClassTask):
         return outputs.argmax(1) if above is None else above[:, 1].long()
 
 
-def _as_classes(graph: Graph) -> Graph:
+def _as_classes(graph: Graph, task: str, noun: str) -> Graph:
     """Converts integral floating-point labels to classes.
 
     Numbers that `settle_labels` does not read as classes become names of classes.
@@ -226,8 +228,9 @@ def _as_classes(graph: Graph) -> Graph:
     numbers = graph.labels[graph.labelled]
     if numbers.ndim > 1 or not (numbers == np.floor(numbers)).all():
         raise UserError(
-            "task=node_classification needs classes 0, 1, ..., but labels are floating-point numbers: "
-            "use task=regression, or whole numbers, in pandas by astype('Int64') if some are missing"
+            f"task={task} needs classes 0, 1, ..., but labels are floating-point numbers: use "
+            f"task={'' if noun == 'node' else f'{noun}_'}regression, or whole numbers, in pandas by astype('Int64') if some "
+            "are missing"
         )
     values, places = np.unique(numbers.astype(np.int64), return_inverse=True)
     is_named, labels = bool(why_numbers(values, graph.num_nodes)), np.full(graph.num_nodes, -1)
@@ -237,9 +240,9 @@ def _as_classes(graph: Graph) -> Graph:
 
 def _class_counts(worker: Worker, *splits: Split) -> Tensor:  # [num_splits, num_classes] float64
     """Counts the nodes of splits per class over all ranks. Collective."""
-    shard = worker.shard
-    parts = [shard.labels[shard.labelled & (shard.split == split)] for split in splits]
-    counts = torch.from_numpy(np.stack([np.bincount(labels, minlength=shard.num_classes) for labels in parts]))
+    targets = worker.targets
+    parts = [targets.label[targets.of_split(split)] for split in splits]
+    counts = torch.from_numpy(np.stack([np.bincount(labels, minlength=targets.num_classes) for labels in parts]))
     return worker.comm.all_reduce(counts.to(worker.device, torch.float64))
 
 

@@ -32,6 +32,7 @@ class Regression(NodeTask):
     metrics = ("mae", "rmse")
     lower_is_better = True
     least_skill = 0.01  # numbers may be mostly noise
+    key = "regression"
     without_learning = "the mean for every node"
 
     def __init__(self, loss: str = "squared", scale: str = "standard") -> None:
@@ -51,13 +52,13 @@ class Regression(NodeTask):
             return graph
         if graph.labels.ndim == 2:
             raise UserError(
-                "task=regression needs numbers as labels, but labels are sets of classes: use task=multilabel, or "
+                f"task={self.key} needs numbers as labels, but labels are sets of classes: use task=multilabel, or "
                 "floating-point numbers"
             )
         if graph.class_names is not None:
             raise UserError(
-                f"task=regression: labels must be numbers, but they are names of classes, such as "
-                f"{shown(graph.class_names[0])}: use task=node_classification, or another column of labels"
+                f"task={self.key}: labels must be numbers, but they are names of classes, such as "
+                f"{shown(graph.class_names[0])}: use task={self.noun}_classification, or another column of labels"
             )
         return replace(graph, labels=np.where(graph.labelled, graph.labels, np.nan))
 
@@ -70,8 +71,8 @@ class Regression(NodeTask):
     def begin(self, worker: Worker) -> None:
         if self._facts is not None or self.scale == "none":
             return
-        shard = worker.shard
-        rows = shard.labels[shard.labelled & (shard.split == Split.TRAIN)].astype(np.float64)
+        targets = worker.targets
+        rows = targets.label[targets.of_split(Split.TRAIN)].astype(np.float64)
         labels = self._read(torch.from_numpy(rows.reshape(len(rows), math.prod(rows.shape[1:])))).to(worker.device)
         known = ~labels.isnan()
         count = worker.comm.all_reduce(known.sum(0).to(torch.float64)).clamp(min=1)

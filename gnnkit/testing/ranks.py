@@ -16,6 +16,7 @@ from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import Targets
 from gnnkit.strategy import Worker
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ def on_ranks(
     *,
     whole: bool = False,
     sampler: Sampler | None = None,
-    links: Links | None = None,
+    links: Links | Targets | None = None,
 ) -> list[T]:
     """Runs `work` on every rank of a grid. The last of several ranks owns nothing.
 
@@ -40,7 +41,7 @@ def on_ranks(
         work: Runs on each rank, collective.
         whole: Whether every rank also reads the complete graph.
         sampler: Every rank's sampler.
-        links: The edges to predict, or None.
+        links: The pairs to predict, or None.
 
     Returns:
         The results by rank.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid
 from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import Targets
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.testing.arguments import check_maker
@@ -31,14 +33,17 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     of it. `columns` must return a value per prediction.
 
     Args:
-        graph: A graph with labels for the task. None: a graph with classes.
+        graph: A graph with labels for the task. None: a graph with classes. Its edges
+            get the labels of their destinations, unless they have labels.
     """
     check_maker(make, Task)
     task = make()
+    prepared, links = _check_prepare(task, make(), _with_edge_labels(check_graph() if graph is None else graph))
+    if isinstance(links, Targets):
+        task.size_head(links.num_classes, 0 if links.features is None else links.features.shape[1])
     if (head := task.head()) is not None:
         assert task.head() is head, "head gives another module in the second call"
         head.double()
-    prepared, links = _check_prepare(task, make(), check_graph() if graph is None else graph)
     assert task.metrics, "a task needs a metric"
     width = task.num_outputs(prepared.num_classes)
     assert isinstance(width, int), f"num_outputs gives {width!r}, not a width"
@@ -47,7 +52,15 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     _check_figures(task, prepared, links, width)
 
 
-def _check_prepare(task: Task, other_task: Task, graph: Graph) -> tuple[Graph, Links | None]:
+def _with_edge_labels(graph: Graph) -> Graph:
+    """Returns a graph whose edges have the labels of their destinations, if none."""
+    if graph.edge_labels is not None:
+        return graph
+    ends = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    return replace(graph, edge_labels=graph.labels[ends], edge_split=graph.split[ends])
+
+
+def _check_prepare(task: Task, other_task: Task, graph: Graph) -> tuple[Graph, Links | Targets | None]:
     """Returns the prepared graph and edges to predict, which must be reproducible."""
     (prepared, links), (again, links_again) = task.prepare(graph), other_task.prepare(graph)
     for name in ("labels", "split", "features"):
@@ -59,12 +72,13 @@ def _check_prepare(task: Task, other_task: Task, graph: Graph) -> tuple[Graph, L
     return prepared, links
 
 
-def _check_figures(task: Task, prepared: Graph, links: Links | None, width: int) -> None:
+def _check_figures(task: Task, prepared: Graph, links: Links | Targets | None, width: int) -> None:
     """Checks metrics and predictions on several layouts against those of one rank."""
     outputs = torch.randn(prepared.num_nodes, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     ((expected, rows),) = _measured(task, prepared, links, outputs, ONE)
     assert rows is not None, "predictions gives nothing on the leader"
-    _check_columns(task, rows, prepared.num_nodes, width)
+    num_rows, num_columns = (len(links), links.num_classes) if isinstance(links, Targets) else (prepared.num_nodes, width)
+    _check_columns(task, rows, num_rows, num_columns)
     unknown = set(expected) - set(task.names)
     assert not unknown, f"measure gives {sorted(unknown)}, which are not in names"
     assert set(expected) & {name for name in task.names if name.endswith(task.metrics[0])}, "measure gives nothing"
@@ -89,8 +103,9 @@ def _check_columns(task: Task, rows: Tensor, num_nodes: int, width: int) -> None
         assert titles is None or len(titles) == width, f"output_names gives {titles} for {width} outputs"
 
 
-def _check_losses(task: Task, graph: Graph, links: Links | None, width: int) -> None:
+def _check_losses(task: Task, graph: Graph, links: Links | Targets | None, width: int) -> None:
     labels, shape = _rows(graph, links)
+    width = links.num_classes if isinstance(links, Targets) else width
     outputs = torch.randn((len(labels), *shape, width), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     outputs.requires_grad_()
     losses = task.losses(outputs, labels)
@@ -103,8 +118,10 @@ def _check_losses(task: Task, graph: Graph, links: Links | None, width: int) -> 
     assert bool(outputs.grad.isfinite().all()), "losses gives a gradient that is not finite"
 
 
-def _rows(graph: Graph, links: Links | None) -> tuple[Tensor, tuple[int, ...]]:
+def _rows(graph: Graph, links: Links | Targets | None) -> tuple[Tensor, tuple[int, ...]]:
     """Returns labels of some rows, and a row's shape before the width."""
+    if isinstance(links, Targets):
+        return torch.from_numpy(links.label[links.of_split(Split.TRAIN)]), ()
     if links is not None:
         return torch.arange(6, dtype=torch.float32) % 2, (2,)
     nodes = np.flatnonzero((graph.split == Split.TRAIN) & graph.labelled)
@@ -112,12 +129,13 @@ def _rows(graph: Graph, links: Links | None) -> tuple[Tensor, tuple[int, ...]]:
 
 
 def _measured(
-    task: Task, graph: Graph, links: Links | None, outputs: Tensor, grid: Grid
+    task: Task, graph: Graph, links: Links | Targets | None, outputs: Tensor, grid: Grid
 ) -> list[tuple[dict[str, float], Tensor | None]]:
     """Returns each rank's metrics and predictions."""
 
     def work(worker: Worker) -> tuple[dict[str, float], Tensor | None]:
-        owned, logits = copy.deepcopy(task), outputs[torch.from_numpy(worker.owned.astype(np.int64))]
+        owned, of_nodes = copy.deepcopy(task), outputs[torch.from_numpy(worker.owned.astype(np.int64))]
+        logits = owned.row_outputs(of_nodes, worker)
         return owned.measure(logits, worker), owned.predictions(logits, worker)
 
     return on_ranks(graph, grid, work, links=links)

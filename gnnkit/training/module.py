@@ -382,6 +382,7 @@ class TrainingModule(hooks.OwnHooks):
         user_step = own_method(self.model, "validation_step" if split == "val" else "test_step")
 
         def read(outputs: Tensor, worker: Worker) -> dict[str, float]:
+            outputs = self.task.row_outputs(outputs, worker)
             if user_step is not None:
                 self._take_own_step(user_step, *rows_of(split, outputs, worker))
             if split != "val":
@@ -397,7 +398,7 @@ class TrainingModule(hooks.OwnHooks):
 
         Args:
             measured: The joint model's metrics.
-            outputs: [num_owned, width] outputs for this rank's nodes.
+            outputs: [k, width] outputs of this rank's rows.
         """
         epochs, steps, most = self.current_epoch + 1, self.trainer.global_step, self.trainer.max_epochs or 0
         if self._is_judged or steps < chance.MIN_STEPS or not most <= 3 * epochs < 3 * most:

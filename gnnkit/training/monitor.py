@@ -17,6 +17,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.leader.best import BestModel
 from gnnkit.result.figures import Selection
+from gnnkit.sampler.links import Links
 from gnnkit.strategy import Batch, Worker
 from gnnkit.training.step import LOSS
 
@@ -50,7 +51,7 @@ class Monitor(BestModel):
     def begin(self, module: TrainingModule) -> None:
         """Raises `UserError` if the validation split is empty. Collective."""
         if self.name.startswith("val_") and not validates(module.worker):
-            kind = "edge" if module.worker.links is not None else "labelled node"
+            kind = "edge" if module.task.pairs else "labelled node"
             raise UserError(f"trainer.monitor={self.name}: no {kind} is in the validation split")
 
     def end_step(self, module: TrainingModule, batch: Batch) -> None:
@@ -119,14 +120,13 @@ class Monitor(BestModel):
 
 def validates(worker: Worker) -> bool:
     """Returns whether the validation split is not empty. Collective."""
-    if worker.links is None:
-        return count_labelled(worker, Split.VAL) > 0
-    return bool(worker.comm.all_reduce(torch.tensor([len(worker.links.val)], device=worker.device)).item())
+    links = worker.links
+    return len(links.val) > 0 if isinstance(links, Links) else count_labelled(worker, Split.VAL) > 0
 
 
 def count_labelled(worker: Worker, split: Split) -> int:
-    """Counts all ranks' labelled nodes in a split. Collective."""
-    count = int(np.count_nonzero(worker.shard.labelled & (worker.shard.split == split)))
+    """Counts all ranks' labelled rows in a split. Collective."""
+    count = len(worker.targets.of_split(split))
     return int(worker.comm.all_reduce(torch.tensor([count], device=worker.device)).item())
 
 

@@ -60,7 +60,8 @@ def loss_part(task: Task, out: Tensor, batch: Batch) -> Tensor:
         out: [num_dst, width] model output.
         batch: The batch, which selects the rows.
     """
-    losses = task.losses_of(batch.reached(out), batch.rows, batch.labels)
+    features = [] if batch.pair_features is None else [batch.pair_features]
+    losses = task.losses_of(batch.reached(out), batch.rows, batch.labels, *features)
     if batch.row_weights is not None:
         losses = losses * batch.row_weights
     return losses.sum() / max(batch.total, 1)

@@ -11,17 +11,18 @@ import pytest
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, EdgeColumns, Graph
 from gnnkit.graph.duplicates import JOIN, without_duplicates
-from gnnkit.graph.edge_columns import RULES
+from gnnkit.graph.edge_columns import REVERSE, RULES
 from gnnkit.partition.loops import AddedLoops
 from gnnkit.partition.shard import Shard, uncut
 
 SRC, DST = np.array([0, 0, 2, 0, 1]), np.array([1, 1, 1, 2, 1])
 
 
-def graph() -> Graph:
+def graph(*, labelled: bool = True) -> Graph:
     """Parallel edges of two relations, and a self-loop."""
     features, types = np.arange(10.0).reshape(5, 2), [1, 0, 0, 1, 1]
-    return Graph.from_edges(SRC, DST, 3, weight=np.arange(1.0, 6.0), edge_features=features, edge_types=types)
+    labels: Any = {"edge_labels": [0, 1, 2, -1, 1], "edge_split": ["train", "val", "", "", "test"]} if labelled else {}
+    return Graph.from_edges(SRC, DST, 3, weight=np.arange(1.0, 6.0), edge_features=features, edge_types=types, **labels)
 
 
 def test_a_graph_and_a_shard_have_all_columns_that_their_rules_name() -> None:
@@ -46,19 +47,31 @@ def test_a_reverse_edge_has_the_values_of_its_edge() -> None:
     whole = graph().symmetrize()
     ends = np.repeat(np.arange(3), np.diff(whole.csc.indptr))
     pairs = {(int(s), int(d)): i for i, (s, d) in enumerate(zip(whole.csc.indices, ends, strict=True))}
-    for values in whole.edge_columns.values():
+    for values in whole.edge_columns.without("label", "split").values():
         np.testing.assert_array_equal(values[pairs[1, 2]], values[pairs[2, 1]])
+    assert whole.edge_labels is not None
+    assert whole.edge_split is not None
+    assert whole.edge_labels[[pairs[2, 1], pairs[1, 2]]].tolist() == [2, -1], "a reverse edge has no label"
+    assert whole.edge_split[[pairs[2, 1], pairs[1, 2]]].tolist() == [0, REVERSE]
 
 
 @pytest.mark.parametrize("how", ["sum", "mean", "first"])
 def test_duplicates_merge_by_the_rule_of_each_column(how: str) -> None:
-    merged = without_duplicates(graph(), how, JOIN).edge_columns
+    merged = without_duplicates(graph(labelled=False), how, JOIN).edge_columns
     assert len(merged["relation"]) == 5, "edges of other relations are no duplicates"
     alike = Graph.from_edges(SRC, DST, 3, weight=np.arange(1.0, 6.0), edge_features=np.arange(10.0).reshape(5, 2))
     columns = without_duplicates(alike, how, JOIN).edge_columns
     np.testing.assert_array_equal(columns["position"], [0, 4, 2, 3])
     np.testing.assert_allclose(columns["weight"][0], {"sum": 3, "mean": 1.5, "first": 1}[how])
     np.testing.assert_allclose(columns["features"][0], {"sum": [2, 4], "mean": [1, 2], "first": [0, 1]}[how])
+
+
+@pytest.mark.parametrize("how", ["sum", "mean"])
+def test_edges_with_labels_are_not_merged(how: str) -> None:
+    with pytest.raises(UserError, match=f"duplicates={how} would merge edges whose labels differ: use keep"):
+        without_duplicates(graph(), how, JOIN)
+    alike = Graph.from_edges([0, 0], [1, 1], 2, edge_labels=[1, 0], edge_split=["train", "val"])
+    assert without_duplicates(alike, "first", JOIN).edge_labels.tolist() == [1]  # type: ignore[union-attr]
 
 
 def test_a_loop_has_weight_1_mean_features_and_no_relation() -> None:
@@ -87,6 +100,8 @@ def test_parts_are_joined_and_positions_are_recorded() -> None:
         ({"edge_features": np.ones((4, 1))}, r"^edge_features has shape \[4, 1\]"),
         ({"edge_types": [0.5] * 5}, "^edge_types"),
         ({"edge_positions": [-1] * 5}, "^edge_positions"),
+        ({"edge_labels": [0, 1]}, "^edges: labels has 2 entries, expected 5"),
+        ({"edge_split": ["train", "dev", "", "", ""]}, r"^edges: split\[1\] = 'dev' is none of train, val, test, none"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values: dict[str, Any], message: str) -> None:

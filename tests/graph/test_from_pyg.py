@@ -306,7 +306,7 @@ def test_wrong_splits_of_links_are_refused() -> None:
         Graph.from_pyg(train, val=val, test=test)
     val.edge_label = val.edge_label * 2
     train, _, _ = RandomLinkSplit(0.2, 0.2)(data)
-    with pytest.raises(UserError, match=r"val\.edge_label has other values than 0 and 1: edge labels are not"):
+    with pytest.raises(UserError, match=r"val\.edge_label has other values than 0 and 1: to predict labels"):
         Graph.from_pyg(train, val=val)
     with pytest.raises(UserError, match="test has no edge_label_index, which RandomLinkSplit makes"):
         Graph.from_pyg(train, test=data)

@@ -419,7 +419,7 @@ def test_a_sparse_matrix_of_features_is_read() -> None:
 def test_labels_that_are_words_for_missing_are_counted_in_a_warning(reader: str, tmp_path: Path) -> None:
     nodes = {"id": [0, 1, 2, 3], "label": ["buys", "unknown", "sells", "unknown"]}
     with pytest.warns(
-        UserWarning, match=r"'label': 2 nodes have no label, because 'unknown' .* missing=\[WORD, \.\.\.\]"
+        UserWarning, match=r"'label': 2 rows have no label, because 'unknown' .* missing=\[WORD, \.\.\.\]"
     ):
         graph = READERS[reader](tmp_path, nodes, {"src": [0], "dst": [1]}, {})
     assert graph.labels.tolist() == [0, -1, 1, -1]

@@ -15,6 +15,7 @@ from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import Targets
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.task import Task
 from gnnkit.training.step import loss_part
@@ -28,7 +29,7 @@ def make_workers(
     *,
     whole: bool,
     sampler: Sampler | None = None,
-    links: Links | None = None,
+    links: Links | Targets | None = None,
     features: bool = True,
 ) -> Callable[[Threads], Worker]:
     """Cuts a graph by ids, and returns the maker of each rank's worker.

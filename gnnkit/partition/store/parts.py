@@ -20,6 +20,7 @@ from gnnkit.partition.degrees import save as save_degrees
 from gnnkit.partition.shard import Shard, cut
 from gnnkit.partition.store.manifest import FILE, PARTS, Manifest
 from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import Targets, load_rows
 from gnnkit.utils.storage import META, load_arrays
 
 GRAPH = "graph"  # the complete graph
@@ -84,10 +85,10 @@ class RankParts:
         """Writes the degrees of a store's complete graph, from its parts' degrees."""
         save_degrees([Shard.trusted(self._folder(str(rank))) for rank in range(world_size)], self.own / DEGREES)
 
-    def links(self) -> Links | None:
-        """Maps the edges to predict, for link tasks."""
+    def links(self) -> Links | Targets | None:
+        """Maps the pairs to predict, for tasks on pairs."""
         stored = self.store is not None and (self.store / PARTS / LINKS).exists()
-        return Links.load(self._folder(LINKS)) if stored or (self.own / LINKS).exists() else None
+        return load_rows(self._folder(LINKS)) if stored or (self.own / LINKS).exists() else None
 
     def rounded(self) -> npt.NDArray[np.uint16] | None:  # [num_nodes, width]
         """Maps all features in bfloat16, if batches read them."""

@@ -6,6 +6,7 @@ the training strategy.
 
 from gnnkit.task.evaluation.logits import Evaluation as Evaluation
 from gnnkit.task.evaluation.rows import by_node as by_node
-from gnnkit.task.evaluation.rows import columns_by_node as columns_by_node
+from gnnkit.task.evaluation.rows import by_row as by_row
+from gnnkit.task.evaluation.rows import columns_by_row as columns_by_row
 from gnnkit.task.evaluation.rows import meet as meet
 from gnnkit.task.evaluation.survivors import SurvivorsEvaluation as SurvivorsEvaluation

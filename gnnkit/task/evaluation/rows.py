@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnnkit.graph import Ids
 from gnnkit.partition import column_shares
 from gnnkit.strategy import Worker
 
@@ -17,19 +18,35 @@ def by_node(rows: Tensor, worker: Worker) -> Tensor | None:  # [num_owned, ...] 
 
     Collective.
     """
-    nodes = worker.comm.gather(_owned_nodes(worker))
+    return _joined(rows, worker.owned, worker)
+
+
+def by_row(rows: Tensor, worker: Worker) -> Tensor | None:  # [num_targets, ...] -> [num_rows, ...]
+    """Like `by_node`, for the rows that the task predicts. Collective."""
+    return _joined(rows, worker.targets.ids, worker)
+
+
+def _joined(rows: Tensor, ids: Ids, worker: Worker) -> Tensor | None:
+    numbers = worker.comm.gather(_as_tensor(ids, worker))
     parts = worker.comm.gather(rows)
-    return torch.cat(parts)[torch.argsort(torch.cat(nodes))] if parts else None
+    return torch.cat(parts)[torch.argsort(torch.cat(numbers))] if parts else None
 
 
-def columns_by_node(rows: Tensor, worker: Worker) -> Iterator[tuple[int, Tensor]]:  # [num_owned, width] -> [num_nodes]
-    """Yields this rank's columns with their numbers, in the dataset's order of nodes.
+def columns_by_row(
+    rows: Tensor, ids: Ids, worker: Worker
+) -> Iterator[tuple[int, Tensor]]:  # [k, width] -> [num_rows] each
+    """Yields this rank's columns with their numbers, in the dataset's order of rows.
 
     Collective, so every rank must read all of its columns. The columns are divided into
     ranges as in slices (`column_shares`). Each rank holds one joined column at a time.
+
+    Args:
+        rows: [k, width] values of this rank's rows.
+        ids: [k] numbers of these rows.
+        worker: This rank.
     """
     comm, shares = worker.comm, column_shares(rows.shape[1], worker.comm.world_size)
-    firsts, owned = np.cumsum(shares) - shares, _owned_nodes(worker)
+    firsts, owned = np.cumsum(shares) - shares, _as_tensor(ids, worker)
     lengths = owned.new_zeros(comm.world_size)
     lengths[comm.rank] = len(owned)
     counts = comm.all_reduce(lengths).tolist()
@@ -49,5 +66,5 @@ def meet(worker: Worker) -> None:
     worker.comm.all_reduce(torch.zeros(1, device=worker.device))
 
 
-def _owned_nodes(worker: Worker) -> Tensor:  # [num_owned] int64
-    return torch.tensor(np.asarray(worker.owned, np.int64), device=worker.device)
+def _as_tensor(ids: Ids, worker: Worker) -> Tensor:  # [k] int64
+    return torch.tensor(np.asarray(ids, np.int64), device=worker.device)

@@ -12,6 +12,7 @@ from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.ogb import Ogb
 from gnnkit.dataset.saved import Saved
 from gnnkit.dataset.store import Store
+from gnnkit.errors import UserError
 from gnnkit_import.arrays import GraphSaintPieces, NpzPieces, SavedPieces
 from gnnkit_import.ogb import OgbPieces
 from gnnkit_import.pieces import GraphPieces
@@ -33,6 +34,10 @@ def in_pieces(dataset: Dataset) -> GraphPieces | None:
 
     None if the data set is not supported. No file is opened yet.
     """
+    if getattr(dataset, "edge_label", None) is not None:
+        raise UserError(
+            "dataset.edge_label: job=import reads no labels of edges: train with the data set itself, or remove the key"
+        )
     pieces = dataset.in_pieces()
     if pieces is None:
         return next((reader(dataset) for kind, reader in _READERS.items() if isinstance(dataset, kind)), None)

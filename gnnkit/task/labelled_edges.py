@@ -1,0 +1,168 @@
+"""Tasks whose rows are labelled edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnnkit.engine import Tally
+from gnnkit.engine.remote import Lookup
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph, Split
+from gnnkit.graph.types import offsets_of
+from gnnkit.kernels.sums import wide
+from gnnkit.sampler import Sampler
+from gnnkit.sampler.links import LinkRelation
+from gnnkit.sampler.targets import Targets
+from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
+from gnnkit.task.base import NodeTask
+from gnnkit.task.decoder import EdgeMLP
+from gnnkit.task.link_relation import read_relation, relation_number
+from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
+
+_PIECE = 2**16  # edges whose outputs are computed together
+
+
+class LabelledEdges(NodeTask):
+    """Makes the edges the rows of another task, such as `NodeClassification`.
+
+    The model embeds nodes, and an MLP computes an edge's outputs from the embeddings of
+    its ends and from the edge's features. List this class first:
+
+        class EdgeRanks(LabelledEdges, NodeRanks): ...
+
+    The constructor takes the keys of both classes. `read`, `losses`, `counts`,
+    `figures` and `predict` of the other class then receive edges instead of nodes.
+
+    A predicted edge passes messages, because its existence is known. Its label is no
+    feature. Edges without a label are predicted, but not learned from.
+
+    Args:
+        key: The task's name, for messages.
+        width: Embedding size, and size of the MLP's hidden layer.
+        edge_features: Whether the MLP reads the edges' features.
+        relation: Name of the relation of the edges, as for `LinkPrediction`. None: the
+            only one, or all edges for models that read no types.
+    """
+
+    pairs = True
+    noun = "edge"
+
+    def __init__(
+        self,
+        key: str,
+        width: int = 64,
+        edge_features: bool = True,
+        relation: str | Sequence[str] | None = None,
+    ) -> None:
+        self.key = key
+        self.width = whole("task.width", width, 1, MAX_WIDTH)
+        self.edge_features = switch("task.edge_features", edge_features)
+        self.relation = read_relation(relation)
+        self._sizes: tuple[int, int] | None = None  # outputs and edge features, set by `size_head`
+        self._unit: tuple[Array, Array] | None = None  # mean and deviation of the features, set by `begin`
+        self._head: EdgeMLP | None = None
+
+    def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
+        check_pairs(self.key, strategy, sampler)
+
+    def prepare(self, graph: Graph) -> tuple[Graph, Targets]:
+        if graph.edge_labels is None or not (targets := self._targets(graph)).labelled.any():
+            raise UserError(
+                f"task={self.key}: no edge has a label: name their column in dataset.edge_label (edge_label= of "
+                "Graph.from_tables, edge_labels= of Graph.from_edges, data.edge_label of PyG)"
+            )
+        rows = self.read(_as_nodes(targets, graph.edge_class_names))
+        targets = replace(targets, label=rows.labels, num_classes=rows.num_classes)
+        return _without_labels(graph, rows.class_names), self._with_features(targets)
+
+    def prepare_known(self, graph: Graph) -> tuple[Graph, Targets]:
+        targets = self._with_features(self._targets(graph))
+        return _without_labels(graph, graph.edge_class_names), targets
+
+    def _targets(self, graph: Graph) -> Targets:
+        number = relation_number(graph, self.relation)
+        relation = None if number is None else LinkRelation(number, (number,))
+        return Targets.of_edges(graph, relation)
+
+    def _with_features(self, targets: Targets) -> Targets:
+        return targets if self.edge_features else replace(targets, features=None)
+
+    def num_outputs(self, num_classes: int) -> int:
+        return self.width
+
+    def size_head(self, num_outputs: int, edge_width: int) -> None:
+        self._sizes = num_outputs, edge_width if self.edge_features else 0
+
+    def begin(self, worker: Worker) -> None:
+        super().begin(worker)
+        targets = worker.links
+        assert isinstance(targets, Targets)
+        if targets.features is not None:
+            train = targets.features[targets.of_split(Split.TRAIN)].astype(np.float64)
+            self._unit = train.mean(0), train.std(0)
+
+    def head(self) -> nn.Module:
+        if self._head is None:
+            assert self._sizes is not None, "size_head is called first"
+            num_outputs, edge_width = self._sizes
+            self._head = EdgeMLP(self.width, edge_width, max(num_outputs, 1), self._unit if edge_width else None)
+        return self._head
+
+    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:
+        outputs = self.head()(reached[rows], features)
+        return self.losses(outputs.to(wide(outputs.dtype)), labels)
+
+    @torch.no_grad()
+    def row_outputs(self, outputs: Tensor, worker: Worker) -> Tensor:  # [k, num_outputs]
+        """Returns the outputs of the edges into this rank's nodes. Collective."""
+        targets, head, parts = worker.targets, self.head(), []
+        reach, ends = Lookup(worker.comm, worker.owned, worker.owner, Tally()).find(targets.rows)
+        reached = reach(outputs)
+        for begin in range(0, max(len(targets), 1), _PIECE):
+            piece = slice(begin, begin + _PIECE)
+            features = None if targets.features is None else torch.from_numpy(np.array(targets.features[piece]))
+            parts.append(head(reached[ends[piece]], None if features is None else features.to(outputs.device)))
+        return torch.cat(parts)
+
+
+def check_pairs(name: str, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
+    """Raises `UserError` for a strategy or a sampler without batches of pairs.
+
+    Args:
+        name: The task's name.
+        strategy: The strategy.
+        sampler: The sampler, if any.
+    """
+    if strategy.ability(EdgeTask) is None:
+        raise UserError(f"task={name}: {strategy.lacks(EdgeTask)}")
+    if sampler is not None and not (getattr(sampler, "draws_edges", True) and type(sampler).groups is Sampler.groups):
+        raise UserError(
+            f"task={name}: {type(sampler).__name__} reads more than the sampled in-edges of a pair's ends, "
+            "and may read the edge to predict: use another sampler, such as sampler=neighbor"
+        )
+
+
+def _as_nodes(targets: Targets, names: Sequence[str] | None) -> Graph:
+    """Returns the rows as a graph's nodes, for `NodeTask.read`."""
+    no_edges = CSC(offsets_of(np.zeros(len(targets), np.int64)), np.zeros(0, np.int32))
+    features = np.empty((len(targets), 0), np.float32)
+    return Graph(no_edges, features, targets.label, targets.split, class_names=None if names is None else tuple(names))
+
+
+def _without_labels(graph: Graph, names: Sequence[str] | None) -> Graph:
+    """Returns the graph whose nodes and edges have no labels, with the edges' classes."""
+    return replace(
+        graph,
+        labels=np.full(graph.num_nodes, -1),
+        split=np.zeros(graph.num_nodes, np.int8),
+        class_names=None if names is None else tuple(names),
+        edge_labels=None,
+        edge_split=None,
+        edge_class_names=None,
+    )

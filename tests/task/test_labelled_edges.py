@@ -1,0 +1,338 @@
+"""Labelled edges: rows of a task that any strategy trains as one process would."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm.threads import Threads
+from gnnkit.engine.remote.row_cache import CACHES
+from gnnkit.errors import UserError
+from gnnkit.graph import SPLITS, Graph, Split
+from gnnkit.partition import Grid
+from gnnkit.sampler import ClusterSampler, FullSampler, LaborSampler, NeighborSampler, Sampler
+from gnnkit.sampler.links import pairs_of
+from gnnkit.sampler.targets import Targets, load_rows
+from gnnkit.strategy import Batch, ExecutionStrategy, Worker
+from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.joint_sample import JointSample
+from gnnkit.strategy.preset_workload import PresetWorkload
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.task.edge_classification import EdgeClassification
+from gnnkit.task.edge_regression import EdgeRegression
+from gnnkit.task.labelled_edges import LabelledEdges
+from gnnkit.task.node_classification import NodeClassification
+from gnnkit.testing import check_task
+from gnnkit.testing.graphs import EDGE_WIDTH, WIDTH, check_graph
+from gnnkit.testing.ranks import on_ranks
+from tests.cases import few
+from tests.models import MODELS
+from tests.task.steps import make_workers, run_steps
+
+RNG = np.random.default_rng(0)
+
+
+def with_labels(graph: Graph, labels: Any = None) -> Graph:
+    """Labels most edges, all splits included."""
+    split = (1 + np.arange(graph.num_edges) % 3).astype(np.int8)
+    drawn = RNG.integers(0, 2, graph.num_edges) if labels is None else labels
+    drawn[::7], split[::7] = -1, Split.NONE
+    return replace(graph, edge_labels=drawn, edge_split=split)
+
+
+GIVEN = with_labels(check_graph(48))
+GRIDS = (Grid(2, 1, 1), Grid(3, 1, 1), Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2))
+
+
+def make_task() -> EdgeClassification:
+    torch.manual_seed(2)
+    task = EdgeClassification(width=6)
+    task.size_head(2, EDGE_WIDTH)
+    return task
+
+
+GRAPH, TARGETS = make_task().prepare(GIVEN)
+
+
+def make_model(name: str) -> nn.Module:
+    torch.manual_seed(1)
+    return MODELS[name](WIDTH, 6, hidden=4, dropout=0.3).double()
+
+
+def total(
+    strategy: ExecutionStrategy,
+    grid: Grid,
+    model: str,
+    sampler: Sampler | None = None,
+    look: Callable[[Batch], None] = lambda _: None,
+) -> Tensor:
+    """Sums loss and gradient over the ranks, for each batch of two epochs."""
+    reads = {"whole": strategy.reads.graph, "features": not strategy.reads.from_owners}
+    workers = make_workers(GRAPH, grid, sampler=sampler, links=TARGETS, **reads)
+    return run_steps(strategy, make_task(), make_model(model), workers, grid.world_size, look)
+
+
+def assert_equal(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.slow
+@few("grid", GRIDS, default=[Grid(2, 2, 1), Grid(2, 1, 2)])
+def test_full_graph_steps_have_the_loss_and_gradient_of_one_rank(grid: Grid) -> None:
+    assert_equal(total(VertexCentric(), grid, "gat"), total(VertexCentric(), Grid(1, 1, 1), "gat"))
+
+
+@functools.cache
+def of_ranks(size: int, ranks: int, sampler: str) -> Tensor:
+    return total(IndividualSample(batch_size=size), Grid(ranks, 1, 1), "sage", SAMPLERS[sampler]())
+
+
+SAMPLERS: dict[str, Callable[[], Sampler]] = {
+    "neighbor": lambda: NeighborSampler([3, 3], threads=1),
+    "labor": lambda: LaborSampler([3, 3], threads=1),
+    "full": FullSampler,
+}
+STRATEGIES: dict[str, Callable[[int], ExecutionStrategy]] = {
+    "shared": lambda size: IndividualSample(batch_size=size),
+    "features apart": lambda size: IndividualSample(batch_size=size, features="partitioned"),
+    "topology apart": lambda size: IndividualSample(batch_size=size, topology="partitioned"),
+    "cooperative": lambda size: JointSample(batch_size=size),
+    **{
+        f"cached {cache}": functools.partial(
+            lambda cache, size: IndividualSample(size, features="partitioned", cache=cache, cache_rows=5), cache
+        )
+        for cache in CACHES
+        if cache != "none"
+    },
+}
+
+
+@few(
+    "kind,sampler",
+    [(kind, sampler) for kind in STRATEGIES for sampler in SAMPLERS],
+    default=[("shared", "neighbor"), ("topology apart", "neighbor"), ("cooperative", "labor"), ("features apart", "full")],
+)
+def test_sampled_steps_have_the_loss_and_gradient_of_one_rank(kind: str, sampler: str) -> None:
+    found = total(STRATEGIES[kind](8), Grid(3, 1, 1), "sage", SAMPLERS[sampler]())
+    # Labor draws by all seeds of a batch, so only a joint batch is that of one rank.
+    alone = kind == "cooperative" or sampler != "labor"
+    assert_equal(found, of_ranks(24, 1, sampler) if alone else of_ranks(8, 3, sampler))
+
+
+@pytest.mark.parametrize("halo", ["none", "one_hop"])
+def test_shares_predict_each_labelled_edge_that_they_hold_once(halo: str) -> None:
+    rows: list[int] = []
+    whole = total(PresetWorkload(halo=halo), Grid(1, 1, 1), "sage")
+    total(PresetWorkload(halo=halo), Grid(3, 1, 1), "sage", look=lambda batch: rows.append(len(batch.rows)))
+    train = TARGETS.of_split(Split.TRAIN)
+    owner = np.arange(GRAPH.num_nodes) % 3
+    inside = np.count_nonzero(owner[TARGETS.rows[train, 0]] == owner[TARGETS.rows[train, 1]])
+    assert sum(rows) == 2 * (len(train) if halo == "one_hop" else inside)
+    assert_equal(whole, total(VertexCentric(), Grid(1, 1, 1), "sage"))
+
+
+def test_every_training_edge_is_read_once_in_an_epoch_with_its_label_and_features() -> None:
+    read: list[tuple[Any, ...]] = []
+
+    def look(batch: Batch) -> None:
+        assert batch.pair_features is not None
+        read.extend(zip(batch.labels.tolist(), map(tuple, batch.pair_features.tolist()), strict=True))
+
+    total(IndividualSample(batch_size=5), Grid(2, 1, 1), "sage", FullSampler(), look)
+    train = TARGETS.take(TARGETS.of_split(Split.TRAIN))
+    assert train.features is not None
+    expected = list(zip(train.label.tolist(), map(tuple, train.features.tolist()), strict=True))
+    assert sorted(read) == sorted(2 * expected)
+
+
+def test_loss_and_rows_are_those_of_plain_torch() -> None:
+    """One rank, no layer between: the formula of the head on the model's rows."""
+    task = make_task()
+    head = task.head().double()
+    outputs = torch.randn(GRAPH.num_nodes, 6, dtype=torch.float64)
+    (rows,) = on_ranks(GRAPH, Grid(1, 1, 1), lambda worker: task.row_outputs(outputs, worker), links=TARGETS)
+    source, destination = (outputs[torch.from_numpy(TARGETS.rows[:, end])] for end in (0, 1))
+    parts = [source, destination, source * destination, torch.from_numpy(np.array(TARGETS.features)).double()]
+    first, _, last = head.layers
+    expected = (torch.cat(parts, 1) @ first.weight.T + first.bias).relu() @ last.weight.T + last.bias
+    assert_equal(rows, expected)
+    losses = task.losses_of(outputs, torch.from_numpy(TARGETS.rows), torch.from_numpy(TARGETS.label).clamp(min=0), parts[-1])
+    assert_equal(losses, nn.functional.cross_entropy(expected, torch.from_numpy(TARGETS.label).clamp(min=0), reduction="none"))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_metrics_count_each_edge_once_and_predictions_are_in_the_edge_lists_order(ranks: int) -> None:
+    outputs = torch.randn(GRAPH.num_nodes, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+
+    def work(worker: Worker) -> tuple[dict[str, float], Tensor | None]:
+        task = make_task()
+        task.head().double()
+        rows = task.row_outputs(outputs[torch.from_numpy(worker.owned.astype(np.int64))], worker)
+        return task.measure(rows, worker), task.predictions(rows, worker)
+
+    (figures, predicted), *others = on_ranks(GRAPH, Grid(ranks, 1, 1), work, links=TARGETS)
+    assert predicted is not None
+    assert all(rows is None and metrics == figures for metrics, rows in others)
+    assert predicted.shape == (GIVEN.num_edges,)
+    for name, split in SPLITS.items():
+        edges = TARGETS.of_split(split)
+        assert figures[f"{name}_accuracy"] == pytest.approx(np.mean(predicted.numpy()[edges] == TARGETS.label[edges]))
+    assert GIVEN.edge_positions is not None
+    order = np.argsort(GIVEN.edge_positions)
+    np.testing.assert_array_equal(TARGETS.rows, pairs_of(GIVEN.csc)[order])
+    np.testing.assert_array_equal(TARGETS.label, GIVEN.edge_labels[order])  # type: ignore[index]
+
+
+def test_labels_outside_of_training_change_no_bit_of_a_step() -> None:
+    changed = replace(TARGETS, label=np.where(TARGETS.split == Split.TRAIN, TARGETS.label, 1 - TARGETS.label))
+    totals = []
+    for targets in (TARGETS, changed):
+        workers = make_workers(GRAPH, Grid(2, 1, 1), whole=False, links=targets)
+        totals.append(run_steps(VertexCentric(), make_task(), make_model("gat"), workers, 2))
+    assert torch.equal(*totals)
+    assert GRAPH.edge_labels is None
+    assert GRAPH.edge_features is not None
+    np.testing.assert_array_equal(GRAPH.edge_features, GIVEN.edge_features)  # type: ignore[arg-type]
+    assert GRAPH.num_edges == GIVEN.num_edges, "predicted edges pass messages"
+
+
+def test_added_reverse_edges_are_no_rows() -> None:
+    graph = GIVEN.symmetrize()
+    assert graph.num_edges > GIVEN.num_edges
+    _, targets = make_task().prepare(graph)
+    for name in ("rows", "label", "split", "positions", "features"):
+        np.testing.assert_array_equal(getattr(targets, name), getattr(TARGETS, name))
+
+
+def test_a_relations_edges_are_the_rows_and_others_pass_messages() -> None:
+    task = EdgeClassification(width=6, relation="1")
+    graph, targets = task.prepare(GIVEN)
+    assert GIVEN.edge_types is not None
+    assert GIVEN.edge_positions is not None
+    np.testing.assert_array_equal(targets.positions, np.sort(GIVEN.edge_positions[GIVEN.edge_types == 1]))
+    assert graph.num_edges == GIVEN.num_edges
+    assert targets.relation is not None
+    assert targets.relation.number == 1
+
+
+@pytest.mark.parametrize("task", [EdgeClassification, EdgeRegression])
+def test_tasks_keep_the_contract(task: Callable[[], LabelledEdges]) -> None:
+    check_task(task)
+
+
+class Agreement(NodeClassification):
+    """A task of a third party, for nodes."""
+
+    metrics = ("agreement",)
+    metrics_of_some = ()
+
+    def figures(self, counts: Tensor) -> dict[str, float]:
+        return {"agreement": super().figures(counts)["accuracy"]}
+
+    def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        return {name: value for name, value in super().measure(outputs, worker).items() if name in self.names}
+
+
+class EdgeAgreement(LabelledEdges, Agreement):
+    def __init__(self) -> None:
+        Agreement.__init__(self)
+        LabelledEdges.__init__(self, "edge_agreement", width=5, edge_features=False)
+
+
+def test_a_third_partys_node_task_becomes_one_of_edges() -> None:
+    check_task(EdgeAgreement)
+
+
+def test_numbers_are_standardised_by_training_edges() -> None:
+    numbers = RNG.normal(50, 7, GIVEN.num_edges)
+    numbers[GIVEN.edge_labels == -1] = np.nan  # type: ignore[index]
+    task = EdgeRegression(width=4)
+    graph, targets = task.prepare(replace(GIVEN, edge_labels=numbers))
+    task.size_head(targets.num_classes, EDGE_WIDTH)
+
+    def work(worker: Worker) -> tuple[float, ...] | None:
+        own = copy.deepcopy(task)
+        own.begin(worker)
+        return own.facts().mean
+
+    train = targets.label[targets.of_split(Split.TRAIN)]
+    for mean in on_ranks(graph, Grid(3, 1, 1), work, links=targets):
+        assert mean == pytest.approx((train.mean(),))
+
+
+def test_features_are_standardised_by_training_edges() -> None:
+    scaled = replace(GIVEN, edge_features=GIVEN.edge_features * 1e4 + 7e4)  # type: ignore[operator]
+    task = make_task()
+    graph, targets = task.prepare(scaled)
+    on_ranks(graph, Grid(1, 1, 1), task.begin, links=targets)
+    head = task.head()
+    train = targets.features[targets.of_split(Split.TRAIN)]  # type: ignore[index]
+    torch.testing.assert_close(head.mean, torch.tensor(train.mean(0), dtype=torch.float32))
+    torch.testing.assert_close(head.deviation, torch.tensor(train.std(0), dtype=torch.float32))
+
+
+def test_rows_are_saved_and_mapped(tmp_path: Any) -> None:
+    TARGETS.save(tmp_path / "rows")
+    loaded = load_rows(tmp_path / "rows")
+    assert isinstance(loaded, Targets)
+    assert loaded.num_classes == TARGETS.num_classes
+    for name in ("ids", "rows", "label", "split", "positions", "features"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(TARGETS, name))
+    np.save(tmp_path / "rows" / "split.npy", np.zeros(2, np.int8))
+    with pytest.raises(UserError, match="split has 2 rows"):
+        load_rows(tmp_path / "rows")
+
+
+@pytest.mark.parametrize(
+    ("graph", "task", "told"),
+    [
+        (check_graph(), EdgeClassification(), "no edge has a label: name their column in dataset.edge_label"),
+        (replace(GIVEN, edge_labels=np.full(GIVEN.num_edges, -1), edge_split=None), EdgeRegression(), "no edge has a label"),
+        (GIVEN, EdgeClassification(relation="9"), "task.relation=9 is not known"),
+        (
+            replace(GIVEN, edge_labels=np.where(GIVEN.edge_labels < 0, np.nan, 0.5)),  # type: ignore[operator]
+            EdgeClassification(),
+            "task=edge_classification needs classes 0, 1, ..., but labels are floating-point numbers: use task=edge_regression",
+        ),
+        (
+            replace(GIVEN, edge_class_names=("a", "b")),
+            EdgeRegression(),
+            "task=edge_regression: labels must be numbers.*task=edge_classification",
+        ),
+    ],
+)
+def test_wrong_labels_are_errors(graph: Graph, task: LabelledEdges, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        task.prepare(graph)
+
+
+def test_unsuitable_strategies_and_samplers_are_errors() -> None:
+    with pytest.raises(UserError, match="task=edge_classification: .* other edges"):
+        EdgeClassification().check(VertexCentric(local_iterations=2), None)
+    with pytest.raises(UserError, match="task=edge_regression: ClusterSampler reads more"):
+        EdgeRegression().check(IndividualSample(), ClusterSampler(np.zeros(4, np.int64), 2))
+
+
+def splits_of(graph: Graph) -> Sequence[int]:
+    assert graph.edge_split is not None
+    return [int(np.count_nonzero(graph.edge_split == part)) for part in SPLITS.values()]
+
+
+def test_a_drawn_split_is_stratified_and_follows_the_edge_list() -> None:
+    graph = replace(GIVEN, edge_split=None)
+    drawn = graph.draw_edge_split([0.5, 0.25, 0.25], seed=3)
+    assert sum(splits_of(drawn)) == np.count_nonzero(graph.edge_labels >= 0)  # type: ignore[operator]
+    order = RNG.permutation(graph.num_nodes)
+    renumbered = graph.renumber(order).draw_edge_split([0.5, 0.25, 0.25], seed=3)
+    by_position = [copied.edge_split[np.argsort(copied.edge_positions)] for copied in (drawn, renumbered)]  # type: ignore[index, arg-type]
+    np.testing.assert_array_equal(*by_position)
+    reversed_edges = graph.symmetrize().draw_edge_split([0.5, 0.25, 0.25], seed=3)
+    assert splits_of(reversed_edges) == splits_of(drawn)
