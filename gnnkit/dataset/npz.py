@@ -11,6 +11,7 @@ from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row, with_s
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, read_shares
 from gnnkit.graph.labels import settle_labels
+from gnnkit.graph.times import TIME_FIELDS, read_time_fields
 from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path
@@ -32,6 +33,8 @@ class Npz(Dataset):
     optional.
     - `train_mask`, `val_mask`, `test_mask`: [num_nodes], or
     `train_masks`, ... [splits, num_nodes], optional.
+    - `edge_time`: [num_edges], and `node_time`: [num_nodes], integers or datetime64,
+    optional.
     - `val_edges`, `test_edges`: [k, 2] sources and destinations, for
     `task=link_prediction`. Optional.
 
@@ -81,6 +84,7 @@ class Npz(Dataset):
             self.masks(fields, csc.num_nodes),
             val_edges=fields.optional("val_edges"),
             test_edges=fields.optional("test_edges"),
+            **read_time_fields({name: fields.optional(name) for name in TIME_FIELDS}),
         )
 
     def _gnn_benchmark(self, fields: Arrays) -> Graph:

@@ -77,7 +77,12 @@ def _name_one_type(ends: Sequence[str]) -> bool:
 
 
 def read_bipartite(
-    table: Table, ends: tuple[str, str], columns: Sequence[str], weight: str | None = "weight", edge_type: str = "type"
+    table: Table,
+    ends: tuple[str, str],
+    columns: Sequence[str],
+    weight: str | None = "weight",
+    edge_type: str = "type",
+    time: str | None = None,
 ) -> Graph:
     """Returns a table's graph with two node types, in ascending id order.
 
@@ -87,6 +92,7 @@ def read_bipartite(
         columns: Edge feature columns.
         weight: Column of weights, if there is one.
         edge_type: Column of relations, if there is one.
+        time: Column of times, if there is one.
     """
     cells = [table.id_column(name) for name in ends]
     ids = [pc.unique(column).sort() for column in cells]
@@ -109,6 +115,8 @@ def read_bipartite(
         edge_type_names=[relation.edge_type for relation in relations],
         node_types=((source, counts[0]), (destination, counts[1])),
         relations=relations,
+        edge_time=None if time is None else table.times(time),
+        date_columns=table.date_columns(columns),
     )
     return replace(graph, node_ids=_join(ids))  # distinct within a type only
 

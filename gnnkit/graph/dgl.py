@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, ranges_of, split_of, types_of, warn_unread
+from gnnkit.graph.attributes import (
+    Get,
+    as_column,
+    as_row,
+    getter,
+    optional,
+    ranges_of,
+    split_of,
+    times_of,
+    types_of,
+    warn_unread,
+)
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.labels import check_present
 from gnnkit.utils import checks
@@ -29,8 +40,11 @@ def from_dgl(graph: Any, features: str, labels: str, weight: str, edge_features:
     splits, masks = split_of("ndata.", nodes, num_nodes, split)
     target = as_row(_read_field("ndata", nodes, labels, "label"))
     check_present(target, splits, f"ndata[{labels!r}]", [f"ndata[{name!r}]" for name in sorted(masks)])
-    unread = _list_unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks})
-    unread += _list_unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE})
+    read = {features, labels, weight, edge_features, _ID, _TYPE, *masks}
+    node_time, node_names = times_of("ndata.", nodes, set(graph.ndata) - read, num_nodes)
+    edge_time, edge_names = times_of("edata.", edges, set(graph.edata) - read, len(checks.array("src", src)))
+    unread = _list_unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks, *node_names})
+    unread += _list_unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE, *edge_names})
     warn_unread("Graph.from_dgl", unread, has_split=bool(masks))
     return Graph.from_edges(
         checks.array("src", src),
@@ -44,6 +58,8 @@ def from_dgl(graph: Any, features: str, labels: str, weight: str, edge_features:
         node_ids=optional("ndata.", nodes, _ID),
         edge_types=types_of("edata.", edges, _TYPE),
         node_types=ranges_of("ndata.", nodes, _TYPE),
+        node_time=node_time,
+        edge_time=edge_time,
     )
 
 

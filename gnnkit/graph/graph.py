@@ -40,6 +40,7 @@ from gnnkit.graph.fields import (
 from gnnkit.graph.labels import check_labelled, labelled, read_labels, settle_labels
 from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_types_of, read_types, table_of
 from gnnkit.graph.split import Split, random_split
+from gnnkit.graph.times import Times, check_fields, read_time_fields
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
 from gnnkit.utils import checks
 from gnnkit.utils.storage import load_arrays, save_arrays
@@ -51,8 +52,17 @@ NAME_FIELDS = (
     "edge_feature_names",
     "edge_category_of",
     "edge_type_names",
+    "date_columns",
 )  # fields that a saved graph stores as JSON
-_ARRAYS = ("coordinates", "val_edges", "test_edges", "node_ids", "missing")  # optional arrays, edge columns excluded
+_TIME_FACTS = ("time_unit", "time_borders")  # further fields in JSON
+_ARRAYS = (
+    "coordinates",
+    "val_edges",
+    "test_edges",
+    "node_ids",
+    "missing",
+    "node_time",
+)  # optional arrays, edge columns excluded
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -99,6 +109,14 @@ class Graph:
 
     `missing` are the (node, column) pairs of empty table cells. `features` are 0 there,
     until a run imputes them as set by `features.fill`.
+
+    `edge_time` and `node_time` are integers, which no model reads as features. They are
+    dates since 1970 if there is a `time_unit`. The lowest int64 means always visible,
+    and the highest means never visible, because the time is missing. A reverse edge
+    copies its edge's time, and an added loop is always visible.
+
+    `time_borders` are the times of the first validation and the first test edge, if
+    edges are split by time. `date_columns` name features that are dates.
     """
 
     csc: CSC
@@ -122,6 +140,11 @@ class Graph:
     feature_tables: tuple[FeatureTable, ...] | None = field(default=None, kw_only=True)  # one per node type
     relations: tuple[Relation, ...] | None = field(default=None, kw_only=True)  # [num_relations]
     missing: Ids | None = field(default=None, kw_only=True)  # [num_missing, 2] int64 node and column
+    edge_time: Times | None = field(default=None, kw_only=True)  # [num_edges]
+    node_time: Times | None = field(default=None, kw_only=True)  # [num_nodes]
+    time_unit: str | None = field(default=None, kw_only=True)  # s, ms, us or ns of dates. None: plain numbers
+    time_borders: tuple[int, int] | None = field(default=None, kw_only=True)  # of validation and test edges
+    date_columns: tuple[str, ...] | None = field(default=None, kw_only=True)  # of nodes or edges
 
     def __post_init__(self) -> None:
         n = self.csc.num_nodes
@@ -144,6 +167,7 @@ class Graph:
             test_edges=pairs_of("test_edges", self.test_edges, n),
             node_ids=node_ids_of(self.node_ids, n),
             node_types=node_types_of(self.node_types, n),
+            **check_fields({name: getattr(self, name) for name in ("node_time", *_TIME_FACTS)}, n),
             **EdgeColumns.read(self.edge_columns.arrays(), self.num_edges).fields_of(Graph),
         )
         set_fields(self, missing=read_missing_cells(self.missing, self.features.shape))
@@ -252,6 +276,7 @@ class Graph:
         values: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         if unknown := values.keys() - EdgeListFields.__annotations__:
             raise TypeError(f"Graph.from_edges() got an unexpected keyword argument {min(unknown)!r}")
+        values |= read_time_fields(values)
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_nodes = count_nodes(src, dst, values.get("features")) if num_nodes is None else num_nodes
         columns = EdgeColumns.read(values, len(src))
@@ -270,14 +295,16 @@ class Graph:
         """Converts a `torch_geometric.data.Data` or `HeteroData`.
 
         Reads `edge_index` and, if present, `x`, `y`, `edge_weight`, `edge_attr`, `pos`
-        of 2 or 3 dimensions, `n_id` as `node_ids`, and the split. A split is a mask
+        of 2 or 3 dimensions, `n_id` as `node_ids`, times of nodes or edges (`time`,
+        `edge_time`, `timestamp`, ...), and the split. A `TemporalData` becomes a graph
+        of its events. A split is a mask
         (`train_mask` [num_nodes] bool), a column of masks (`train_mask` [num_nodes,
         splits]) or node ids (`train_mask` or `train_idx`). All other attributes are
         listed in a warning.
 
         Edges are sorted as in the CSC, and `edge_positions` store their positions in
         `edge_index`. Raises `UserError` with the attribute's name, also for unsupported
-        ones: timestamps, graph labels and edge labels.
+        ones: graph labels and edge labels.
 
         The types of a `HeteroData` become `node_types` and `edge_types`, in the same
         order. The labelled node type is predicted; if several are labelled, the one
@@ -310,8 +337,8 @@ class Graph:
         """Converts a homogeneous `dgl.DGLGraph`.
 
         Reads the named fields if present, and the split from `train_mask`, `val_mask`
-        and `test_mask` like `from_pyg`. A subgraph's ids in its parent graph become
-        `node_ids`. All other fields are listed in a warning.
+        and `test_mask` like `from_pyg`, and times. A subgraph's ids in its parent graph
+        become `node_ids`. All other fields are listed in a warning.
 
         Args:
             graph: Graph of one node type and one edge type.
@@ -336,6 +363,7 @@ class Graph:
         weight: str | None = None,
         edge_features: str | Sequence[str] | None = None,
         missing: Sequence[str] | None = None,
+        time: str | Sequence[str] | None = None,
     ) -> Graph:
         """Converts a NetworkX graph. `node_ids` are the nodes, in their order.
 
@@ -351,10 +379,11 @@ class Graph:
             weight: Edge attribute.
             edge_features: Edge attributes like `features`, which every edge must have.
             missing: Words for missing values, as in `from_tables`.
+            time: Attributes of times, as in `from_tables`.
         """
         from gnnkit.graph.networkx import from_networkx
 
-        return from_networkx(graph, features, label, split, weight, edge_features, missing)
+        return from_networkx(graph, features, label, split, weight, edge_features, missing, time)
 
     @classmethod
     def from_scipy(cls, matrix: Any, **fields: Any) -> Graph:
@@ -389,6 +418,7 @@ class Graph:
         missing: Sequence[str] | None = None,
         duplicates: str = "keep",
         bipartite: bool | None = None,
+        time: str | Sequence[str] | None = None,
     ) -> Graph:
         """Converts pandas or polars data frames, or pyarrow tables.
 
@@ -433,6 +463,9 @@ class Graph:
             bipartite: Without `nodes`, whether sources and destinations are two node
                 types, whose ids are separate. Default: no, but an error for integer
                 ids of columns that name different things, such as userId and movieId.
+            time: Column of times in `edges`, `nodes` or both, or one name for each:
+                integers, whole numbers or dates. Default: a column of integers or dates
+                that is named `time`, `timestamp`, `t` or similarly. `[]` reads none.
         """
         from gnnkit.graph.tables import from_tables
 
@@ -449,6 +482,7 @@ class Graph:
             missing,
             duplicates,
             bipartite,
+            time,
         )
 
     from_pandas = from_tables
@@ -520,7 +554,7 @@ class Graph:
         arrays = {name: getattr(self, name) for name in ("labels", "split", *_ARRAYS)}
         arrays |= {"indptr": self.csc.indptr, "indices": self.csc.indices}
         arrays |= {**feature_arrays(self.features), **self.edge_columns.arrays()}
-        meta = {name: getattr(self, name) for name in (*NAME_FIELDS, "node_types")}
+        meta = {name: getattr(self, name) for name in (*NAME_FIELDS, *_TIME_FACTS, "node_types")}
         save_arrays(Path(folder), arrays, meta | self.schema.to_dict())
 
     @property
@@ -630,6 +664,7 @@ class Graph:
             feature_tables=None,
             relations=None,
             missing=None if self.missing is None else np.stack([number[self.missing[:, 0]], self.missing[:, 1]], 1),
+            node_time=take(self.node_time, order),
             **columns.fields_of(Graph),
         )
 
@@ -686,6 +721,10 @@ class EdgeListFields(TypedDict, total=False):
     feature_tables: tuple[FeatureTable, ...] | None  # feature columns of each node type
     relations: tuple[Relation, ...] | None  # [num_relations] node types at the ends
     missing: npt.ArrayLike | None  # [num_missing, 2] node and column of missing features
+    edge_time: npt.ArrayLike | None  # [num_edges] integers, whole floats or datetime64. NaN or NaT: never visible
+    node_time: npt.ArrayLike | None  # [num_nodes] like `edge_time`
+    time_unit: str | None  # s, ms, us or ns, if integers are dates since 1970
+    date_columns: Sequence[str] | None  # names of features that are dates
 
 
 _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
@@ -696,6 +735,7 @@ _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "missing": partial(checks.array, "missing"),
     "node_ids": distinct_ids,
     **dict.fromkeys(NAME_FIELDS, tuple),
+    "date_columns": lambda names: tuple(dict.fromkeys(names)) or None,
 }  # converters of the arguments of `Graph.from_edges`
 
 
@@ -706,6 +746,6 @@ def _default_fields(num_nodes: int) -> dict[str, Any]:
 
 def _stored_fields(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
     names = {name: None if (values := meta.get(name)) is None else tuple(map(str, values)) for name in NAME_FIELDS}
-    types = {name: meta.get(name) for name in ("node_types", "feature_tables", "relations")}
+    types = {name: meta.get(name) for name in ("node_types", "feature_tables", "relations", *_TIME_FACTS)}
     columns = EdgeColumns.of_arrays(arrays).fields_of(Graph)
     return {**names, **types, **columns, **{name: arrays.get(name) for name in _ARRAYS}}

@@ -157,6 +157,7 @@ def _schema_of(named_graph: Graph, graph: Graph) -> Json:
         "node_types": None if named_graph.node_types is None else [list(pair) for pair in named_graph.node_types],
         "edge_types": None if graph.edge_type_names is None else list(graph.edge_type_names),
         **graph.schema.to_dict(),
+        **{name: value for name in ("time_unit", "time_borders") if (value := getattr(graph, name)) is not None},
     }
 
 
