@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from gnnkit.dataset.table_files import (
     read_table,
 )
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Labels, read_shares
+from gnnkit.graph import Graph, Labels, read_split
 from gnnkit.graph.bipartite import COLUMNS, check_one_type, read_bipartite
 from gnnkit.graph.column_table import require
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, without_duplicates
@@ -121,7 +122,9 @@ class EdgeFolder(Dataset):
         sort_ids: Number nodes in ascending id order, integers by value and text by code
             points. Default: in table order.
         split: Shares of the labelled nodes for training, validation and test, if the
-            data has no split. Default: no split is drawn.
+            data has no split. Or `{by: time, shares: [0.7,0.15,0.15]}`, or by time with
+            `borders: [2020-01-31,2020-06-30]`, the times of the first validation and
+            the first test row, which also split edges. Default: no split is drawn.
         seed: Seed of this split.
         edges: File name of the edge table. Default: edges.csv, edges.parquet, edges.npy
             or a folder edges.
@@ -158,7 +161,7 @@ class EdgeFolder(Dataset):
         row_normalize: bool = False,
         num_nodes: int | None = None,
         sort_ids: bool = False,
-        split: Sequence[float] | None = None,
+        split: Sequence[float] | Mapping[str, Any] | None = None,
         seed: int = 0,
         edges: str | None = None,
         nodes: str | None = None,
@@ -180,7 +183,7 @@ class EdgeFolder(Dataset):
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
         self.sort_ids = sort_ids
-        self.split = None if split is None else read_shares("dataset.split", split)
+        self.split = read_split("dataset.split", split)
         self.seed = whole("dataset.seed", seed, 0)
         self._tables = {"edges": edges, "nodes": nodes}
         for key, name in self._tables.items():

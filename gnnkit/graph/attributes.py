@@ -36,7 +36,7 @@ def warn_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> N
             published with a split keep the default.
     """
     unread = sorted(names)
-    times = [name for name in unread if _is_time(name)]
+    times = [name for name in unread if is_time(name)]
     if times and not has_split:
         raise UserError(
             f"{what}: {times[0]} holds times, which are not read, and a random split would mix past and future: give one "
@@ -46,22 +46,7 @@ def warn_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> N
         warnings.warn(f"{what}: ignores unknown attributes: {', '.join(unread)}", stacklevel=4)
 
 
-def warn_times(columns: Iterable[str]) -> None:
-    """Warns that a random split leaks the future if a column holds timestamps.
-
-    Args:
-        columns: Names of the columns that a model reads.
-    """
-    times = [name for name in columns if _is_time(name)]
-    if times:
-        warnings.warn(
-            f"the split is drawn at random, and column {times[0]!r} holds times: the model trains on the future of nodes "
-            "or edges that it is tested on; give a split by time",
-            stacklevel=4,
-        )
-
-
-def _is_time(name: str) -> bool:
+def is_time(name: str) -> bool:
     """Checks whether a name's last word means a timestamp."""
     words = _WORDS.findall(name.lower())
     return bool(words) and words[-1] in TIME_NAMES
@@ -78,7 +63,7 @@ def times_of(prefix: str, get: Get, names: Iterable[str], count: int) -> tuple[A
         names: The attributes of nodes, or those of edges.
         count: Number of rows.
     """
-    columns = {name: as_row(optional(prefix, get, name)) for name in sorted(names) if _is_time(name)}
+    columns = {name: as_row(optional(prefix, get, name)) for name in sorted(names) if is_time(name)}
     times = {name: rows for name, rows in columns.items() if rows is not None and are_times(rows, count)}
     if len(times) > 1:
         raise UserError(f"{' and '.join(f'{prefix}{name}' for name in times)} hold times: remove all but one")

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import warn_times
 from gnnkit.graph.csc import CSC, sort_edges
 from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.graph.features import (
@@ -40,7 +39,8 @@ from gnnkit.graph.fields import (
 from gnnkit.graph.labels import check_labelled, labelled, read_labels, settle_labels
 from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_types_of, read_types, table_of
 from gnnkit.graph.split import Split, random_split
-from gnnkit.graph.times import Times, check_fields, read_time_fields
+from gnnkit.graph.time_split import TimeSplit, parts_of, warn_random_split
+from gnnkit.graph.times import ALWAYS, Times, check_fields, read_time_fields
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
 from gnnkit.utils import checks
 from gnnkit.utils.storage import load_arrays, save_arrays
@@ -682,8 +682,40 @@ class Graph:
         split = random_split(self.labelled, shares, seed, classes)
         if not (split == Split.TRAIN).any():
             raise UserError(f"split={list(shares)} trains on no node: {self.labelled.sum()} nodes have a label")
-        warn_times([*(self.feature_names or ()), *(self.edge_feature_names or ())])
+        warn_random_split(self)
         return replace(self, split=split)
+
+    def split_by_time(
+        self,
+        shares: Sequence[float] | None = None,
+        borders: Sequence[int | str] | None = None,
+        *,
+        name: str = "split_by_time",
+    ) -> Graph:
+        """Splits labelled nodes, and edges for link prediction, by their times.
+
+        Equal times are never separated. Labelled nodes without a time are in no part.
+        `time_borders` are set if edges have times. Raises `UserError` if neither has
+        times.
+
+        Args:
+            shares: Fractions in train, val and test, which add up to 1.
+            borders: Instead of shares, the times of the first validation and the first
+                test row: numbers, or dates such as "2020-01-31".
+            name: Argument or configuration key, for messages.
+        """
+        split, times = TimeSplit(name, shares, borders), self.node_time
+        fields: dict[str, Any] = {}
+        if times is not None and self.labelled.any():
+            parts = parts_of(times, split.find_borders(times[self.labelled], self.time_unit))
+            fields["split"] = np.where(self.labelled & (times != ALWAYS), parts, Split.NONE)
+        if self.edge_time is not None:
+            fields["time_borders"] = split.find_borders(self.edge_time, self.time_unit)
+        if not fields:
+            raise UserError(
+                f"{name}: neither labelled nodes nor edges have times: dataset.time=COLUMN names their column"
+            )
+        return replace(self, **fields)
 
     def row_normalize(self) -> Graph:
         """Divides each feature row by the sum of its absolute values.

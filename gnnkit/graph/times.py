@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.utils import checks
-from gnnkit.utils.checks import Array
+from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import one_of, shown
 
 Times = npt.NDArray[np.int64]
@@ -63,6 +63,27 @@ def show_time(time: int, unit: str | None) -> str:
     text = str(np.datetime64(time, unit)).replace("T", " ")  # type: ignore[call-overload]
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return text.removesuffix(" 00:00:00")
+
+
+def parse_time(name: str, value: object, unit: str | None) -> int:
+    """Reads a number or, if times have a unit, a date.
+
+    Args:
+        name: Argument or configuration key, for messages.
+        value: The number or date.
+        unit: As `Graph.time_unit`.
+    """
+    if unit is None:
+        return whole(f"{name} (times are numbers here)", value)
+    try:
+        date = np.datetime64(str(value).strip())
+        if not isinstance(value, int) and date.astype(f"M8[{unit}]") == date:
+            return int(date.astype(f"M8[{unit}]").astype(np.int64))
+    except ValueError:
+        pass
+    raise UserError(
+        f"{name}={shown(value)}: expected a date such as 2026-01-31 or 2026-01-31 12:30, as times are dates"
+    )
 
 
 def _check_unit(unit: Any) -> str | None:

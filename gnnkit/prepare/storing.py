@@ -20,6 +20,7 @@ from gnnkit.prepare import cut, picture
 from gnnkit.prepare.assign import Decision, describe
 from gnnkit.prepare.inputs import IDS, check_implied_task, load, named, with_inputs, with_kept, with_names
 from gnnkit.prepare.kept import Kept, kept_partition
+from gnnkit.prepare.times import describe_times
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.sampler.links import Links
@@ -78,7 +79,9 @@ def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, 
     task: Task = settings.task.create()
     graph, input_lines = as_read(settings, graph, folder)
     check_implied_task(settings, graph)
-    graph, links = task.prepare(named(load(settings, graph), folder))
+    complete = named(load(settings, graph), folder)
+    graph, links = task.prepare(complete)
+    input_lines = [*input_lines, *describe_times(complete, graph, links)]
     if settings.inputs != "features":
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, True, settings.features.dtype)
