@@ -54,7 +54,7 @@ NAME_FIELDS = (
     "edge_type_names",
     "date_columns",
 )  # fields that a saved graph stores as JSON
-_TIME_FACTS = ("time_unit", "time_borders")  # further fields in JSON
+TIME_FACTS = ("time_unit", "time_borders")  # further fields in JSON
 _ARRAYS = (
     "coordinates",
     "val_edges",
@@ -167,7 +167,7 @@ class Graph:
             test_edges=pairs_of("test_edges", self.test_edges, n),
             node_ids=node_ids_of(self.node_ids, n),
             node_types=node_types_of(self.node_types, n),
-            **check_fields({name: getattr(self, name) for name in ("node_time", *_TIME_FACTS)}, n),
+            **check_fields({name: getattr(self, name) for name in ("node_time", *TIME_FACTS)}, n),
             **EdgeColumns.read(self.edge_columns.arrays(), self.num_edges).fields_of(Graph),
         )
         set_fields(self, missing=read_missing_cells(self.missing, self.features.shape))
@@ -554,7 +554,7 @@ class Graph:
         arrays = {name: getattr(self, name) for name in ("labels", "split", *_ARRAYS)}
         arrays |= {"indptr": self.csc.indptr, "indices": self.csc.indices}
         arrays |= {**feature_arrays(self.features), **self.edge_columns.arrays()}
-        meta = {name: getattr(self, name) for name in (*NAME_FIELDS, *_TIME_FACTS, "node_types")}
+        meta = {name: getattr(self, name) for name in (*NAME_FIELDS, *TIME_FACTS, "node_types")}
         save_arrays(Path(folder), arrays, meta | self.schema.to_dict())
 
     @property
@@ -778,6 +778,6 @@ def _default_fields(num_nodes: int) -> dict[str, Any]:
 
 def _stored_fields(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
     names = {name: None if (values := meta.get(name)) is None else tuple(map(str, values)) for name in NAME_FIELDS}
-    types = {name: meta.get(name) for name in ("node_types", "feature_tables", "relations", *_TIME_FACTS)}
+    types = {name: meta.get(name) for name in ("node_types", "feature_tables", "relations", *TIME_FACTS)}
     columns = EdgeColumns.of_arrays(arrays).fields_of(Graph)
     return {**names, **types, **columns, **{name: arrays.get(name) for name in _ARRAYS}}

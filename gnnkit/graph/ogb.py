@@ -29,9 +29,9 @@ from gnnkit.utils.ranges import unknown
 # Whether `ogb` adds the reverse of each edge, according to its master table.
 _INVERSE = {"ogbn_arxiv": False, "ogbn_papers100M": False, "ogbn_products": True, "ogbn_proteins": True}
 _NODES, _EDGES = "num-node-list", "num-edge-list"
-_YEAR = "node_year"  # of a paper's publication
-_READ = {"edge", "node-feat", "edge-feat", "node-label", _YEAR, _NODES, _EDGES}
-_KEYS = {"edge_index", "node_feat", "edge_feat", _YEAR, "num_nodes_list", "num_edges_list"}
+YEAR = "node_year"  # of a paper's publication
+_READ = {"edge", "node-feat", "edge-feat", "node-label", YEAR, _NODES, _EDGES}
+_KEYS = {"edge_index", "node_feat", "edge_feat", YEAR, "num_nodes_list", "num_edges_list"}
 _PARTS = {"train": Split.TRAIN, "valid": Split.VAL, "test": Split.TEST}
 
 
@@ -129,7 +129,7 @@ def _read_csv_folder(raw: Path) -> _Tables:
         raise UserError(f"{raw / 'edge.csv.gz'} has {edges.shape[1]} columns, expected source and destination")
     optional = {
         key: read_numbers(raw / f"{name}.csv.gz")
-        for key, name in (("node_feat", "node-feat"), ("edge_feat", "edge-feat"), (_YEAR, _YEAR))
+        for key, name in (("node_feat", "node-feat"), ("edge_feat", "edge-feat"), (YEAR, YEAR))
         if name in names
     }
     counts = read_numbers(raw / f"{_NODES}.csv.gz").ravel()
@@ -140,7 +140,7 @@ def _read_npz_folder(raw: Path) -> _Tables:
     """Reads a folder of .npz files, such as ogbn-papers100M."""
     with Arrays(raw / "data.npz") as data, Arrays(raw / "node-label.npz") as labels:
         check_arrays(raw, data, (edges := data["edge_index"]).shape)
-        optional = {key: data[key] for key in ("node_feat", "edge_feat", _YEAR) if key in data}
+        optional = {key: data[key] for key in ("node_feat", "edge_feat", YEAR) if key in data}
         return _Tables(read_num_nodes(raw, data["num_nodes_list"].ravel()), edges, labels["node_label"], **optional)
 
 

@@ -17,7 +17,7 @@ from gnnkit.graph.attributes import TIME_NAMES
 from gnnkit.graph.feature_columns import FeatureColumns, find_readings
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.times import ALWAYS, NEVER, find_inexact, from_whole
-from gnnkit.graph.values import DATE, DAY, WHOLE, ZONED, is_text, matches
+from gnnkit.graph.values import DATE, DAY, WHOLE, ZONED, ColumnReading, is_text, matches
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
 
@@ -69,15 +69,37 @@ class TimeColumns(FeatureColumns):
         """Returns whether a column holds integers or dates, also in text."""
         kind = self.kinds[name]
         if not is_text(kind):
-            return bool(pa.types.is_integer(kind) or _is_date(kind))
+            return holds_times(kind)
         with suppress(UserError):
             return find_readings(self.name, [self], [name])[name].kind == "seconds"
         return False
 
     def date_columns(self, names: Sequence[str]) -> list[str]:
         """Returns the columns of features that are dates."""
-        dates = (name for name in names if self.reading(name).kind == "seconds")
-        return [name for name in dates if self.is_text(name) or _is_date(self.plain(name).type)]
+        return date_names({name: self.reading(name) for name in names}, self.kinds)
+
+
+def holds_times(kind: pa.DataType) -> bool:
+    """Returns whether a type that is no text is recognised as times."""
+    return bool(pa.types.is_integer(kind) or _is_date(kind))
+
+
+def date_names(readings: Mapping[str, ColumnReading], kinds: Mapping[str, pa.DataType]) -> list[str]:
+    """Returns the columns that are read as seconds because they are dates.
+
+    Args:
+        readings: How columns of features are read.
+        kinds: The type of each column.
+    """
+    dates = (name for name, reading in readings.items() if reading.kind == "seconds")
+    return [name for name in dates if is_text(kinds[name]) or _is_date(kinds[name])]
+
+
+def time_unit(kind: pa.DataType) -> str | None:
+    """Returns the unit in which `TimeColumns.times` reads a column that is no text."""
+    if pa.types.is_timestamp(kind):
+        return str(kind.unit)
+    return {pa.date32(): "s", pa.date64(): "ms"}.get(kind)
 
 
 def find_time(
@@ -143,7 +165,6 @@ def _as_dates(column: pa.Array) -> npt.NDArray[np.datetime64]:  # [rows]
     """Converts a column of dates exactly, with NaT for null."""
     kind = column.type
     factor = DAY if pa.types.is_date32(kind) else 1
-    unit = kind.unit if pa.types.is_timestamp(kind) else "s" if factor > 1 else "ms"
     counts = column.cast(pa.int32()) if pa.types.is_date32(kind) else column
     dates = numbers_of(counts.cast(pa.int64()).fill_null(0)).astype(np.int64) * factor
-    return np.where(nulls_of(column), np.datetime64("NaT"), dates.view(f"M8[{unit}]"))
+    return np.where(nulls_of(column), np.datetime64("NaT"), dates.view(f"M8[{time_unit(kind)}]"))

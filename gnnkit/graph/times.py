@@ -30,10 +30,21 @@ def read_time_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     units = {name: date_unit or unit for name, (_, date_unit) in read.items()}
     if len({unit is None for unit in units.values()}) > 1:
         dates, numbers = sorted(units, key=lambda name: units[name] is None)
-        raise UserError(f"{numbers} holds numbers and {dates} holds dates: expected the same unit in both")
+        raise UserError(
+            f"{numbers} holds numbers and {dates} holds dates: expected the same unit in both; time=COLUMN (dataset.time) "
+            "reads one of them"
+        )
     finest = max(filter(None, units.values()), key=lambda name: UNITS[name], default=unit)
     times = {name: _rescale(name, rows, units[name], finest) for name, (rows, _) in read.items()}
     return {**times, "time_unit": finest} if times else {}
+
+
+def to_unit(name: str, values: Any, unit: str | None) -> Times:
+    """Reads times like `read_time_fields`, in a unit that is fine enough."""
+    times, own_unit = _read(name, values)
+    if (own_unit is None) != (unit is None):
+        raise UserError(f"{name} holds {'numbers' if own_unit is None else 'dates'}, unlike other times of the data")
+    return _rescale(name, times, own_unit, unit)
 
 
 def read_times(name: str, values: object, length: int | None = None) -> Times:

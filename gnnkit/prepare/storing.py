@@ -81,6 +81,7 @@ def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, 
     check_implied_task(settings, graph)
     complete = named(load(settings, graph), folder)
     graph, links = task.prepare(complete)
+    graph = replace(graph, time_borders=None)  # edges are split now
     input_lines = [*input_lines, *describe_times(complete, graph, links)]
     if settings.inputs != "features":
         graph = with_inputs(graph, settings.inputs)
@@ -160,7 +161,7 @@ def _schema_of(named_graph: Graph, graph: Graph) -> Json:
         "node_types": None if named_graph.node_types is None else [list(pair) for pair in named_graph.node_types],
         "edge_types": None if graph.edge_type_names is None else list(graph.edge_type_names),
         **graph.schema.to_dict(),
-        **{name: value for name in ("time_unit", "time_borders") if (value := getattr(graph, name)) is not None},
+        **({} if graph.time_unit is None else {"time_unit": graph.time_unit}),
     }
 
 

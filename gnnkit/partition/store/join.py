@@ -68,7 +68,6 @@ def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, schema: M
         relations=types.get("relations"),
         node_time=of_nodes("node_time"),
         time_unit=types.get("time_unit"),
-        time_borders=types.get("time_borders"),
         **columns.fields_of(Graph),
     )
 
