@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph
+from gnnkit.graph import CSC, Graph, TimeSplit
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.ranges import shown, shown_names
 
@@ -73,21 +73,27 @@ def blame(what: str) -> Iterator[None]:
         raise UserError(one_line(f"{what}: {error}")) from error
 
 
-def with_split(graph: Graph, shares: Sequence[float] | None, seed: int) -> Graph:
-    """Draws a split if `shares` is set. Raises `UserError` if the graph has a split.
+def with_split(graph: Graph, split: Sequence[float] | TimeSplit | None, seed: int) -> Graph:
+    """Splits the nodes, or by time also edges, if `dataset.split` is set.
+
+    Raises `UserError` if the graph has a split.
 
     Args:
-        shares: Value of `dataset.split`, or None.
+        split: Value of `dataset.split`, or None.
         seed: Value of `dataset.seed`.
     """
-    if shares is None:
+    if split is None:
         return graph
     of_edges = graph.edge_split is not None
-    if graph.split.any() or (graph.edge_split is not None and (graph.edge_split > 0).any()):
-        raise UserError(f"dataset.split={list(shares)}: the data already has a split; remove the key")
+    has_split = graph.split.any() or (graph.edge_split is not None and (graph.edge_split > 0).any())
+    if has_split or graph.time_borders is not None:
+        given = "by time" if isinstance(split, TimeSplit) else list(split)
+        raise UserError(f"dataset.split={given}: the data already has a split; remove the key")
+    if isinstance(split, TimeSplit):
+        return graph.split_by_time(split.shares, split.borders, name=split.name)
     with blame("dataset.split"):
-        graph = graph.draw_edge_split(shares, seed) if of_edges else graph
-        return graph if of_edges and not graph.labelled.any() else graph.draw_split(shares, seed)
+        graph = graph.draw_edge_split(split, seed) if of_edges else graph
+        return graph if of_edges and not graph.labelled.any() else graph.draw_split(split, seed)
 
 
 def finished(graph: Graph, symmetrize: bool | None, row_normalize: bool) -> Graph:

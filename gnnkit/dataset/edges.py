@@ -24,7 +24,7 @@ from gnnkit.dataset.table_files import (
     read_table,
 )
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Labels, read_shares
+from gnnkit.graph import Graph, Labels, read_split
 from gnnkit.graph.bipartite import COLUMNS, check_one_type, read_bipartite
 from gnnkit.graph.column_table import require
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, without_duplicates
@@ -36,6 +36,7 @@ from gnnkit.graph.label_columns import edge_label_columns, read_edge_labels, rea
 from gnnkit.graph.labels import check_present, settle_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
+from gnnkit.graph.time_columns import find_times
 from gnnkit.graph.types import Floats
 from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
 from gnnkit.graph.values import is_text
@@ -121,7 +122,9 @@ class EdgeFolder(Dataset):
         sort_ids: Number nodes in ascending id order, integers by value and text by code
             points. Default: in table order.
         split: Shares of the labelled nodes for training, validation and test, if the
-            data has no split. Default: no split is drawn.
+            data has no split. Or `{by: time, shares: [0.7,0.15,0.15]}`, or by time with
+            `borders: [2020-01-31,2020-06-30]`, the times of the first validation and
+            the first test row, which also split edges. Default: no split is drawn.
         seed: Seed of this split.
         edges: File name of the edge table. Default: edges.csv, edges.parquet, edges.npy
             or a folder edges.
@@ -131,6 +134,10 @@ class EdgeFolder(Dataset):
         dst: Name of the column `dst`.
         id: Name of the column `id`.
         label: Name of the column `label`.
+        time: Column of times, of one table or both: integers, whole numbers or dates,
+            which are read exactly and are no features. Two names if the tables differ.
+            Default: a column of integers or dates that is named `time`, `timestamp`,
+            `t` or similarly. `[]` reads none.
         ignore: Columns of either table that are not features.
         missing: Words that mark missing values in text, ignoring case and surrounding
             blanks. They replace the default: `#N/A`, `-`, `<NA>`, `?`, `\\N`,
@@ -157,7 +164,7 @@ class EdgeFolder(Dataset):
         row_normalize: bool = False,
         num_nodes: int | None = None,
         sort_ids: bool = False,
-        split: Sequence[float] | None = None,
+        split: Sequence[float] | Mapping[str, Any] | None = None,
         seed: int = 0,
         edges: str | None = None,
         nodes: str | None = None,
@@ -165,6 +172,7 @@ class EdgeFolder(Dataset):
         dst: str = "dst",
         id: str = "id",
         label: str = "label",
+        time: str | Sequence[str] | None = None,
         ignore: Sequence[str] = (),
         missing: Sequence[str] | None = None,
         duplicates: str = KEEP,
@@ -180,13 +188,16 @@ class EdgeFolder(Dataset):
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
         self.sort_ids = sort_ids
-        self.split = None if split is None else read_shares("dataset.split", split)
+        self.split = read_split("dataset.split", split)
         self.seed = whole("dataset.seed", seed, 0)
         self._tables = {"edges": edges, "nodes": nodes}
         for key, name in self._tables.items():
             if name is not None and Path(name).name != name:
                 raise UserError(f"dataset.{key}={shown(name)} must be the name of a file or folder in dataset.root")
         self.ends, self.id, self.label = (src, dst), id, label
+        self.time = None if time is None else name_list("dataset.time", time)
+        self.edge_time: str | None = None  # columns of times, once the tables are open
+        self.node_time: str | None = None
         self.ignore = name_list("dataset.ignore", ignore)
         self.missing = read_missing("dataset.missing", missing)
         self.duplicates = one_of("dataset.duplicates", duplicates, DUPLICATES)
@@ -208,15 +219,15 @@ class EdgeFolder(Dataset):
             for end in ("src", "dst"):
                 self.check_column(end, table.names, table.name)
         nodes, edges = self._drop_ignored(nodes, edges)
+        self.edge_time, self.node_time = find_times([next(iter(edges.values())), nodes], self.time, "dataset.time")
         is_bipartite = self._is_bipartite(nodes, edges)
         if nodes is None and not is_bipartite:
             ids = self._collect_ids(edges)
         with self.list_unfit(self._table_columns(nodes, list(edges.values()))):
             if is_bipartite:
                 (table,) = edges.values()
-                graph = read_bipartite(
-                    table, self.ends, table.others(self.known_edge_columns), labels=self._edge_labels([table])
-                )
+                columns, labels = table.others(self.known_edge_columns), self._edge_labels([table])
+                graph = read_bipartite(table, self.ends, columns, labels=labels, time=self.edge_time)
             else:
                 graph = self._graph(edges, nodes, ids)
         graph = without_duplicates(graph, self.duplicates, JOIN)
@@ -225,7 +236,8 @@ class EdgeFolder(Dataset):
     def _table_columns(self, nodes: Table | None, edges: list[Table]) -> list[TableColumns]:
         """Returns the columns that may be unfit."""
         first = edges[0]
-        of_edges = TableColumns(first.name, first.others((*self.ends, "type", *edge_label_columns(self.edge_label))), lambda names: edges, False)
+        unread = (*self.ends, "type", self.edge_time, *edge_label_columns(self.edge_label))
+        of_edges = TableColumns(first.name, first.others(unread), lambda names: edges, False)
         if nodes is None:
             return [of_edges]
         return [TableColumns(nodes.name, nodes.others(self.known_node_columns), lambda names: [nodes], True), of_edges]
@@ -317,6 +329,14 @@ class EdgeFolder(Dataset):
             node_ids=None if ids is None else as_ids(ids),
             missing=missing,
             **self._edge_labels(tables),
+            edge_time=None
+            if self.edge_time is None
+            else _concat_times([table.times(self.edge_time) for table in tables]),
+            node_time=None if nodes is None or self.node_time is None else nodes.times(self.node_time),
+            date_columns=[
+                *([] if nodes is None else nodes.date_columns(nodes.others(self.known_node_columns))),
+                *first.date_columns(further),
+            ],
         )
 
     def _edge_labels(self, tables: Sequence[Table]) -> dict[str, Any]:
@@ -388,12 +408,12 @@ class EdgeFolder(Dataset):
     @property
     def known_edge_columns(self) -> tuple[str, ...]:
         """The edge columns that are not features."""
-        return (*self.ends, "weight", "type", *edge_label_columns(self.edge_label))
+        return (*self.ends, "weight", "type", *filter(None, [self.edge_time]), *edge_label_columns(self.edge_label))
 
     @property
     def known_node_columns(self) -> tuple[str, ...]:
         """The node columns that are not features."""
-        return (self.id, self.label, "split")
+        return (self.id, self.label, "split", *filter(None, [self.node_time]))
 
     def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None, list[str] | None, Array | None]:
         """Returns features, column names, text columns, and empty cells."""
@@ -537,6 +557,13 @@ def _concat_rows(pieces: Sequence[Floats | None]) -> Floats | None:
     if len({piece.shape[1] for piece in rows}) > 1:
         raise UnfitColumns("lists of edges differ in length")
     return np.concatenate(rows) if rows else None
+
+
+def _concat_times(pieces: Sequence[Array]) -> Array:
+    """Concatenates the tables' times. All are numbers, or all are dates."""
+    if len({piece.dtype.kind for piece in pieces}) > 1:
+        raise UserError("times are numbers in some tables and dates in others; use one of them")
+    return np.concatenate(pieces)
 
 
 def _number_relations(edges: dict[str, Table]) -> tuple[Array, list[str]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row, warn_unlabelled, with_split
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, read_shares
+from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, TimeSplit, read_split
 from gnnkit.graph.labels import settle_labels
+from gnnkit.graph.times import TIME_FIELDS, read_time_fields
 from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path
@@ -32,6 +34,8 @@ class Npz(Dataset):
     optional.
     - `train_mask`, `val_mask`, `test_mask`: [num_nodes], or
     `train_masks`, ... [splits, num_nodes], optional.
+    - `edge_time`: [num_edges], and `node_time`: [num_nodes], integers or datetime64,
+    optional.
     - `val_edges`, `test_edges`: [k, 2] sources and destinations, for
     `task=link_prediction`. Optional.
 
@@ -43,7 +47,7 @@ class Npz(Dataset):
     def __init__(
         self,
         root: str,
-        split: int | Sequence[float] | None = None,
+        split: int | Sequence[float] | Mapping[str, Any] | None = None,
         symmetrize: bool = False,
         row_normalize: bool = False,
         seed: int = 0,
@@ -54,8 +58,8 @@ class Npz(Dataset):
         Args:
             root: The file.
             split: Row of `train_masks`, ..., from 0. Or, for a file without masks,
-                shares of the labelled nodes for training, validation and test. Default:
-                `train_mask`, ..., if present.
+                shares of the labelled nodes for training, validation and test, or by
+                time as for `dataset=edges`. Default: `train_mask`, ..., if present.
             symmetrize: Add missing reverse edges. Default: no.
             row_normalize: Divide each node's features by their sum. Default: no.
             seed: Seed of the drawn split.
@@ -86,6 +90,7 @@ class Npz(Dataset):
             **self._edge_labels(fields),
             val_edges=fields.optional("val_edges"),
             test_edges=fields.optional("test_edges"),
+            **read_time_fields({name: fields.optional(name) for name in TIME_FIELDS}),
         )
 
     def _edge_labels(self, fields: Arrays) -> dict[str, Array | None]:
@@ -126,10 +131,12 @@ class Npz(Dataset):
         return Split.of_masks(*(mask[self.row] for mask in masks))
 
 
-def _row_or_shares(split: int | Sequence[float] | None) -> tuple[int | None, tuple[float, float, float] | None]:
+def _row_or_shares(
+    split: int | Sequence[float] | Mapping[str, Any] | None,
+) -> tuple[int | None, tuple[float, float, float] | TimeSplit | None]:
     """Parses the key `dataset.split`."""
-    if split is None or isinstance(split, Sequence):
-        return None, None if split is None else read_shares("dataset.split", split)
+    if split is None or isinstance(split, Sequence | Mapping):
+        return None, read_split("dataset.split", split)
     return whole("dataset.split", split), None
 
 

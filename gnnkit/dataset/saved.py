@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gnnkit.dataset.base import Dataset, blame, finished, with_split
-from gnnkit.graph import Graph, read_shares
+from gnnkit.graph import Graph, read_split
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path
 
@@ -18,7 +19,7 @@ class Saved(Dataset):
         root: str,
         symmetrize: bool = False,
         row_normalize: bool = False,
-        split: Sequence[float] | None = None,
+        split: Sequence[float] | Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
         """Creates the data set.
@@ -28,13 +29,14 @@ class Saved(Dataset):
             symmetrize: Add missing reverse edges. Default: no.
             row_normalize: Divide each node's features by their sum. Default: no.
             split: Shares of the labelled nodes for training, validation and test, if
-                the graph has no split. Default: no split is drawn.
+                the graph has no split, or by time as for `dataset=edges`. Default: no
+                split is drawn.
             seed: Seed of this split.
         """
         self.root = local_path("dataset.root", root)
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
-        self.split = None if split is None else read_shares("dataset.split", split)
+        self.split = read_split("dataset.split", split)
         self.seed = whole("dataset.seed", seed, 0)
 
     def load(self) -> Graph:

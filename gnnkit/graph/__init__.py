@@ -21,6 +21,8 @@ from gnnkit.graph.split import SPLITS as SPLITS
 from gnnkit.graph.split import Split as Split
 from gnnkit.graph.split import random_split as random_split
 from gnnkit.graph.split import read_shares as read_shares
+from gnnkit.graph.time_split import TimeSplit as TimeSplit
+from gnnkit.graph.time_split import read_split as read_split
 from gnnkit.graph.types import Floats as Floats
 from gnnkit.graph.types import Ids as Ids
 from gnnkit.graph.types import Labels as Labels

@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph.split import SPLITS, Split
+from gnnkit.graph.times import are_times
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, whole
 
-_TIMES = {
+TIME_NAMES = {
     f"{end}{name}" for end in ("", "node_", "edge_") for name in ("t", "ts", "time", "times", "timestamp", "timestamps")
 }
 _WORDS = re.compile(r"\w+")
@@ -25,8 +26,8 @@ Get = Callable[[str], Any]  # looks up an attribute, None if missing
 def warn_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> None:
     """Warns about attributes that the reader ignores.
 
-    Raises `UserError` for timestamps without a split, because a random split would mix
-    past and future.
+    Raises `UserError` for unreadable times without a split, because a random split
+    would mix past and future.
 
     Args:
         what: The reader, for messages.
@@ -35,35 +36,38 @@ def warn_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> N
             published with a split keep the default.
     """
     unread = sorted(names)
-    times = [name for name in unread if _is_time(name)]
+    times = [name for name in unread if is_time(name)]
     if times and not has_split:
         raise UserError(
-            f"{what}: {times[0]} holds times, which are not supported yet, and a random split would mix past and future: "
-            "give train, val and test masks, or remove the attribute"
+            f"{what}: {times[0]} holds times, which are not read, and a random split would mix past and future: give one "
+            "integer for each node or edge, or train, val and test masks, or remove the attribute"
         )
     if unread:
         warnings.warn(f"{what}: ignores unknown attributes: {', '.join(unread)}", stacklevel=4)
 
 
-def warn_times(columns: Iterable[str]) -> None:
-    """Warns that a random split leaks the future if a column holds timestamps.
-
-    Args:
-        columns: Names of the columns that a model reads.
-    """
-    times = [name for name in columns if _is_time(name)]
-    if times:
-        warnings.warn(
-            f"the split is drawn at random, and column {times[0]!r} holds times: the model trains on the future of nodes "
-            "or edges that it is tested on; give a split by time",
-            stacklevel=4,
-        )
-
-
-def _is_time(name: str) -> bool:
+def is_time(name: str) -> bool:
     """Checks whether a name's last word means a timestamp."""
     words = _WORDS.findall(name.lower())
-    return bool(words) and words[-1] in _TIMES
+    return bool(words) and words[-1] in TIME_NAMES
+
+
+def times_of(prefix: str, get: Get, names: Iterable[str], count: int) -> tuple[Array | None, set[str]]:
+    """Reads the attribute that is named like times, and returns its name.
+
+    An attribute that is not one integer or whole number for each row is not read.
+
+    Args:
+        prefix: Prefix of the names in messages, such as "data.".
+        get: Looks up an attribute.
+        names: The attributes of nodes, or those of edges.
+        count: Number of rows.
+    """
+    columns = {name: as_row(optional(prefix, get, name)) for name in sorted(names) if is_time(name)}
+    times = {name: rows for name, rows in columns.items() if rows is not None and are_times(rows, count)}
+    if len(times) > 1:
+        raise UserError(f"{' and '.join(f'{prefix}{name}' for name in times)} hold times: remove all but one")
+    return next(iter(times.values()), None), set(times)
 
 
 def split_of(prefix: str, get: Get, num_nodes: int, column: int | None) -> tuple[npt.NDArray[np.int8], set[str]]:

@@ -84,6 +84,7 @@ def read_bipartite(
     weight: str | None = "weight",
     edge_type: str = "type",
     labels: Mapping[str, Any] | None = None,
+    time: str | None = None,
 ) -> Graph:
     """Returns a table's graph with two node types, in ascending id order.
 
@@ -94,6 +95,7 @@ def read_bipartite(
         weight: Column of weights, if there is one.
         edge_type: Column of relations, if there is one.
         labels: Fields with the labels of edges, from `read_edge_labels`. Default: none.
+        time: Column of times, if there is one.
     """
     cells = [table.id_column(name) for name in ends]
     ids = [pc.unique(column).sort() for column in cells]
@@ -118,6 +120,8 @@ def read_bipartite(
         node_types=((source, counts[0]), (destination, counts[1])),
         relations=relations,
         **(labels or {}),
+        edge_time=None if time is None else table.times(time),
+        date_columns=table.date_columns(columns),
     )
     return replace(graph, node_ids=_join(ids))  # distinct within a type only
 

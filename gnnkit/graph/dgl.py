@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, ranges_of, split_of, types_of, warn_unread
+from gnnkit.graph.attributes import (
+    Get,
+    as_column,
+    as_row,
+    getter,
+    optional,
+    ranges_of,
+    split_of,
+    times_of,
+    types_of,
+    warn_unread,
+)
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.labels import check_present
 from gnnkit.utils import checks
@@ -37,10 +48,14 @@ def from_dgl(
     splits, masks = split_of("ndata.", nodes, num_nodes, split)
     target = as_row(_read_field("ndata", nodes, labels, "label"))
     check_present(target, splits, f"ndata[{labels!r}]", [f"ndata[{name!r}]" for name in sorted(masks)])
-    unread = _list_unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks})
     edge_labels = None if edge_label is None else as_row(_read_field("edata", edges, edge_label, ""))
     edge_split, edge_masks = ([], set[str]()) if edge_labels is None else split_of("edata.", edges, len(src), split)
-    unread += _list_unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE, *edge_masks, edge_label or ""})
+    read = {features, labels, weight, edge_features, _ID, _TYPE, edge_label or "", *masks, *edge_masks}
+    node_time, node_names = times_of("ndata.", nodes, set(graph.ndata) - read, num_nodes)
+    edge_time, edge_names = times_of("edata.", edges, set(graph.edata) - read, len(checks.array("src", src)))
+    unread = _list_unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks, *node_names})
+    read_edges = {weight, edge_features, _ID, _TYPE, *edge_masks, *edge_names, edge_label or ""}
+    unread += _list_unread("edata", graph.edata, read_edges)
     warn_unread("Graph.from_dgl", unread, has_split=bool(masks | edge_masks))
     return Graph.from_edges(
         checks.array("src", src),
@@ -56,6 +71,8 @@ def from_dgl(
         node_types=ranges_of("ndata.", nodes, _TYPE),
         edge_labels=edge_labels,
         edge_split=None if edge_labels is None else edge_split,
+        node_time=node_time,
+        edge_time=edge_time,
     )
 
 

@@ -46,7 +46,8 @@ def without_duplicates(graph: Graph, how: str, hint: str) -> Graph:
     if how == SUM:
         columns = EdgeColumns({"weight": np.ones(graph.num_edges, np.float32), **columns})
     ends = np.repeat(np.arange(graph.num_nodes), np.diff(csc.indptr))
-    keys, numbers = columns.merged_by("identity"), columns.merged_by("number")
+    keys = columns.merged_by("identity")
+    numbers = EdgeColumns({**columns.merged_by("number"), **columns.merged_by("latest")})
     positions = columns.get("position", np.arange(graph.num_edges))
     firsts, merged = join(csc.indices, ends, keys, numbers, positions, how, hint)
     indptr = offsets_of(np.bincount(ends[firsts], minlength=graph.num_nodes))
@@ -70,7 +71,8 @@ def join(
         dst: [num_edges] destinations. Edges are sorted by destination, source and
             position.
         keys: [num_edges] further columns that distinguish edges, such as types.
-        values: [num_edges, ...] numeric columns, which `sum` and `mean` merge.
+        values: [num_edges, ...] numeric columns, which `sum` and `mean` merge. Of
+            integers, which are times, both take the latest.
         positions: [num_edges] row of each edge in the data, for messages.
         how: `refuse`, `first`, `sum` or `mean`.
         hint: Hint for the error of `refuse`.
@@ -89,9 +91,12 @@ def join(
     first_edges = firsts[place]
     if how not in (SUM, MEAN) or len(begins) == len(order):
         return first_edges, {name: rows[first_edges] for name, rows in values.items()}
-    counts = np.diff(begins, append=len(order))[place]
+    counts = np.diff(begins, append=len(order))[place] if how == MEAN else None
     return first_edges, {
-        name: _merge_rows(rows[order], begins, place, counts if how == MEAN else None) for name, rows in values.items()
+        name: np.maximum.reduceat(rows[order], begins)[place]  # sums and means contain the latest edge
+        if rows.dtype == np.int64
+        else _merge_rows(rows[order], begins, place, counts)
+        for name, rows in values.items()
     }
 
 

@@ -14,10 +14,10 @@ from gnnkit.graph.features import optional_rows
 from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.labels import read_labels, unlabelled
 from gnnkit.graph.split import Split
+from gnnkit.graph.times import ALWAYS, read_times
 from gnnkit.graph.types import Ids, Labels
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
-
 
 REVERSE = -1  # value of `edge_split` for an added reverse edge, which no task predicts
 
@@ -49,8 +49,8 @@ class EdgeColumnRule:
 
     field: str  # file name, `Graph.from_edges` argument, and attribute of graphs and shards
     read: Callable[[object, int], Array | None]  # checks user values [num_edges, ...]
-    merge: Literal["number", "identity", "first"]  # duplicates: sum or average, keep apart, or take the first
-    loop: Literal["one", "mean", "none"]  # value of an added self-loop; none drops the column
+    merge: Literal["number", "identity", "first", "latest"]  # duplicates: sum or average, keep apart, take one value
+    loop: Literal["one", "mean", "always", "none"]  # value of an added self-loop; none drops the column
     in_csc: bool = False  # whether the column is an attribute of the CSC
     cut: bool = True  # whether shards have the column
 
@@ -61,6 +61,7 @@ RULES: Mapping[str, EdgeColumnRule] = {
     "relation": EdgeColumnRule("edge_types", lambda x, n: checks.integers("edge_types", x, n), "identity", "none"),
     "label": EdgeColumnRule("edge_labels", read_edge_labels, "first", "none", cut=False),
     "split": EdgeColumnRule("edge_split", read_edge_split, "first", "none", cut=False),
+    "time": EdgeColumnRule("edge_time", lambda x, n: read_times("edge_time", x, n), "latest", "always"),
     "position": EdgeColumnRule("edge_positions", edge_positions_of, "first", "none", cut=False),
 }
 
@@ -146,6 +147,6 @@ class EdgeColumns(dict[str, Array]):
             insert: Inserts one value, or one value per loop, into a column.
             means: [num_loops, edge_width] mean features of each node's in-edges.
         """
-        new = {"one": 1.0, "mean": means}
+        new = {"one": 1.0, "mean": means, "always": ALWAYS}
         pairs = ((name, values, new.get(RULES[name].loop)) for name, values in self.items())
         return EdgeColumns({name: insert(values, value) for name, values, value in pairs if value is not None})

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import warn_times
 from gnnkit.graph.csc import CSC, sort_edges
 from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.graph.features import (
@@ -40,6 +39,8 @@ from gnnkit.graph.fields import (
 from gnnkit.graph.labels import check_labelled, labelled, read_labels, settle_labels
 from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_types_of, read_types, table_of
 from gnnkit.graph.split import Split, random_split
+from gnnkit.graph.time_split import TimeSplit, parts_of, warn_random_split
+from gnnkit.graph.times import ALWAYS, Times, check_fields, read_time_fields
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
 from gnnkit.utils import checks
 from gnnkit.utils.storage import load_arrays, save_arrays
@@ -52,8 +53,17 @@ NAME_FIELDS = (
     "edge_category_of",
     "edge_type_names",
     "edge_class_names",
+    "date_columns",
 )  # fields that a saved graph stores as JSON
-_ARRAYS = ("coordinates", "val_edges", "test_edges", "node_ids", "missing")  # optional arrays, edge columns excluded
+TIME_FACTS = ("time_unit", "time_borders")  # further fields in JSON
+_ARRAYS = (
+    "coordinates",
+    "val_edges",
+    "test_edges",
+    "node_ids",
+    "missing",
+    "node_time",
+)  # optional arrays, edge columns excluded
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -104,6 +114,14 @@ class Graph:
 
     `missing` are the (node, column) pairs of empty table cells. `features` are 0 there,
     until a run imputes them as set by `features.fill`.
+
+    `edge_time` and `node_time` are integers, which no model reads as features. They are
+    dates since 1970 if there is a `time_unit`. The lowest int64 means always visible,
+    and the highest means never visible, because the time is missing. A reverse edge
+    copies its edge's time, and an added loop is always visible.
+
+    `time_borders` are the times of the first validation and the first test edge, if
+    edges are split by time. `date_columns` name features that are dates.
     """
 
     csc: CSC
@@ -130,6 +148,11 @@ class Graph:
     edge_labels: Labels | None = field(default=None, kw_only=True)  # [num_edges, ...] in a form of `labels`
     edge_split: npt.NDArray[np.int8] | None = field(default=None, kw_only=True)  # [num_edges] of `Split`, or REVERSE
     edge_class_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_edge_classes]
+    edge_time: Times | None = field(default=None, kw_only=True)  # [num_edges]
+    node_time: Times | None = field(default=None, kw_only=True)  # [num_nodes]
+    time_unit: str | None = field(default=None, kw_only=True)  # s, ms, us or ns of dates. None: plain numbers
+    time_borders: tuple[int, int] | None = field(default=None, kw_only=True)  # of validation and test edges
+    date_columns: tuple[str, ...] | None = field(default=None, kw_only=True)  # of nodes or edges
 
     def __post_init__(self) -> None:
         n = self.csc.num_nodes
@@ -152,6 +175,7 @@ class Graph:
             test_edges=pairs_of("test_edges", self.test_edges, n),
             node_ids=node_ids_of(self.node_ids, n),
             node_types=node_types_of(self.node_types, n),
+            **check_fields({name: getattr(self, name) for name in ("node_time", *TIME_FACTS)}, n),
             **EdgeColumns.read(self.edge_columns.arrays(), self.num_edges).fields_of(Graph),
         )
         set_fields(self, missing=read_missing_cells(self.missing, self.features.shape))
@@ -279,6 +303,7 @@ class Graph:
         values: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         if unknown := values.keys() - EdgeListFields.__annotations__:
             raise TypeError(f"Graph.from_edges() got an unexpected keyword argument {min(unknown)!r}")
+        values |= read_time_fields(values)
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_nodes = count_nodes(src, dst, values.get("features")) if num_nodes is None else num_nodes
         columns = EdgeColumns.read(values, len(src))
@@ -299,14 +324,16 @@ class Graph:
         """Converts a `torch_geometric.data.Data` or `HeteroData`.
 
         Reads `edge_index` and, if present, `x`, `y`, `edge_weight`, `edge_attr`, `pos`
-        of 2 or 3 dimensions, `n_id` as `node_ids`, and the split. A split is a mask
+        of 2 or 3 dimensions, `n_id` as `node_ids`, times of nodes or edges (`time`,
+        `edge_time`, `timestamp`, ...), and the split. A `TemporalData` becomes a graph
+        of its events. A split is a mask
         (`train_mask` [num_nodes] bool), a column of masks (`train_mask` [num_nodes,
         splits]) or node ids (`train_mask` or `train_idx`). All other attributes are
         listed in a warning.
 
         Edges are sorted as in the CSC, and `edge_positions` store their positions in
         `edge_index`. Raises `UserError` with the attribute's name, also for unsupported
-        ones: timestamps and graph labels.
+        ones: graph labels.
 
         `edge_label` [num_edges] are the labels of the edges in `edge_index`. Masks of
         edges divide them: those of the edge type in a `HeteroData`, and those of a
@@ -344,8 +371,8 @@ class Graph:
         """Converts a homogeneous `dgl.DGLGraph`.
 
         Reads the named fields if present, and the split from `train_mask`, `val_mask`
-        and `test_mask` like `from_pyg`. A subgraph's ids in its parent graph become
-        `node_ids`. All other fields are listed in a warning.
+        and `test_mask` like `from_pyg`, and times. A subgraph's ids in its parent graph
+        become `node_ids`. All other fields are listed in a warning.
 
         Args:
             graph: Graph of one node type and one edge type.
@@ -373,6 +400,7 @@ class Graph:
         edge_features: str | Sequence[str] | None = None,
         missing: Sequence[str] | None = None,
         edge_label: str | None = None,
+        time: str | Sequence[str] | None = None,
     ) -> Graph:
         """Converts a NetworkX graph. `node_ids` are the nodes, in their order.
 
@@ -389,10 +417,11 @@ class Graph:
             edge_features: Edge attributes like `features`, which every edge must have.
             missing: Words for missing values, as in `from_tables`.
             edge_label: Edge attribute like `label`, for tasks on labelled edges.
+            time: Attributes of times, as in `from_tables`.
         """
         from gnnkit.graph.networkx import from_networkx
 
-        return from_networkx(graph, features, label, split, weight, edge_features, missing, edge_label)
+        return from_networkx(graph, features, label, split, weight, edge_features, missing, edge_label, time)
 
     @classmethod
     def from_scipy(cls, matrix: Any, **fields: Any) -> Graph:
@@ -428,6 +457,7 @@ class Graph:
         duplicates: str = "keep",
         bipartite: bool | None = None,
         edge_label: str | None = None,
+        time: str | Sequence[str] | None = None,
     ) -> Graph:
         """Converts pandas or polars data frames, or pyarrow tables.
 
@@ -475,6 +505,9 @@ class Graph:
             edge_label: Column of `edges` with labels like `label`, for
                 `task=edge_classification` and `task=edge_regression`. A column `split`
                 of `edges` then divides the edges. Default: edges have no labels.
+            time: Column of times in `edges`, `nodes` or both, or one name for each:
+                integers, whole numbers or dates. Default: a column of integers or dates
+                that is named `time`, `timestamp`, `t` or similarly. `[]` reads none.
         """
         from gnnkit.graph.tables import from_tables
 
@@ -492,6 +525,7 @@ class Graph:
             duplicates,
             bipartite,
             edge_label,
+            time,
         )
 
     from_pandas = from_tables
@@ -563,7 +597,7 @@ class Graph:
         arrays = {name: getattr(self, name) for name in ("labels", "split", *_ARRAYS)}
         arrays |= {"indptr": self.csc.indptr, "indices": self.csc.indices}
         arrays |= {**feature_arrays(self.features), **self.edge_columns.arrays()}
-        meta = {name: getattr(self, name) for name in (*NAME_FIELDS, "node_types")}
+        meta = {name: getattr(self, name) for name in (*NAME_FIELDS, *TIME_FACTS, "node_types")}
         save_arrays(Path(folder), arrays, meta | self.schema.to_dict())
 
     @property
@@ -676,6 +710,7 @@ class Graph:
             feature_tables=None,
             relations=None,
             missing=None if self.missing is None else np.stack([number[self.missing[:, 0]], self.missing[:, 1]], 1),
+            node_time=take(self.node_time, order),
             **columns.fields_of(Graph),
         )
 
@@ -693,7 +728,7 @@ class Graph:
         split = random_split(self.labelled, shares, seed, classes)
         if not (split == Split.TRAIN).any():
             raise UserError(f"split={list(shares)} trains on no node: {self.labelled.sum()} nodes have a label")
-        warn_times([*(self.feature_names or ()), *(self.edge_feature_names or ())])
+        warn_random_split(self)
         return replace(self, split=split)
 
     def draw_edge_split(self, shares: Sequence[float], seed: int = 0) -> Graph:
@@ -712,9 +747,58 @@ class Graph:
         order = np.argsort(self.edge_positions, kind="stable") if self.edge_positions is not None else slice(None)
         classes = labels[order] if labels.ndim == 1 and labels.dtype.kind == "i" else None
         drawn = split.copy()
-        drawn[order] = np.where(split < 0, split, 0)[order] + random_split(labelled(labels[order]), shares, seed, classes)
-        warn_times([*(self.feature_names or ()), *(self.edge_feature_names or ())])
+        drawn[order] = np.where(split < 0, split, 0)[order] + random_split(
+            labelled(labels[order]), shares, seed, classes
+        )
+        warn_random_split(self)
         return replace(self, edge_split=drawn)
+
+    def split_by_time(
+        self,
+        shares: Sequence[float] | None = None,
+        borders: Sequence[int | str] | None = None,
+        *,
+        name: str = "split_by_time",
+    ) -> Graph:
+        """Splits labelled nodes and edges, and edges for link prediction, by time.
+
+        Equal times are never separated. Labelled nodes without a time are in no part.
+        `time_borders` are set if edges have times. Raises `UserError` if neither has
+        times.
+
+        Args:
+            shares: Fractions in train, val and test, which add up to 1.
+            borders: Instead of shares, the times of the first validation and the first
+                test row: numbers, or dates such as "2020-01-31".
+            name: Argument or configuration key, for messages.
+        """
+        split, times = TimeSplit(name, shares, borders), self.node_time
+        fields: dict[str, Any] = {}
+        if times is not None and self.labelled.any():
+            parts = parts_of(times, split.find_borders(times[self.labelled], self.time_unit))
+            fields["split"] = np.where(self.labelled & (times != ALWAYS), parts, Split.NONE)
+        if self.edge_time is not None:
+            fields["time_borders"] = split.find_borders(self._target_times(self.edge_time), self.time_unit)
+            fields |= self._edge_split_by_time(fields["time_borders"])
+        if not fields:
+            raise UserError(
+                f"{name}: neither labelled nodes nor edges have times: dataset.time=COLUMN names their column"
+            )
+        return replace(self, **fields)
+
+    def _target_times(self, times: Times) -> Times:  # [k]
+        """Returns the times of the edges that a task predicts."""
+        if self.edge_labels is None or self.edge_split is None:
+            return times
+        return times[labelled(self.edge_labels) & (self.edge_split >= Split.NONE)]
+
+    def _edge_split_by_time(self, borders: tuple[int, int]) -> dict[str, Any]:
+        """Returns the split of labelled edges, if there are any."""
+        if self.edge_labels is None or self.edge_split is None or self.edge_time is None:
+            return {}
+        is_target = labelled(self.edge_labels) & (self.edge_split >= Split.NONE) & (self.edge_time != ALWAYS)
+        parts = parts_of(self.edge_time, borders)
+        return {"edge_split": np.where(is_target, parts, np.minimum(self.edge_split, 0)).astype(np.int8)}
 
     def row_normalize(self) -> Graph:
         """Divides each feature row by the sum of its absolute values.
@@ -755,6 +839,10 @@ class EdgeListFields(TypedDict, total=False):
     edge_labels: npt.ArrayLike | None  # [num_edges, ...] labels of edges, in the forms of node labels
     edge_split: npt.ArrayLike | None  # [num_edges] names or codes for `Split.of`
     edge_class_names: Sequence[str] | None  # [num_edge_classes]
+    edge_time: npt.ArrayLike | None  # [num_edges] integers, whole floats or datetime64. NaN or NaT: never visible
+    node_time: npt.ArrayLike | None  # [num_nodes] like `edge_time`
+    time_unit: str | None  # s, ms, us or ns, if integers are dates since 1970
+    date_columns: Sequence[str] | None  # names of features that are dates
 
 
 _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
@@ -765,6 +853,7 @@ _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "missing": partial(checks.array, "missing"),
     "node_ids": distinct_ids,
     **dict.fromkeys(NAME_FIELDS, tuple),
+    "date_columns": lambda names: tuple(dict.fromkeys(names)) or None,
 }  # converters of the arguments of `Graph.from_edges`
 
 
@@ -775,6 +864,6 @@ def _default_fields(num_nodes: int) -> dict[str, Any]:
 
 def _stored_fields(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
     names = {name: None if (values := meta.get(name)) is None else tuple(map(str, values)) for name in NAME_FIELDS}
-    types = {name: meta.get(name) for name in ("node_types", "feature_tables", "relations")}
+    types = {name: meta.get(name) for name in ("node_types", "feature_tables", "relations", *TIME_FACTS)}
     columns = EdgeColumns.of_arrays(arrays).fields_of(Graph)
     return {**names, **types, **columns, **{name: arrays.get(name) for name in _ARRAYS}}

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, split_of, warn_unread
+from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, split_of, times_of, warn_unread
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.labels import check_present, unlabelled
 from gnnkit.graph.schema import Relation, pack_tables
 from gnnkit.graph.split import SPLITS
+from gnnkit.graph.times import ALWAYS, read_time
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, whole
 
@@ -50,10 +51,15 @@ def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> 
     check_present(labels, splits, f"{prefix}y", [f"{prefix}{name}" for name in sorted(masks)])
     weight, edge_features, unread = _read_edge_columns(data, [ends.shape[1] for ends in edges])
     features, tables = pack_tables(_read_tables(data, counts), list(counts.values()))
-    edge_labels, labelled = ({}, set[str]()) if links else _read_edge_labels(data, [ends.shape[1] for ends in edges], split)
+    edge_labels, labelled = (
+        ({}, set[str]()) if links else _read_edge_labels(data, [ends.shape[1] for ends in edges], split)
+    )
     has_split = bool(masks) or len(labelled) > 1
+    node_time, node_names = _read_times({name: data[name] for name in data.node_types}, list(counts.values()))
+    kinds = {"-".join(kind): data[kind] for kind in data.edge_types}
+    edge_time, edge_names = _read_times(kinds, [ends.shape[1] for ends in edges])
     unread = [*_list_unread(data, predicted, masks, links | labelled), *unread]
-    warn_unread("Graph.from_pyg", unread, has_split=has_split)
+    warn_unread("Graph.from_pyg", {*unread} - node_names - edge_names, has_split=has_split)
     return _build(
         data,
         counts,
@@ -65,6 +71,8 @@ def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> 
         edge_features=edge_features,
         feature_tables=tables,
         **edge_labels,
+        node_time=node_time,
+        edge_time=edge_time,
     )
 
 
@@ -224,6 +232,23 @@ def _read_weights(data: Any, counts: list[int]) -> Array | None:  # [num_edges]
         return None
     parts = zip(weights, counts, strict=True)
     return np.concatenate([np.ones(count, np.float32) if column is None else column for column, count in parts])
+
+
+def _read_times(stores: Mapping[str, Any], counts: list[int]) -> tuple[Array | None, set[str]]:
+    """Reads the times of all types, where a type without times is always visible.
+
+    Also returns the names of the attributes, as in messages.
+    """
+    columns, names = list[Array | None](), set[str]()
+    for (kind, store), count in zip(stores.items(), counts, strict=True):
+        attributes = _present_attributes(store)
+        times, read = times_of(f"data[{kind!r}].", getter(attributes), attributes, count)
+        columns.append(None if times is None else read_time(f"data[{kind!r}].{min(read)}", times))
+        names |= {f"data[{kind!r}].{name}" for name in read}
+    if not names:
+        return None, names
+    parts = zip(columns, counts, strict=True)
+    return np.concatenate([np.full(count, ALWAYS) if times is None else times for times, count in parts]), names
 
 
 def _edge_stores(data: Any) -> dict[str, Get]:

@@ -21,7 +21,6 @@ from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Ids, Labels
 from gnnkit.graph.values import ColumnReading, Survey, is_text
 
-
 SPLIT = "split"  # column of edges that divides labelled ones
 
 
@@ -156,7 +155,7 @@ def read_edge_labels(tables: Sequence[LabelColumns], name: str | None) -> dict[s
 
 
 def edge_label_columns(name: str | None) -> tuple[str, ...]:
-    """Returns the edge columns that are no features if `name` is the column of labels."""
+    """Returns the edge columns of labels and of their split, if `name` has labels."""
     return () if name is None else (name, SPLIT)
 
 

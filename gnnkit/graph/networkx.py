@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import warn_unread
+from gnnkit.graph.attributes import TIME_NAMES, warn_unread
 from gnnkit.graph.edge_columns import EdgeColumns
 from gnnkit.graph.feature_columns import warn_readings
 from gnnkit.graph.frames import values_as_arrow
@@ -18,6 +18,7 @@ from gnnkit.graph.id_columns import as_ids
 from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
+from gnnkit.graph.time_columns import find_times
 from gnnkit.utils.checks import Array
 
 _Attributes = Mapping[object, object]  # of a node or an edge
@@ -31,17 +32,25 @@ def from_networkx(
     weight: str | None,
     edge_features: str | Sequence[str] | None,
     missing: Sequence[str] | None,
-    edge_label: str | None = None,
+    edge_label: str | None,
+    time: str | Sequence[str] | None,
 ) -> Graph:
     """Implements `Graph.from_networkx`."""
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise UserError(f"expected a graph of networkx, got {type(graph).__name__}")
     src, dst, edge_data = _list_edges(graph)
     wide, rows, words = _as_list(features), _as_list(edge_features), read_missing("missing", missing)
+    names = None if time is None else _as_list(time)
     nodes = _build_table(
-        "nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))], words, split
+        "nodes",
+        [data for _, data in graph.nodes(data=True)],
+        [*wide, *filter(None, (label, split))],
+        words,
+        split,
+        names,
     )
-    edges = _build_table("edges", edge_data, [*rows, *filter(None, (weight, edge_label))], words, split)
+    edges = _build_table("edges", edge_data, [*rows, *filter(None, (weight, edge_label))], words, split, names)
+    edge_time, node_time = find_times([edges, nodes], names, "time")
     (features_of_nodes, cells), features_of_edges = nodes.cells(wide), edges.rows(rows)
     for table in (nodes, edges):
         warn_readings(table.name, table.readings)
@@ -71,6 +80,9 @@ def from_networkx(
         edge_labels=edge_labels,
         edge_split=None if edge_labels is None else edge_split,
         edge_class_names=edge_classes,
+        edge_time=None if edge_time is None else edges.times(edge_time),
+        node_time=None if node_time is None else nodes.times(node_time),
+        date_columns=[*nodes.date_columns(wide), *edges.date_columns(rows)],
     )
 
 
@@ -88,22 +100,35 @@ def _as_list(names: str | Sequence[str] | None) -> list[str]:
 
 
 def _build_table(
-    name: str, attributes: list[_Attributes], wanted: list[str], missing: Sequence[str], split: str | None
+    name: str,
+    attributes: list[_Attributes],
+    wanted: list[str],
+    missing: Sequence[str],
+    split: str | None,
+    times: Sequence[str] | None,
 ) -> Table:
-    """Builds a table of the requested attributes, with empty cells for missing ones."""
+    """Builds a table of the requested attributes, with empty cells for missing ones.
+
+    Also of those that may hold times, which are named or None.
+    """
     known = {key for attribute_map in attributes for key in attribute_map}
     absent = [key for key in wanted if key not in known]
     if absent and attributes:
         raise UserError(f"the {name} of the networkx graph have no attribute {absent[0]!r}")
-    unread = [f"{name}[{str(key)!r}]" for key in known if key not in wanted]
-    warn_unread("Graph.from_networkx", unread, has_split=split is not None)
+    timed = [
+        key for key in known if isinstance(key, str) and (key.lower() in TIME_NAMES if times is None else key in times)
+    ]
     columns = {
         key: _convert_values(
             f"{name}, attribute {key!r}", [attribute_map.get(key) for attribute_map in attributes], missing
         )
-        for key in wanted
+        for key in dict.fromkeys([*wanted, *timed])
     }
-    return Table(name, pa.table(columns), missing=missing)
+    table = Table(name, pa.table(columns), missing=missing)
+    read = {*wanted, *(key for key in timed if times is not None or table.holds_times(key))}
+    unread = [f"{name}[{str(key)!r}]" for key in known if key not in read]
+    warn_unread("Graph.from_networkx", unread, has_split=split is not None)
+    return table.without([key for key in columns if key not in read])
 
 
 def _convert_values(place: str, values: list[Any], missing: Sequence[str]) -> pa.Array:

@@ -29,8 +29,9 @@ from gnnkit.utils.ranges import unknown
 # Whether `ogb` adds the reverse of each edge, according to its master table.
 _INVERSE = {"ogbn_arxiv": False, "ogbn_papers100M": False, "ogbn_products": True, "ogbn_proteins": True}
 _NODES, _EDGES = "num-node-list", "num-edge-list"
-_READ = {"edge", "node-feat", "edge-feat", "node-label", _NODES, _EDGES}
-_KEYS = {"edge_index", "node_feat", "edge_feat", "num_nodes_list", "num_edges_list"}
+YEAR = "node_year"  # of a paper's publication
+_READ = {"edge", "node-feat", "edge-feat", "node-label", YEAR, _NODES, _EDGES}
+_KEYS = {"edge_index", "node_feat", "edge_feat", YEAR, "num_nodes_list", "num_edges_list"}
 _PARTS = {"train": Split.TRAIN, "valid": Split.VAL, "test": Split.TEST}
 
 
@@ -53,6 +54,7 @@ def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> 
         edge_features=rows,
         class_names=class_names,
         node_ids=node_ids,
+        node_time=tables.node_year,
     )
 
 
@@ -116,6 +118,7 @@ class _Tables:
     node_label: Array  # [num_nodes, ...]
     node_feat: Array | None = None  # [num_nodes, width]
     edge_feat: Array | None = None  # [num_edges, width]
+    node_year: Array | None = None  # [num_nodes, 1]
 
 
 def _read_csv_folder(raw: Path) -> _Tables:
@@ -126,7 +129,7 @@ def _read_csv_folder(raw: Path) -> _Tables:
         raise UserError(f"{raw / 'edge.csv.gz'} has {edges.shape[1]} columns, expected source and destination")
     optional = {
         key: read_numbers(raw / f"{name}.csv.gz")
-        for key, name in (("node_feat", "node-feat"), ("edge_feat", "edge-feat"))
+        for key, name in (("node_feat", "node-feat"), ("edge_feat", "edge-feat"), (YEAR, YEAR))
         if name in names
     }
     counts = read_numbers(raw / f"{_NODES}.csv.gz").ravel()
@@ -137,7 +140,7 @@ def _read_npz_folder(raw: Path) -> _Tables:
     """Reads a folder of .npz files, such as ogbn-papers100M."""
     with Arrays(raw / "data.npz") as data, Arrays(raw / "node-label.npz") as labels:
         check_arrays(raw, data, (edges := data["edge_index"]).shape)
-        optional = {key: data[key] for key in ("node_feat", "edge_feat") if key in data}
+        optional = {key: data[key] for key in ("node_feat", "edge_feat", YEAR) if key in data}
         return _Tables(read_num_nodes(raw, data["num_nodes_list"].ravel()), edges, labels["node_label"], **optional)
 
 

@@ -10,7 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import Get, as_column, as_row, optional, ranges_of, split_of, types_of, warn_unread
+from gnnkit.graph.attributes import (
+    TIME_NAMES,
+    Get,
+    as_column,
+    as_row,
+    optional,
+    ranges_of,
+    split_of,
+    times_of,
+    types_of,
+    warn_unread,
+)
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.hetero import from_hetero, is_hetero
 from gnnkit.graph.labels import check_present
@@ -32,9 +43,7 @@ def is_pyg(value: Any) -> bool:
 def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
     """Implements `Graph.from_pyg`."""
     if _is_temporal(data):
-        raise UserError(
-            f"{type(data).__name__}: edges with times are not supported yet: make a Data of the edges of one period"
-        )
+        return _convert_events(data)
     splits = {name: value for name, value in (("val", val), ("test", test)) if value is not None}
     data = data if splits else _homogeneous(data)
     if is_hetero(data):
@@ -61,9 +70,15 @@ def _homogeneous(data: Any) -> Any:
     """Returns a graph of one type as `Data`, and others unchanged."""
     if not is_hetero(data):
         return data
-    if len(data.node_types) == len(data.edge_types) == 1:
-        return data.to_homogeneous(add_node_type=False, add_edge_type=False)
-    return data
+    if len(data.node_types) != 1 or len(data.edge_types) != 1:
+        return data
+    plain = data.to_homogeneous(add_node_type=False, add_edge_type=False)
+    stores = {"node_": data[data.node_types[0]], "edge_": data[data.edge_types[0]]}
+    times = {f"{prefix}{name}": store[name] for prefix, store in stores.items() for name in TIME_NAMES if name in store}
+    for name in [name for name in times if name in TIME_NAMES]:  # PyG merges equal names of nodes and edges
+        plain[name] = times[name]
+        plain[name.partition("_")[2]] = None
+    return plain
 
 
 def _with_links_of_relation(graph: Graph, data: Any, splits: Mapping[str, Any]) -> Graph:
@@ -130,6 +145,7 @@ def _convert_data(data: Any, num_nodes: int, split: int | None, *, labels_edges:
         edge_split = None
     check_present(labels, splits, "data.y", [f"data.{name}" for name in sorted(masks)])
     has_place = pos is not None and pos.shape[1:] in ((2,), (3,))
+    times, time_names = _read_times(get, _list_attributes(data), num_nodes, edge_index.shape[1])
     graph = Graph.from_edges(
         edge_index[0],
         edge_index[1],
@@ -145,8 +161,38 @@ def _convert_data(data: Any, num_nodes: int, split: int | None, *, labels_edges:
         node_types=ranges_of("data.", get, "node_type"),
         edge_labels=edge_labels,
         edge_split=edge_split,
+        node_time=times[0],
+        edge_time=times[1],
     )
-    return graph, {*_READ, *masks, *({"pos"} if has_place else ())}
+    return graph, {*_READ, *masks, *time_names, *({"pos"} if has_place else ())}
+
+
+def _read_times(
+    get: Get, attributes: set[str], num_nodes: int, num_edges: int
+) -> tuple[tuple[Array | None, Array | None], set[str]]:
+    """Reads times of nodes and edges, and returns the names of the attributes.
+
+    An attribute such as `time` belongs to the rows whose number it has, or to nodes if
+    there are as many edges, as in PyG.
+    """
+    of_nodes = {name for name in attributes if not name.lower().startswith("edge_")}
+    nodes, node_names = times_of("data.", get, of_nodes, num_nodes)
+    of_edges = {name for name in attributes - node_names if not name.lower().startswith("node_")}
+    edges, edge_names = times_of("data.", get, of_edges, num_edges)
+    return (nodes, edges), node_names | edge_names
+
+
+def _convert_events(data: Any) -> Graph:
+    """Converts a `TemporalData`: events from `src` to `dst` at time `t`."""
+    unread = _list_attributes(data) - {"src", "dst", "t", "msg", "num_nodes"}
+    warn_unread("Graph.from_pyg", [f"data.{name}" for name in unread])
+    return Graph.from_edges(
+        checks.array("data.src", data.src),
+        checks.array("data.dst", data.dst),
+        whole("data.num_nodes", data.num_nodes, 0),
+        edge_features=as_column(optional("data.", lambda name: getattr(data, name, None), "msg")),
+        edge_time=checks.array("data.t", data.t),
+    )
 
 
 def _read_edge_index(get: Get) -> Array:  # [2, num_edges]

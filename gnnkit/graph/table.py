@@ -7,13 +7,13 @@ from collections.abc import Collection
 import numpy as np
 import pyarrow as pa
 
-from gnnkit.graph.feature_columns import FeatureColumns
 from gnnkit.graph.ids import find_ids
 from gnnkit.graph.label_columns import LabelColumns
+from gnnkit.graph.time_columns import TimeColumns
 from gnnkit.graph.types import Ids
 
 
-class Table(FeatureColumns, LabelColumns):
+class Table(TimeColumns, LabelColumns):
     """A table of nodes or edges, with readers for all kinds of columns."""
 
     def without(self, names: Collection[str]) -> Table:

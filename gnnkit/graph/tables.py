@@ -22,6 +22,7 @@ from gnnkit.graph.label_columns import edge_label_columns, read_edge_labels, rea
 from gnnkit.graph.labels import check_present
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
+from gnnkit.graph.time_columns import find_times
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_of
@@ -39,7 +40,8 @@ def from_tables(
     missing: Sequence[str] | None,
     duplicates: str,
     bipartite: bool | None,
-    edge_label: str | None = None,
+    edge_label: str | None,
+    time: str | Sequence[str] | None,
 ) -> Graph:
     """Implements `Graph.from_tables`. `columns` are those of id, label and split."""
     one_of("duplicates", duplicates, DUPLICATES)
@@ -47,22 +49,23 @@ def from_tables(
     links = table_of("edges", edges, words)
     named = None if nodes is None else table_of("nodes", nodes, words)
     weight = weight or ("weight" if "weight" in links.names else None)
+    edge_time, node_time = find_times([links, named], time, "time")
     if edge_features is None:
-        edge_features = _default_features(
-            links, {*ends, edge_type, weight, *edge_label_columns(edge_label)}, "edge_features=[NAME, ...] reads it")
+        known = {*ends, edge_type, weight, edge_time, *edge_label_columns(edge_label)}
+        edge_features = _default_features(links, known, "edge_features=[NAME, ...] reads it")
     if named and bipartite:
         raise UserError("bipartite=True reads edges only, and nodes are given: leave nodes out, or use a HeteroData")
     labels = read_edge_labels([links], edge_label)
     if named is None and _is_bipartite(links, ends, bipartite):
-        graph = read_bipartite(links, ends, list(edge_features), weight, edge_type, labels)
+        graph = read_bipartite(links, ends, list(edge_features), weight, edge_type, labels, edge_time)
     else:
         if named and duplicates == FIRST:
             named = named.first_rows(columns[0])
         ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
         with _name_remedy("features"):
-            node_fields = _read_node_fields(named, columns, features)
+            node_fields = _read_node_fields(named, columns, features, node_time)
         node_fields = {**node_fields, **labels}  # type: ignore[typeddict-item]
-        graph = _read_graph(links, named, ends, ids, weight, edge_type, edge_features, node_fields)
+        graph = _read_graph(links, named, ends, ids, weight, edge_type, edge_features, edge_time, node_fields)
     return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
 
 
@@ -74,6 +77,7 @@ def _read_graph(
     weight: str | None,
     edge_type: str,
     edge_features: Sequence[str],
+    edge_time: str | None,
     node_fields: EdgeListFields,
 ) -> Graph:
     """Reads edges between one type's nodes."""
@@ -88,6 +92,8 @@ def _read_graph(
         **edge_fields,
         "weight": None if weight is None else links.weights(weight),
         "node_ids": None if ids is None else as_ids(ids),
+        "edge_time": None if edge_time is None else links.times(edge_time),
+        "date_columns": [*(node_fields.get("date_columns") or ()), *links.date_columns(edge_features)],
     }
     return Graph.from_edges(src, dst, None if ids is None else len(ids), one_class=True, **fields)
 
@@ -123,7 +129,10 @@ def _read_edge_fields(links: Table, edge_type: str, edge_features: Sequence[str]
 
 
 def _read_node_fields(
-    nodes: Table | None, columns: tuple[str, str, str], features: str | Sequence[str] | Array | None
+    nodes: Table | None,
+    columns: tuple[str, str, str],
+    features: str | Sequence[str] | Array | None,
+    time: str | None,
 ) -> EdgeListFields:
     labelled = nodes is not None and columns[1] in nodes.names
     labels, class_names = read_labels(lambda: [nodes], columns[1]) if nodes and labelled else (None, None)
@@ -131,8 +140,10 @@ def _read_node_fields(
     if nodes:
         name, remedy = f"{nodes.name}: column {columns[1]!r}", ", set label=COLUMN for another column"
         check_present(labels, split, name, [f"column {columns[2]!r}"], remedy)
-    rows, names, category_of, cells = _read_features(nodes, columns, features)
+    rows, names, category_of, cells = _read_features(nodes, (*columns, time), features)
     return {
+        "node_time": None if nodes is None or time is None else nodes.times(time),
+        "date_columns": None if nodes is None else nodes.date_columns(list(nodes.readings)),
         "labels": labels,
         "split": split,
         "class_names": class_names,
@@ -163,7 +174,7 @@ def _default_features(table: Table, known: Collection[str | None], hint: str) ->
 
 
 def _read_features(
-    nodes: Table | None, columns: tuple[str, str, str], features: str | Sequence[str] | Array | None
+    nodes: Table | None, columns: tuple[str | None, ...], features: str | Sequence[str] | Array | None
 ) -> tuple[Features | None, list[str] | None, list[str] | None, Array | None]:
     """Returns features, feature names, their text columns, and missing cells."""
     if features is None:

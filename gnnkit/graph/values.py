@@ -29,13 +29,13 @@ _GROUPS = rf"[1-9]\d{{0,2}}(?:{_BLANK}\d{{3}})+"
 _DOT = rf"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[1-9]\d{{0,2}}(?:,\d{{3}})+(?:\.\d+)?|{_GROUPS}(?:\.\d+)?"
 _COMMA = rf"\d+(?:,\d+)?|,\d+|[1-9]\d{{0,2}}(?:\.\d{{3}})+(?:,\d+)?|{_GROUPS}(?:,\d+)?"
 _SPELT = r"^(?:[+\-\x{{2212}}]?[$€£¥]?|[$€£¥][+\-\x{{2212}}])\s?(?:{})\s?[$€£¥%]?$"
-_WHOLE = r"^-?\d+$"
+WHOLE = r"^-?\d+$"
 _CODE = r"^[+-]?0\d+$"  # a label such as 01, which differs from 1
 _SWITCH = r"(?i)^(?:true|false|0|1)$"  # with at least one word, as pyarrow reads booleans in a CSV
-_DATE = r"^\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?)?$"
-_ZONED = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(?:Z|[+-]\d{2}(?::?\d{2})?)$"
+DATE = r"^\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?)?$"
+ZONED = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_DAY = 86_400  # seconds per day
+DAY = 86_400  # seconds per day
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +171,14 @@ class Survey:
         self._kinds.add("text")
         if self._most is None or len(self._texts) <= self._most:
             self._texts |= set((text if self._most is None else text[: self._most + 1]).to_pylist())
-        numbers = [_match(text, Style(comma).pattern()) for comma in (False, True)]
-        is_code = _match(text, _CODE) & (self._most is None)  # labels only
+        numbers = [matches(text, Style(comma).pattern()) for comma in (False, True)]
+        is_code = matches(text, _CODE) & (self._most is None)  # labels only
         self._no_number = self._no_number or _first_match(text, is_code | ~(numbers[0] | numbers[1]))
         for comma, fits in zip((False, True), numbers, strict=True):
             self._fits[comma] &= bool(fits.all())
             if self._fits[comma]:
                 style = Style(comma)
-                self._is_integer &= bool(_match(style.plain(text), _WHOLE).all())
+                self._is_integer &= bool(matches(style.plain(text), WHOLE).all())
                 self._ranges[comma].add(style.numbers(text))
         if self._no_number is None:
             self._comma = self._comma or _first_match(text, _contains(text, ","))
@@ -250,7 +250,7 @@ class Survey:
 
     def _find_switch(self) -> Style | None:
         """Returns the format of true and false, or None for other text."""
-        is_switch = self._most is not None and _match(pa.array(self._texts, pa.string()), _SWITCH).all()
+        is_switch = self._most is not None and matches(pa.array(self._texts, pa.string()), _SWITCH).all()
         return Style(False, is_switch=True) if is_switch else None
 
     def _find_style(self) -> Style | None:
@@ -292,7 +292,7 @@ class Survey:
     def _check_outsiders(self, form: str, word: str | None) -> None:
         """Raises `UserError` if most texts are numbers or dates, but not all."""
         text = pa.array(sorted(self._texts), pa.string())
-        numbers = _match(text, Style(False).pattern()) | _match(text, Style(True).pattern())
+        numbers = matches(text, Style(False).pattern()) | matches(text, Style(True).pattern())
         fits = numbers if form == "number" else _are_dates(text)
         if word is not None and fits.any() and 2 * fits.sum() >= len(text):
             raise UserError(
@@ -353,7 +353,7 @@ def typed_numbers(column: pa.Array) -> npt.NDArray[np.float64]:  # [rows]
     kind, per_second = column.type, 1.0
     if pa.types.is_date(kind):
         column = column.cast(pa.date32()).cast(pa.int32())
-        per_second = 1 / _DAY
+        per_second = 1 / DAY
     elif pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind):
         per_second = _PER_SECOND[kind.unit]
         column = column.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
@@ -361,7 +361,7 @@ def typed_numbers(column: pa.Array) -> npt.NDArray[np.float64]:  # [rows]
     return numbers / per_second
 
 
-def _match(text: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
+def matches(text: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
     return numbers_of(pc.match_substring_regex(text, pattern))
 
 
@@ -370,7 +370,7 @@ def _contains(text: pa.Array, part: str) -> npt.NDArray[np.bool_]:
 
 
 def _are_dates(text: pa.Array) -> npt.NDArray[np.bool_]:
-    return _match(text, _DATE) | _match(text, _ZONED)
+    return matches(text, DATE) | matches(text, ZONED)
 
 
 def _first_match(text: pa.Array, wanted: npt.NDArray[np.bool_]) -> str | None:
@@ -379,7 +379,7 @@ def _first_match(text: pa.Array, wanted: npt.NDArray[np.bool_]) -> str | None:
 
 def _parse_dates(text: pa.Array) -> npt.NDArray[np.float64]:  # [rows]
     """Parses ISO 8601 dates as seconds since 1970, in UTC unless they name a zone."""
-    zoned, seconds = _match(text, _ZONED), np.empty(len(text))
+    zoned, seconds = matches(text, ZONED), np.empty(len(text))
     for some, kind in ((zoned, pa.timestamp("us", "UTC")), (~zoned, pa.timestamp("us"))):
         seconds[some] = typed_numbers(text.filter(pa.array(some)).cast(kind))
     return seconds

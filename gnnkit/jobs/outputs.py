@@ -205,7 +205,7 @@ def write_targets(
 
 
 def _edge_columns(worker: Worker, columns: Columns, rows: Array, node_ids: Array) -> dict[str, Any]:
-    """Returns the table columns of edges: their positions in the edge list, and ends."""
+    """Returns table columns: the edges' positions in the edge list, and their ends."""
     edges = worker.links
     assert isinstance(edges, Targets)
     assert edges.positions is not None

@@ -56,6 +56,8 @@ class Shard:
     num_relations: int = 1  # as `Graph.num_relations`
     type_sizes: tuple[int, ...] | None = None  # [num_node_types] nodes per type, in the order of ids. None: one type
     edge_types: Ids | None = None  # [num_held_edges]. None: one relation, or added loops, which have none
+    edge_time: Ids | None = None  # [num_held_edges] int64, as `Graph.edge_time`
+    node_time: Ids | None = None  # [num_owned] int64, as `Graph.node_time`
     relation_degrees: Floats | None = None  # [num_held_edges, 2] degrees of target and source in the edge's relation
 
     @property
@@ -187,7 +189,7 @@ class Shard:
         lengths |= dict.fromkeys(self.edge_columns.arrays(), edges)
         lengths.pop("weight", None)  # checked by CSC
         lengths |= dict.fromkeys(("in_degree", "out_degree", "looped", "mean_edge_features"), cell_nodes)
-        lengths |= dict.fromkeys(("labels", "split"), len(self.owned))
+        lengths |= dict.fromkeys(("labels", "split", "node_time"), len(self.owned))
         for name, length in lengths.items():
             array = getattr(self, name)
             if array is not None and array.shape[:1] != (length,):
@@ -198,7 +200,7 @@ class Shard:
 
 _MAX_CLASSES = 1 << 24  # larger values are probably node ids
 _SCALARS = ("rank", "num_nodes", "num_edges", "num_classes", "num_relations")
-_OPTIONAL = (*EdgeColumns().fields_of(Shard), "mean_edge_features", "relation_degrees")
+_OPTIONAL = (*EdgeColumns().fields_of(Shard), "mean_edge_features", "relation_degrees", "node_time")
 _CSC_ARRAYS = ("indptr", "indices", "weight")
 _NOT_ARRAYS = (*_SCALARS, "type_sizes", "grid", "csc", "features")
 _ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in _NOT_ARRAYS)
@@ -355,6 +357,7 @@ class _SharedValues:
             mean_edge_features=None if self.mean_edge_features is None else self.mean_edge_features[cell_nodes],
             num_relations=graph.num_relations,
             type_sizes=graph.type_sizes,
+            node_time=take(graph.node_time, owned),
             relation_degrees=held.relation_degrees,
             **held.columns.fields_of(Shard),
         )

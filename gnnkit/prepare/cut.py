@@ -42,6 +42,7 @@ from gnnkit.prepare.inputs import (
 )
 from gnnkit.prepare.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.prepare.run_partition import keep, rebalanced
+from gnnkit.prepare.times import describe_times
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.sampler.links import Links
@@ -215,7 +216,9 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | Targets | None, list
     graph, links = named(load(settings, graph), asked.folder), None
     task: Task = settings.task.create()
     if needs.trains:
+        complete = graph
         graph, links = read(settings, graph, relational=needs.relational)
+        input_lines = [*input_lines, *describe_times(complete, graph, links)]
     elif needs.inputs:
         if "predictions" in settings.write or isinstance(task, NodeTask):
             graph, links = task.prepare_known(graph)

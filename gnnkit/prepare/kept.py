@@ -163,8 +163,9 @@ def fingerprint(graph: Graph) -> str:
     """Hashes a graph's sizes and up to about a million numbers per array."""
     digest = hashlib.sha256()
     csc = graph.csc
-    of_edges = [graph.edge_columns.get(name) for name in RULES if name not in ("weight", "position")]
-    for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, *of_edges):
+    of_edges = [graph.edge_columns.get(name) for name in RULES if name not in ("weight", "time", "position")]
+    times = [times for times in (graph.edge_time, graph.node_time) if times is not None]
+    for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, *of_edges, *times):
         if array is None:
             digest.update(b"none")
             continue

@@ -20,6 +20,7 @@ from gnnkit.prepare import cut, picture
 from gnnkit.prepare.assign import Decision, describe
 from gnnkit.prepare.inputs import IDS, check_implied_task, load, named, with_inputs, with_kept, with_names
 from gnnkit.prepare.kept import Kept, kept_partition
+from gnnkit.prepare.times import describe_times
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.sampler.links import Links
@@ -79,7 +80,10 @@ def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, 
     task: Task = settings.task.create()
     graph, input_lines = as_read(settings, graph, folder)
     check_implied_task(settings, graph)
-    graph, links = task.prepare(named(load(settings, graph), folder))
+    complete = named(load(settings, graph), folder)
+    graph, links = task.prepare(complete)
+    graph = replace(graph, time_borders=None)  # edges are split now
+    input_lines = [*input_lines, *describe_times(complete, graph, links)]
     if settings.inputs != "features":
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, True, settings.features.dtype)
@@ -158,6 +162,7 @@ def _schema_of(named_graph: Graph, graph: Graph) -> Json:
         "node_types": None if named_graph.node_types is None else [list(pair) for pair in named_graph.node_types],
         "edge_types": None if graph.edge_type_names is None else list(graph.edge_type_names),
         **graph.schema.to_dict(),
+        **({} if graph.time_unit is None else {"time_unit": graph.time_unit}),
     }
 
 

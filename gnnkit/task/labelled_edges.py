@@ -22,6 +22,7 @@ from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import NodeTask
 from gnnkit.task.decoder import EdgeMLP
 from gnnkit.task.link_relation import read_relation, relation_number
+from gnnkit.task.link_split import with_edges
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
 
@@ -79,7 +80,7 @@ class LabelledEdges(NodeTask):
             )
         rows = self.read(_as_nodes(targets, graph.edge_class_names))
         targets = replace(targets, label=rows.labels, num_classes=rows.num_classes)
-        return _without_labels(graph, rows.class_names), self._with_features(targets)
+        return _without_labels(_before_split(graph), rows.class_names), self._with_features(targets)
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Targets]:
         targets = self._with_features(self._targets(graph))
@@ -155,8 +156,15 @@ def _as_nodes(targets: Targets, names: Sequence[str] | None) -> Graph:
     return Graph(no_edges, features, targets.label, targets.split, class_names=None if names is None else tuple(names))
 
 
+def _before_split(graph: Graph) -> Graph:
+    """Returns the graph without the edges that a split by time holds out."""
+    if graph.time_borders is None or graph.edge_time is None:
+        return graph
+    return with_edges(graph, np.flatnonzero(graph.edge_time < graph.time_borders[0]))
+
+
 def _without_labels(graph: Graph, names: Sequence[str] | None) -> Graph:
-    """Returns the graph whose nodes and edges have no labels, with the edges' classes."""
+    """Returns the graph without labels, with the classes of the edges."""
     return replace(
         graph,
         labels=np.full(graph.num_nodes, -1),

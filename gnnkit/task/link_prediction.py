@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gnnkit.engine import derive
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
-from gnnkit.graph.attributes import warn_times
+from gnnkit.graph.time_split import warn_random_split
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import (
@@ -32,7 +32,7 @@ from gnnkit.task.item_ranking import ItemRanking, TopItems, metric_names
 from gnnkit.task.labelled_edges import check_pairs
 from gnnkit.task.link_losses import LOSSES, link_losses
 from gnnkit.task.link_relation import find_relation, read_relation, relation_number
-from gnnkit.task.link_split import draw_split, edge_filters, held_out_scores, read_split, with_edges
+from gnnkit.task.link_split import draw_split, edge_filters, held_out_scores, read_split, split_events, with_edges
 from gnnkit.task.ranking import HITS, ranked, ranking
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, share, switch, whole
@@ -150,14 +150,15 @@ class LinkPrediction(Task):
         predicted = np.ones(len(pairs), bool)
         if number is not None and graph.edge_types is not None:
             predicted = graph.edge_types == number
-        has_held_out = graph.val_edges is not None or graph.test_edges is not None
+        by_time = graph.time_borders is not None and graph.edge_time is not None
+        has_held_out = by_time or graph.val_edges is not None or graph.test_edges is not None
         if has_held_out:
             _check_no_shares(self.shares)
-            val, test, held = read_split(graph, pairs, number)
+            val, test, held = split_events(graph, pairs, predicted) if by_time else read_split(graph, pairs, number)
         else:
             shares = self.val_share, self.test_share
             val, test, held = draw_split(pairs, n, shares, derive(self.seed, _SPLIT), predicted)
-            warn_times([*(graph.feature_names or ()), *(graph.edge_feature_names or ())])
+            warn_random_split(graph)
         if number is not None and not has_held_out:  # edges without a predicted counterpart stay
             drawn = unordered(pairs, n)
             held &= np.isin(drawn, drawn[held & predicted])
@@ -184,7 +185,8 @@ class LinkPrediction(Task):
             relation,
             repeat_by_popularity(pairs[predicted & ~held], n) if self.negative_sampling == "popularity" else None,
         )
-        return with_edges(graph, np.flatnonzero(~(held & links.hides(graph.edge_types)))), links
+        leave = held if by_time else held & links.hides(graph.edge_types)
+        return with_edges(graph, np.flatnonzero(~leave)), links
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Links | None]:
         task = copy.copy(self)
@@ -205,9 +207,7 @@ class LinkPrediction(Task):
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return link_losses(self.loss, self.score(outputs), labels, self.negatives)
 
-    def losses_of(
-        self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None
-    ) -> Tensor:  # [k]
+    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:  # [k]
         if self.head() is not None or reached.device.type != "cpu":
             return super().losses_of(reached, rows, labels)
         scores: Tensor = PairDots.apply(reached.to(wide(reached.dtype)), rows)
@@ -285,7 +285,7 @@ def _check_no_shares(shares: Mapping[str, float | None]) -> None:
     for key, value in shares.items():
         if value is not None:
             raise UserError(
-                f"{key}={value} has no effect, because the dataset provides val_edges or test_edges: remove the key"
+                f"{key}={value} has no effect, because the dataset provides val_edges or test_edges, or a split by time: remove the key"
             )
 
 

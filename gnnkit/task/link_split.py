@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,7 +13,8 @@ from torch import Tensor
 from gnnkit.engine import Tally, derive
 from gnnkit.engine.remote import Lookup
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.graph import CSC, Graph, Ids, Split
+from gnnkit.graph.time_split import parts_of
 from gnnkit.sampler.links import LinkRelation, Links, Mask, codes, draw_for_pairs, unordered
 from gnnkit.strategy import Worker
 from gnnkit.task.link_relation import check_ends
@@ -44,7 +46,8 @@ def draw_split(
 def read_split(graph: Graph, pairs: Ids, number: int | None) -> tuple[Ids, Ids, Mask]:
     """Returns the dataset's validation and test edges.
 
-    Also returns which of `pairs` are such edges or their reverse edges.
+    Also returns which of `pairs` are such edges or their reverse edges. If more edges
+    join two nodes than are held out, these are other events, and a warning counts them.
 
     Args:
         graph: The graph, with `val_edges` or `test_edges`.
@@ -56,8 +59,62 @@ def read_split(graph: Graph, pairs: Ids, number: int | None) -> tuple[Ids, Ids, 
     if number is not None:
         check_ends("val_edges", val, graph.schema, number)
         check_ends("test_edges", test, graph.schema, number)
-    held = unordered(np.concatenate([val, test]), graph.num_nodes)
-    return val, test, np.isin(unordered(pairs, graph.num_nodes), held)
+    given, n = np.concatenate([val, test]), graph.num_nodes
+    held = np.isin(unordered(pairs, n), unordered(given, n))
+    if number is not None and graph.edge_types is not None:
+        predicted = pairs[held & (graph.edge_types == number)]
+    else:
+        predicted = pairs[held]
+    recurring = _find_recurring(predicted, given, n)
+    if len(recurring):
+        count = int(np.isin(unordered(given, n), recurring).sum())
+        warnings.warn(
+            f"{count:,} of {len(given):,} held-out edges join nodes that more edges of the data join: these are other events "
+            "and stay in training; remove copies of held-out edges from the data, or split by time",
+            stacklevel=4,
+        )
+    return val, test, held & ~np.isin(unordered(pairs, n), recurring)
+
+
+def _find_recurring(pairs: Ids, given: Ids, num_nodes: int) -> Ids:
+    """Returns codes of unordered pairs that more edges join than are held out.
+
+    Args:
+        pairs: [k, 2] edges of the data.
+        given: [num_held, 2] held-out edges.
+        num_nodes: Number of nodes.
+    """
+    keys, counts = _count_events(pairs, num_nodes)
+    held_keys, held_counts = _count_events(given, num_nodes)
+    return keys[counts > held_counts[np.searchsorted(held_keys, keys)]]
+
+
+def _count_events(pairs: Ids, num_nodes: int) -> tuple[Ids, Ids]:
+    """Counts the edges of each unordered pair, in the direction that has more."""
+    directed, counts = np.unique(pairs, axis=0, return_counts=True)
+    keys, numbers = np.unique(unordered(directed, num_nodes), return_inverse=True)
+    most = np.zeros(len(keys), np.int64)
+    np.maximum.at(most, numbers.reshape(-1), counts)
+    return keys, most
+
+
+def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, Mask]:
+    """Holds out the edges from `Graph.time_borders` on, and no others of their pairs.
+
+    Args:
+        graph: The graph, with `edge_time` and `time_borders`.
+        pairs: [num_edges, 2] its edges.
+        predicted: [num_edges] which edges to predict.
+
+    Returns:
+        Validation edges, test edges, and which of `pairs` are later than training.
+    """
+    assert graph.edge_time is not None
+    assert graph.time_borders is not None
+    parts = parts_of(graph.edge_time, graph.time_borders)
+    parts = np.where(predicted & (pairs[:, 0] != pairs[:, 1]), parts, Split.NONE)
+    later = graph.edge_time >= graph.time_borders[0]
+    return pairs[parts == Split.VAL], pairs[parts == Split.TEST], later
 
 
 def edge_filters(

@@ -91,9 +91,17 @@ def test_the_keys_choose_split_and_edges(tmp_path: Path) -> None:
 
 def test_tables_without_a_meaning_are_named(tmp_path: Path) -> None:
     folder = ogb(tmp_path / "ogbn_arxiv")
-    table(folder / "raw/node_year.csv.gz", [[2001]] * 3)
-    with pytest.warns(UserWarning, match="raw: ignores unknown attributes: node_year"):
+    table(folder / "raw/node_month.csv.gz", [[2001]] * 3)
+    with pytest.warns(UserWarning, match="raw: ignores unknown attributes: node_month"):
         Graph.from_ogb(folder)
+
+
+def test_the_year_of_a_node_is_its_time(tmp_path: Path) -> None:
+    folder = ogb(tmp_path / "ogbn_arxiv")
+    table(folder / "raw/node_year.csv.gz", [[2001], [2003], [2002]])
+    times = Graph.from_ogb(folder).node_time
+    assert times is not None
+    assert times.tolist() == [2001, 2003, 2002]
 
 
 @pytest.mark.parametrize(

@@ -54,14 +54,20 @@ def networkx(name: str, values: torch.Tensor, masks: dict[str, torch.Tensor]) ->
 
 @pytest.mark.parametrize("name", ["time", "edge_time", "t", "timestamp", "Timestamps", "node_time", "ts"])
 @pytest.mark.parametrize("door", [pyg, hetero, hetero_edges, dgl, networkx])
-@pytest.mark.filterwarnings("ignore:Graph.from_networkx")
-def test_times_are_refused_where_a_random_split_would_leak(door: Any, name: str) -> None:
-    with pytest.raises(
-        UserError, match=rf"\b{name}\b.* holds times, which are not supported yet, .*: give train, val "
-    ):
-        door(name, torch.arange(3), {})
-    with pytest.warns(UserWarning, match=rf"ignores unknown attributes: .*\b{name}\b"):
-        assert door(name, torch.arange(3), MASKS).split.tolist()[:3] == [1, 2, 3]
+@pytest.mark.filterwarnings("ignore:Graph.from_networkx", "ignore:.* is the time of each row")
+def test_times_are_read_by_every_name(door: Any, name: str) -> None:
+    graph = door(name, torch.tensor([5, 6, 7]), {})
+    times = graph.edge_time if graph.node_time is None else graph.node_time
+    assert {5, 6, 7} <= set(times.tolist())
+
+
+@pytest.mark.parametrize("values", [torch.tensor([0.5, 1, 2]), torch.arange(6).reshape(3, 2)])
+@pytest.mark.parametrize("door", [pyg, hetero, hetero_edges, dgl])
+def test_other_times_are_refused_where_a_random_split_would_leak(door: Any, values: torch.Tensor) -> None:
+    with pytest.raises(UserError, match=r"\btimestamp\b.* holds times, which are not read, .*: give one integer"):
+        door("timestamp", values, {})
+    with pytest.warns(UserWarning, match=r"ignores unknown attributes: .*\btimestamp\b"):
+        assert door("timestamp", values, MASKS).split.tolist()[:3] == [1, 2, 3]
 
 
 @pytest.mark.filterwarnings("ignore:Graph.from_networkx")

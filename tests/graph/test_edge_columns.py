@@ -22,7 +22,13 @@ def graph(*, labelled: bool = True) -> Graph:
     """Parallel edges of two relations, and a self-loop."""
     features, types = np.arange(10.0).reshape(5, 2), [1, 0, 0, 1, 1]
     labels: Any = {"edge_labels": [0, 1, 2, -1, 1], "edge_split": ["train", "val", "", "", "test"]} if labelled else {}
-    return Graph.from_edges(SRC, DST, 3, weight=np.arange(1.0, 6.0), edge_features=features, edge_types=types, **labels)
+    columns: Any = {
+        "weight": np.arange(1.0, 6.0),
+        "edge_features": features,
+        "edge_types": types,
+        "edge_time": range(5),
+    }
+    return Graph.from_edges(SRC, DST, 3, **columns, **labels)
 
 
 def test_a_graph_and_a_shard_have_all_columns_that_their_rules_name() -> None:
@@ -74,11 +80,13 @@ def test_edges_with_labels_are_not_merged(how: str) -> None:
     assert without_duplicates(alike, "first", JOIN).edge_labels.tolist() == [1]  # type: ignore[union-attr]
 
 
-def test_a_loop_has_weight_1_mean_features_and_no_relation() -> None:
-    columns = EdgeColumns({"weight": np.full(2, 0.5), "features": np.ones((2, 1)), "relation": np.zeros(2, np.int16)})
+def test_a_loop_has_weight_1_mean_features_no_relation_and_is_always_visible() -> None:
+    values = {"weight": np.full(2, 0.5), "features": np.ones((2, 1)), "relation": np.zeros(2, np.int16)}
+    columns = EdgeColumns({**values, "time": np.array([5, 6])})
     loops = AddedLoops.to(np.array([1]), np.array([1, 1]))
     added = columns.with_loops(loops.insert, np.array([[8.0]]))
-    assert list(added) == ["weight", "features"]
+    assert list(added) == ["weight", "features", "time"]
+    assert added["time"].tolist() == [5, 6, -(2**63)]
     assert added["weight"].tolist() == [0.5, 0.5, 1.0]
     assert added["features"].ravel().tolist() == [1, 1, 8]
 

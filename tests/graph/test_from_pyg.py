@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Batch, Data, HeteroData, TemporalData
+from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.transforms import RandomLinkSplit, ToSparseTensor
 
 from gnnkit.errors import UserError
@@ -238,7 +238,6 @@ def test_wrong_splits_of_a_relation_are_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TemporalData(src=torch.tensor([0]), dst=torch.tensor([1]), t=torch.tensor([5])), "edges with times"),
         (lambda: Batch.from_data_list([data_of(), data_of()]), r"data\.batch holds several graphs .*graph labels"),
         (lambda: ToSparseTensor(layout=torch.sparse_csr)(data_of()), "data.adj_t is unsupported, .*ToSparseTensor"),
         (lambda: Data(torch.zeros(3, 1), torch.zeros(2, 1).long(), y=torch.tensor([1])), "graph labels are not"),

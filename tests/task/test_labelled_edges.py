@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnkit.comm.threads import Threads
 from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph, Split
@@ -118,7 +117,12 @@ STRATEGIES: dict[str, Callable[[int], ExecutionStrategy]] = {
 @few(
     "kind,sampler",
     [(kind, sampler) for kind in STRATEGIES for sampler in SAMPLERS],
-    default=[("shared", "neighbor"), ("topology apart", "neighbor"), ("cooperative", "labor"), ("features apart", "full")],
+    default=[
+        ("shared", "neighbor"),
+        ("topology apart", "neighbor"),
+        ("cooperative", "labor"),
+        ("features apart", "full"),
+    ],
 )
 def test_sampled_steps_have_the_loss_and_gradient_of_one_rank(kind: str, sampler: str) -> None:
     found = total(STRATEGIES[kind](8), Grid(3, 1, 1), "sage", SAMPLERS[sampler]())
@@ -164,8 +168,12 @@ def test_loss_and_rows_are_those_of_plain_torch() -> None:
     first, _, last = head.layers
     expected = (torch.cat(parts, 1) @ first.weight.T + first.bias).relu() @ last.weight.T + last.bias
     assert_equal(rows, expected)
-    losses = task.losses_of(outputs, torch.from_numpy(TARGETS.rows), torch.from_numpy(TARGETS.label).clamp(min=0), parts[-1])
-    assert_equal(losses, nn.functional.cross_entropy(expected, torch.from_numpy(TARGETS.label).clamp(min=0), reduction="none"))
+    losses = task.losses_of(
+        outputs, torch.from_numpy(TARGETS.rows), torch.from_numpy(TARGETS.label).clamp(min=0), parts[-1]
+    )
+    assert_equal(
+        losses, nn.functional.cross_entropy(expected, torch.from_numpy(TARGETS.label).clamp(min=0), reduction="none")
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -295,7 +303,11 @@ def test_rows_are_saved_and_mapped(tmp_path: Any) -> None:
     ("graph", "task", "told"),
     [
         (check_graph(), EdgeClassification(), "no edge has a label: name their column in dataset.edge_label"),
-        (replace(GIVEN, edge_labels=np.full(GIVEN.num_edges, -1), edge_split=None), EdgeRegression(), "no edge has a label"),
+        (
+            replace(GIVEN, edge_labels=np.full(GIVEN.num_edges, -1), edge_split=None),
+            EdgeRegression(),
+            "no edge has a label",
+        ),
         (GIVEN, EdgeClassification(relation="9"), "task.relation=9 is not known"),
         (
             replace(GIVEN, edge_labels=np.where(GIVEN.edge_labels < 0, np.nan, 0.5)),  # type: ignore[operator]
@@ -315,7 +327,7 @@ def test_wrong_labels_are_errors(graph: Graph, task: LabelledEdges, told: str) -
 
 
 def test_unsuitable_strategies_and_samplers_are_errors() -> None:
-    with pytest.raises(UserError, match="task=edge_classification: .* other edges"):
+    with pytest.raises(UserError, match=r"task=edge_classification: .* other edges"):
         EdgeClassification().check(VertexCentric(local_iterations=2), None)
     with pytest.raises(UserError, match="task=edge_regression: ClusterSampler reads more"):
         EdgeRegression().check(IndividualSample(), ClusterSampler(np.zeros(4, np.int64), 2))

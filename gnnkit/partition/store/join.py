@@ -66,6 +66,8 @@ def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, schema: M
         node_types=types.get("node_types"),
         feature_tables=types.get("feature_tables"),
         relations=types.get("relations"),
+        node_time=of_nodes("node_time"),
+        time_unit=types.get("time_unit"),
         **columns.fields_of(Graph),
     )
 

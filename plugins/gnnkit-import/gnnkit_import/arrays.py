@@ -16,6 +16,7 @@ from gnnkit.graph import Floats, Ids
 from gnnkit.graph.csc import read_weights
 from gnnkit.graph.features import features_of
 from gnnkit.graph.fields import edge_positions_of
+from gnnkit.graph.times import TIME_FIELDS, read_time_fields, to_unit
 from gnnkit.utils.checks import Array, ids, int64s, integers
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, load_arrays
@@ -65,10 +66,18 @@ class Compressed:
     indices: Stream  # [num_edges]
     others: Mapping[str, Stream]  # weight, features, positions and types, keyed by `EdgePiece` field
     by_source: bool = False  # whether row u lists the destinations of u's edges
+    time_unit: str | None = None  # of times in arrays of dates
 
     @classmethod
     def of(
-        cls, place: str, indptr: Any, indices: Stream, others: Mapping[str, Stream], *, by_source: bool = False
+        cls,
+        place: str,
+        indptr: Any,
+        indices: Stream,
+        others: Mapping[str, Stream],
+        *,
+        by_source: bool = False,
+        time_unit: str | None = None,
     ) -> Compressed:
         """Checks row pointers and column lengths."""
         begins = int64s("indptr", indptr)
@@ -78,7 +87,7 @@ class Compressed:
         for name, stream in others.items():
             if stream.shape[0] != num_edges:
                 raise UserError(f"{place}: {name} has shape {list(stream.shape)}, expected {num_edges} rows")
-        return cls(place, begins, indices, others, by_source)
+        return cls(place, begins, indices, others, by_source, time_unit)
 
     @property
     def num_nodes(self) -> int:
@@ -113,6 +122,7 @@ class Compressed:
             None if features is None else features_of("edge_features", features, len(src)),
             edge_positions_of(others.get("positions"), len(src)),
             integers("edge_types", types) if (types := others.get("types")) is not None else None,
+            to_unit("edge_time", times, self.time_unit) if (times := others.get("time")) is not None else None,
         )
 
 
@@ -196,7 +206,15 @@ class SavedPieces(CompressedPieces):
             meta.get("category_of"),
             one_class=True,
             types=stored_types(meta),
+            node_time=arrays.get("node_time"),
         )
+
+    @property
+    def time_unit(self) -> str | None:  # type: ignore[override]
+        return self._saved[1].get("time_unit")
+
+    def date_columns(self) -> Sequence[str] | None:
+        return self._saved[1].get("date_columns")
 
     def features(self, room: Room) -> Iterator[Floats]:
         arrays, first = self._saved[0], 0
@@ -255,14 +273,27 @@ class NpzPieces(CompressedPieces):
         if self._by_source:
             with blame("adj_indptr, adj_indices, adj_data"):
                 return by_source("adj_indices", self._fields, "adj_", "adj_data")
-        others = {"weight": self._fields.rows("weight")} if "weight" in self._fields else {}
-        return Compressed.of("indices", self._fields["indptr"], self._fields.rows("indices"), others)
+        columns = {"weight": "weight", "time": "edge_time"}
+        others = {field: self._fields.rows(name) for field, name in columns.items() if name in self._fields}
+        edges = self._fields["indptr"], self._fields.rows("indices"), others
+        return Compressed.of("indices", *edges, time_unit=self.time_unit)
+
+    @cached_property
+    def time_unit(self) -> str | None:  # type: ignore[override]
+        kinds = {name: np.empty(0, self._fields.rows(name).dtype) for name in TIME_FIELDS if name in self._fields}
+        unit: str | None = read_time_fields(kinds).get("time_unit")
+        return unit
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         if self._by_source:
             self._dataset.refuse_row()
             return NodeFields(self._fields["labels"])
-        return NodeFields(self._fields.optional("y"), self._dataset.masks(self._fields, num_nodes))
+        times = self._fields.optional("node_time")
+        return NodeFields(
+            self._fields.optional("y"),
+            self._dataset.masks(self._fields, num_nodes),
+            node_time=None if times is None else to_unit("node_time", times, self.time_unit),
+        )
 
     def features(self, room: Room) -> Iterator[Floats]:
         rows = self._fields.rows("attr" if self._by_source else "x")
@@ -304,6 +335,7 @@ class GraphSaintPieces(CompressedPieces):
 def matrix_of(arrays: Mapping[str, Array]) -> Compressed:
     """Returns a saved graph's edges as memory-mapped arrays."""
     fields = {"weight": "weight", "features": "edge_features", "positions": "edge_positions", "types": "edge_types"}
+    fields["time"] = "edge_time"
     others = {field: Mapped(arrays[name]) for field, name in fields.items() if name in arrays}
     return Compressed.of("indices", arrays["indptr"], Mapped(arrays["indices"]), others)
 

@@ -22,7 +22,13 @@ from gnnkit_import.progress import ProgressReporter
 MAX_BINS = 1 << 16
 _RELATION = np.dtype(np.int16)
 _INT32 = 2**31
-_FILES = {"positions": "edge_positions", "types": "edge_types", "weight": "weight", "features": "edge_features"}
+_FILES = {
+    "positions": "edge_positions",
+    "types": "edge_types",
+    "time": "edge_time",
+    "weight": "weight",
+    "features": "edge_features",
+}
 
 
 @dataclass(slots=True)
@@ -39,6 +45,7 @@ class EdgeSummary:
     positions: str | None = None  # dtype
     relation: int | None = None  # largest relation number. None: edges have no types
     relations: list[str] | None = None  # names
+    has_time: bool = False
     sources: str = "int32"  # dtype of the sources as they are read
     shift: int = 0  # bin b has the destinations b << shift to ((b + 1) << shift) - 1
     bins: list[int] = field(default_factory=list)  # records of each bin, reverse edges included
@@ -52,6 +59,7 @@ class EdgeSummary:
         kinds = {
             "positions": self.positions,
             "types": None if self.relation is None else _RELATION,
+            "time": np.int64 if self.has_time else None,
             "weight": self.weight,
             "features": None if self.width is None else (self.features, (self.width,)),
         }
@@ -145,6 +153,7 @@ def _add_columns(summary: EdgeSummary, piece: EdgePiece, names: Sequence[str] | 
         summary.weight = str(np.result_type(piece.weight.dtype, summary.weight or np.float32, np.float32))
     if piece.positions is not None:
         summary.positions = str(np.promote_types(summary.positions or np.int32, piece.positions.dtype))
+    summary.has_time = piece.time is not None
     if piece.types is not None:
         high = MOST_RELATIONS if names is None else len(names)
         check_range("edge_types", piece.types, 0, high, first=summary.num_edges)
@@ -173,6 +182,7 @@ def merge_summaries(parts: Sequence[EdgeSummary]) -> EdgeSummary:
         for name in ("weight", "features", "positions", "sources"):
             kinds = {kind for kind in (getattr(merged, name), getattr(part, name)) if kind is not None}
             setattr(merged, name, str(np.result_type(*kinds)) if kinds else None)
+        merged.has_time |= part.has_time
         if part.relation is not None:
             merged.relation = max(part.relation, merged.relation or 0)
     if merged.positions is not None and merged.num_edges >= _INT32:  # of which each stretch has fewer

@@ -12,7 +12,7 @@ from gnnkit.utils.documents import Json
 from gnnkit_import.npy_writer import BinaryFile
 from gnnkit_import.pieces import EdgePiece, list_positions
 
-_COLUMNS = ("src", "dst", "weight", "features", "types")
+_COLUMNS = ("src", "dst", "weight", "features", "types", "time")
 
 
 class EdgeCache:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gnnkit.dataset.base import blame, warn_of_one_way
 from gnnkit.graph import Graph
-from gnnkit.graph.graph import NAME_FIELDS
+from gnnkit.graph.graph import NAME_FIELDS, TIME_FACTS
 from gnnkit.utils.storage import write_meta
 from gnnkit_import.count import EdgeSummary, count_edges
 from gnnkit_import.nodes import write_nodes
@@ -81,7 +81,7 @@ def _import(run: ImportRun, work: Path, room: Room, gaps: bool) -> None:
             "edge_type_names": summary.relations,
         }
         types = {key: value for key, value in meta["types"].items() if key != "relations" or not graph.symmetrize}
-        write_meta(run.folder, {name: meta.get(name) for name in (*NAME_FIELDS, "node_types")} | types)
+        write_meta(run.folder, {name: meta.get(name) for name in (*NAME_FIELDS, *TIME_FACTS, "node_types")} | types)
 
     group.run_on_leader(finish)
     journal.write(imported=True)

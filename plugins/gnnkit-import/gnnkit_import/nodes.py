@@ -44,6 +44,8 @@ def write_nodes(
     bare = _with_labels(graph, fields, count)
     save_array(target / "labels.npy", bare.labels)
     save_array(target / "split.npy", bare.split)
+    if bare.node_time is not None:
+        save_array(target / "node_time.npy", bare.node_time)
     _write_ids(fields.node_ids, count, target / "node_ids.npy")
     if fields.coordinates is not None:
         path = target / "coordinates.npy"
@@ -59,6 +61,8 @@ def write_nodes(
         "category_of": None if fields.category_of is None else list(fields.category_of),
         "node_types": node_types_of(fields.node_types, count),
         "types": dict(fields.types),
+        "time_unit": graph.time_unit,
+        "date_columns": None if (dates := graph.date_columns()) is None else list(dates),
     }
 
 
@@ -73,6 +77,9 @@ def _with_labels(graph: GraphPieces, fields: NodeFields, count: int) -> Graph:
         labels=labels,
         split=np.zeros(count, np.int8) if fields.split is None else fields.split,
         class_names=None if fields.class_names is None else tuple(fields.class_names),
+        node_time=fields.node_time,
+        time_unit=graph.time_unit,
+        date_columns=None if (dates := graph.date_columns()) is None else tuple(dates),
     )
     return with_split(bare, graph.shares, graph.seed)
 

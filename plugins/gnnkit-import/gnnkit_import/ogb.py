@@ -14,6 +14,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Floats
 from gnnkit.graph.features import features_of
 from gnnkit.graph.ogb import (
+    YEAR,
     add_inverse_edges,
     adds_inverse_edges,
     check_arrays,
@@ -22,6 +23,7 @@ from gnnkit.graph.ogb import (
     read_num_nodes,
     read_numbers,
 )
+from gnnkit.graph.times import to_unit
 from gnnkit.utils.checks import Array, ids
 from gnnkit_import.csv_source import NumberSource
 from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
@@ -114,7 +116,16 @@ class OgbPieces(GraphPieces):
         else:
             with ZippedArrays(self._raw / "node-label.npz") as arrays:
                 labels = arrays["node_label"]
-        return NodeFields(*read_node_fields(self.root, labels, self._dataset.split, num_nodes))
+        years = self._years()
+        return NodeFields(
+            *read_node_fields(self.root, labels, self._dataset.split, num_nodes),
+            node_time=None if years is None else to_unit("node_year", years, None),
+        )
+
+    def _years(self) -> Array | None:
+        if self._data is not None:
+            return self._data.optional(YEAR)
+        return read_numbers(self._raw / f"{YEAR}.csv.gz") if YEAR in self._tables else None
 
     def features(self, room: Room) -> Iterator[Floats] | None:
         if self._data is not None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from gnnkit.dataset.base import blame, finished, with_split
 from gnnkit.errors import UserError
-from gnnkit.graph import EdgeColumns, Floats, Graph, Ids, Labels
+from gnnkit.graph import EdgeColumns, Floats, Graph, Ids, Labels, TimeSplit
 from gnnkit.graph.duplicates import JOIN, KEEP, without_duplicates
 from gnnkit.graph.features import replace_nan
 from gnnkit.graph.fields import count_nodes
@@ -118,6 +118,7 @@ class EdgePiece:
     features: Floats | None = None  # [k, width] finite
     positions: Ids | None = None  # [k] `Graph.edge_positions`, None if `Dataset.load` has none
     types: Ids | None = None  # [k] `Graph.edge_types`
+    time: Ids | None = None  # [k] int64 `Graph.edge_time`
 
     def without_first(self, count: int) -> EdgePiece:
         """Returns the piece without its first `count` edges."""
@@ -128,7 +129,13 @@ class EdgePiece:
     def columns(self) -> EdgeColumns:
         """The edge columns, by the names that graphs use."""
         return EdgeColumns(
-            {"weight": self.weight, "features": self.features, "relation": self.types, "position": self.positions}
+            {
+                "weight": self.weight,
+                "features": self.features,
+                "relation": self.types,
+                "time": self.time,
+                "position": self.positions,
+            }
         )
 
 
@@ -147,6 +154,7 @@ class NodeFields:
     node_types: NodeTypes | None = None
     category_of: Sequence[str] | None = None  # [width]
     one_class: bool = False  # see `Graph.from_edges`
+    node_time: Ids | None = None  # [num_nodes] int64
     types: Mapping[str, Any] = field(default_factory=dict)  # feature tables and relations, see `Schema.to_dict`
 
 
@@ -162,7 +170,7 @@ class GraphPieces(ABC):
 
     symmetrize: bool | None = False  # add missing reverse edges; None: no, but warn if few edges have one
     row_normalize: bool = False  # divide each row of features by its sum
-    shares: Sequence[float] | None = None  # of training, validation and test nodes, if there is no split
+    shares: Sequence[float] | TimeSplit | None = None  # of training, validation and test nodes, if there is no split
     seed: int = 0  # seed of this split
     duplicates: str = KEEP  # how to handle edges with the same ends and type, one of `DUPLICATES`
     # Whether edges are sorted by destination. They then keep their order, unless
@@ -170,6 +178,7 @@ class GraphPieces(ABC):
     in_order: bool = False
     is_divided: bool = False  # whether several processes may read edges, by `stretches` and `edges_of`
     finds_ids: bool = False  # whether ids are looked up; edges are then cached for the second pass
+    time_unit: str | None = None  # `Graph.time_unit` of all times
     has_gaps: bool = False  # whether NaN in `features` are empty cells; otherwise NaN is an error
 
     def __init__(self, root: Path) -> None:
@@ -256,6 +265,10 @@ class GraphPieces(ABC):
         """
         return None
 
+    def date_columns(self) -> Sequence[str] | None:
+        """Returns `Graph.date_columns`. Default: unknown."""
+        return None
+
     @abstractmethod
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         """Reads all node data other than features.
@@ -308,6 +321,9 @@ def read_whole(pieces: GraphPieces) -> Graph:
             edge_type_names=pieces.edge_type_names(),
             node_types=fields.node_types,
             missing=missing,
+            node_time=fields.node_time,
+            time_unit=pieces.time_unit,
+            date_columns=pieces.date_columns(),
             **values,
         )
         graph = with_split(without_duplicates(graph, pieces.duplicates, JOIN), pieces.shares, pieces.seed)

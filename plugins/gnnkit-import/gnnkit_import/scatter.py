@@ -29,7 +29,7 @@ _BUCKET, _MAX_BUCKETS = 1 << 21, 1 << 10  # target edges per bucket, and target 
 
 def columns_of(piece: EdgePiece, symmetrize: bool) -> dict[str, Array]:
     """Returns a piece's columns, with the reverse edges after its edges."""
-    names = ("src", "dst", "positions", "types", "weight", "features")
+    names = ("src", "dst", "positions", "types", "time", "weight", "features")
     columns: dict[str, Array] = {name: rows for name in names if (rows := getattr(piece, name)) is not None}
     if not symmetrize:
         return columns

@@ -147,7 +147,8 @@ def _source_degrees(graph: Graph, path: Path, edges: int) -> Floats | None:  # [
 def _write_nodes(graph: Graph, owned: Ids, shared: dict[str, Array], folder: Path) -> None:
     for name in ("owned", "cell_nodes"):
         save_array(folder / f"{name}.npy", owned)
-    for name, values in {**shared, "labels": graph.labels, "split": graph.split}.items():
+    times = {} if graph.node_time is None else {"node_time": graph.node_time}
+    for name, values in {**shared, "labels": graph.labels, "split": graph.split, **times}.items():
         save_array(folder / f"{name}.npy", values[owned])
 
 

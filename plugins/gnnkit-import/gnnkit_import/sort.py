@@ -149,7 +149,7 @@ def _merge_duplicates(
     """Merges a bucket's parallel edges, and its parallel reverse edges."""
     ends = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     keys = {name: column for name, column in rows.items() if name in ("types", "reverse")}
-    values = {name: column for name, column in rows.items() if name in ("weight", "features")}
+    values = {name: column for name, column in rows.items() if name in ("weight", "features", "time")}
     first, merged = join(sources, ends, keys, values, rows["positions"], duplicates, JOIN)
     before = np.cumsum(np.bincount(ends[first], minlength=len(indptr) - 1))
     others = {name: column[first] for name, column in rows.items() if name not in values}

@@ -92,6 +92,8 @@ class StorePieces(CompressedPieces):
             others["features"] = self._of_edges(lambda shard: shard.edge_features)
         if shards[0].edge_types is not None:
             others["types"] = self._of_edges(lambda shard: shard.edge_types)
+        if shards[0].edge_time is not None:
+            others["time"] = self._of_edges(lambda shard: shard.edge_time)
         sources = Scattered([_ShardRows(shard.edge_ids, shard.csc.indices, _sources(shard)) for shard in shards])
         return Compressed.of("store", np.cumsum(indptr), sources, others)
 
@@ -120,7 +122,20 @@ class StorePieces(CompressedPieces):
             None if self._graph is None else self._graph.get("coordinates"),
             self._manifest.schema["node_types"],
             types=stored_types(self._manifest.schema),
+            node_time=self._node_time,
         )
+
+    @property
+    def _node_time(self) -> Array | None:
+        if self._graph is not None:
+            return self._graph.get("node_time")
+        times = [shard.node_time for shard in self._shards]
+        return None if times[0] is None else np.concatenate(list(self._of_nodes("node_time").pieces(_STEP)))
+
+    @property
+    def time_unit(self) -> str | None:  # type: ignore[override]
+        unit: str | None = self._manifest.schema.get("time_unit")
+        return unit
 
     def features(self, room: Room) -> Iterator[Floats]:
         if self._graph is not None:

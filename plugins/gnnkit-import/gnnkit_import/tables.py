@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import cached_property
+from contextlib import AbstractContextManager, suppress
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from gnnkit.graph.ids import IdTable, is_consecutive, narrow_text
 from gnnkit.graph.index_columns import common_index, warn_index
 from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.table import Table
+from gnnkit.graph.time_columns import check_times, date_names, find_time, holds_times, time_unit
+from gnnkit.graph.times import read_time_fields, to_unit
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.graph.values import ColumnReading, is_listed, is_text
 from gnnkit.utils.checks import Array
@@ -150,6 +152,7 @@ class EdgeTables:
         self.ids: IdTable | None = None  # finds the nodes. None: ids are node numbers
         self.num_nodes: int | None = None  # None: any id is a node
         self.feature_names: Sequence[str] | None = None  # once a piece was read
+        self.time_unit: str | None = None  # of all times of the data
 
     @property
     def num_edges(self) -> int | None:
@@ -199,13 +202,16 @@ class EdgeTables:
                 types, _ = table.types("type", self.relations) if "type" in source.kept else (None, None)
             else:
                 types = np.full(len(src), stretch.table)
-            yield EdgePiece(table.name, src, dst, weight, features, list_positions(first, len(src)), types)
+            positions, column = list_positions(first, len(src)), self._folder.edge_time
+            times = None if column is None else to_unit("edge_time", table.times(column), self.time_unit)
+            yield EdgePiece(table.name, src, dst, weight, features, positions, types, times)
             first += len(src)
 
     def _types_of(self, source: Source) -> dict[str, pa.DataType]:
         """Returns the types in which a CSV's columns are read."""
         types = {**dict.fromkeys(self._folder.ends, pa.string()), "weight": pa.float64()}
-        if names := [*self.columns, *({"weight"} & {*self.readings})]:
+        time = [] if self._folder.edge_time is None else [self._folder.edge_time]
+        if names := [*self.columns, *time, *({"weight"} & {*self.readings})]:
             types |= {name: source.types()[name] for name in names}
         if "type" in source.kept:
             types["type"] = _plain_type(source, "type") if self.relations is None else pa.string()
@@ -299,6 +305,14 @@ class NodeTable:
             self._folder.check_column("label", self.source.names, self.source.title)
         return labels_of(self.source, name) if name in self.source.kept else (None, None)
 
+    def times(self, unit: str | None) -> Ids | None:
+        """Reads the nodes' times."""
+        name, kinds = self._folder.node_time, self.source.types()
+        if name is None:
+            return None
+        pieces = (piece.times(name) for piece in self.source.pieces(_PIECE, [name], {name: kinds[name]}))
+        return np.concatenate([*(to_unit(name, times, unit) for times in pieces), np.empty(0, np.int64)])
+
     @cached_property
     def cells(self) -> Cells | None:
         """The feature columns."""
@@ -328,7 +342,13 @@ class TablePieces(GraphPieces):
     @cached_property
     def _tables(self) -> tuple[EdgeTables, NodeTable | None]:
         edges, nodes = _sources_of(self._folder)
-        return EdgeTables(self._folder, edges), None if nodes is None else NodeTable(self._folder, nodes)
+        tables = EdgeTables(self._folder, edges), None if nodes is None else NodeTable(self._folder, nodes)
+        tables[0].time_unit = _unit_of(self._folder, tables[0].first, nodes)
+        return tables
+
+    @property
+    def time_unit(self) -> str | None:  # type: ignore[override]
+        return self._tables[0].time_unit
 
     @cached_property
     def _surveyed(self) -> tuple[EdgeTables, Cells | None]:
@@ -425,7 +445,14 @@ class TablePieces(GraphPieces):
             folder.array("coordinates"),
             category_of=cells.category_of if cells and any(cells.category_of) else None,
             one_class=True,
+            node_time=None if nodes is None else nodes.times(self.time_unit),
         )
+
+    def date_columns(self) -> Sequence[str] | None:
+        edges, cells = self._surveyed
+        readings = {name: edges.readings[name] for name in edges.columns}
+        of_nodes = [] if cells is None else date_names(cells.readings, cells.source.types())
+        return list(dict.fromkeys([*of_nodes, *date_names(readings, edges.first.types())])) or None
 
     def features(self, room: Room) -> Iterator[Array] | None:
         path = self.root / "features.npy"
@@ -502,10 +529,41 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
     folder.check_ignored({source.title: source.names for source in sources})
     if ONE not in edges:
         check_relations({source.title: source.kept for source in edges.values()})
+    tables = [next(iter(edges.values())), *([] if nodes is None else [nodes])]
+    check_times(folder.time, {source.title: source.kept for source in tables}, "dataset.time")
+    names = [find_time(one.title, one.kept, folder.time, "dataset.time", partial(_holds_times, one)) for one in tables]
+    folder.edge_time, folder.node_time = names[0], None if nodes is None else names[1]
     _leave_out_index(list(edges.values()), folder.known_edge_columns)
     if nodes is not None:
         _leave_out_index([nodes], folder.known_node_columns)
     return edges, nodes
+
+
+def _holds_times(source: Source, name: str) -> bool:
+    """Returns whether a column holds integers or dates, also in text."""
+    kind = source.types()[name]
+    if not is_text(kind):
+        return holds_times(kind)
+    with suppress(UserError):
+        return survey([source], [name])[name].kind == "seconds"
+    return False
+
+
+def _unit_of(folder: EdgeFolder, edges: Source, nodes: Source | None) -> str | None:
+    """Returns the unit of all times, as `read_time_fields` does.
+
+    Text is read as microseconds, or as plain numbers.
+    """
+    columns = {"edge_time": (edges, folder.edge_time), "node_time": (nodes, folder.node_time)}
+    kinds = {name: (source, column) for name, (source, column) in columns.items() if source is not None and column}
+    empty: dict[str, Any] = {}
+    for name, (source, column) in kinds.items():
+        kind = source.types()[column]
+        is_date = is_text(kind) and survey([source], [column])[column].kind == "seconds"
+        unit = "us" if is_date else time_unit(kind)
+        empty[name] = np.empty(0, np.int64 if unit is None else f"M8[{unit}]")
+    result: str | None = read_time_fields(empty).get("time_unit")
+    return result
 
 
 def _check_ends(folder: EdgeFolder, edges: Mapping[str, Source], nodes: Source | None) -> None:

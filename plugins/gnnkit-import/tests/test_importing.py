@@ -120,6 +120,19 @@ def random_values(rng: np.random.Generator, draw: random.Random, count: int, *, 
     return chosen
 
 
+def random_times(rng: np.random.Generator, draw: random.Random, count: int, *, plain: bool) -> Any:
+    """Returns integers or dates, some of which are missing."""
+    numbers = 2**53 + rng.integers(0, 60, count)
+    kind = "integers" if plain else draw.choice(["dates", "dates", "texts"])
+    if kind == "integers":
+        return numbers
+    base = datetime.datetime(2020, 1, 1)
+    dates = [base + datetime.timedelta(seconds=int(number), microseconds=7) for number in numbers - 2**53]
+    if kind == "dates":
+        return [None if row % 7 == 3 else date for row, date in enumerate(dates)]
+    return [f"{date.isoformat()}" for date in dates]
+
+
 def random_nodes(folder: Path, ids: Any, seed: int, draw: random.Random) -> dict[str, Any]:
     """Writes a table of nodes, and features. Returns the options."""
     options: dict[str, Any] = {}
@@ -150,6 +163,9 @@ def random_nodes(folder: Path, ids: Any, seed: int, draw: random.Random) -> dict
             rows[rng.random((n, 3)) < 0.1] = np.nan
         np.save(folder / "features.npy", rows)
     options["row_normalize"] = draw.random() < 0.3
+    more = random.Random(seed + 10**7)
+    if more.random() < 0.4 and FORMS[seed % len(FORMS)] != "fields":  # whose times are integers
+        nodes["time"] = random_times(rng, more, n, plain=seed % 3 == 0)
     table = pa.table(nodes)
     if draw.random() < 0.5:
         pa.csv.write_csv(table, folder / "nodes.csv")
@@ -199,6 +215,8 @@ def random_folder(folder: Path, seed: int) -> dict[str, Any]:
     options["duplicates"] = more.choice(["keep", "keep", "first", "sum", "mean"])
     if not plain and more.random() < 0.4:
         columns[more.choice(["Unnamed: 0", "__index_level_0__", "index"])] = np.arange(m)
+    if not plain and more.random() < 0.5:
+        columns["timestamp"] = random_times(rng, more, m, plain=seed % 3 == 0 or form == "fields")
     write_edges(folder, form, columns)
     if form == "csv" and more.random() < 0.5:
         path = folder / "edges.csv"

@@ -1,0 +1,170 @@
+"""Columns of times in tables, and which columns are times."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnkit.errors import UserError
+from gnnkit.graph.arrow import nulls_of, numbers_of
+from gnnkit.graph.attributes import TIME_NAMES
+from gnnkit.graph.feature_columns import FeatureColumns, find_readings
+from gnnkit.graph.missing import missing_cells
+from gnnkit.graph.times import ALWAYS, NEVER, find_inexact, from_whole
+from gnnkit.graph.values import DATE, DAY, WHOLE, ZONED, ColumnReading, is_text, matches
+from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import shown
+
+_FORMS = "all cells must be whole numbers, or dates such as 2026-01-31 12:30, all with a time zone or all without"
+
+
+class TimeColumns(FeatureColumns):
+    """Reads columns of integers, whole numbers and dates as times, exactly."""
+
+    def times(self, name: str) -> Array:  # [rows] int64, or datetime64 in the column's unit
+        """Reads times. An empty cell is NaT, or `NEVER` among numbers."""
+        column = self.plain(name)
+        kind = column.type
+        if is_text(kind):
+            return self._parse_times(name, column)
+        if _is_date(kind):
+            return _as_dates(column)
+        if pa.types.is_floating(kind):
+            numbers = numbers_of(column)
+            bad, why = find_inexact(numbers)
+            self._reject(name, bad, numbers, why)
+            return from_whole(numbers)
+        if not (pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
+            raise UserError(f"{self._column_place(name)} holds {kind}, expected whole numbers or dates")
+        return self._without_lowest(name, numbers_of(self._cast(name, pa.int64()).fill_null(NEVER)))
+
+    def _without_lowest(self, name: str, times: Array) -> Array:
+        self._reject(name, times == ALWAYS, times, "is how NaT is written, and would always be visible; leave it empty")
+        return times
+
+    def _parse_times(self, name: str, column: pa.Array) -> Array:
+        text, missing = pc.utf8_trim_whitespace(column.fill_null("")), missing_cells(column, self.missing)
+        forms = [matches(text, form) for form in (WHOLE, DATE, ZONED)]
+        first = int(np.argmin(missing)) if len(missing) else 0
+        fits = next((form for form in forms if len(form) and form[first]), missing)
+        self._reject(name, ~missing & ~fits, column, f"differs from {text[first] if len(text) else ''}: {_FORMS}")
+        kind = pa.int64() if fits is forms[0] else pa.timestamp("us", "UTC" if fits is forms[2] else None)
+        values = pc.if_else(pa.array(missing), pa.scalar(None, text.type), text)
+        part = type(self)(self.name, pa.table({name: values}), self._first, self.missing, self._rows)
+        times = part._cast(name, kind)
+        return self._without_lowest(name, numbers_of(times.fill_null(NEVER))) if fits is forms[0] else _as_dates(times)
+
+    @property
+    def kinds(self) -> dict[str, pa.DataType]:
+        """The type of each column."""
+        return dict(zip(self._table.column_names, self._table.schema.types, strict=True))
+
+    def holds_times(self, name: str) -> bool:
+        """Returns whether a column holds integers or dates, also in text."""
+        kind = self.kinds[name]
+        if not is_text(kind):
+            return holds_times(kind)
+        with suppress(UserError):
+            return find_readings(self.name, [self], [name])[name].kind == "seconds"
+        return False
+
+    def date_columns(self, names: Sequence[str]) -> list[str]:
+        """Returns the columns of features that are dates."""
+        return date_names({name: self.reading(name) for name in names}, self.kinds)
+
+
+def holds_times(kind: pa.DataType) -> bool:
+    """Returns whether a type that is no text is recognised as times."""
+    return bool(pa.types.is_integer(kind) or _is_date(kind))
+
+
+def date_names(readings: Mapping[str, ColumnReading], kinds: Mapping[str, pa.DataType]) -> list[str]:
+    """Returns the columns that are read as seconds because they are dates.
+
+    Args:
+        readings: How columns of features are read.
+        kinds: The type of each column.
+    """
+    dates = (name for name, reading in readings.items() if reading.kind == "seconds")
+    return [name for name in dates if is_text(kinds[name]) or _is_date(kinds[name])]
+
+
+def time_unit(kind: pa.DataType) -> str | None:
+    """Returns the unit in which `TimeColumns.times` reads a column that is no text."""
+    if pa.types.is_timestamp(kind):
+        return str(kind.unit)
+    return {pa.date32(): "s", pa.date64(): "ms"}.get(kind)
+
+
+def find_time(
+    table: str, names: Sequence[str], columns: Sequence[str] | None, key: str, holds_times: Callable[[str], bool]
+) -> str | None:
+    """Returns the name of a table's column of times, if there is one.
+
+    Without `columns`, this is the only column that is named like times and holds
+    integers or dates.
+
+    Args:
+        table: The table's name, for messages.
+        names: Columns that may hold times.
+        columns: Names that the user gives. None: recognise them.
+        key: Configuration key or argument, for messages.
+        holds_times: Returns whether a column holds integers or dates.
+    """
+    if columns is not None:
+        if len(several := [name for name in columns if name in names]) > 1:
+            raise UserError(f"{key}={shown(list(columns))}: {table} has {len(several)} of them, expected one")
+        return next(iter(several), None)
+    times = [name for name in names if name.lower() in TIME_NAMES and holds_times(name)]
+    if times:
+        some = ", ".join(map(repr, times))
+        what = f"{some} is the time of each row, and no feature: {key}=[] makes it a feature"
+        several = f"{some} are features, of which one may be the time of each row: use {key}={times[0]}"
+        warnings.warn(f"{table}: {what if len(times) == 1 else several}", stacklevel=4)
+    return times[0] if len(times) == 1 else None
+
+
+def find_times(tables: Sequence[TimeColumns | None], columns: str | Sequence[str] | None, key: str) -> list[str | None]:
+    """Returns each table's column of times, like `find_time`.
+
+    Raises `UserError` for a column that no table has.
+    """
+    names = [columns] if isinstance(columns, str) else columns
+    check_times(names, {table.name: table.names for table in tables if table is not None}, key)
+    return [
+        None if table is None else find_time(table.name, table.names, names, key, table.holds_times) for table in tables
+    ]
+
+
+def check_times(columns: Sequence[str] | None, tables: Mapping[str, Sequence[str]], key: str) -> None:
+    """Raises `UserError` for a column of times that no table has.
+
+    Args:
+        columns: Names that the user gives, or None.
+        tables: Columns of each table.
+        key: Configuration key or argument, for messages.
+    """
+    for column in columns or ():
+        if not any(column in names for names in tables.values()):
+            raise UserError(
+                f"{key}={shown(list(columns or ()))}: no column {column!r} in {' or '.join(list(tables)[:2])}"
+            )
+
+
+def _is_date(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _as_dates(column: pa.Array) -> npt.NDArray[np.datetime64]:  # [rows]
+    """Converts a column of dates exactly, with NaT for null."""
+    kind = column.type
+    factor = DAY if pa.types.is_date32(kind) else 1
+    counts = column.cast(pa.int32()) if pa.types.is_date32(kind) else column
+    dates = numbers_of(counts.cast(pa.int64()).fill_null(0)).astype(np.int64) * factor
+    return np.where(nulls_of(column), np.datetime64("NaT"), dates.view(f"M8[{time_unit(kind)}]"))

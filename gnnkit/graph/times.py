@@ -1,0 +1,161 @@
+"""Times of nodes and edges: exact integers in the data's own unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.errors import UserError
+from gnnkit.utils import checks
+from gnnkit.utils.checks import Array, whole
+from gnnkit.utils.ranges import one_of, shown
+
+Times = npt.NDArray[np.int64]
+ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)  # times of what is static, or has no time
+TIME_FIELDS = ("edge_time", "node_time")
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of dates, per second
+
+
+def read_time_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts the time fields of `EdgeListFields` to integers with one unit.
+
+    If edges and nodes have dates of different units, the coarser ones are converted.
+    Raises `UserError` if one has dates and the other has plain numbers.
+    """
+    unit = _check_unit(values.get("time_unit"))
+    read = {name: _read(name, values[name]) for name in TIME_FIELDS if values.get(name) is not None}
+    units = {name: date_unit or unit for name, (_, date_unit) in read.items()}
+    if len({unit is None for unit in units.values()}) > 1:
+        dates, numbers = sorted(units, key=lambda name: units[name] is None)
+        raise UserError(
+            f"{numbers} holds numbers and {dates} holds dates: expected the same unit in both; time=COLUMN (dataset.time) "
+            "reads one of them"
+        )
+    finest = max(filter(None, units.values()), key=lambda name: UNITS[name], default=unit)
+    times = {name: _rescale(name, rows, units[name], finest) for name, (rows, _) in read.items()}
+    return {**times, "time_unit": finest} if times else {}
+
+
+def to_unit(name: str, values: Any, unit: str | None) -> Times:
+    """Reads times like `read_time_fields`, in a unit that is fine enough."""
+    times, own_unit = _read(name, values)
+    if (own_unit is None) != (unit is None):
+        raise UserError(f"{name} holds {'numbers' if own_unit is None else 'dates'}, unlike other times of the data")
+    return _rescale(name, times, own_unit, unit)
+
+
+def read_times(name: str, values: object, length: int | None = None) -> Times:
+    """Reads times that are integers. Raises `UserError` for any other type."""
+    return checks.int64s(name, values, length)
+
+
+def read_time(name: str, values: object) -> Times:
+    """Reads one table's times, without their unit."""
+    return _read(name, values)[0]
+
+
+def check_fields(values: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
+    """Checks the time fields of a `Graph`, except edge times."""
+    node_time, borders = values["node_time"], values["time_borders"]
+    return {
+        "node_time": None if node_time is None else read_times("node_time", node_time, num_nodes),
+        "time_unit": _check_unit(values["time_unit"]),
+        "time_borders": None if borders is None else tuple(read_times("time_borders", list(borders), 2).tolist()),
+    }
+
+
+def show_time(time: int, unit: str | None) -> str:
+    """Formats a time as a date, or as a number if there is no unit."""
+    if unit is None:
+        return str(time)
+    text = str(np.datetime64(time, unit)).replace("T", " ")  # type: ignore[call-overload]
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text.removesuffix(" 00:00:00")
+
+
+def parse_time(name: str, value: object, unit: str | None) -> int:
+    """Reads a number or, if times have a unit, a date.
+
+    Args:
+        name: Argument or configuration key, for messages.
+        value: The number or date.
+        unit: As `Graph.time_unit`.
+    """
+    if unit is None:
+        return whole(f"{name} (times are numbers here)", value)
+    try:
+        date = np.datetime64(str(value).strip())
+        if not isinstance(value, int) and date.astype(f"M8[{unit}]") == date:
+            return int(date.astype(f"M8[{unit}]").astype(np.int64))
+    except ValueError:
+        pass
+    raise UserError(
+        f"{name}={shown(value)}: expected a date such as 2026-01-31 or 2026-01-31 12:30, as times are dates"
+    )
+
+
+def _check_unit(unit: Any) -> str | None:
+    return None if unit is None else one_of("time_unit", unit, tuple(UNITS))
+
+
+def _read(name: str, values: Any) -> tuple[Times, str | None]:
+    """Reads integers, whole floats or dates, with `NEVER` for NaN and NaT.
+
+    Returns the unit of dates, too.
+    """
+    rows = checks.array(name, values)
+    rows = rows[:, 0] if rows.shape[1:] == (1,) else rows
+    if rows.ndim == 1 and rows.dtype.kind == "M":
+        return _read_dates(name, rows)
+    return _read_whole(name, rows) if rows.ndim == 1 and rows.dtype.kind == "f" else read_times(name, rows), None
+
+
+def _read_whole(name: str, rows: Array) -> Times:
+    """Reads whole floating-point numbers that their dtype holds exactly."""
+    bad, why = find_inexact(rows)
+    if bad.any():
+        raise UserError(f"{name}[{np.argmax(bad)}] = {rows[np.argmax(bad)]!s} {why}")
+    return from_whole(rows)
+
+
+def find_inexact(rows: Array) -> tuple[npt.NDArray[np.bool_], str]:
+    """Marks floating-point numbers that are no exact integers, and returns why."""
+    digits = np.finfo(rows.dtype).nmant + 1
+    bad = ~np.isnan(rows) & ~((np.abs(rows) < 2.0**digits) & (rows == np.floor(rows)))
+    return bad, f"is no whole number below 2^{digits}, as times in {rows.dtype} must be; use integers"
+
+
+def are_times(rows: Array, count: int) -> bool:
+    """Returns whether an array holds one exact integer or date for each row."""
+    is_exact = rows.dtype.kind in "iuM" or (rows.dtype.kind == "f" and not find_inexact(rows)[0].any())
+    return rows.shape == (count,) and is_exact
+
+
+def from_whole(rows: Array) -> Times:
+    """Converts whole numbers, with `NEVER` for NaN."""
+    missing = np.isnan(rows)
+    return np.where(missing, NEVER, np.where(missing, 0, rows).astype(np.int64))
+
+
+def _read_dates(name: str, rows: Array) -> tuple[Times, str]:
+    unit, count = np.datetime_data(rows.dtype)
+    missing = np.isnat(rows)
+    if unit not in UNITS or count != 1:
+        unit, dates = "s", rows.astype("M8[s]")
+        if (bad := np.flatnonzero(~missing & (dates != rows))).size:
+            raise UserError(f"{name}[{bad[0]}] = {rows[bad[0]]}: expected dates in s, ms, us or ns")
+        rows = dates
+    return np.where(missing, NEVER, rows.astype(np.int64)), unit
+
+
+def _rescale(name: str, rows: Times, unit: str | None, finest: str | None) -> Times:
+    if unit == finest or unit is None or finest is None:
+        return rows
+    factor = UNITS[finest] // UNITS[unit]
+    fixed = (rows == ALWAYS) | (rows == NEVER)
+    if len(bad := np.flatnonzero(~fixed & (np.abs(rows) > NEVER // factor - 1))):
+        raise UserError(f"{name}[{bad[0]}] = {shown(int(rows[bad[0]]))} in {unit} exceeds 64 bits in {finest}")
+    return np.where(fixed, rows, np.where(fixed, 0, rows) * factor)
