@@ -1,4 +1,4 @@
-"""Seeds of tasks on pairs: the ends of labelled or predicted edges, and of negatives."""
+"""Seeds of tasks on pairs: the ends of edges, and of negative pairs."""
 
 from __future__ import annotations
 
