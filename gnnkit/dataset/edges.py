@@ -225,7 +225,12 @@ class EdgeFolder(Dataset):
     def _table_columns(self, nodes: Table | None, edges: list[Table]) -> list[TableColumns]:
         """Returns the columns that may be unfit."""
         first = edges[0]
-        of_edges = TableColumns(first.name, first.others((*self.ends, "type", *edge_label_columns(self.edge_label))), lambda names: edges, False)
+        of_edges = TableColumns(
+            first.name,
+            first.others((*self.ends, "type", *edge_label_columns(self.edge_label))),
+            lambda names: edges,
+            False,
+        )
         if nodes is None:
             return [of_edges]
         return [TableColumns(nodes.name, nodes.others(self.known_node_columns), lambda names: [nodes], True), of_edges]

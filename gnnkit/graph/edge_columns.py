@@ -18,7 +18,6 @@ from gnnkit.graph.types import Ids, Labels
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
 
-
 REVERSE = -1  # value of `edge_split` for an added reverse edge, which no task predicts
 
 

@@ -712,7 +712,9 @@ class Graph:
         order = np.argsort(self.edge_positions, kind="stable") if self.edge_positions is not None else slice(None)
         classes = labels[order] if labels.ndim == 1 and labels.dtype.kind == "i" else None
         drawn = split.copy()
-        drawn[order] = np.where(split < 0, split, 0)[order] + random_split(labelled(labels[order]), shares, seed, classes)
+        drawn[order] = np.where(split < 0, split, 0)[order] + random_split(
+            labelled(labels[order]), shares, seed, classes
+        )
         warn_times([*(self.feature_names or ()), *(self.edge_feature_names or ())])
         return replace(self, edge_split=drawn)
 

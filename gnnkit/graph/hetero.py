@@ -50,7 +50,9 @@ def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> 
     check_present(labels, splits, f"{prefix}y", [f"{prefix}{name}" for name in sorted(masks)])
     weight, edge_features, unread = _read_edge_columns(data, [ends.shape[1] for ends in edges])
     features, tables = pack_tables(_read_tables(data, counts), list(counts.values()))
-    edge_labels, labelled = ({}, set[str]()) if links else _read_edge_labels(data, [ends.shape[1] for ends in edges], split)
+    edge_labels, labelled = (
+        ({}, set[str]()) if links else _read_edge_labels(data, [ends.shape[1] for ends in edges], split)
+    )
     has_split = bool(masks) or len(labelled) > 1
     unread = [*_list_unread(data, predicted, masks, links | labelled), *unread]
     warn_unread("Graph.from_pyg", unread, has_split=has_split)

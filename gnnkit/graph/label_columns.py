@@ -21,7 +21,6 @@ from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Ids, Labels
 from gnnkit.graph.values import ColumnReading, Survey, is_text
 
-
 SPLIT = "split"  # column of edges that divides labelled ones
 
 

@@ -49,7 +49,8 @@ def from_tables(
     weight = weight or ("weight" if "weight" in links.names else None)
     if edge_features is None:
         edge_features = _default_features(
-            links, {*ends, edge_type, weight, *edge_label_columns(edge_label)}, "edge_features=[NAME, ...] reads it")
+            links, {*ends, edge_type, weight, *edge_label_columns(edge_label)}, "edge_features=[NAME, ...] reads it"
+        )
     if named and bipartite:
         raise UserError("bipartite=True reads edges only, and nodes are given: leave nodes out, or use a HeteroData")
     labels = read_edge_labels([links], edge_label)

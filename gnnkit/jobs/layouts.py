@@ -31,9 +31,9 @@ from gnnkit.prepare.assign import shape, sizes_of
 from gnnkit.prepare.cut import Prepared, read
 from gnnkit.prepare.inputs import load, with_kept
 from gnnkit.result.folder import PREPARED
-from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sampler.links import Links
 from gnnkit.sampler.targets import Targets
+from gnnkit.strategy import ExecutionStrategy
 from gnnkit.task import Task
 from gnnkit.utils.memory import available_memory
 from gnnkit.utils.ranges import num_cores

@@ -17,8 +17,8 @@ from gnnkit.graph import CSC, Ids, Split
 from gnnkit.graph.types import take
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
-from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of, draws_key, order_key
 from gnnkit.sampler.base import wrap
+from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of, draws_key, order_key
 from gnnkit.sampler.links import Links, Mask, pairs_of, supervised_pairs, unordered
 from gnnkit.sampler.targets import Targets
 from gnnkit.strategy.base import Worker

@@ -178,9 +178,7 @@ class Task(ABC):
                 is an edge, else 0.
         """
 
-    def losses_of(
-        self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None
-    ) -> Tensor:  # [k]
+    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:  # [k]
         """Computes `losses` of some output rows, which a task may do without a copy.
 
         Args:

@@ -205,9 +205,7 @@ class LinkPrediction(Task):
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return link_losses(self.loss, self.score(outputs), labels, self.negatives)
 
-    def losses_of(
-        self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None
-    ) -> Tensor:  # [k]
+    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:  # [k]
         if self.head() is not None or reached.device.type != "cpu":
             return super().losses_of(reached, rows, labels)
         scores: Tensor = PairDots.apply(reached.to(wide(reached.dtype)), rows)

@@ -77,7 +77,9 @@ def _check_figures(task: Task, prepared: Graph, links: Links | Targets | None, w
     outputs = torch.randn(prepared.num_nodes, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     ((expected, rows),) = _measured(task, prepared, links, outputs, ONE)
     assert rows is not None, "predictions gives nothing on the leader"
-    num_rows, num_columns = (len(links), links.num_classes) if isinstance(links, Targets) else (prepared.num_nodes, width)
+    num_rows, num_columns = (
+        (len(links), links.num_classes) if isinstance(links, Targets) else (prepared.num_nodes, width)
+    )
     _check_columns(task, rows, num_rows, num_columns)
     unknown = set(expected) - set(task.names)
     assert not unknown, f"measure gives {sorted(unknown)}, which are not in names"

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import lightning as L
-import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor

@@ -98,7 +98,9 @@ def test_labels_and_splits_belong_to_the_edges_of_the_data(reader: str, tmp_path
     ends = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
     assert graph.edge_labels is not None
     assert graph.edge_split is not None
-    edges = zip(graph.csc.indices.tolist(), ends.tolist(), graph.edge_labels.tolist(), graph.edge_split.tolist(), strict=True)
+    edges = zip(
+        graph.csc.indices.tolist(), ends.tolist(), graph.edge_labels.tolist(), graph.edge_split.tolist(), strict=True
+    )
     read = {(src, dst): (label, split) for src, dst, label, split in edges}
     for pair, (label, split) in TRUTH.items():
         assert read.pop(pair) == (label, 0 if reader == "networkx" else split)
@@ -131,7 +133,9 @@ def test_undirected_networkx_edges_are_one_row_each() -> None:
 
 
 def test_masks_divide_nodes_if_these_have_labels_too() -> None:
-    data = Data(torch.ones(4, 1), torch.tensor([SRC, DST]), y=torch.tensor([0, 1, 0, 1]), edge_label=torch.tensor(FRAUD))
+    data = Data(
+        torch.ones(4, 1), torch.tensor([SRC, DST]), y=torch.tensor([0, 1, 0, 1]), edge_label=torch.tensor(FRAUD)
+    )
     data.train_mask = torch.tensor([True, False, False, False])
     graph = Graph.from_pyg(data)
     assert graph.split.tolist() == [Split.TRAIN, 0, 0, 0]

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnkit.comm.threads import Threads
 from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph, Split
@@ -118,7 +117,12 @@ STRATEGIES: dict[str, Callable[[int], ExecutionStrategy]] = {
 @few(
     "kind,sampler",
     [(kind, sampler) for kind in STRATEGIES for sampler in SAMPLERS],
-    default=[("shared", "neighbor"), ("topology apart", "neighbor"), ("cooperative", "labor"), ("features apart", "full")],
+    default=[
+        ("shared", "neighbor"),
+        ("topology apart", "neighbor"),
+        ("cooperative", "labor"),
+        ("features apart", "full"),
+    ],
 )
 def test_sampled_steps_have_the_loss_and_gradient_of_one_rank(kind: str, sampler: str) -> None:
     found = total(STRATEGIES[kind](8), Grid(3, 1, 1), "sage", SAMPLERS[sampler]())
@@ -164,8 +168,12 @@ def test_loss_and_rows_are_those_of_plain_torch() -> None:
     first, _, last = head.layers
     expected = (torch.cat(parts, 1) @ first.weight.T + first.bias).relu() @ last.weight.T + last.bias
     assert_equal(rows, expected)
-    losses = task.losses_of(outputs, torch.from_numpy(TARGETS.rows), torch.from_numpy(TARGETS.label).clamp(min=0), parts[-1])
-    assert_equal(losses, nn.functional.cross_entropy(expected, torch.from_numpy(TARGETS.label).clamp(min=0), reduction="none"))
+    losses = task.losses_of(
+        outputs, torch.from_numpy(TARGETS.rows), torch.from_numpy(TARGETS.label).clamp(min=0), parts[-1]
+    )
+    assert_equal(
+        losses, nn.functional.cross_entropy(expected, torch.from_numpy(TARGETS.label).clamp(min=0), reduction="none")
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -189,6 +197,19 @@ def test_metrics_count_each_edge_once_and_predictions_are_in_the_edge_lists_orde
     order = np.argsort(GIVEN.edge_positions)
     np.testing.assert_array_equal(TARGETS.rows, pairs_of(GIVEN.csc)[order])
     np.testing.assert_array_equal(TARGETS.label, GIVEN.edge_labels[order])  # type: ignore[index]
+
+
+def test_chance_is_the_most_frequent_class_of_training_edges() -> None:
+    outputs = torch.zeros(GRAPH.num_nodes, 6, dtype=torch.float64)
+
+    def work(worker: Worker) -> dict[str, float]:
+        task = make_task()
+        task.head().double()
+        return task.chance(task.row_outputs(outputs[torch.from_numpy(worker.owned.astype(np.int64))], worker), worker)
+
+    counts = np.bincount(TARGETS.label[TARGETS.of_split(Split.TRAIN)])
+    for chance in on_ranks(GRAPH, Grid(3, 1, 1), work, links=TARGETS):
+        assert chance == {"train_accuracy": pytest.approx(counts.max() / counts.sum()), "train_roc_auc": 0.5}
 
 
 def test_labels_outside_of_training_change_no_bit_of_a_step() -> None:
@@ -295,7 +316,11 @@ def test_rows_are_saved_and_mapped(tmp_path: Any) -> None:
     ("graph", "task", "told"),
     [
         (check_graph(), EdgeClassification(), "no edge has a label: name their column in dataset.edge_label"),
-        (replace(GIVEN, edge_labels=np.full(GIVEN.num_edges, -1), edge_split=None), EdgeRegression(), "no edge has a label"),
+        (
+            replace(GIVEN, edge_labels=np.full(GIVEN.num_edges, -1), edge_split=None),
+            EdgeRegression(),
+            "no edge has a label",
+        ),
         (GIVEN, EdgeClassification(relation="9"), "task.relation=9 is not known"),
         (
             replace(GIVEN, edge_labels=np.where(GIVEN.edge_labels < 0, np.nan, 0.5)),  # type: ignore[operator]
