@@ -340,7 +340,9 @@ _LABEL_INPUTS = Topic(
             not p.source.trains
         ),
         "label_inputs={s.label_inputs}: task={s.task.name} has no classes to encode: use "
-        "task=node_classification, or remove the key": lambda s, p: not getattr(p.task, "exclusive", False),
+        "task=node_classification, or remove the key": lambda s, p: (
+            p.task.pairs or not getattr(p.task, "exclusive", False)
+        ),
         "label_inputs={s.label_inputs}: strategy={s.strategy.name} {lacks[LearnedInputs]}": lambda s, p: (
             p.strategy.lacks(LearnedInputs)
         ),

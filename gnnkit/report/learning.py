@@ -103,7 +103,7 @@ def _curves(run: RunFiles, name: str, metric: str, names: list[str], best: BestE
     measured = (
         "Mean over the training rows of each epoch, and of each evaluation."
         if metric == "loss"
-        else f"Measured at each evaluation, on all {_rows_of(run)} of a split."
+        else f"Measured at each evaluation, on all {rows_of(run)} of a split."
     )
     if best is None:
         return [curves(name, title, measured, drawn)]
@@ -111,9 +111,9 @@ def _curves(run: RunFiles, name: str, metric: str, names: list[str], best: BestE
     return [curves(name, title, caption, drawn, mark=(best.epoch, f"best epoch {best.epoch:g}"))]
 
 
-def _rows_of(run: RunFiles) -> str:
+def rows_of(run: RunFiles) -> str:
     """Names what the run's task predicts."""
-    return "edges" if run.result.get("task") == "link_prediction" else "nodes"
+    return "edges" if str(run.result.get("task")).startswith(("link_", "edge_")) else "nodes"
 
 
 def _saved_model(run: RunFiles, best: BestEpoch) -> str:
@@ -132,7 +132,7 @@ def _tint(name: str, index: int) -> str:
 
 
 def _confusion(run: RunFiles) -> list[Figure]:
-    """Draws the test nodes' true and predicted classes."""
+    """Draws the test rows' true and predicted classes."""
     confusion = run.result.get("confusion")
     if not isinstance(confusion, Mapping):
         return []
@@ -143,6 +143,6 @@ def _confusion(run: RunFiles) -> list[Figure]:
     order = order if len(order) < len(counts) else list(range(len(counts)))
     cells = [[max(counts[row][column], 0) for column in order] for row in order]
     limit = "" if len(order) == len(counts) else f" The {len(order)} most frequent of {len(counts)} classes."
-    caption = f"Test nodes by true and predicted class. Correct predictions are on the diagonal.{limit}"
+    caption = f"Test {rows_of(run)} by true and predicted class. Correct predictions are on the diagonal.{limit}"
     names = [str(classes[index]) for index in order]
     return [heat("confusion", "Confusion of classes", caption, cells, names, ("true", "predicted"))]

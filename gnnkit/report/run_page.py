@@ -231,7 +231,9 @@ def _classes(run: RunFiles) -> Iterator[Panel]:
     names = list(dict.fromkeys(key for _, values in figures for key in values))
     if names:
         rows = [(name, *(format_value(values.get(key)) for key in names)) for name, values in figures]
-        yield Panel("Test nodes by class", PageTable(("class", *names), rows, sortable=True), wide=True)
+        yield Panel(
+            f"Test {learning.rows_of(run)} by class", PageTable(("class", *names), rows, sortable=True), wide=True
+        )
 
 
 def _thresholds(run: RunFiles) -> Iterator[Panel]:

@@ -199,6 +199,19 @@ def test_metrics_count_each_edge_once_and_predictions_are_in_the_edge_lists_orde
     np.testing.assert_array_equal(TARGETS.label, GIVEN.edge_labels[order])  # type: ignore[index]
 
 
+def test_chance_is_the_most_frequent_class_of_training_edges() -> None:
+    outputs = torch.zeros(GRAPH.num_nodes, 6, dtype=torch.float64)
+
+    def work(worker: Worker) -> dict[str, float]:
+        task = make_task()
+        task.head().double()
+        return task.chance(task.row_outputs(outputs[torch.from_numpy(worker.owned.astype(np.int64))], worker), worker)
+
+    counts = np.bincount(TARGETS.label[TARGETS.of_split(Split.TRAIN)])
+    for chance in on_ranks(GRAPH, Grid(3, 1, 1), work, links=TARGETS):
+        assert chance == {"train_accuracy": pytest.approx(counts.max() / counts.sum()), "train_roc_auc": 0.5}
+
+
 def test_labels_outside_of_training_change_no_bit_of_a_step() -> None:
     changed = replace(TARGETS, label=np.where(TARGETS.split == Split.TRAIN, TARGETS.label, 1 - TARGETS.label))
     totals = []

@@ -53,9 +53,9 @@ class Explain(OnRanks):
 
     def check_parts(self, order: Order) -> Order:
         task = order.settings.task
-        if order.source.trains and not isinstance(task.create(), NodeTask):
+        if order.source.trains and (task.load().pairs or not issubclass(task.load(), NodeTask)):
             raise UserError(
-                f"job=explain: task={task.name} scores pairs of nodes, and this job explains outputs of single nodes: use "
+                f"job=explain: task={task.name} predicts pairs of nodes, and this job explains outputs of single nodes: use "
                 "PyG's Explainer on gnnkit.load(run), as in docs/howto/explain.md"
             )
         return super().check_parts(order)

@@ -78,6 +78,11 @@ def export(
 def _export(folder: Path, path: Path, model: nn.Module | ModelFactory | None, edge_weight: bool | None) -> None:
     write = _WRITERS[path.suffix]
     widths, known = weights.read(folder)[1], Inputs.load(folder)
+    if widths.num_targets:
+        raise UserError(
+            "export: the task predicts edges, by an MLP on rows of two nodes, and only rows of nodes are exported: use "
+            "gnnkit.predict(run), or gnnkit.load(run) and its task_head"
+        )
     if known is not None and known.label_classes is not None:
         raise UserError("export: the model reads labels of training nodes (label_inputs), which its inputs have not")
     plain = _plain(weights.trained(folder, model), folder)

@@ -208,7 +208,7 @@ def _list_obstacles(parts: Any) -> dict[str, object]:
         "a lost worker keeps its nodes: use sync.on_lost=stop": sync.on_lost == "continue",
         "learned rows cannot move: use inputs=features or degree": (settings.inputs == "learned" and by_nodes),
         f"task={settings.task.name} exchanges rows while it computes, so slow workers cannot be identified: use "
-        "a node task": not isinstance(task, NodeTask),
+        "a node task": task.pairs or not isinstance(task, NodeTask),
     }
 
 

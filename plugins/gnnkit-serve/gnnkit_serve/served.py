@@ -248,8 +248,9 @@ def written_by(settings: Settings) -> list[str]:
     Raises `UserError` for a task about pairs of nodes.
     """
     task = settings.task.create()
-    if not isinstance(task, NodeTask):
+    if task.pairs or not isinstance(task, NodeTask):
+        served = "tables" if isinstance(task, NodeTask) else "vectors"
         raise UserError(
-            f"serve: task={settings.task.name} scores pairs of nodes: serve the vectors that job=predict writes"
+            f"serve: task={settings.task.name} predicts pairs of nodes: serve the {served} that job=predict writes"
         )
     return [PREDICTIONS] if type(task).probabilities is Task.probabilities else [PREDICTIONS, PROBABILITIES]

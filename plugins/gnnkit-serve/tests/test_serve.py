@@ -244,7 +244,7 @@ def test_requests_are_checked_and_bounded(finished_run: Farm, monkeypatch: pytes
 
 
 def test_what_cannot_be_served_is_refused(finished_run: Farm) -> None:
-    with pytest.raises(UserError, match="task=link_prediction scores pairs of nodes: serve the vectors"):
+    with pytest.raises(UserError, match="task=link_prediction predicts pairs of nodes: serve the vectors"):
         client(finished_run("links"), small_graph())
     learned = client(finished_run("learned"), graph_of("learned"))
     response = learned.post("/predict_new", json={"nodes": [{"id": "new"}]})
