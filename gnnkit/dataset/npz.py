@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,7 @@ class Npz(Dataset):
             test_edges=fields.optional("test_edges"),
         )
 
-    def _edge_labels(self, fields: Arrays) -> dict[str, Array | None]:
+    def _edge_labels(self, fields: Arrays) -> dict[str, Any]:
         if self.edge_label is None:
             return {}
         if self.edge_label not in fields:

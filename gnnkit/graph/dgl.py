@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, ranges_of, split_of, types_of, warn_unread
+from gnnkit.graph.attributes import (
+    Get,
+    as_column,
+    as_row,
+    edge_labels_of,
+    getter,
+    optional,
+    ranges_of,
+    split_of,
+    types_of,
+    warn_unread,
+)
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.labels import check_present
 from gnnkit.utils import checks
@@ -38,10 +49,11 @@ def from_dgl(
     target = as_row(_read_field("ndata", nodes, labels, "label"))
     check_present(target, splits, f"ndata[{labels!r}]", [f"ndata[{name!r}]" for name in sorted(masks)])
     unread = _list_unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks})
-    edge_labels = None if edge_label is None else as_row(_read_field("edata", edges, edge_label, ""))
-    edge_split, edge_masks = ([], set[str]()) if edge_labels is None else split_of("edata.", edges, len(src), split)
-    unread += _list_unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE, *edge_masks, edge_label or ""})
-    warn_unread("Graph.from_dgl", unread, has_split=bool(masks | edge_masks))
+    edge_labels, read = edge_labels_of("edata.", edges, len(src), split, edge_label or "")
+    if edge_label is not None and not read:
+        raise UserError(f"the DGLGraph has no edata[{edge_label!r}]")
+    unread += _list_unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE, *read})
+    warn_unread("Graph.from_dgl", unread, has_split=bool(masks) or len(read) > 1)
     return Graph.from_edges(
         checks.array("src", src),
         checks.array("dst", dst),
@@ -54,8 +66,7 @@ def from_dgl(
         node_ids=optional("ndata.", nodes, _ID),
         edge_types=types_of("edata.", edges, _TYPE),
         node_types=ranges_of("ndata.", nodes, _TYPE),
-        edge_labels=edge_labels,
-        edge_split=None if edge_labels is None else edge_split,
+        **edge_labels,
     )
 
 

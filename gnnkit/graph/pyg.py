@@ -10,7 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import Get, as_column, as_row, optional, ranges_of, split_of, types_of, warn_unread
+from gnnkit.graph.attributes import (
+    Get,
+    as_column,
+    as_row,
+    edge_labels_of,
+    getter,
+    optional,
+    ranges_of,
+    split_of,
+    types_of,
+    warn_unread,
+)
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.hetero import from_hetero, is_hetero
 from gnnkit.graph.labels import check_present
@@ -107,27 +118,23 @@ def _predicted_relation(splits: Mapping[str, Any]) -> tuple[str, str, str]:
 def _convert_data(data: Any, num_nodes: int, split: int | None, *, labels_edges: bool) -> tuple[Graph, set[str]]:
     """Converts a `Data`, and returns the names of the attributes it read.
 
-    Args:
-        data: The `Data`.
-        num_nodes: Its number of nodes.
-        split: Column to use if masks hold several splits, or None.
-        labels_edges: Whether `edge_label` are labels of the edges in `edge_index`. If
-            nodes have no labels, the masks then divide edges.
+    With `labels_edges`, `edge_label` are labels of the edges in `edge_index`. If nodes
+    have no labels, the masks then divide edges.
     """
 
     def get(name: str) -> Any:
         return getattr(data, name, None)
 
     edge_index = _read_edge_index(get)
-    edge_labels = as_row(optional("data.", get, "edge_label")) if labels_edges else None
-    of_edges = edge_labels is not None and get("y") is None
-    splits, masks = split_of("data.", get, edge_index.shape[1] if of_edges else num_nodes, split)
+    of_edges = labels_edges and get("edge_label") is not None and get("y") is None
+    label = getter({"edge_label": get("edge_label") if labels_edges else None})
+    of_nodes, column = (getter({}), None) if of_edges else (get, split)
+    edge_labels, read = edge_labels_of(
+        "data.", get if of_edges else label, edge_index.shape[1], split if of_edges else None
+    )
+    splits, masks = split_of("data.", of_nodes, num_nodes, column)
     pos = optional("data.", get, "pos")
     labels = _read_labels(get, num_nodes)
-    if of_edges:
-        splits, edge_split = np.zeros(num_nodes, np.int8), splits
-    else:
-        edge_split = None
     check_present(labels, splits, "data.y", [f"data.{name}" for name in sorted(masks)])
     has_place = pos is not None and pos.shape[1:] in ((2,), (3,))
     graph = Graph.from_edges(
@@ -143,10 +150,9 @@ def _convert_data(data: Any, num_nodes: int, split: int | None, *, labels_edges:
         node_ids=optional("data.", get, "n_id"),
         edge_types=types_of("data.", get, "edge_type"),
         node_types=ranges_of("data.", get, "node_type"),
-        edge_labels=edge_labels,
-        edge_split=edge_split,
+        **edge_labels,
     )
-    return graph, {*_READ, *masks, *({"pos"} if has_place else ())}
+    return graph, {*_READ, *masks, *read, *({"pos"} if has_place else ())}
 
 
 def _read_edge_index(get: Get) -> Array:  # [2, num_edges]

@@ -198,7 +198,7 @@ class Worker:
 
     @cached_property
     def targets(self) -> Targets:
-        """This rank's labelled rows: its nodes, or the pairs whose destination it owns."""
+        """This rank's labelled rows: its nodes, or the pairs into its nodes."""
         shard = self.shard
         if isinstance(self.links, Targets):
             return self.links.part(shard.owned, shard.num_nodes)

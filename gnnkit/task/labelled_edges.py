@@ -156,7 +156,7 @@ def _as_nodes(targets: Targets, names: Sequence[str] | None) -> Graph:
 
 
 def _without_labels(graph: Graph, names: Sequence[str] | None) -> Graph:
-    """Returns the graph whose nodes and edges have no labels, with the edges' classes."""
+    """Returns the graph without labels, and with the names of the edges' classes."""
     return replace(
         graph,
         labels=np.full(graph.num_nodes, -1),

@@ -340,7 +340,7 @@ def test_wrong_labels_are_errors(graph: Graph, task: LabelledEdges, told: str) -
 
 
 def test_unsuitable_strategies_and_samplers_are_errors() -> None:
-    with pytest.raises(UserError, match="task=edge_classification: .* other edges"):
+    with pytest.raises(UserError, match=r"task=edge_classification: .* other edges"):
         EdgeClassification().check(VertexCentric(local_iterations=2), None)
     with pytest.raises(UserError, match="task=edge_regression: ClusterSampler reads more"):
         EdgeRegression().check(IndividualSample(), ClusterSampler(np.zeros(4, np.int64), 2))
