@@ -93,7 +93,7 @@ class Npz(Dataset):
             **read_time_fields({name: fields.optional(name) for name in TIME_FIELDS}),
         )
 
-    def _edge_labels(self, fields: Arrays) -> dict[str, Array | None]:
+    def _edge_labels(self, fields: Arrays) -> dict[str, Any]:
         if self.edge_label is None:
             return {}
         if self.edge_label not in fields:

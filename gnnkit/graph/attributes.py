@@ -90,6 +90,25 @@ def split_of(prefix: str, get: Get, num_nodes: int, column: int | None) -> tuple
     return Split.of_masks(*masks), set(arrays)
 
 
+def edge_labels_of(
+    prefix: str, get: Get, num_edges: int, column: int | None, name: str = "edge_label"
+) -> tuple[dict[str, Any], set[str]]:
+    """Reads labels and masks of edges, as fields of a graph, and the names it read.
+
+    Args:
+        prefix: Prefix of the names in messages, such as "data.".
+        get: Looks up an attribute of the edges.
+        num_edges: Number of edges.
+        column: Column to use if the masks hold several splits.
+        name: Attribute of the labels.
+    """
+    labels = as_row(optional(prefix, get, name))
+    if labels is None:
+        return {}, set()
+    split, masks = split_of(prefix, get, num_edges, column)
+    return {"edge_labels": labels, "edge_split": split}, {name, *masks}
+
+
 def _read_mask(name: str, values: Array, num_nodes: int, column: int | None) -> npt.NDArray[np.bool_]:  # [num_nodes]
     """Reads a mask [num_nodes], one column of [num_nodes, splits], or node ids."""
     if values.ndim == 2:

@@ -101,9 +101,7 @@ def read_bipartite(
     ids = [pc.unique(column).sort() for column in cells]
     src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
     (source, destination), counts = name_types(ends), [len(of_type) for of_type in ids]
-    readings = find_readings(table.name, [table], columns)
-    table = table.use_readings(readings)
-    warn_readings(table.name, table.readings)
+    features = _read_features(table, columns)
     types, names = table.types(edge_type)
     relations = tuple(Relation(source, name, destination) for name in names or (_RELATION,))
     graph = Graph.from_edges(
@@ -112,9 +110,7 @@ def read_bipartite(
         sum(counts),
         one_class=True,
         weight=table.weights(weight) if weight in table.names else None,
-        edge_features=table.rows(columns),
-        edge_feature_names=table.column_names(columns),
-        edge_category_of=table.category_of(columns),
+        **features,
         edge_types=np.zeros(len(src), np.int64) if types is None else types,
         edge_type_names=[relation.edge_type for relation in relations],
         node_types=((source, counts[0]), (destination, counts[1])),
@@ -124,6 +120,16 @@ def read_bipartite(
         date_columns=table.date_columns(columns),
     )
     return replace(graph, node_ids=_join(ids))  # distinct within a type only
+
+
+def _read_features(table: Table, columns: Sequence[str]) -> dict[str, Any]:
+    table = table.use_readings(find_readings(table.name, [table], columns))
+    warn_readings(table.name, table.readings)
+    return {
+        "edge_features": table.rows(columns),
+        "edge_feature_names": table.column_names(columns),
+        "edge_category_of": table.category_of(columns),
+    }
 
 
 def _join(ids: Sequence[pa.Array]) -> Array:  # [num_nodes]

@@ -9,6 +9,7 @@ from gnnkit.graph.attributes import (
     Get,
     as_column,
     as_row,
+    edge_labels_of,
     getter,
     optional,
     ranges_of,
@@ -48,15 +49,15 @@ def from_dgl(
     splits, masks = split_of("ndata.", nodes, num_nodes, split)
     target = as_row(_read_field("ndata", nodes, labels, "label"))
     check_present(target, splits, f"ndata[{labels!r}]", [f"ndata[{name!r}]" for name in sorted(masks)])
-    edge_labels = None if edge_label is None else as_row(_read_field("edata", edges, edge_label, ""))
-    edge_split, edge_masks = ([], set[str]()) if edge_labels is None else split_of("edata.", edges, len(src), split)
-    read = {features, labels, weight, edge_features, _ID, _TYPE, edge_label or "", *masks, *edge_masks}
+    edge_labels, read_labels = edge_labels_of("edata.", edges, len(src), split, edge_label or "")
+    if edge_label is not None and not read_labels:
+        raise UserError(f"the DGLGraph has no edata[{edge_label!r}]")
+    read = {features, labels, weight, edge_features, _ID, _TYPE, *masks, *read_labels}
     node_time, node_names = times_of("ndata.", nodes, set(graph.ndata) - read, num_nodes)
     edge_time, edge_names = times_of("edata.", edges, set(graph.edata) - read, len(checks.array("src", src)))
     unread = _list_unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks, *node_names})
-    read_edges = {weight, edge_features, _ID, _TYPE, *edge_masks, *edge_names, edge_label or ""}
-    unread += _list_unread("edata", graph.edata, read_edges)
-    warn_unread("Graph.from_dgl", unread, has_split=bool(masks | edge_masks))
+    unread += _list_unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE, *read_labels, *edge_names})
+    warn_unread("Graph.from_dgl", unread, has_split=bool(masks) or len(read_labels) > 1)
     return Graph.from_edges(
         checks.array("src", src),
         checks.array("dst", dst),
@@ -69,8 +70,7 @@ def from_dgl(
         node_ids=optional("ndata.", nodes, _ID),
         edge_types=types_of("edata.", edges, _TYPE),
         node_types=ranges_of("ndata.", nodes, _TYPE),
-        edge_labels=edge_labels,
-        edge_split=None if edge_labels is None else edge_split,
+        **edge_labels,
         node_time=node_time,
         edge_time=edge_time,
     )

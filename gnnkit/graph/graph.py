@@ -243,13 +243,13 @@ class Graph:
         if labels is None:
             set_fields(self, edge_class_names=None)
             return
-        if self.edge_split is None:
-            set_fields(self, edge_split=np.zeros(self.num_edges, np.int8))
+        split = np.zeros(self.num_edges, np.int8) if self.edge_split is None else self.edge_split
+        set_fields(self, edge_split=split)
         if names is not None and labels.ndim == 1:
             checks.check_range("edge_labels", labels, -1, len(names))
         set_fields(self, edge_class_names=names)
         try:
-            check_labelled(labels, np.maximum(self.edge_split, Split.NONE))
+            check_labelled(labels, np.maximum(split, Split.NONE))
         except UserError as error:
             raise UserError(f"edges: {error}".replace("node", "edge")) from error
 

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, split_of, times_of, warn_unread
+from gnnkit.graph.attributes import (
+    Get,
+    as_column,
+    as_row,
+    edge_labels_of,
+    getter,
+    optional,
+    split_of,
+    times_of,
+    warn_unread,
+)
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.labels import check_present, unlabelled
 from gnnkit.graph.schema import Relation, pack_tables
@@ -41,24 +51,19 @@ def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> 
     starts, total = _starts(counts), sum(counts.values())
     predicted = _find_predicted(data)
     target = slice(starts[predicted], starts[predicted] + counts[predicted])
-    part, masks = split_of(
-        f"data[{predicted!r}].", getter(_present_attributes(data[predicted])), counts[predicted], split
-    )
+    prefix, counted = f"data[{predicted!r}].", [ends.shape[1] for ends in edges]
+    part, masks = split_of(prefix, getter(_present_attributes(data[predicted])), counts[predicted], split)
     splits = np.zeros(total, np.int8)
     splits[target] = part
     labels = _read_labels(data, predicted, target, total)
-    prefix = f"data[{predicted!r}]."
     check_present(labels, splits, f"{prefix}y", [f"{prefix}{name}" for name in sorted(masks)])
-    weight, edge_features, unread = _read_edge_columns(data, [ends.shape[1] for ends in edges])
+    weight, edge_features, unread = _read_edge_columns(data, counted)
     features, tables = pack_tables(_read_tables(data, counts), list(counts.values()))
-    edge_labels, labelled = (
-        ({}, set[str]()) if links else _read_edge_labels(data, [ends.shape[1] for ends in edges], split)
-    )
-    has_split = bool(masks) or len(labelled) > 1
+    edge_labels, read = ({}, set[str]()) if links else _read_edge_labels(data, counted, split)
     node_time, node_names = _read_times({name: data[name] for name in data.node_types}, list(counts.values()))
-    kinds = {"-".join(kind): data[kind] for kind in data.edge_types}
-    edge_time, edge_names = _read_times(kinds, [ends.shape[1] for ends in edges])
-    unread = [*_list_unread(data, predicted, masks, links | labelled), *unread]
+    edge_time, edge_names = _read_times({"-".join(kind): data[kind] for kind in data.edge_types}, counted)
+    unread = [*_list_unread(data, predicted, masks, links | read), *unread]
+    has_split = bool(masks) or len(read) > 1
     warn_unread("Graph.from_pyg", {*unread} - node_names - edge_names, has_split=has_split)
     return _build(
         data,
@@ -77,22 +82,19 @@ def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> 
 
 
 def _read_edge_labels(data: Any, counts: list[int], split: int | None) -> tuple[dict[str, Any], set[str]]:
-    """Reads labels and masks of edges, as fields of a graph, and names of attributes.
+    """Reads labels and masks of all types, like `edge_labels_of`.
 
     Edges of a type without `edge_label` are unlabelled.
     """
-    stores, labels = _edge_stores(data), []
-    rows = {name: as_row(optional(f"data[{name!r}].", get, "edge_label")) for name, get in stores.items()}
-    first = next((values for values in rows.values() if values is not None), None)
-    if first is None:
+    stores = zip(_edge_stores(data).items(), counts, strict=True)
+    parts = [edge_labels_of(f"data[{name!r}].", get, count, split) for (name, get), count in stores]
+    labels = [fields["edge_labels"] for fields, _ in parts if fields]
+    if not labels:
         return {}, set()
-    splits, read = [], {"edge_label"}
-    for (name, values), count in zip(rows.items(), counts, strict=True):
-        part, masks = split_of(f"data[{name!r}].", stores[name], count, None if values is None else split)
-        labels.append(unlabelled(first, count) if values is None else values)
-        splits.append(part)
-        read |= masks
-    return {"edge_labels": np.concatenate(labels), "edge_split": np.concatenate(splits)}, read
+    lacking = [(unlabelled(labels[0], count), np.zeros(count, np.int8)) for count in counts]
+    columns = [tuple(fields.values()) or default for (fields, _), default in zip(parts, lacking, strict=True)]
+    joined = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return dict(zip(("edge_labels", "edge_split"), joined, strict=True)), set().union(*(read for _, read in parts))
 
 
 def read_topology(data: Any) -> Graph:

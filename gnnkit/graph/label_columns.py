@@ -155,7 +155,7 @@ def read_edge_labels(tables: Sequence[LabelColumns], name: str | None) -> dict[s
 
 
 def edge_label_columns(name: str | None) -> tuple[str, ...]:
-    """Returns the edge columns of labels and of their split, if `name` has labels."""
+    """Returns the edge columns that are no features if `name` holds labels."""
     return () if name is None else (name, SPLIT)
 
 

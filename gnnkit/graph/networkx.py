@@ -55,11 +55,6 @@ def from_networkx(
     for table in (nodes, edges):
         warn_readings(table.name, table.readings)
     labels, class_names = read_labels(lambda: [nodes], label) if label else (None, None)
-    edge_labels, edge_classes = read_labels(lambda: [edges], edge_label) if edge_label else (None, None)
-    if edge_labels is not None:  # an undirected edge is one row, which leads from its first node
-        added = np.arange(len(src)) >= graph.number_of_edges()
-        columns = EdgeColumns({"label": edge_labels, "split": np.zeros(len(src), np.int8)}).without_labels(added)
-        edge_labels, edge_split = columns["label"], columns["split"]
     return Graph.from_edges(
         src,
         dst,
@@ -77,13 +72,26 @@ def from_networkx(
         missing=cells,
         edge_feature_names=edges.column_names(rows),
         edge_category_of=edges.category_of(rows),
-        edge_labels=edge_labels,
-        edge_split=None if edge_labels is None else edge_split,
-        edge_class_names=edge_classes,
+        **_read_edge_labels(edges, edge_label, graph.number_of_edges()),
         edge_time=None if edge_time is None else edges.times(edge_time),
         node_time=None if node_time is None else nodes.times(node_time),
         date_columns=[*nodes.date_columns(wide), *edges.date_columns(rows)],
     )
+
+
+def _read_edge_labels(edges: Table, name: str | None, num_edges: int) -> dict[str, Any]:
+    """Reads labels of edges. An undirected edge is one row, from its first node.
+
+    Args:
+        edges: The edges, followed by added reverse edges.
+        name: Attribute of labels, or None.
+        num_edges: Number of edges without the added ones.
+    """
+    if name is None:
+        return {}
+    labels, names = read_labels(lambda: [edges], name)
+    columns = EdgeColumns({"label": labels, "split": np.zeros(len(labels), np.int8)})
+    return {**columns.without_labels(np.arange(len(labels)) >= num_edges).arrays(), "edge_class_names": names}
 
 
 def _list_edges(graph: Any) -> tuple[list[int], list[int], list[_Attributes]]:

@@ -15,6 +15,8 @@ from gnnkit.graph.attributes import (
     Get,
     as_column,
     as_row,
+    edge_labels_of,
+    getter,
     optional,
     ranges_of,
     split_of,
@@ -122,27 +124,23 @@ def _predicted_relation(splits: Mapping[str, Any]) -> tuple[str, str, str]:
 def _convert_data(data: Any, num_nodes: int, split: int | None, *, labels_edges: bool) -> tuple[Graph, set[str]]:
     """Converts a `Data`, and returns the names of the attributes it read.
 
-    Args:
-        data: The `Data`.
-        num_nodes: Its number of nodes.
-        split: Column to use if masks hold several splits, or None.
-        labels_edges: Whether `edge_label` are labels of the edges in `edge_index`. If
-            nodes have no labels, the masks then divide edges.
+    With `labels_edges`, `edge_label` are labels of the edges in `edge_index`. If nodes
+    have no labels, the masks then divide edges.
     """
 
     def get(name: str) -> Any:
         return getattr(data, name, None)
 
     edge_index = _read_edge_index(get)
-    edge_labels = as_row(optional("data.", get, "edge_label")) if labels_edges else None
-    of_edges = edge_labels is not None and get("y") is None
-    splits, masks = split_of("data.", get, edge_index.shape[1] if of_edges else num_nodes, split)
+    of_edges = labels_edges and get("edge_label") is not None and get("y") is None
+    label = getter({"edge_label": get("edge_label") if labels_edges else None})
+    of_nodes, column = (getter({}), None) if of_edges else (get, split)
+    edge_labels, read = edge_labels_of(
+        "data.", get if of_edges else label, edge_index.shape[1], split if of_edges else None
+    )
+    splits, masks = split_of("data.", of_nodes, num_nodes, column)
     pos = optional("data.", get, "pos")
     labels = _read_labels(get, num_nodes)
-    if of_edges:
-        splits, edge_split = np.zeros(num_nodes, np.int8), splits
-    else:
-        edge_split = None
     check_present(labels, splits, "data.y", [f"data.{name}" for name in sorted(masks)])
     has_place = pos is not None and pos.shape[1:] in ((2,), (3,))
     times, time_names = _read_times(get, _list_attributes(data), num_nodes, edge_index.shape[1])
@@ -159,12 +157,11 @@ def _convert_data(data: Any, num_nodes: int, split: int | None, *, labels_edges:
         node_ids=optional("data.", get, "n_id"),
         edge_types=types_of("data.", get, "edge_type"),
         node_types=ranges_of("data.", get, "node_type"),
-        edge_labels=edge_labels,
-        edge_split=edge_split,
+        **edge_labels,
         node_time=times[0],
         edge_time=times[1],
     )
-    return graph, {*_READ, *masks, *time_names, *({"pos"} if has_place else ())}
+    return graph, {*_READ, *masks, *read, *time_names, *({"pos"} if has_place else ())}
 
 
 def _read_times(

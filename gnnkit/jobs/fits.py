@@ -29,7 +29,7 @@ from gnnkit.strategy import (
     RowsOnDisk,
 )
 from gnnkit.sync import GradientSync
-from gnnkit.task import NodeTask, Task
+from gnnkit.task import Task
 from gnnkit.training.step import LOSS
 from gnnkit.utils.ranges import one_of, shown
 
@@ -252,7 +252,7 @@ _WRITE = Topic(
         "nodes, and job=test scores the edges": lambda s, p: (
             not s.job.needs_labels
             and "predictions" in s.write
-            and not isinstance(p.task, NodeTask)
+            and p.task.hides_edges
             and not getattr(p.task, "list_length", 0)
         ),
         "write={written}: vectors need task=link_prediction with task.decoder=dot, whose score is their dot product: "
@@ -358,7 +358,7 @@ _DEGREE = Topic(
     lambda s, p: s.features.degree,
     {
         "features.degree=true: task={s.task.name} hides edges, which degrees would count: remove the key": lambda s, p: (
-            not isinstance(p.task, NodeTask)
+            p.task.hides_edges
         ),
     },
 )

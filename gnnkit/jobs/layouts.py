@@ -31,8 +31,7 @@ from gnnkit.prepare.assign import shape, sizes_of
 from gnnkit.prepare.cut import Prepared, read
 from gnnkit.prepare.inputs import load, with_kept
 from gnnkit.result.folder import PREPARED
-from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import count_outputs
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.task import Task
 from gnnkit.utils.memory import available_memory
@@ -188,8 +187,8 @@ def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutF
     counted_graph = graph if settings.embedding is None else _with_width(graph, settings.embedding)
     width, edge_width = graph_widths(counted_graph)
     types = graph.num_relations, len(graph.schema.node_types)
-    num_targets = links.num_classes if isinstance(links, Targets) else 0
-    widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, *types, graph.schema, num_targets)
+    outputs = task.num_outputs(graph.num_classes)
+    widths = Widths(width, outputs, edge_width, *types, graph.schema, num_targets=count_outputs(links))
     model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
     if isinstance(model, HeteroModel):
         lines = [*lines, "words are an upper bound: layers of dictionaries exchange the rows of some node types only"]
@@ -200,7 +199,7 @@ def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutF
         inputs=(None if adds else input_dtype(settings)) or dtype,
         moments=OPTIMIZERS[settings.trainer.optimizer].moments,
         # Learned rows change, and link prediction draws new edges each epoch.
-        keeps_sums=strategy.steps.keep_sums and settings.embedding is None and not isinstance(links, Links),
+        keeps_sums=strategy.steps.keep_sums and settings.embedding is None and not task.hides_edges,
     )
     return graph, [sizes_of(graph), *lines], functools.partial(count_layout, costs, counted_graph, model)
 

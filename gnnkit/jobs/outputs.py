@@ -22,7 +22,6 @@ from gnnkit.jobs.row_files import node_ids, write_columns, write_rows, write_tab
 from gnnkit.launch.phases import warn
 from gnnkit.leader.channel import LEADER
 from gnnkit.result.folder import CLASSES
-from gnnkit.sampler.links import Links
 from gnnkit.sampler.targets import Targets
 from gnnkit.strategy import Worker
 from gnnkit.task import NodeTask, Task, numbered
@@ -59,8 +58,7 @@ def write_outputs(
 
     def keep(name: str, rows: Tensor, worker: Worker, *, of_nodes: bool = False) -> None:
         if name in wanted:
-            titles = None if of_nodes else task.output_names(names)
-            columns = functools.partial(_columns, _SINGULAR[name], titles)
+            columns = functools.partial(_columns, _SINGULAR[name], None if of_nodes else task.output_names(names))
             write_targets(job, worker, name, rows, columns, of_nodes=of_nodes)
 
     def read(outputs: Tensor, worker: Worker) -> Scores:
@@ -69,7 +67,7 @@ def write_outputs(
         if job.settings.checkpoint is None:
             _calibrate(task, logits, worker, job)
         if "predictions" in wanted:
-            if measures or not isinstance(worker.links, Links):  # job=predict holds out no edges
+            if measures or not task.hides_edges:  # job=predict holds out no edges
                 write_predictions(job, worker, task, logits, names)
             write_top(job, task, logits, worker)
         write_vectors(job, logits, worker)
@@ -205,7 +203,7 @@ def write_targets(
 
 
 def _edge_columns(worker: Worker, columns: Columns, rows: Array, node_ids: Array) -> dict[str, Any]:
-    """Returns table columns: the edges' positions in the edge list, and their ends."""
+    """Returns the columns of edges: their positions in the edge list, and ends."""
     edges = worker.links
     assert isinstance(edges, Targets)
     assert edges.positions is not None

@@ -29,7 +29,7 @@ from gnnkit.prepare.inputs import IDS
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.figures import merge
 from gnnkit.strategy import Worker
-from gnnkit.task import NodeTask, Task
+from gnnkit.task import Task
 from gnnkit.training.step import own_method
 from gnnkit.utils.ranges import shown
 from gnnkit.utils.storage import Array, read_npy
@@ -62,7 +62,7 @@ class TrainedRun:
         worker = job.worker(comm, dtype=dtype)
         names = weights.class_names(folder)
         _check_data(job, worker, widths)
-        if job.settings.job.needs_labels and isinstance(task, NodeTask):
+        if job.settings.job.needs_labels and not task.hides_edges:
             data_names = job.prepared.class_names or map(str, range(worker.targets.num_classes))
             num_classes = widths.num_targets or widths.num_classes
             _check_classes(folder, names or map(str, range(num_classes)), data_names)

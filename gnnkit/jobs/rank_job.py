@@ -32,7 +32,7 @@ from gnnkit.partition.order import NodeOrder
 from gnnkit.partition.shard import Shard
 from gnnkit.partition.store.parts import RankParts
 from gnnkit.prepare.cut import Prepared
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import count_outputs
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
@@ -193,9 +193,8 @@ class RankJob:
         width = self.settings.embedding or worker.features.width
         num_relations = worker.shard.num_relations // (1 + worker.inverse_edges)
         edge_width, sizes = 0 if edges is None else edges.shape[1], worker.shard.type_sizes
-        num_targets = worker.links.num_classes if isinstance(worker.links, Targets) else 0
         num_types = 1 if sizes is None else len(sizes)
-        return Widths(width, num_outputs, edge_width, num_relations, num_types, num_targets=num_targets)
+        return Widths(width, num_outputs, edge_width, num_relations, num_types, num_targets=count_outputs(worker.links))
 
     def set_up(self, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> Embedding | None:
         """Sets up the strategy for a model. Collective.

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -89,7 +90,8 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
         with safe_open(folder / FILE, framework="pt") as opened:
             facts = parse_json((opened.metadata() or {})[_METADATA], _METADATA)
             sizes = {**_OPTIONAL, **facts}
-            widths = Widths(**{name: whole(name, sizes[name], 0, MAX_COUNT) for name in _SIZES})
+            checked: dict[str, Any] = {name: whole(name, sizes[name], 0, MAX_COUNT) for name in _SIZES}
+            widths = Widths(**checked)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
             is_whole = facts[_DIGEST] == _digest(tensors, widths)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:

@@ -47,7 +47,7 @@ from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.sampler.links import Links
 from gnnkit.sampler.targets import Targets
-from gnnkit.task import NodeTask, Task
+from gnnkit.task import Task
 from gnnkit.utils.documents import Json, parse_json
 from gnnkit.utils.ranges import one_line
 from gnnkit.utils.storage import passing, save_arrays
@@ -146,14 +146,14 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
     try:
         prepared, links = task.prepare(graph)
     except UserError:
-        if settings.job.needs_labels and isinstance(task, NodeTask) and not (task.pairs or graph.labelled.any()):
+        if settings.job.needs_labels and not (task.pairs or graph.labelled.any()):
             raise UserError(no_split(settings, labelled=False)) from None
         raise
     if relational:
         check_relation(graph.schema, links)
     needed = [SPLITS[name] for name in settings.job.splits]
     split = links.split if isinstance(links, Targets) else prepared.split
-    if not isinstance(links, Links) and not np.isin(split, needed).any():
+    if not (task.hides_edges or np.isin(split, needed).any()):
         labelled = task.pairs or bool(prepared.labelled.any())
         raise UserError(no_split(settings, labelled=labelled, noun="edge" if task.pairs else "node"))
     return with_inputs(prepared, settings.inputs), links
@@ -220,7 +220,7 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | Targets | None, list
         graph, links = read(settings, graph, relational=needs.relational)
         input_lines = [*input_lines, *describe_times(complete, graph, links)]
     elif needs.inputs:
-        if "predictions" in settings.write or isinstance(task, NodeTask):
+        if "predictions" in settings.write or not task.hides_edges:
             graph, links = task.prepare_known(graph)
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse, settings.features.dtype)

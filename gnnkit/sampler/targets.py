@@ -88,12 +88,12 @@ class Targets:
         """Whether each row has a label."""
         return labelled(self.label)
 
-    def of_split(self, split: Split) -> Ids:  # [k] ascending
+    def of_split(self, split: Split) -> npt.NDArray[np.int64]:  # [k] ascending
         """Returns the places of a split's labelled rows."""
         return np.flatnonzero(self.labelled & (self.split == split))
 
     def part(self, owned: Ids, num_nodes: int) -> Targets:
-        """Returns the pairs whose destination is among some nodes.
+        """Returns the pairs into some nodes.
 
         Args:
             owned: [num_owned] global ids.
@@ -105,7 +105,8 @@ class Targets:
 
     def take(self, places: Ids) -> Targets:
         """Selects rows."""
-        return replace(self, **{name: take(getattr(self, name), places) for name in _ARRAYS})
+        columns: dict[str, Any] = {name: take(getattr(self, name), places) for name in _ARRAYS}
+        return replace(self, **columns)
 
     def with_inverse_edges(self, num_relations: int) -> Targets:
         """Returns the same rows, because inverse edges are no rows."""
@@ -145,6 +146,11 @@ class Targets:
 
 
 _ARRAYS = tuple(field.name for field in fields(Targets) if field.name not in ("num_classes", "relation"))
+
+
+def count_outputs(links: Links | Targets | None) -> int:
+    """Returns the number of outputs of a task's head per labelled pair, 0 without."""
+    return links.num_classes if isinstance(links, Targets) else 0
 
 
 def count_classes(label: Labels, names: object) -> int:

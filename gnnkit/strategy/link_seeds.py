@@ -1,4 +1,4 @@
-"""Seeds of tasks on pairs: the ends of edges, and of negative pairs."""
+"""Seeds of tasks on pairs: the ends of labelled edges, or of predicted pairs."""
 
 from __future__ import annotations
 

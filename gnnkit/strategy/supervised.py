@@ -71,7 +71,7 @@ class TrainingNodes(Supervision):
 
 
 class TrainingPairs(TrainingNodes):
-    """The training pairs whose destination this rank owns, in every epoch.
+    """The training pairs into this rank's nodes, in every epoch.
 
     The graph keeps their edges, because only the labels are predicted.
     """

@@ -72,7 +72,8 @@ class Task(ABC):
     metrics_of_some: tuple[str, ...] = ()  # metrics that only some data have
     splits: ClassVar[tuple[str, ...]] = tuple(SPLITS)  # names of the measured splits
     lower_is_better: ClassVar[bool] = False  # applies to the metrics. A lower loss is always better
-    pairs: ClassVar[bool] = False  # whether rows are pairs of nodes, whose outputs other ranks may have
+    pairs: ClassVar[bool] = False  # whether rows are pairs of nodes, of which another rank may own one
+    hides_edges: ClassVar[bool] = False  # whether the edges that a step predicts pass no messages in it
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
     without_learning: str = ""  # describes the baseline that `chance` measures
     least_skill: float = 0.1  # minimum improvement over chance, relative to a perfect score's

@@ -94,7 +94,7 @@ class EdgeMLP(nn.Module):
         """
         source, destination = outputs.unbind(-2)
         parts = [source, destination, source * destination]
-        if features is not None and self.mean is not None:
+        if features is not None and self.mean is not None and self.deviation is not None:
             parts.append((features.to(outputs.dtype) - self.mean) / self.deviation)
         result: Tensor = self.layers(torch.cat(parts, -1))
         return result

@@ -26,6 +26,6 @@ class EdgeClassification(LabelledEdges, NodeClassification):
         threshold: str | float | None = AUTO,
         calibration: str | None = AUTO,
     ) -> None:
-        """Stores the keys of `LabelledEdges` and of `NodeClassification`."""
+        """Stores the keys, those of `LabelledEdges` and `NodeClassification`."""
         NodeClassification.__init__(self, class_weights, threshold, calibration)
         LabelledEdges.__init__(self, "edge_classification", width, edge_features, relation)

@@ -24,6 +24,6 @@ class EdgeRegression(LabelledEdges, Regression):
         loss: str = "squared",
         scale: str = "standard",
     ) -> None:
-        """Stores the keys, which are those of `LabelledEdges` and `Regression`."""
+        """Stores the keys, those of `LabelledEdges` and `Regression`."""
         Regression.__init__(self, loss, scale)
         LabelledEdges.__init__(self, "edge_regression", width, edge_features, relation)

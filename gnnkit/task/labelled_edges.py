@@ -164,7 +164,7 @@ def _before_split(graph: Graph) -> Graph:
 
 
 def _without_labels(graph: Graph, names: Sequence[str] | None) -> Graph:
-    """Returns the graph without labels, with the classes of the edges."""
+    """Returns the graph without labels, and with the names of the edges' classes."""
     return replace(
         graph,
         labels=np.full(graph.num_nodes, -1),

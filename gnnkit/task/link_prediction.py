@@ -81,6 +81,7 @@ class LinkPrediction(Task):
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
     splits = ("val", "test")
     pairs = True
+    hides_edges = True
     embeds = True
     least_skill = 0.04  # an area of 0.52 on held-out edges
     without_learning = "chance"
@@ -307,7 +308,7 @@ def _ranks(task: LinkPrediction, links: Links) -> bool:
 def _item_ranking(task: LinkPrediction, worker: Worker) -> ItemRanking | None:
     """Returns the ranking of all destinations, or None if the relation has none."""
     links = worker.links
-    assert links is not None
+    assert isinstance(links, Links)
     if not _ranks(task, links):
         return None
     if task.ranking is None or task.ranking.links is not links:

@@ -253,7 +253,9 @@ def test_what_cannot_be_explained_is_refused(
         explained(run, tmp_path / "text", small_graph(), "n3")
     with pytest.raises(UserError, match=r"job=explain needs nodes=ID or nodes=\[ID,ID\]"):
         explained(run, tmp_path / "c", small_graph(), [])
-    with pytest.raises(UserError, match=r"job=explain: task=link_prediction predicts pairs of nodes, .* PyG's Explainer"):
+    with pytest.raises(
+        UserError, match=r"job=explain: task=link_prediction predicts pairs of nodes, .* PyG's Explainer"
+    ):
         explained(finished_run("links"), tmp_path / "d", small_graph())
     with pytest.raises(UserError, match="nodes is read by job=explain only"):
         gnnkit.predict(run, small_graph(), folder=tmp_path / "e", comm="threads", nodes=[3], **BARE)
