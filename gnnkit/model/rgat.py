@@ -11,7 +11,7 @@ from gnnkit.engine import AddedRelations, Adjacency, TypedEdges
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.model.base import ConvModel, Norm, attention_dropout
 from gnnkit.model.relation_weights import RelationWeights, check_parts
-from gnnkit.utils.ranges import MAX_WIDTH, real, whole
+from gnnkit.utils.ranges import MAX_WIDTH, real, switch, whole
 
 
 class RGATConv(nn.Module):
@@ -101,6 +101,8 @@ class RGAT(ConvModel):
             per node type.
         norm: Normalisation between convolutions: "none", "batch" over all nodes of
             a step, or "layer" over a node's features.
+        skip: Whether a perceptron of the node's own input row, with one hidden layer,
+            is added to the outputs.
         embeds: Whether outputs are node embeddings, whose pairs are scored, instead of
             logits.
     """
@@ -124,6 +126,7 @@ class RGAT(ConvModel):
         self_loop: bool = True,
         project: bool = True,
         norm: Norm = "none",
+        skip: bool = False,
         embeds: bool = False,
     ) -> None:
         for name, value in (("hidden", hidden), ("heads", heads), ("out_heads", out_heads)):
@@ -148,6 +151,8 @@ class RGAT(ConvModel):
             conv.dropout, conv.negative_slope = dropout, negative_slope
             convs.append(conv)
         self.convs = nn.ModuleList(convs)
+        if switch("model.skip", skip):
+            self.skip_input(in_features, hidden * heads, num_classes)
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         x = super().drop(x, adjacency)

@@ -15,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.kernels.product_rows import ProductRows, Rows
 from gnnkit.model.base import ConvModel, Norm
 from gnnkit.model.relation_weights import RelationWeights, check_parts
-from gnnkit.utils.ranges import MAX_WIDTH, whole
+from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
 
 
 class RelationSums(nn.Module):
@@ -150,6 +150,8 @@ class RGCN(ConvModel):
             weights, as published for nodes without features.
         norm: Normalisation between convolutions: "none", "batch" over all nodes of
             a step, or "layer" over a node's features.
+        skip: Whether a perceptron of the node's own input row, with one hidden layer,
+            is added to the outputs.
     """
 
     reads_relations = True
@@ -170,6 +172,7 @@ class RGCN(ConvModel):
         project: bool = False,
         one_hot: bool = False,
         norm: Norm = "none",
+        skip: bool = False,
     ) -> None:
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
@@ -192,13 +195,15 @@ class RGCN(ConvModel):
         )
         self.convs = nn.ModuleList([(one_hot_conv if one_hot else conv)(*widths[:2]), *rest])
         self.convs[0].fixed = not (project or dropout)  # type: ignore[assignment]
+        if switch("model.skip", skip):
+            self.skip_input(in_features, hidden, num_classes)
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         x = super().drop(x, adjacency)
         return x if self.project is None else x @ self.project
 
     def decayed_parameters(self) -> Iterable[Parameter]:
-        return self.convs[0].parameters()
+        return [*self.convs[0].parameters(), *self.skip.parameters()]
 
 
 def _check_one_hot(blocks: int | None, *, project: bool) -> None:

@@ -14,6 +14,8 @@ from gnnkit.model.base import ConvModel
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.rgat import RGAT
+from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.testing import check_model
 
@@ -26,6 +28,11 @@ _MODELS: list[Callable[..., ConvModel]] = [
     partial(GIN, hidden=4, num_layers=3),
     partial(GINE, edge_width=2),
     partial(GAT, hidden=2, heads=2),
+    partial(RGCN, num_relations=3, hidden=3),
+    partial(RGCN, num_relations=3, bases=2, num_layers=1),
+    partial(RGCN, num_relations=3, hidden=4, project=True, norm="layer"),
+    partial(RGAT, num_relations=3, hidden=2, heads=2),
+    partial(RGAT, num_relations=3, hidden=2, heads=2, project=False, num_layers=3),
 ]
 
 
