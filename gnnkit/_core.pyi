@@ -546,9 +546,7 @@ class Sampler:
     @staticmethod
     def equal(fanouts: Sequence[int], redraw: bool, importance: str | None) -> Sampler: ...
     @staticmethod
-    def balanced(
-        fanouts: Sequence[int], least: int, most: int | None, redraw: bool, importance: str | None
-    ) -> Sampler: ...
+    def balanced(fanouts: Sequence[int], redraw: bool, importance: str | None) -> Sampler: ...
     @staticmethod
     def labor(fanouts: Sequence[int], redraw: bool, importance: str | None) -> Sampler: ...
     @staticmethod
@@ -562,8 +560,41 @@ class Sampler:
     ) -> tuple[_Ids, _Ids, _Ids, _Floats | None, _Ids | None]: ...
     def sample(self, reading: Reading, seeds: _Ids, key: int, threads: int) -> Batch: ...
 
+def grow(
+    edge_types: Sequence[tuple[Sampler, Reading, int, int]],
+    seeds: Sequence[tuple[_Ids, int]],
+    trees: tuple[Sequence[_Ids], _Ids, _Ids | None] | None,
+    num_hops: int,
+    key: int,
+    *,
+    induced: bool,
+    most_draws: int,
+    threads: int,
+) -> tuple[list[tuple[_Ids, _Ids, list[int]]], list[tuple[_Ids, _Ids, _Ids, _Floats | None, _Ids | None]]]:
+    """Draws all hops of a batch of several types.
+
+    All edge types of a hop draw in turn for the nodes known when the hop begins.
+
+    Args:
+        edge_types: Sampler, edges, and the node types of sources and destinations. The
+            draws of type i have the key `derive(key, i)`.
+        seeds: Seeds and number of nodes of each node type.
+        trees: The tree of each seed by type, a number per tree that keys its draws, and
+            the latest time that each tree sees, or None. Without trees, seeds that
+            repeat draw independently.
+        num_hops: At most the number of fanouts.
+        key: The batch's key.
+        induced: Whether to return all visible edges among the nodes.
+        most_draws: The most draws with replacement of an edge type in a hop.
+        threads: Number of threads.
+
+    Returns:
+        Nodes, their trees, and how many were known at each hop, by node type. `indptr`,
+        local sources, edge ids, weights and relations, by edge type.
+    """
+
 def visited(reading: Reading, starts: _Ids, walks: tuple[int, int, float], key: int) -> _Ids: ...
-def water_fill(degrees: _Ids, budget: int, least: int, most: int | None) -> npt.NDArray[np.int64]: ...
+def water_fill(degrees: _Ids, budget: int) -> npt.NDArray[np.int64]: ...
 
 class Numbering:
     def __init__(self, seeds: _Ids, num_nodes: int) -> None: ...

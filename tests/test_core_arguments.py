@@ -141,9 +141,10 @@ def graph(random: Random, num_sources: int = 8) -> tuple[Any, Any]:
 def reading(random: Random) -> Any:
     pointers, sources = graph(random)
     extra: dict[str, Make] = {"wanted": costs, "features": rows}
-    extra |= dict.fromkeys(("cluster", "rows", "sources", "counts", "keys", "begins", "ends"), ids)
+    extra |= dict.fromkeys(("cluster", "rows", "sources", "counts", "keys", "times", "bounds"), ids)
     given = {name: odd(random, make) if random.random() < 0.1 else None for name, make in extra.items()}
     given["relations"] = None
+    given["latest"] = odd(random, flag, 40)
     given["floor"] = odd(random, Random.random)
     given["sharpness"] = odd(random, lambda random: random.randrange(1, 33), 40)
     weight = edge_values(random) if random.random() < 0.1 else None
@@ -387,11 +388,21 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "num_relations": few,
     },
     "visited": {"reading": reading, "starts": ids, "walks": walks, "key": number},
-    "water_fill": {"degrees": ids, "budget": number, "least": number, "most": number},
+    "grow": {
+        "edge_types": lambda random: [(sampler(random), reading(random), 0, odd(random, lambda _: 0, 40))],
+        "seeds": lambda random: [(ids(random), eight(random))],
+        "trees": lambda random: random.choice([None, ([ids(random)], ids(random), random.choice([None, ids(random)]))]),
+        "num_hops": lambda random: random.randrange(3),
+        "key": number,
+        "induced": flag,
+        "most_draws": number,
+        "threads": few,
+    },
+    "water_fill": {"degrees": ids, "budget": number},
     "Sampler.neighbor": {"fanouts": fanouts, "replace": flag, **COMMON},
     "Sampler.equal": {"fanouts": fanouts, **COMMON},
     "Sampler.weighted": {"fanouts": fanouts, "replace": flag, **COMMON},
-    "Sampler.balanced": {"fanouts": fanouts, "least": number, "most": number, **COMMON},
+    "Sampler.balanced": {"fanouts": fanouts, **COMMON},
     "Sampler.labor": {"fanouts": fanouts, **COMMON},
     "Sampler.metropolis_hastings": {"fanouts": fanouts, "walks": walks, **COMMON},
     "Sampler.cluster": {"num_hops": number},
@@ -468,8 +479,8 @@ METHODS: dict[str, dict[str, dict[str, Make]]] = {
     "Loader": {"take": {}, "last_work": {}, "close": {}},
 }
 # Fields of arguments that have no place of their own in a signature.
-FIELDS = "csc|weight|wanted|features|floor|sharpness|similarity|cluster|rows|sources|counts|keys|begins|ends|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
-FIELDS += "|importance|redraw|key|walks|least|most|num_hops|grid|allocate|table|num_sources|num_classes|columns|prefetch|indices|indptr|edges|num_nodes|draws|input_nodes|replacement|byte|take"
+FIELDS = "csc|weight|wanted|features|floor|sharpness|similarity|cluster|rows|sources|counts|keys|times|bounds|latest|trees|edge_types|num_neighbors|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
+FIELDS += "|importance|redraw|key|walks|num_hops|grid|allocate|table|num_sources|num_classes|columns|prefetch|indices|indptr|edges|num_nodes|draws|input_nodes|replacement|byte|take"
 
 
 def check_named(error: BaseException, arguments: Mapping[str, Make]) -> None:

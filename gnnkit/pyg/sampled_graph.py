@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,7 +19,7 @@ from torch_geometric.typing import SparseTensor
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Ids
 from gnnkit.pyg.checks import EdgeType, check_edges, check_sorted, check_tensor, parse, read_times, read_weights
-from gnnkit.pyg.relation import EdgeTimes, RelationEdges
+from gnnkit.pyg.relation import RelationEdges
 from gnnkit.utils import checks
 from gnnkit.utils.memory import check_memory
 from gnnkit.utils.ranges import shown, whole
@@ -82,15 +82,17 @@ class _Arrays:
 
     def graph(self, typed: bool, backward: bool) -> SampledGraph:
         relations = {}
+        dtypes = [row.numpy().dtype for _, row, _ in self.edges.values()] or [np.dtype(np.int64)]
         for edge_type, (colptr, row, _) in self.edges.items():
             ends = (edge_type[2], edge_type[0]) if backward else (edge_type[0], edge_type[2])
             weight = self._sorted(edge_type, self.weight.get(edge_type))
-            edges = RelationEdges.of(ends, colptr, row, self.num_nodes[ends[0]], weight)
+            edges = RelationEdges.of(
+                ends, colptr, row.numpy().astype(max(dtypes), copy=False), self.num_nodes[ends[0]], weight
+            )
             times = self._times(edge_type, edges)
-            relations[edge_type] = edges if times is None else replace(edges, times=EdgeTimes.of(edges.csc, times))
-        dtype = next((row.numpy().dtype for _, row, _ in self.edges.values()), np.dtype(np.int64))
+            relations[edge_type] = edges if times is None else edges.timed(times)
         orders = {edge_type: order for edge_type, (_, _, order) in self.edges.items()}
-        return SampledGraph(typed, self.num_nodes, relations, orders, self.node_time, bool(self.edge_time), dtype)
+        return SampledGraph(typed, self.num_nodes, relations, orders, self.node_time, bool(self.edge_time), dtypes[0])
 
     def _sorted(self, edge_type: EdgeType, column: Tensor | None) -> Tensor | None:
         order = self.edges[edge_type][2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +10,7 @@ import numpy as np
 from gnnkit import _core
 from gnnkit.graph import Ids
 from gnnkit.pyg.checks import EdgeType
-from gnnkit.pyg.local_ids import LocalIds
-from gnnkit.pyg.relation import DrawRule, RelationEdges
-from gnnkit.sampler.base import Reading
-from gnnkit.utils.memory import check_memory
+from gnnkit.pyg.sampled_graph import SampledGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,97 +34,72 @@ class SampledSubgraph:
 
 
 @dataclass(frozen=True, eq=False)
-class Growth:
-    """Draws the hops of a batch, relation by relation.
+class DrawRule:
+    """What all draws of a batch share."""
+
+    fanouts: Mapping[EdgeType, list[int]]  # [num_hops] by relation
+    num_hops: int
+    replace: bool
+    last: bool  # draw the latest edges before the bound instead of any
+    induced: bool  # return all edges among the nodes instead of the drawn ones
+    most_draws: int  # draws with replacement of a relation in a hop
+    threads: int
+
+
+@dataclass(frozen=True, eq=False)
+class Seeds:
+    """The nodes around which a batch grows.
+
+    In a disjoint batch, each seed has a tree of its own, and a node is in the batch
+    once per tree. Otherwise, a seed that repeats keeps its place, draws independently,
+    and edges lead to its first occurrence.
+    """
+
+    nodes: Mapping[str, Ids]  # [num_seeds] int64 by node type
+    disjoint: bool
+    bounds: Ids | None  # [num_trees] int64 latest visible time of each tree. None: no times
+
+    def trees(self, node_types: Iterable[str]) -> tuple[list[Ids], Ids, Ids | None] | None:
+        """Returns the trees of the seeds by type, their keys and their bounds.
+
+        Trees are counted over all types, in order of `nodes`.
+        """
+        if not self.disjoint:
+            return None
+        ends = np.cumsum([0, *map(len, self.nodes.values())])
+        numbers = np.arange(ends[-1])
+        of_type = dict(zip(self.nodes, np.split(numbers, ends[1:-1]), strict=True))
+        return [of_type[name] for name in node_types], numbers, self.bounds
+
+
+def grow(graph: SampledGraph, seeds: Seeds, key: int, rule: DrawRule) -> SampledSubgraph:
+    """Draws all hops of a batch in one call of the core.
 
     All relations of a hop draw for the nodes known when the hop begins.
     """
-
-    relations: Mapping[EdgeType, RelationEdges]
-    ids: Mapping[str, LocalIds]
-    bounds: Ids | None  # [num_trees] latest visible time of each tree. None: no times
-    rule: DrawRule
-    key: int
-
-    def directional(self, fanouts: Mapping[EdgeType, list[int]], num_hops: int) -> SampledSubgraph:
-        """Returns the edges that were drawn."""
-        drawn: dict[EdgeType, list[LocalEdges]] = {name: [] for name in self.relations}
-        for hop in range(num_hops):
-            for position, (name, relation) in enumerate(self.relations.items()):
-                key = _core.derive(self.key, position)
-                drawn[name].append(self._draw(relation, fanouts[name][hop], key))
-            for ids in self.ids.values():
-                ids.close_hop()
-        counts = {name: ids.counts for name, ids in self.ids.items()}
-        return self._subgraph({name: _join(hops) for name, hops in drawn.items()}, counts)
-
-    def induced(self, fanouts: Mapping[EdgeType, list[int]], num_hops: int) -> SampledSubgraph:
-        """Returns all edges among the nodes that were found."""
-        self.directional(fanouts, num_hops)
-        edges = {name: self._among(relation) for name, relation in self.relations.items()}
-        return self._subgraph(edges, None)
-
-    def _draw(self, relation: RelationEdges, fanout: int, key: int) -> LocalEdges:
-        ids = self.ids[relation.destination]
-        codes = ids.frontier()
-        if self.rule.replace:
-            what = f"num_neighbors={fanout} with replacement, for {len(codes)} nodes of a batch,"
-            check_memory(what, len(codes) * fanout * self.rule.draw_bytes)
-        return self._edges(relation, codes, ids.drawn, ids.keys(codes), fanout, key)
-
-    def _among(self, relation: RelationEdges) -> LocalEdges:
-        """Draws all in-edges of all nodes, and drops those whose source is unknown."""
-        unweighted = RelationEdges(relation.source, relation.destination, relation.csc.weighted(None), relation.times)
-        num_sources = len(self.ids[relation.source].codes)
-        edges = self._edges(unweighted, self.ids[relation.destination].codes, 0, None, -1, 0)
-        known = edges.row < num_sources
-        return LocalEdges(edges.row[known], edges.col[known], edges.edge[known], None)
-
-    def _edges(
-        self, relation: RelationEdges, codes: Ids, first: int, keys: Ids | None, fanout: int, key: int
-    ) -> LocalEdges:
-        """Draws for `codes`, whose local ids begin at `first`."""
-        ids = self.ids[relation.destination]
-        trees = ids.trees(codes)
-        bounds = self.bounds[trees] if self.bounds is not None and trees is not None else None
-        drawn = relation.draw(ids.nodes(codes), keys, bounds, fanout, key, self.rule)
-        degrees = np.diff(drawn.indptr)
-        row = self.ids[relation.source].add(drawn.sources, None if trees is None else np.repeat(trees, degrees))
-        col = np.repeat(np.arange(first, first + len(codes)), degrees)
-        assert drawn.edge_ids is not None
-        return LocalEdges(row, col, drawn.edge_ids, [len(row)])
-
-    def _subgraph(
-        self, edges: Mapping[EdgeType, LocalEdges], counts: Mapping[str, Sequence[int]] | None
-    ) -> SampledSubgraph:
-        trees = {name: ids.trees(ids.codes) for name, ids in self.ids.items()}
-        disjoint = {name: tree for name, tree in trees.items() if tree is not None}
-        nodes = {name: ids.nodes(ids.codes) for name, ids in self.ids.items()}
-        return SampledSubgraph(nodes, disjoint or None, counts, edges)
-
-
-def _join(hops: Sequence[LocalEdges]) -> LocalEdges:
-    def joined(arrays: list[Ids]) -> Ids:
-        return np.concatenate([np.empty(0, np.int64), *arrays])
-
-    return LocalEdges(
-        joined([hop.row for hop in hops]),
-        joined([hop.col for hop in hops]),
-        joined([hop.edge for hop in hops]),
-        [len(hop.row) for hop in hops],
+    relations, num_nodes = graph.relations, graph.num_nodes
+    places = {name: place for place, name in enumerate(num_nodes)}
+    edge_types = [
+        (
+            relation.native(rule.fanouts[name] or [0], rule.replace),
+            relation.reading(latest=rule.last),
+            places[relation.source],
+            places[relation.destination],
+        )
+        for name, relation in relations.items()
+    ]
+    starts = [(seeds.nodes[name], count) for name, count in num_nodes.items()]
+    options = {"induced": rule.induced, "most_draws": rule.most_draws, "threads": rule.threads}
+    nodes, drawn = _core.grow(edge_types, starts, seeds.trees(num_nodes), rule.num_hops, key, **options)
+    known = {name: [0, *known] for name, (_, _, known) in zip(num_nodes, nodes, strict=True)}
+    edges = {}
+    for (name, relation), (indptr, row, edge, *_) in zip(relations.items(), drawn, strict=True):
+        col = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        counts = None if rule.induced else np.diff(indptr[known[relation.destination][:-1]]).tolist()
+        edges[name] = LocalEdges(row, col, edge, counts)
+    return SampledSubgraph(
+        nodes={name: ids for name, (ids, _, _) in zip(num_nodes, nodes, strict=True)},
+        trees={name: trees for name, (_, trees, _) in zip(num_nodes, nodes, strict=True)} if seeds.disjoint else None,
+        counts=None if rule.induced else {name: np.diff(ends).tolist() for name, ends in known.items()},
+        edges=edges,
     )
-
-
-def grow_one_type(relation: RelationEdges, seeds: Ids, fanouts: list[int], key: int, rule: DrawRule) -> SampledSubgraph:
-    """Draws all hops of distinct seeds of one type in one call of the core.
-
-    Equals `Growth.directional`.
-    """
-    sampler = relation.native(fanouts, rule.replace)
-    nodes, known, indptr, row, edge, *_ = sampler.sample(Reading(relation.csc), seeds, key, rule.threads)
-    col = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    drawn = [0, *known[:-1]]
-    counts = np.diff(indptr[drawn]).tolist()
-    edges = LocalEdges(row, col, edge, counts)
-    name = relation.source
-    return SampledSubgraph({name: nodes}, None, {name: np.diff([0, *known]).tolist()}, {(name, name, name): edges})

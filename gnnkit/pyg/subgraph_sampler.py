@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from collections.abc import Mapping
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,21 +23,20 @@ from torch_geometric.sampler import (
 from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
-from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.pyg.checks import EdgeType, check_edges, check_fanouts, check_times, parse, read_negatives, read_times
-from gnnkit.pyg.local_ids import LocalIds
 from gnnkit.pyg.negatives import SeededNegatives, TemporalNegatives
 from gnnkit.pyg.pool import PooledTable, RowPool
-from gnnkit.pyg.relation import DrawRule
 from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, SampledGraph, SampleOptions
-from gnnkit.pyg.subgraph import Growth, SampledSubgraph, grow_one_type
+from gnnkit.pyg.subgraph import DrawRule, SampledSubgraph, Seeds, grow
 from gnnkit.sampler.fanouts import DRAW_BYTES, check_draws
 from gnnkit.utils.checks import int64s
+from gnnkit.utils.memory import available_memory
 from gnnkit.utils.ranges import one_of, shown
 
 _MAX_SEED = 2**63 - 1
+_NONE = np.empty(0, np.int64)
 
 
 class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
@@ -197,24 +196,26 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def _grow(self, seeds: Mapping[str, Tensor], times: Mapping[str, Tensor]) -> SampledSubgraph:
         key = int(torch.randint(_MAX_SEED, (1,), generator=self._generator))
-        rule = DrawRule(self.replace, self.temporal_strategy == "last", self.threads, self._num_directions * DRAW_BYTES)
-        fanouts, num_hops = self.fanouts(), self.num_neighbors.num_hops
-        by_degree = self.replace and any(-1 in relation_fanouts for relation_fanouts in fanouts.values())
         starts = {name: int64s("seeds", nodes) for name, nodes in seeds.items()}
         self.check_draws({name: len(nodes) for name, nodes in starts.items()})
-        induced = self.subgraph_type == SubgraphType.induced
-        if (
-            not (self.is_hetero or self.disjoint or induced or by_degree)
-            and num_hops
-            and _distinct(starts[ONE_NODE_TYPE])
-        ):
-            relation = self.graph.relations[ONE_EDGE_TYPE]
-            one_key = _core.derive(key, 0)
-            return grow_one_type(relation, starts[ONE_NODE_TYPE], fanouts[ONE_EDGE_TYPE], one_key, rule)
-        ids = self._local_ids(starts)
         bounds = self._bounds(starts, times) if self.is_temporal else None
-        growth = Growth(self.graph.relations, ids, bounds, rule, key)
-        return growth.induced(fanouts, num_hops) if induced else growth.directional(fanouts, num_hops)
+        everywhere = {**starts, **{name: _NONE for name in self.graph.num_nodes if name not in starts}}
+        around = Seeds(everywhere, self.disjoint, bounds)
+        return grow(self.graph, around, key, self._rule())
+
+    def _rule(self) -> DrawRule:
+        fanouts, most_draws = self.fanouts(), sys.maxsize
+        if self.replace and any(-1 in row for row in fanouts.values()):  # `check_draws` knows the mean degree only
+            most_draws = int(min(2**62, available_memory() / (self._num_directions * DRAW_BYTES)))
+        return DrawRule(
+            fanouts,
+            self.num_neighbors.num_hops,
+            replace=self.replace,
+            last=self.temporal_strategy == "last",
+            induced=self.subgraph_type == SubgraphType.induced,
+            most_draws=most_draws,
+            threads=self.threads,
+        )
 
     def fanouts(self) -> dict[EdgeType, list[int]]:
         """Returns the draws per node and hop of each edge type."""
@@ -250,17 +251,6 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def _num_directions(self) -> int:
         """Directions in which a batch has each drawn edge."""
         return 2 if self.subgraph_type == SubgraphType.bidirectional else 1
-
-    def _local_ids(self, seeds: Mapping[str, Ids]) -> dict[str, LocalIds]:
-        """Numbers the seeds. Trees are counted over all types, in order of `seeds`."""
-        num_trees = sum(map(len, seeds.values())) if self.disjoint else 1
-        first_tree = dict(zip(seeds, accumulate(map(len, seeds.values()), initial=0), strict=False))
-        ids = {}
-        for name, num_nodes in self.graph.num_nodes.items():
-            nodes = seeds.get(name, np.empty(0, np.int64))
-            trees = first_tree.get(name, 0) + np.arange(len(nodes)) if self.disjoint else None
-            ids[name] = LocalIds(nodes, num_nodes, trees, num_trees)
-        return ids
 
     def _bounds(self, seeds: Mapping[str, Ids], times: Mapping[str, Tensor]) -> Ids:  # [num_trees]
         """Returns the times of the seeds, or else of their nodes."""
@@ -310,8 +300,3 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             num_sampled_nodes=None if counts is None else {name: list(found) for name, found in counts.items()},
             num_sampled_edges=None if counts is None else {k: list(e.counts or ()) for k, e in subgraph.edges.items()},
         )
-
-
-def _distinct(seeds: Ids) -> bool:
-    ascending = np.sort(seeds)
-    return not (ascending[1:] == ascending[:-1]).any()

@@ -42,4 +42,4 @@ class BalancedSampler(NativeSampler):
         super().__init__(fanouts, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads)
 
     def native(self) -> _core.Sampler:
-        return _core.Sampler.balanced(self.fanouts.default, 0, None, self.redraw, self.importance)
+        return _core.Sampler.balanced(self.fanouts.default, self.redraw, self.importance)

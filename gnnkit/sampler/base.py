@@ -171,8 +171,9 @@ class Reading:
     sources: Ids | None = None  # [num_sources] int64 global ids of sources. None: positions
     counts: Ids | None = None  # [num_nodes] int64 draws of each node, for `balanced`. None: computed from the hop
     keys: Ids | None = None  # [num_rows] int64 key of each node that draws in one hop. None: its global id
-    begins: Ids | None = None  # [num_rows] int64 first in-edge that each such node may draw. None: its first
-    ends: Ids | None = None  # [num_rows] int64 end of the in-edges that each such node may draw. None: all
+    times: Ids | None = None  # [num_edges] int64, ascending within each node's in-edges. The lowest is always visible
+    bounds: Ids | None = None  # [num_rows] int64 latest visible time of each such node. None: all times
+    latest: bool = False  # with times: a node draws among its latest visible in-edges, as many as the fanout
     relations: ReadRelations | None = None  # groups of in-edges. None: a node draws from all of its in-edges
 
     def __post_init__(self) -> None:

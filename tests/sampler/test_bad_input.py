@@ -206,7 +206,7 @@ def test_nodes_without_positive_weights_draw_nothing() -> None:
 
 def test_bad_options_are_named() -> None:
     with pytest.raises(ValueError, match=r"degrees\[1\] = -2 is out of range"):
-        _core.water_fill(np.array([1, -2]), 1, 0, None)
+        _core.water_fill(np.array([1, -2]), 1)
     with pytest.raises(ValueError, match="alpha=inf must be finite"):
         WeightedSampler([1], alpha=np.inf)
 

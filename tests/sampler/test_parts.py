@@ -71,7 +71,7 @@ def counts(sampler: NativeSampler, csc: CSC, nodes: Ids, hop: int) -> Ids | None
         return None
     given = np.zeros(csc.num_nodes, np.int64)
     budget = sampler.fanouts[hop] * len(nodes)
-    given[nodes] = _core.water_fill(np.diff(csc.indptr)[nodes], budget, 0, None)
+    given[nodes] = _core.water_fill(np.diff(csc.indptr)[nodes], budget)
     return given
 
 
@@ -173,31 +173,37 @@ def test_nodes_that_repeat_draw_independently_under_keys(csc: CSC, threads: int)
 
 
 @pytest.mark.parametrize("sampler", [NeighborSampler([3]), WeightedSampler([3], replace=True), NeighborSampler([-1])])
-def test_draws_keep_within_begins_and_ends(csc: CSC, sampler: NativeSampler) -> None:
+def test_draws_are_no_later_than_the_bounds_of_their_rows(csc: CSC, sampler: NativeSampler) -> None:
     nodes = np.argsort(-np.diff(csc.indptr))[:50]
-    begins, ends = csc.indptr[nodes] + 1, csc.indptr[nodes + 1] - 1
-    hop = sampler.draw(Reading(csc, begins=begins, ends=np.maximum(begins, ends)), nodes, 0, key=1)
-    rows = np.repeat(np.arange(50), np.diff(hop.indptr))
-    assert hop.edge_ids is not None
-    assert np.all((hop.edge_ids >= begins[rows]) & (hop.edge_ids < ends[rows]))
+    times = np.arange(csc.num_edges) - csc.indptr[np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))]
+    times[csc.indptr[nodes[0]]] = np.iinfo(np.int64).min
+    bounds = np.arange(50) % 7 - 1
+    for latest in (False, True):
+        reading = Reading(csc, times=times, bounds=bounds, latest=latest)
+        hop = sampler.draw(reading, nodes, 0, key=1)
+        rows = np.repeat(np.arange(50), np.diff(hop.indptr))
+        assert hop.edge_ids is not None
+        assert np.all(times[hop.edge_ids] <= bounds[rows])
+        assert hop.indptr[1] > 0  # the lowest time is visible before all others
+        if latest and sampler.fanouts[0] == 3:
+            assert np.all((times[hop.edge_ids] > bounds[rows] - 3) | (rows == 0))
 
 
-def test_wrong_begins_and_ends_are_named(csc: CSC) -> None:
+def test_wrong_times_and_bounds_are_named(csc: CSC) -> None:
     node = np.array([3])
-    sampler, begin, end = NeighborSampler([2]), csc.indptr[node], csc.indptr[node + 1]
-    for name in ("keys", "begins", "ends"):
+    sampler = NeighborSampler([2])
+    for name in ("keys", "bounds"):
         wrong: dict[str, Any] = {name: np.arange(5)}
         with pytest.raises(ValueError, match=f"{name} has 5 entries, expected 1"):
             sampler.draw(Reading(csc, **wrong), node, 0, key=1)
         with pytest.raises(ValueError, match=f"{name} has 5 entries, expected 0"):
             NeighborSampler([2]).native().sample(Reading(csc, **wrong), node, 0, 1)
-    for wrong in ({"begins": begin - 1}, {"ends": end + 1}, {"begins": end, "ends": begin - 1}):
-        with pytest.raises(ValueError, match=r"is not within the in-edges .* of node 3"):
-            sampler.draw(Reading(csc, **wrong), node, 0, key=1)
+    with pytest.raises(ValueError, match=f"times has 5 entries, expected {csc.num_edges}"):
+        sampler.draw(Reading(csc, times=np.arange(5)), node, 0, key=1)
 
 
 def test_empty_arrays_of_a_hop_do_not_change_a_batch(csc: CSC) -> None:
     empty = np.array([], np.int64)
     sampler, node = NeighborSampler([2, 2]).native(), np.array([3])
-    batch = sampler.sample(Reading(csc, keys=empty, begins=empty, ends=empty), node, 0, 1)
+    batch = sampler.sample(Reading(csc, keys=empty, bounds=empty), node, 0, 1)
     assert np.array_equal(batch[0], sampler.sample(Reading(csc), node, 0, 1)[0])

@@ -7,7 +7,11 @@ use gnnkit_core::Error;
 use gnnkit_core::csc::{Id, check_ids};
 use gnnkit_core::memory::{Kept, List};
 use gnnkit_core::relations::Relations;
-use gnnkit_core::sample::{Batch, Hop, Importance, Kind, Limits, MAX_HOPS, Numbering, Sampler, Scratch, water_fill};
+use gnnkit_core::rng::derive;
+use gnnkit_core::sample::{
+    Batch, EdgeType, Hop, Importance, Kind, MAX_HOPS, Numbering, Request, Sampler, Scratch, Seeds, Subgraph, Trees,
+    water_fill,
+};
 use gnnkit_core::similarity::{Preference, Similarity};
 use gnnkit_core::view::{Extra, View};
 use gnnkit_core::walk::Walks;
@@ -16,8 +20,8 @@ use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyUntypedArray};
 use pyo3::prelude::*;
 
 use crate::arg::{
-    Arg, Floats, Ids, Slice, Table, attribute, count, exactly, flag, key as key_of, numbers, optional, real, text,
-    within,
+    Arg, Floats, Ids, Slice, Table, attribute, count, exactly, flag, items, key as key_of, numbers, optional, real,
+    refuse, text, within,
 };
 use crate::{UserError, user_error};
 
@@ -41,8 +45,9 @@ pub(crate) struct PyReading<'py> {
     pub(crate) sources: Option<Slice<'py, i64>>,
     pub(crate) counts: Option<Slice<'py, i64>>,
     pub(crate) keys: Option<Slice<'py, i64>>,
-    pub(crate) begins: Option<Slice<'py, i64>>,
-    pub(crate) ends: Option<Slice<'py, i64>>,
+    pub(crate) times: Option<Slice<'py, i64>>,
+    pub(crate) bounds: Option<Slice<'py, i64>>,
+    pub(crate) latest: bool,
     pub(crate) relations: Option<PyRelations<'py>>,
 }
 
@@ -112,8 +117,9 @@ impl<'py> PyReading<'py> {
             sources: ids("sources")?,
             counts: ids("counts")?,
             keys: ids("keys")?,
-            begins: ids("begins")?,
-            ends: ids("ends")?,
+            times: ids("times")?,
+            bounds: ids("bounds")?,
+            latest: flag("latest", &attribute("reading", reading, "latest")?)?,
             relations: optional(&attribute("reading", reading, "relations")?, PyRelations::new)?,
         })
     }
@@ -129,8 +135,9 @@ impl<'py> PyReading<'py> {
             sources: self.sources.as_ref().map(Slice::as_slice),
             counts: self.counts.as_ref().map(Slice::as_slice),
             keys: self.keys.as_ref().map(Slice::as_slice),
-            begins: self.begins.as_ref().map(Slice::as_slice),
-            ends: self.ends.as_ref().map(Slice::as_slice),
+            times: self.times.as_ref().map(Slice::as_slice),
+            bounds: self.bounds.as_ref().map(Slice::as_slice),
+            latest: self.latest,
             relations: self.relations.as_ref().map(PyRelations::view),
         }
     }
@@ -212,15 +219,8 @@ impl PySampler {
 
     /// As equal a number of neighbours per node as degrees allow.
     #[staticmethod]
-    fn balanced(
-        fanouts: Arg<'_, '_>,
-        least: Arg<'_, '_>,
-        most: Arg<'_, '_>,
-        redraw: Arg<'_, '_>,
-        importance: Arg<'_, '_>,
-    ) -> PyResult<Self> {
-        let limits = limits(least, most)?;
-        Self::new(Kind::Balanced(limits), fanouts, redraw, importance)
+    fn balanced(fanouts: Arg<'_, '_>, redraw: Arg<'_, '_>, importance: Arg<'_, '_>) -> PyResult<Self> {
+        Self::new(Kind::Balanced, fanouts, redraw, importance)
     }
 
     /// Nodes of a hop share sources.
@@ -294,11 +294,202 @@ impl PySampler {
     }
 }
 
-/// The least and the most draws of a node. `None` is no limit.
-fn limits(least: Arg<'_, '_>, most: Arg<'_, '_>) -> PyResult<Limits> {
-    let most = optional(most, |most| count("most", most))?.unwrap_or(usize::MAX);
-    let least = count("least", least)?;
-    Ok(Limits { least, most })
+/// The trees, keys and bounds of a batch, by type of the seeds and by tree.
+struct PyTrees<'py> {
+    of_seeds: Vec<Vec<u32>>,
+    keys: Slice<'py, i64>,
+    bounds: Option<Slice<'py, i64>>,
+}
+
+impl<'py> PyTrees<'py> {
+    fn new(trees: Arg<'_, 'py>) -> PyResult<Self> {
+        let [of_seeds, keys, bounds] = exactly("trees", trees)?;
+        let of_seeds = items("trees[0]", &of_seeds)?.into_iter().map(|trees| {
+            let trees = Slice::<i64>::new("trees[0]", &trees)?;
+            check_ids("trees", trees.as_slice(), u32::MAX as usize, "trees").map_err(user_error)?;
+            Ok(trees.as_slice().iter().map(|&tree| tree as u32).collect())
+        });
+        Ok(Self {
+            of_seeds: of_seeds.collect::<PyResult<_>>()?,
+            keys: Slice::new("trees[1]", &keys)?,
+            bounds: optional(&bounds, |bounds| Slice::new("trees[2]", bounds))?,
+        })
+    }
+
+    fn view(&self) -> Trees<'_> {
+        Trees {
+            keys: self.keys.as_slice(),
+            bounds: self.bounds.as_ref().map(Slice::as_slice),
+        }
+    }
+}
+
+/// The edges of one type: how nodes draw them, and the types of their ends.
+struct PyEdgeType<'py> {
+    sampler: Bound<'py, PySampler>,
+    reading: PyReading<'py>,
+    source: usize,
+    destination: usize,
+}
+
+impl<'py> PyEdgeType<'py> {
+    fn new(edge_type: Arg<'_, 'py>, num_node_types: usize) -> PyResult<Self> {
+        let [sampler, reading, source, destination] = exactly("edge_types", edge_type)?;
+        let last = num_node_types
+            .checked_sub(1)
+            .ok_or_else(|| UserError::new_err("seeds: there is no node type"))?;
+        Ok(Self {
+            sampler: sampler
+                .cast_into()
+                .map_err(|_| refuse("edge_types", "expected a Sampler"))?,
+            reading: PyReading::new(&reading)?,
+            source: within("source", &source, 0..=last)?,
+            destination: within("destination", &destination, 0..=last)?,
+        })
+    }
+}
+
+/// What `grow` reads.
+struct PyRequest<'py> {
+    edge_types: Vec<PyEdgeType<'py>>,
+    seeds: Vec<(Slice<'py, i64>, usize)>,
+    trees: Option<PyTrees<'py>>,
+    num_hops: usize,
+    most_draws: usize,
+    key: u64,
+    induced: bool,
+    threads: usize,
+}
+
+impl PyRequest<'_> {
+    /// The batch of edges with sources `indices` by type.
+    fn grow<'a, I: Id + Element>(
+        &'a self,
+        py: Python<'_>,
+        indices: impl Fn(&'a PyReading<'_>) -> PyResult<&'a [I]>,
+    ) -> PyResult<Subgraph<I>> {
+        let edge_types = self.edge_types.iter().enumerate().map(|(at, edge_type)| {
+            let reading = &edge_type.reading;
+            let csc = View::new(reading.indptr.as_slice(), indices(reading)?, reading.num_sources);
+            Ok(EdgeType {
+                sampler: &edge_type.sampler.get().0,
+                graph: csc.and_then(|csc| csc.with(reading.extra())).map_err(user_error)?,
+                source: edge_type.source,
+                destination: edge_type.destination,
+                key: derive(self.key, at as u64),
+            })
+        });
+        let edge_types = edge_types.collect::<PyResult<Vec<_>>>()?;
+        let seeds = self
+            .seeds
+            .iter()
+            .map(|(seeds, num_nodes)| (seeds.as_slice(), *num_nodes));
+        let (seeds, trees): (Vec<_>, _) = (seeds.collect(), self.trees.as_ref().map(PyTrees::view));
+        let of_seeds = self.trees.as_ref().map_or(&[][..], |trees| &trees.of_seeds);
+        let &Self {
+            num_hops,
+            most_draws,
+            induced,
+            threads,
+            ..
+        } = self;
+        let batch = py.detach(|| {
+            let ids = seeds
+                .iter()
+                .map(|&(seeds, num_nodes)| narrow::<I>("seeds", seeds, num_nodes));
+            let ids = ids.collect::<Result<Vec<_>, _>>()?;
+            let by_type = ids
+                .iter()
+                .zip(&seeds)
+                .enumerate()
+                .map(|(at, (nodes, &(_, num_nodes)))| Seeds {
+                    nodes,
+                    trees: of_seeds.get(at).map_or(&[], Vec::as_slice),
+                    num_nodes,
+                });
+            let request = Request {
+                num_hops,
+                edge_types: &edge_types,
+                seeds: &by_type.collect::<Vec<_>>(),
+                trees,
+                repeat: trees.is_none(),
+                most_draws,
+            };
+            SCRATCH.with_borrow_mut(|scratch| match induced {
+                true => request.induced(scratch.on_threads(threads)),
+                false => request.grow(scratch.on_threads(threads)),
+            })
+        });
+        batch.map_err(user_error)
+    }
+}
+
+/// nodes, trees and known by node type.
+type PyNodes<'py> = (Bound<'py, PyUntypedArray>, Bound<'py, PyArray1<u32>>, Vec<usize>);
+
+/// All hops of a batch of several types, from (sampler, reading, source type,
+/// destination type) by edge type and (seeds, number of nodes) by node type.
+#[pyfunction]
+#[pyo3(signature = (edge_types, seeds, trees, num_hops, key, *, induced, most_draws, threads))]
+fn grow<'py>(
+    py: Python<'py>,
+    edge_types: Arg<'_, 'py>,
+    seeds: Arg<'_, 'py>,
+    trees: Arg<'_, 'py>,
+    num_hops: Arg<'_, 'py>,
+    key: Arg<'_, 'py>,
+    induced: Arg<'_, 'py>,
+    most_draws: Arg<'_, 'py>,
+    threads: Arg<'_, 'py>,
+) -> PyResult<(Vec<PyNodes<'py>>, Vec<PyHop<'py>>)> {
+    let seeds = items("seeds", seeds)?.into_iter().map(|of_type| {
+        let [seeds, num_nodes] = exactly("seeds", &of_type)?;
+        Ok((Slice::new("seeds", &seeds)?, count("num_nodes", &num_nodes)?))
+    });
+    let seeds = seeds.collect::<PyResult<Vec<_>>>()?;
+    let edge_types = items("edge_types", edge_types)?.into_iter();
+    let edge_types = edge_types.map(|edge_type| PyEdgeType::new(&edge_type, seeds.len()));
+    let request = PyRequest {
+        edge_types: edge_types.collect::<PyResult<_>>()?,
+        seeds,
+        trees: optional(trees, PyTrees::new)?,
+        num_hops: count("num_hops", num_hops)?,
+        most_draws: count("most_draws", most_draws)?,
+        key: key_of("key", key)?,
+        induced: flag("induced", induced)?,
+        threads: count("threads", threads)?,
+    };
+    let is_narrow = |edge_type: &PyEdgeType<'_>| matches!(edge_type.reading.indices, Ids::I32(_));
+    let mixed = || UserError::new_err("edge_types: ids must have one dtype");
+    if request.edge_types.first().is_some_and(is_narrow) {
+        subgraph_to_py(
+            py,
+            request.grow(py, |reading| match &reading.indices {
+                Ids::I32(indices) => Ok(indices.as_slice()),
+                Ids::I64(_) => Err(mixed()),
+            })?,
+        )
+    } else {
+        subgraph_to_py(
+            py,
+            request.grow(py, |reading| match &reading.indices {
+                Ids::I64(indices) => Ok(indices.as_slice()),
+                Ids::I32(_) => Err(mixed()),
+            })?,
+        )
+    }
+}
+
+fn subgraph_to_py<I: Id + Element>(
+    py: Python<'_>,
+    subgraph: Subgraph<I>,
+) -> PyResult<(Vec<PyNodes<'_>>, Vec<PyHop<'_>>)> {
+    let nodes = subgraph.nodes.into_iter().map(|of_type| {
+        let nodes = list_to_py(py, of_type.nodes)?.as_untyped().clone();
+        Ok((nodes, of_type.trees.into_pyarray(py), of_type.known))
+    });
+    let edges = subgraph.edges.into_iter().map(|edges| hop_to_py(py, edges));
+    Ok((nodes.collect::<PyResult<_>>()?, edges.collect::<PyResult<_>>()?))
 }
 
 /// Local ids in order of first occurrence.
@@ -417,15 +608,13 @@ fn water_fill_py<'py>(
     py: Python<'py>,
     degrees: Arg<'_, 'py>,
     budget: Arg<'_, 'py>,
-    least: Arg<'_, 'py>,
-    most: Arg<'_, 'py>,
 ) -> PyResult<Bound<'py, PyArray1<i64>>> {
     let (degrees, budget) = (Slice::<i64>::new("degrees", degrees)?, count("budget", budget)?);
-    let (degrees, limits) = (degrees.as_slice(), limits(least, most)?);
+    let degrees = degrees.as_slice();
     check_ids("degrees", degrees, isize::MAX as usize, "neighbours").map_err(user_error)?;
     let counts = py.detach(|| {
         let degrees: Vec<usize> = degrees.iter().map(|degree| degree.index()).collect();
-        let counts = water_fill(&degrees, budget, limits).into_iter();
+        let counts = water_fill(&degrees, budget).into_iter();
         counts.map(|count| count as i64).collect::<Vec<_>>()
     });
     Ok(counts.into_pyarray(py))
@@ -434,6 +623,7 @@ fn water_fill_py<'py>(
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<PySampler>()?;
     m.add_class::<PyNumbering>()?;
+    m.add_function(wrap_pyfunction!(grow, m)?)?;
     m.add_function(wrap_pyfunction!(visited, m)?)?;
     m.add_function(wrap_pyfunction!(water_fill_py, m)?)
 }

@@ -148,10 +148,26 @@ pub enum Error {
         /// The array or law.
         name: &'static str,
     },
-    /// The in-edges that a node may draw must be some of its own.
-    #[error("begins[{at}] = {begin}, ends[{at}] = {end} is not within the in-edges {first}..{last} of node {node}")]
+    /// The law reads edges that are later than a node sees.
+    #[error("{name} does not draw by time: use neighbor or weighted")]
+    ByTime {
+        /// The law.
+        name: &'static str,
+    },
+    /// Draws with replacement, which no degree bounds.
+    #[error("{name}={fanout} with replacement, for {num_rows} nodes of a batch, needs more memory than there is")]
+    Draws {
+        /// The argument with the fanouts.
+        name: &'static str,
+        /// Draws per node.
+        fanout: usize,
+        /// Nodes that draw.
+        num_rows: usize,
+    },
+    /// The in-edges of a relation must be some of the node's own.
+    #[error("relations.starts[{at}..] = {begin}, {end} is not within the in-edges {first}..{last} of node {node}")]
     RowRange {
-        /// Position among the nodes of the hop.
+        /// Number of the relation's edges among all groups.
         at: usize,
         /// The node.
         node: usize,
@@ -252,4 +268,11 @@ pub(crate) fn check_length(name: &'static str, actual: usize, expected: usize) -
         return Ok(());
     }
     Err(Error::Length { name, actual, expected })
+}
+
+pub(crate) fn check_count(name: &'static str, actual: usize, limit: usize) -> Result<(), Error> {
+    if actual <= limit {
+        return Ok(());
+    }
+    Err(Error::TooMany { name, actual, limit })
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::csc::Id;
+use crate::error::check_length;
 use crate::float::Floats;
 use crate::read::{load, prefetch};
 use crate::relations::Relations;
@@ -21,6 +22,7 @@ pub struct View<'a, I> {
     indices: &'a [I],
     num_sources: usize,
     extra: Extra<'a>,
+    latest: Option<&'a [usize]>, // [num_relations] visible edges of a row that may be drawn, the latest
 }
 
 /// The arrays that some laws read beside the edges.
@@ -45,11 +47,13 @@ pub struct Extra<'a> {
     /// [num_rows] keys the draws of each node of a hop, instead of its global id. Nodes
     /// that repeat in a hop then draw independently.
     pub keys: Option<&'a [i64]>,
-    /// [num_rows] the first in-edge that each node of a hop may draw, at least the
-    /// node's own first. `None`: all in-edges.
-    pub begins: Option<&'a [i64]>,
-    /// [num_rows] the end of the in-edges that each node of a hop may draw.
-    pub ends: Option<&'a [i64]>,
+    /// [num_edges] times, ascending within the in-edges of a node or of one of its
+    /// relations. The lowest number is visible at all times.
+    pub times: Option<&'a [i64]>,
+    /// [num_rows] the latest time that each node of a hop sees. `None`: all times.
+    pub bounds: Option<&'a [i64]>,
+    /// Whether a node draws among its latest visible edges, as many as the fanout.
+    pub latest: bool,
     /// The in-edges of each node by relation. `None`: a node draws from all of them.
     pub relations: Option<Relations<'a>>,
 }
@@ -57,20 +61,8 @@ pub struct Extra<'a> {
 impl Extra<'_> {
     /// Checks that each array of a hop has an entry per node of the hop.
     pub(crate) fn check_rows(&self, num_rows: usize) -> Result<(), Error> {
-        for (name, array) in [("keys", self.keys), ("begins", self.begins), ("ends", self.ends)] {
-            let actual = array.map_or(num_rows, <[i64]>::len);
-            if actual != num_rows {
-                return Err(Error::Length {
-                    name,
-                    actual,
-                    expected: num_rows,
-                });
-            }
-            if array.is_some() && self.relations.is_some() {
-                return Err(Error::ByRelation { name });
-            }
-        }
-        Ok(())
+        check_length("keys", self.keys.map_or(num_rows, <[i64]>::len), num_rows)?;
+        check_length("bounds", self.bounds.map_or(num_rows, <[i64]>::len), num_rows)
     }
 }
 
@@ -97,6 +89,7 @@ impl<'a, I: Id> View<'a, I> {
             indices,
             num_sources,
             extra: Extra::default(),
+            latest: None,
         })
     }
 
@@ -115,6 +108,7 @@ impl<'a, I: Id> View<'a, I> {
         length("rows", extra.rows.map(<[i64]>::len), self.num_nodes())?;
         length("sources", extra.sources.map(<[i64]>::len), self.num_sources)?;
         length("counts", extra.counts.map(<[i64]>::len), self.num_nodes())?;
+        length("times", extra.times.map(<[i64]>::len), self.num_edges())?;
         if let Some(relations) = extra.relations {
             relations.check(self.num_nodes(), self.num_edges())?;
         }
@@ -129,13 +123,24 @@ impl<'a, I: Id> View<'a, I> {
     /// Drops the arrays of a hop's nodes, which must be empty.
     pub(crate) fn without_row_values(self) -> Result<Self, Error> {
         self.extra.check_rows(0)?;
+        Ok(self.for_rows(None, None))
+    }
+
+    /// The same graph for the nodes of a hop.
+    pub(crate) fn for_rows(self, keys: Option<&'a [i64]>, bounds: Option<&'a [i64]>) -> Self {
         let extra = Extra {
-            keys: None,
-            begins: None,
-            ends: None,
+            keys,
+            bounds,
             ..self.extra
         };
-        Ok(Self { extra, ..self })
+        Self { extra, ..self }
+    }
+
+    /// The same graph for a hop with `fanouts` by relation, which bound what a node
+    /// draws from if these are its latest edges.
+    pub(crate) fn for_hop(self, fanouts: &'a [usize]) -> Self {
+        let latest = self.extra.latest.then_some(fanouts);
+        Self { latest, ..self }
     }
 
     /// Checks that sources and destinations are the same nodes.
@@ -237,28 +242,25 @@ impl<'a, I: Id> View<'a, I> {
         })
     }
 
-    /// The in-edges that row `at` of a hop may draw, and the key of its draws. `node`
-    /// must be one of the destinations.
+    /// Keys the draws of row `at` of a hop. `node` must be one of the destinations.
     #[inline(always)]
-    pub(crate) fn row(&self, at: usize, node: usize) -> Result<(Range<usize>, u64), Error> {
-        let edges = self.edges(node)?;
-        let begin = self.extra.begins.map_or(edges.start as i64, |begins| load(&begins[at]));
-        let end = self.extra.ends.map_or(edges.end as i64, |ends| load(&ends[at]));
-        if begin < edges.start as i64 || end < begin || end > edges.end as i64 {
-            return Err(Error::RowRange {
-                at,
-                node,
-                begin,
-                end,
-                first: edges.start,
-                last: edges.end,
-            });
-        }
-        let key = self
-            .extra
+    pub(crate) fn key(&self, at: usize, node: usize) -> u64 {
+        self.extra
             .keys
-            .map_or_else(|| self.row_id(node), |keys| load(&keys[at]) as u64);
-        Ok((begin as usize..end as usize, key))
+            .map_or_else(|| self.row_id(node), |keys| load(&keys[at]) as u64)
+    }
+
+    /// The part of `edges` from which row `at` of a hop draws. They must be all edges
+    /// of the row, or those of its `relation`.
+    #[inline(always)]
+    pub(crate) fn visible(&self, at: usize, relation: usize, edges: Range<usize>) -> Range<usize> {
+        let (Some(times), Some(bounds)) = (self.extra.times, self.extra.bounds) else {
+            return edges;
+        };
+        let (first, bound) = (edges.start, load(&bounds[at]));
+        let end = first + times[edges].partition_point(|time| load(time) <= bound);
+        let most = self.latest.map_or(usize::MAX, |fanouts| fanouts[relation]);
+        first.max(end.saturating_sub(most))..end
     }
 
     /// The error for an edge whose source is not below `num_sources`.
@@ -304,6 +306,7 @@ impl<'a, I: Id> From<Csc<'a, I>> for View<'a, I> {
             indices: csc.indices(),
             num_sources: csc.num_sources(),
             extra: Extra::default(),
+            latest: None,
         }
     }
 }

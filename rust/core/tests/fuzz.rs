@@ -18,7 +18,7 @@ use gnnkit_core::csc::Id;
 use gnnkit_core::float::Floats;
 use gnnkit_core::gather::Rows;
 use gnnkit_core::rng::{Stream, derive};
-use gnnkit_core::sample::{Batch, Fanout, Hop, Importance, Kind, Limits, Sampler, Scratch};
+use gnnkit_core::sample::{Batch, Fanout, Hop, Importance, Kind, Sampler, Scratch};
 use gnnkit_core::similarity::{Preference, Similarity};
 use gnnkit_core::view::{Extra, View};
 use gnnkit_core::walk::Walks;
@@ -93,10 +93,6 @@ impl Dice {
 
     fn sampler(&mut self) -> Sampler {
         let replace = self.pick(&[false, true]);
-        let limits = Limits {
-            least: self.below(3),
-            most: self.below(50),
-        };
         let walks = Walks {
             length: self.below(5),
             num_walks: self.below(5),
@@ -106,7 +102,7 @@ impl Dice {
             Kind::Neighbor { replace },
             Kind::Equal,
             Kind::Weighted { replace },
-            Kind::Balanced(limits),
+            Kind::Balanced,
             Kind::Labor,
             Kind::MetropolisHastings(walks),
             Kind::Cluster,

@@ -10,30 +10,17 @@ use crate::read::load;
 use crate::relations::Relations;
 use crate::view::View;
 
-/// How many of a hop's draws a single node may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// The least number of draws, even beyond the budget. Nodes of a smaller degree
-    /// draw all edges.
-    pub least: usize,
-    /// The largest number of draws.
-    pub most: usize,
-}
-
-/// Counts s_v <= min(d_v, most) that sum to `budget` with the least variance, or to
-/// less only if all are full: water-filling, s_v = min(d_v, most, level). The remaining
-/// draws go one each to the first nodes that have more.
-pub fn water_fill(degrees: &[usize], budget: usize, limits: Limits) -> Vec<usize> {
-    let Limits { least, most } = limits;
-    let fill = |degree: usize, level: usize| degree.min(most).min(level.max(least));
+/// Counts s_v <= d_v that sum to `budget` with the least variance, or to less only if
+/// all are full: water-filling, s_v = min(d_v, level). The remaining draws go one each to
+/// the first nodes that have more.
+pub fn water_fill(degrees: &[usize], budget: usize) -> Vec<usize> {
     let sum = |level| {
         degrees
             .iter()
-            .fold(0usize, |sum, &degree| sum.saturating_add(fill(degree, level)))
+            .fold(0usize, |sum, &degree| sum.saturating_add(degree.min(level)))
     };
-    // The highest level whose sum is within the budget. Level 0 may exceed the budget
-    // already, by the floor.
-    let (mut low, mut high) = (0, degrees.iter().copied().max().unwrap_or_default().min(most));
+    // The highest level whose sum is within the budget.
+    let (mut low, mut high) = (0, degrees.iter().copied().max().unwrap_or_default());
     while low < high {
         let level = low + (high - low).div_ceil(2);
         if sum(level) <= budget {
@@ -42,12 +29,11 @@ pub fn water_fill(degrees: &[usize], budget: usize, limits: Limits) -> Vec<usize
             high = level - 1;
         }
     }
-    let mut rest = budget.saturating_sub(sum(low));
+    let mut rest = budget - sum(low);
     let raise = |&degree: &usize| {
-        let count = fill(degree, low);
-        let more = usize::from(rest > 0 && fill(degree, low + 1) > count);
+        let more = usize::from(rest > 0 && degree > low);
         rest -= more;
-        count + more
+        degree.min(low) + more
     };
     degrees.iter().map(raise).collect()
 }
@@ -61,10 +47,10 @@ pub(crate) struct Balanced {
 }
 
 impl Balanced {
-    pub fn new<I: Id>(graph: &View<'_, I>, nodes: &[I], key: u64, most: &Most, limits: Limits) -> Result<Self, Error> {
+    pub fn new<I: Id>(graph: &View<'_, I>, nodes: &[I], key: u64, most: Most<'_>) -> Result<Self, Error> {
         let firsts = Vec::new();
         if let Some(relations) = &graph.extra().relations {
-            return Self::by_relation(graph, relations, nodes, key, most, limits);
+            return Self::by_relation(graph, relations, nodes, key, most);
         }
         if let Some(counts) = graph.extra().counts {
             let counts = nodes.iter().map(|node| given(counts, node.index()));
@@ -73,7 +59,7 @@ impl Balanced {
         }
         let degree = |node: &I| graph.edges(node.index()).map(|edges| edges.len());
         let degrees: Vec<usize> = nodes.iter().map(degree).collect::<Result<_, _>>()?;
-        let counts = water_fill(&degrees, most.of(0).saturating_mul(nodes.len()), limits);
+        let counts = water_fill(&degrees, most.of(0).saturating_mul(nodes.len()));
         Ok(Self { key, counts, firsts })
     }
 
@@ -82,8 +68,7 @@ impl Balanced {
         relations: &Relations<'_>,
         nodes: &[I],
         key: u64,
-        most: &Most,
-        limits: Limits,
+        most: Most<'_>,
     ) -> Result<Self, Error> {
         if graph.extra().counts.is_some() {
             return Err(Error::ByRelation { name: "counts" });
@@ -103,7 +88,7 @@ impl Balanced {
         let mut counts = vec![0; num_rows];
         for (relation, (at, degrees)) in rows.iter().enumerate() {
             let budget = most.of(relation).saturating_mul(degrees.len());
-            for (&at, count) in at.iter().zip(water_fill(degrees, budget, limits)) {
+            for (&at, count) in at.iter().zip(water_fill(degrees, budget)) {
                 counts[at] = count;
             }
         }
@@ -141,11 +126,10 @@ mod tests {
     use super::*;
 
     /// Raises the lowest count that may be raised, one at a time.
-    fn one_by_one(degrees: &[usize], budget: usize, limits: Limits) -> Vec<usize> {
-        let full: Vec<usize> = degrees.iter().map(|&degree| degree.min(limits.most)).collect();
-        let mut counts: Vec<usize> = full.iter().map(|&full| full.min(limits.least)).collect();
+    fn one_by_one(degrees: &[usize], budget: usize) -> Vec<usize> {
+        let mut counts = vec![0; degrees.len()];
         while counts.iter().sum::<usize>() < budget {
-            let open = (0..full.len()).filter(|&node| counts[node] < full[node]);
+            let open = (0..degrees.len()).filter(|&node| counts[node] < degrees[node]);
             let Some(lowest) = open.min_by_key(|&node| (counts[node], node)) else {
                 break;
             };
@@ -157,10 +141,9 @@ mod tests {
     proptest! {
         #[test]
         fn water_filling_equals_raising_the_lowest(
-            degrees in prop::collection::vec(0usize..40, 0..12), budget in 0usize..200, least in 0usize..6, most in 0usize..30,
+            degrees in prop::collection::vec(0usize..40, 0..12), budget in 0usize..200,
         ) {
-            let limits = Limits { least, most };
-            prop_assert_eq!(water_fill(&degrees, budget, limits), one_by_one(&degrees, budget, limits));
+            prop_assert_eq!(water_fill(&degrees, budget), one_by_one(&degrees, budget));
         }
     }
 
@@ -179,15 +162,13 @@ mod tests {
 
     #[test]
     fn no_other_choice_has_less_variance() {
-        let limits = Limits { least: 0, most: 5 };
-        for degrees in [[0, 1, 4, 9], [3, 3, 3, 3], [7, 1, 0, 2], [5, 6, 7, 1]] {
+        for degrees in [[0, 1, 4, 5], [3, 3, 3, 3], [5, 1, 0, 2], [5, 5, 5, 1]] {
             for budget in 0..22 {
-                let full: Vec<usize> = degrees.iter().map(|&degree: &usize| degree.min(5)).collect();
-                let counts = water_fill(&degrees, budget, limits);
+                let counts = water_fill(&degrees, budget);
                 let squares = |counts: &[usize]| counts.iter().map(|&count| count * count).sum::<usize>();
-                let sum = budget.min(full.iter().sum());
+                let sum = budget.min(degrees.iter().sum());
                 assert_eq!(counts.iter().sum::<usize>(), sum);
-                let least = choices(&full, sum).iter().map(|choice| squares(choice)).min();
+                let least = choices(&degrees, sum).iter().map(|choice| squares(choice)).min();
                 assert_eq!(Some(squares(&counts)), least, "{degrees:?} {budget}");
             }
         }

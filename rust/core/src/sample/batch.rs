@@ -42,6 +42,28 @@ pub struct Batch<I: Id> {
     pub relation: Option<List<i16>>,
 }
 
+/// The nodes of one type in a batch, in the order in which they were found. The seeds
+/// come first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Nodes<I: Id> {
+    /// [num_nodes] global ids.
+    pub nodes: List<I>,
+    /// [num_nodes] trees of the nodes, empty if there is one tree.
+    pub trees: Vec<u32>,
+    /// [num_hops + 1] how many nodes were known when each hop began, and at the end.
+    pub known: Vec<usize>,
+}
+
+/// A sampled batch of a graph with several types.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Subgraph<I: Id> {
+    /// [num_node_types]
+    pub nodes: Vec<Nodes<I>>,
+    /// [num_edge_types] edges with positions in `nodes`. Row i is node i of the type of
+    /// their destinations.
+    pub edges: Vec<Hop<I>>,
+}
+
 /// The memory that a batch sets aside, in elements.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sizes {
@@ -51,13 +73,13 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes for the batch after `batch`: a little more.
-    pub fn after<I: Id>(batch: &Batch<I>) -> Self {
+    /// The sizes for the batch after one of these sizes: a little more.
+    pub fn after(nodes: usize, rows: usize, edges: usize) -> Self {
         let more = |len: usize| len + len / 8;
         Self {
-            nodes: more(batch.nodes.len()),
-            rows: more(batch.indptr.len()),
-            edges: more(batch.indices.len()),
+            nodes: more(nodes),
+            rows: more(rows),
+            edges: more(edges),
         }
     }
 }

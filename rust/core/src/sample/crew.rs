@@ -26,8 +26,8 @@ const FEW_SLICES: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Crew {
     pub threads: usize,
-    /// The needs of the last batch.
-    pub sizes: Sizes,
+    /// The needs of the last batch, by type of nodes and of edges.
+    pub sizes: Vec<Sizes>,
     rooms: Rooms,
 }
 
@@ -35,7 +35,7 @@ impl Default for Crew {
     fn default() -> Self {
         Self {
             threads: 1,
-            sizes: Sizes::default(),
+            sizes: Vec::new(),
             rooms: Rooms::default(),
         }
     }

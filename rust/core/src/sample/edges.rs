@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::batch::Sizes;
+use super::batch::{Hop, Sizes};
 use super::law::{Law, Row};
 use crate::Error;
 use crate::csc::Id;
@@ -77,6 +77,17 @@ impl<I: Id> Edges<I> {
         Ok(())
     }
 
+    /// The rows as a hop.
+    pub fn into_hop(self) -> Hop<I> {
+        Hop {
+            indptr: self.indptr,
+            sources: self.sources,
+            edge_ids: self.edge_ids,
+            weight: self.weight,
+            relation: self.relation,
+        }
+    }
+
     /// Draws the edges of `nodes` and prefetches their sources.
     #[inline(always)]
     pub fn draw<L: Law>(
@@ -89,28 +100,28 @@ impl<I: Id> Edges<I> {
     ) -> Result<(), Error> {
         for (at, node) in (first..).zip(nodes) {
             let node = node.index();
-            let (edges, id) = graph.row(at, node)?;
-            let row = Row {
-                at,
-                node,
-                id,
-                start: edges.start,
-                degree: edges.len(),
-                relation: 0,
-                nth: 0,
+            let (edges, id) = (graph.edges(node)?, graph.key(at, node));
+            let row = |relation: usize, edges: Range<usize>| {
+                let edges = graph.visible(at, relation, edges);
+                Row {
+                    at,
+                    node,
+                    id,
+                    start: edges.start,
+                    degree: edges.len(),
+                    relation,
+                    nth: 0,
+                }
             };
             match &graph.extra().relations {
-                None => self.draw_row(graph, law, &row, room)?,
+                None => self.draw_row(graph, law, &row(0, edges), room)?,
                 Some(relations) => {
                     for (nth, group) in relations.groups(node)?.enumerate() {
                         let group = relations.group(group, node, &edges)?;
                         let row = Row {
                             id: relations.key(group.relation, id),
-                            start: group.start,
-                            degree: group.degree,
-                            relation: group.relation,
                             nth,
-                            ..row
+                            ..row(group.relation, group.start..group.start + group.degree)
                         };
                         self.draw_row(graph, law, &row, room)?;
                         self.add_relation(row.relation)?;

@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 
+use super::batch::Nodes;
 use super::crew::Crew;
 use super::edges::{BLOCK, Draw, Edges, LAG, ask_ahead, ask_first, draw_rows};
 use super::law::Law;
 use super::table::Table;
 use crate::Error;
 use crate::csc::Id;
+use crate::error::check_count;
 use crate::isa::{Isa, Kernel};
 use crate::view::View;
 
@@ -43,22 +45,23 @@ impl<I: Id> Task<I> for DrawInto<'_, I> {
     }
 }
 
-/// Draws one hop for `nodes[rows]`, numbers the sources and appends new sources to
-/// `nodes`.
+/// Draws one hop for `rows`, numbers the sources and appends new sources to `known`.
 pub(crate) struct Expand<'a, I: Id, T> {
     pub graph: &'a View<'a, I>,
-    pub rows: Range<usize>,
+    pub rows: &'a [I],
+    /// [num_rows] trees of the rows, empty if there is one tree.
+    pub trees: &'a [u32],
     /// About how many edges the rows draw.
     pub num_draws: usize,
     pub crew: &'a mut Crew,
     pub edges: &'a mut Edges<I>,
-    pub nodes: &'a mut Vec<I>,
+    pub known: &'a mut Nodes<I>,
     pub table: &'a mut T,
 }
 
 impl<I: Id, T: Table + Send> Task<I> for Expand<'_, I, T> {
     fn nodes(&self) -> &[I] {
-        &self.nodes[self.rows.clone()]
+        self.rows
     }
 
     fn run<L: Law>(self, law: &L) -> Result<(), Error> {
@@ -68,25 +71,30 @@ impl<I: Id, T: Table + Send> Task<I> for Expand<'_, I, T> {
         let Self {
             graph,
             rows,
+            trees,
             num_draws,
             crew,
             edges,
-            nodes,
+            known,
             table,
         } = self;
-        let drawing = nodes[rows].to_vec(); // `nodes` grows meanwhile
         let draw = Draw {
             graph,
-            nodes: &drawing,
+            nodes: rows,
             num_draws,
             importance: edges.importance,
         };
+        let mut first = 0;
         crew.draw(&draw, law, |drawn| {
+            let end = first + drawn.indptr.len() - 1;
+            let trees = if trees.is_empty() { trees } else { &trees[first..end] };
+            first = end;
             Isa::best().run(Number {
                 graph,
                 drawn,
+                trees,
                 edges: &mut *edges,
-                nodes: &mut *nodes,
+                known: &mut *known,
                 table: &mut *table,
             })
         })
@@ -107,24 +115,30 @@ impl<I: Id, T: Table, L: Law> Kernel for OnOne<'_, '_, I, T, L> {
         let Expand {
             graph,
             rows,
+            trees,
             crew,
             edges,
-            nodes,
+            known,
             table,
             ..
         } = self.task;
         let mut room = crew.take_room::<L>();
         // Where the edges of the last blocks end, the newest last.
         let mut ends = [edges.edge_ids.len(); 2 * LAG + 1];
-        ask_first(graph, &nodes[..rows.end], rows.start);
-        for begin in (rows.start..rows.end + (2 * LAG - 1) * BLOCK).step_by(BLOCK) {
-            let block = rows.end.min(begin)..rows.end.min(begin + BLOCK);
-            ask_ahead(graph, &nodes[..rows.end], begin);
-            edges.draw(graph, self.law, begin - rows.start, &nodes[block], &mut room)?;
+        let block = |begin: usize| rows.len().min(begin)..rows.len().min(begin + BLOCK);
+        let first = edges.indptr.len() - 1;
+        ask_first(graph, rows, 0);
+        for begin in (0..rows.len() + (2 * LAG - 1) * BLOCK).step_by(BLOCK) {
+            ask_ahead(graph, rows, begin);
+            edges.draw(graph, self.law, begin, &rows[block(begin)], &mut room)?;
             ends.rotate_left(1);
             ends[2 * LAG] = edges.edge_ids.len();
             edges.gather::<L>(graph, ends[LAG - 1]..ends[LAG], |source| table.prefetch(source))?;
-            number(graph, edges, ends[0]..ends[1], nodes, table)?;
+            if trees.is_empty() {
+                number(graph, edges, ends[0]..ends[1], known, table)?;
+            } else if let Some(begin) = begin.checked_sub((2 * LAG - 1) * BLOCK) {
+                number_trees(graph, edges, first + begin, &trees[block(begin)], known, table)?;
+            }
         }
         crew.give_room(room);
         Ok(())
@@ -135,8 +149,9 @@ impl<I: Id, T: Table, L: Law> Kernel for OnOne<'_, '_, I, T, L> {
 struct Number<'a, I: Id, T> {
     graph: &'a View<'a, I>,
     drawn: Edges<I>,
+    trees: &'a [u32],
     edges: &'a mut Edges<I>,
-    nodes: &'a mut Vec<I>,
+    known: &'a mut Nodes<I>,
     table: &'a mut T,
 }
 
@@ -149,22 +164,55 @@ impl<I: Id, T: Table> Kernel for Number<'_, I, T> {
         let Self {
             graph,
             drawn,
+            trees,
             edges,
-            nodes,
+            known,
             table,
         } = self;
-        let begin = edges.sources.len();
+        let (begin, first) = (edges.sources.len(), edges.indptr.len() - 1);
         edges.append(&drawn)?;
+        for at in (0..trees.len()).step_by(BLOCK) {
+            let block = &trees[at..trees.len().min(at + BLOCK)];
+            number_trees(graph, edges, first + at, block, known, table)?;
+        }
+        if !trees.is_empty() {
+            return Ok(());
+        }
         let end = edges.sources.len();
         let some = |begin: usize| end.min(begin)..end.min(begin + SOME);
         for at in (begin..end).step_by(SOME) {
             for source in &edges.sources[some(at + SOME)] {
                 table.prefetch(source.index());
             }
-            number(graph, edges, some(at), nodes, table)?;
+            number(graph, edges, some(at), known, table)?;
         }
         Ok(())
     }
+}
+
+/// Numbers the sources of rows `first..`, which are of `trees`.
+#[inline(always)]
+fn number_trees<I: Id, T: Table>(
+    graph: &View<'_, I>,
+    edges: &mut Edges<I>,
+    first: usize,
+    trees: &[u32],
+    known: &mut Nodes<I>,
+    table: &mut T,
+) -> Result<(), Error> {
+    for (row, &tree) in (first..).zip(trees) {
+        table.enter(tree);
+        for source in &edges.sources[edges.indptr[row] as usize..edges.indptr[row + 1] as usize] {
+            table.prefetch(source.index());
+        }
+    }
+    for (row, &tree) in (first..).zip(trees) {
+        let range = edges.indptr[row] as usize..edges.indptr[row + 1] as usize;
+        table.enter(tree);
+        number(graph, edges, range, known, table)?;
+        known.trees.resize(known.nodes.len(), tree);
+    }
+    check_count("nodes of a batch", known.nodes.len(), I::MAX.min(u32::MAX as usize))
 }
 
 /// Replaces the sources of `range` by their local ids.
@@ -173,9 +221,10 @@ fn number<I: Id, T: Table>(
     graph: &View<'_, I>,
     edges: &mut Edges<I>,
     range: Range<usize>,
-    nodes: &mut Vec<I>,
+    known: &mut Nodes<I>,
     table: &mut T,
 ) -> Result<(), Error> {
+    let nodes = &mut known.nodes;
     table.reserve(range.len());
     nodes.reserve(range.len());
     let known = nodes.len();

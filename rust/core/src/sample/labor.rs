@@ -14,7 +14,7 @@ pub(crate) struct Labor<'a, I> {
     pub graph: &'a View<'a, I>,
     /// Of the hop.
     pub key: u64,
-    pub most: Most,
+    pub most: Most<'a>,
 }
 
 impl<I: Id> Law for Labor<'_, I> {

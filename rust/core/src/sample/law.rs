@@ -21,22 +21,15 @@ pub(crate) struct Row {
     pub nth: usize,
 }
 
-/// The largest number of draws of a row in one hop. `usize::MAX`: all in-edges.
-#[derive(Debug, Clone)]
-pub(crate) struct Most {
-    all: usize,
-    by_relation: Vec<usize>, // empty where nodes do not draw by relation
-}
+/// The largest number of draws of a row in one hop by relation, of one where nodes draw
+/// from all in-edges. `usize::MAX`: all in-edges.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Most<'a>(pub &'a [usize]);
 
-impl Most {
-    /// `all` applies to every row unless draws are `by_relation`.
-    pub fn new(all: usize, by_relation: Vec<usize>) -> Self {
-        Self { all, by_relation }
-    }
-
+impl Most<'_> {
     #[inline(always)]
     pub fn of(&self, relation: usize) -> usize {
-        self.by_relation.get(relation).copied().unwrap_or(self.all)
+        self.0[relation]
     }
 }
 

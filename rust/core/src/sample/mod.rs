@@ -12,7 +12,7 @@
 //!    are laws, and `balanced` is one that draws as `uniform` does.
 //! 3. `edges` draws rows by a law, `crew` does so on several threads, and `expand`
 //!    numbers the nodes that a hop finds.
-//! 4. This file chooses the law, and runs the hops of a batch.
+//! 4. This file chooses the law, and `grow` runs the hops of a batch.
 
 mod balanced;
 mod batch;
@@ -21,6 +21,7 @@ mod crew;
 mod edges;
 mod expand;
 mod floyd;
+mod grow;
 mod labor;
 mod law;
 mod numbering;
@@ -32,26 +33,25 @@ mod visits;
 mod weighted;
 
 use balanced::Balanced;
-pub use balanced::{Limits, water_fill};
+pub use balanced::water_fill;
 use batch::Sizes;
-pub use batch::{Batch, Hop};
+pub use batch::{Batch, Hop, Nodes, Subgraph};
 use cluster::WithinClusters;
 use crew::Crew;
 pub use edges::Importance;
 use edges::{Draw, Edges};
-use expand::{DrawInto, Expand, Task};
+use expand::{DrawInto, Task};
+pub use grow::{EdgeType, Request, Seeds, Trees};
 use labor::Labor;
 use law::Most;
 pub use numbering::Numbering;
-use numbering::number_seeds;
 pub use table::DENSE_NODES;
-use table::{Dense, Hashed, Table};
+use table::{Dense, Hashed};
 use uniform::{Equal, Uniform, UniformWithReplacement};
 use visits::MostVisited;
 use weighted::{Weighted, WeightedWithReplacement};
 
 use crate::csc::{Id, check_ids};
-use crate::memory::List;
 use crate::rng::derive;
 use crate::view::View;
 use crate::walk::Walks;
@@ -114,7 +114,7 @@ pub enum Kind {
     /// Every in-edge equally likely, in numbers per node as equal as degrees allow.
     /// Together the nodes of a hop draw the fanout times their number. The draws of a
     /// node depend on all these nodes.
-    Balanced(Limits),
+    Balanced,
     /// Edges kept with probability fanout / degree by one number per source and hop, so
     /// that nodes share sources.
     Labor,
@@ -163,8 +163,7 @@ pub struct Sampler {
 /// a time uses a scratch. Neither ever reaches a result.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    dense: Dense,
-    hashed: Hashed,
+    tables: Vec<(Dense, Hashed)>, // [num_node_types]
     crew: Crew,
 }
 
@@ -219,6 +218,8 @@ impl Sampler {
         if hop >= num_hops {
             return Err(Error::Hop { hop, num_hops });
         }
+        let fanouts = self.by_relation(graph, hop)?;
+        let graph = &graph.for_hop(&fanouts);
         scratch.crew.run(|crew| {
             let mut edges = Edges::new(graph, self.importance, Sizes::default());
             let task = DrawInto {
@@ -231,14 +232,8 @@ impl Sampler {
                 crew,
                 edges: &mut edges,
             };
-            self.with_law(graph, nodes, hop, key, task)?;
-            Ok(Hop {
-                indptr: edges.indptr,
-                sources: edges.sources,
-                edge_ids: edges.edge_ids,
-                weight: edges.weight,
-                relation: edges.relation,
-            })
+            self.with_law(graph, nodes, hop, key, Most(&fanouts), task)?;
+            Ok(edges.into_hop())
         })
     }
 
@@ -251,58 +246,37 @@ impl Sampler {
         scratch: &mut Scratch,
     ) -> Result<Batch<I>, Error> {
         graph.check_square()?;
-        let graph = &graph.without_row_values()?; // only a draw knows its rows in advance
-        let num_nodes = graph.num_nodes();
-        let Scratch { dense, hashed, crew } = scratch;
-        crew.run(|crew| {
-            if num_nodes <= DENSE_NODES {
-                self.sample_with(graph, seeds, key, crew, &mut dense.start(num_nodes))
-            } else {
-                self.sample_with(graph, seeds, key, crew, hashed.start(num_nodes))
-            }
-        })
-    }
-
-    fn sample_with<I: Id>(
-        &self,
-        graph: &View<'_, I>,
-        seeds: &[I],
-        key: u64,
-        crew: &mut Crew,
-        table: &mut (impl Table + Send),
-    ) -> Result<Batch<I>, Error> {
-        number_seeds(seeds, graph.num_nodes(), table)?;
-        let mut nodes = List::with_capacity(crew.sizes.nodes);
-        nodes.extend_from_slice(seeds);
-        let mut known = vec![nodes.len()];
-        let mut edges = Edges::new(graph, self.importance, crew.sizes);
-        for hop in 0..self.fanouts.len() {
-            let newest = if hop == 0 { 0 } else { known[hop - 1] };
-            let rows = if self.redraw { 0 } else { newest }..nodes.len();
-            let num_draws = self.num_draws(hop, rows.len());
-            let task = Expand {
-                graph,
-                rows,
-                num_draws,
-                crew,
-                edges: &mut edges,
-                nodes: &mut nodes,
-                table,
-            };
-            self.with_law(graph, seeds, hop, key, task)?;
-            known.push(nodes.len());
-        }
-        let batch = Batch {
-            nodes,
-            known,
+        let edge_type = EdgeType {
+            sampler: self,
+            graph: graph.without_row_values()?, // only a draw knows its rows in advance
+            source: 0,
+            destination: 0,
+            key,
+        };
+        let request = Request {
+            num_hops: self.fanouts.len(),
+            edge_types: &[edge_type],
+            seeds: &[Seeds {
+                nodes: seeds,
+                trees: &[],
+                num_nodes: graph.num_nodes(),
+            }],
+            trees: None,
+            repeat: false,
+            most_draws: usize::MAX,
+        };
+        let grown = request.grow(scratch)?;
+        let [nodes] = <[_; 1]>::try_from(grown.nodes).expect("there is one type");
+        let [edges] = <[_; 1]>::try_from(grown.edges).expect("there is one type");
+        Ok(Batch {
+            nodes: nodes.nodes,
+            known: nodes.known,
             indptr: edges.indptr,
             indices: edges.sources,
             edge_ids: edges.edge_ids,
             weight: edges.weight,
             relation: edges.relation,
-        };
-        crew.sizes = Sizes::after(&batch);
-        Ok(batch)
+        })
     }
 
     /// About how many edges `num_rows` rows draw.
@@ -317,19 +291,19 @@ impl Sampler {
         seeds: &[I],
         hop: usize,
         key: u64,
+        most: Most<'_>,
         task: impl Task<I>,
     ) -> Result<(), Error> {
         let of_hop = derive(key, hop as u64);
         let key = if self.redraw { of_hop } else { key };
-        let most = self.most(graph, hop)?;
         match self.kind {
             Kind::Neighbor { replace: true } => task.run(&UniformWithReplacement { key, most }),
             Kind::Neighbor { replace: false } => task.run(&Uniform { key, most }),
             Kind::Equal => task.run(&Equal { key, most }),
             Kind::Weighted { replace: true } => task.run(&WeightedWithReplacement { graph, key, most }),
             Kind::Weighted { replace: false } => task.run(&Weighted { graph, key, most }),
-            Kind::Balanced(limits) => {
-                let law = Balanced::new(graph, task.nodes(), key, &most, limits)?;
+            Kind::Balanced => {
+                let law = Balanced::new(graph, task.nodes(), key, most)?;
                 task.run(&law)
             }
             Kind::Labor => task.run(&Labor {
@@ -342,20 +316,24 @@ impl Sampler {
         }
     }
 
-    /// The draws of each row at `hop`.
-    fn most<I: Id>(&self, graph: &View<'_, I>, hop: usize) -> Result<Most, Error> {
-        let all = self.fanouts[hop].most();
-        let Some(relations) = &graph.extra().relations else {
-            return Ok(Most::new(all, Vec::new()));
+    /// The largest numbers of draws of a row at `hop`, by relation.
+    fn by_relation<I: Id>(&self, graph: &View<'_, I>, hop: usize) -> Result<Vec<usize>, Error> {
+        let extra = graph.extra();
+        let name = match self.kind {
+            Kind::Balanced => "balanced",
+            Kind::Labor => "labor",
+            Kind::MetropolisHastings(_) => "metropolis_hastings",
+            Kind::Cluster => "cluster",
+            _ => "",
         };
-        match self.kind {
-            Kind::MetropolisHastings(_) => {
-                return Err(Error::ByRelation {
-                    name: "metropolis_hastings",
-                });
-            }
-            Kind::Cluster => return Err(Error::ByRelation { name: "cluster" }),
-            _ => {}
+        if extra.times.is_some() && !name.is_empty() {
+            return Err(Error::ByTime { name });
+        }
+        let Some(relations) = &extra.relations else {
+            return Ok(vec![self.fanouts[hop].most()]);
+        };
+        if matches!(self.kind, Kind::MetropolisHastings(_) | Kind::Cluster) {
+            return Err(Error::ByRelation { name });
         }
         let by_relation = relations.of_hop(hop)?;
         let limit = if self.kind.repeats() {
@@ -368,7 +346,7 @@ impl Sampler {
             .find(|&&fanout| fanout > limit && fanout != usize::MAX)
         {
             Some(&value) => Err(too_many(value)),
-            None => Ok(Most::new(all, by_relation)),
+            None => Ok(by_relation),
         }
     }
 }

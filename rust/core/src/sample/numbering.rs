@@ -17,7 +17,7 @@ impl Numbering {
     /// A batch that holds `seeds`, distinct ids below `num_nodes`.
     pub fn new(seeds: &[i64], num_nodes: usize) -> Result<Self, Error> {
         let mut table = Hashed::default();
-        number_seeds(seeds, num_nodes, table.start(num_nodes))?;
+        check_distinct(seeds, &number_seeds(seeds, &[], num_nodes, table.start(num_nodes))?)?;
         Ok(Self {
             table,
             nodes: seeds.to_vec(),
@@ -53,10 +53,18 @@ impl Numbering {
     }
 }
 
-/// The seeds as the first nodes of a batch.
-pub(crate) fn number_seeds<I: Id>(seeds: &[I], num_nodes: usize, table: &mut impl Table) -> Result<(), Error> {
+/// The seeds as the first nodes of a batch, by `trees` unless these are empty. Returns
+/// the positions of seeds that repeat. Edges lead to the first of equal seeds.
+pub(crate) fn number_seeds<I: Id>(
+    seeds: &[I],
+    trees: &[u32],
+    num_nodes: usize,
+    table: &mut impl Table,
+) -> Result<Vec<usize>, Error> {
+    let mut repeats = Vec::new();
     table.reserve(seeds.len());
     for (position, &seed) in seeds.iter().enumerate() {
+        table.enter(trees.get(position).copied().unwrap_or_default());
         let local = table.insert(seed.index(), position as u32).ok_or(Error::OutOfRange {
             name: "seeds",
             position,
@@ -65,13 +73,24 @@ pub(crate) fn number_seeds<I: Id>(seeds: &[I], num_nodes: usize, table: &mut imp
             of: "nodes",
         })?;
         if local as usize != position {
-            return Err(Error::Repeated {
-                name: "seeds",
-                position,
-                first: local as usize,
-                value: seed.signed(),
-            });
+            repeats.push(position);
         }
     }
-    Ok(())
+    Ok(repeats)
+}
+
+/// Checks that no seed repeats.
+pub(crate) fn check_distinct<I: Id>(seeds: &[I], repeats: &[usize]) -> Result<(), Error> {
+    let Some(&position) = repeats.first() else {
+        return Ok(());
+    };
+    Err(Error::Repeated {
+        name: "seeds",
+        position,
+        first: seeds
+            .iter()
+            .position(|&seed| seed == seeds[position])
+            .unwrap_or_default(),
+        value: seeds[position].signed(),
+    })
 }

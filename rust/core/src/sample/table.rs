@@ -20,6 +20,9 @@ pub(crate) trait Table {
     /// no such node.
     fn insert(&mut self, id: usize, next: u32) -> Option<u32>;
 
+    /// Makes ids those of `tree`, which numbers nodes of its own.
+    fn enter(&mut self, tree: u32);
+
     /// Makes room for `additional` more nodes.
     fn reserve(&mut self, additional: usize);
 }
@@ -58,6 +61,15 @@ pub(crate) struct DenseBatch<'a> {
     epoch: u32,
 }
 
+impl DenseBatch<'_> {
+    /// The local id of `id`, if it has one.
+    #[inline(always)]
+    pub fn find(&self, id: usize) -> Option<u32> {
+        let held = self.slots[id];
+        (held >> LOCAL_BITS << LOCAL_BITS == self.epoch).then_some(held ^ self.epoch)
+    }
+}
+
 impl Table for DenseBatch<'_> {
     #[inline(always)]
     fn prefetch(&self, id: usize) {
@@ -76,6 +88,11 @@ impl Table for DenseBatch<'_> {
         Some(local)
     }
 
+    /// All nodes are of one tree: trees are many, and the nodes of a tree few.
+    fn enter(&mut self, tree: u32) {
+        debug_assert_eq!(tree, 0);
+    }
+
     #[inline(always)]
     fn reserve(&mut self, _additional: usize) {}
 }
@@ -88,6 +105,8 @@ pub(crate) struct Hashed {
     epoch: u32,
     used: usize,
     num_nodes: usize,
+    /// Added to ids: the tree times `num_nodes`.
+    offset: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -98,7 +117,8 @@ struct Slot {
 }
 
 impl Hashed {
-    /// An empty table for ids below `num_nodes`.
+    /// An empty table for ids below `num_nodes`, which times the number of trees must be
+    /// a number.
     pub fn start(&mut self, num_nodes: usize) -> &mut Self {
         if self.epoch == u32::MAX {
             self.slots.fill(Slot::default());
@@ -107,12 +127,13 @@ impl Hashed {
         self.epoch += 1;
         self.used = 0;
         self.num_nodes = num_nodes;
+        self.offset = 0;
         self
     }
 
     /// The slot that holds `id`, or the empty one where it belongs.
     #[inline(always)]
-    fn find(&self, id: u64) -> usize {
+    fn slot(&self, id: u64) -> usize {
         let mask = self.slots.len() - 1;
         let mut at = home(id, self.slots.len());
         while self.slots[at].epoch == self.epoch && self.slots[at].id != id {
@@ -121,12 +142,26 @@ impl Hashed {
         at
     }
 
+    /// The local id of `id` in `tree`, if it has one.
+    #[inline(always)]
+    pub fn find(&self, tree: u32, id: usize) -> Option<u32> {
+        let slot = match self.slots.is_empty() {
+            true => return None,
+            false => self.slots[self.slot(self.offset_of(tree) + id as u64)],
+        };
+        (slot.epoch == self.epoch).then_some(slot.local)
+    }
+
+    fn offset_of(&self, tree: u32) -> u64 {
+        u64::from(tree) * self.num_nodes as u64
+    }
+
     #[cold]
     fn grow(&mut self, least: usize) {
         let size = least.next_power_of_two().max(1024);
         let old = std::mem::replace(&mut self.slots, crate::memory::zeroed(size));
         for slot in old.into_iter().filter(|slot| slot.epoch == self.epoch) {
-            let at = self.find(slot.id);
+            let at = self.slot(slot.id);
             self.slots[at] = slot;
         }
     }
@@ -142,7 +177,10 @@ fn home(id: u64, size: usize) -> usize {
 impl Table for Hashed {
     #[inline(always)]
     fn prefetch(&self, id: usize) {
-        prefetch(&self.slots, home(id as u64, self.slots.len().max(1)));
+        prefetch(
+            &self.slots,
+            home(self.offset.wrapping_add(id as u64), self.slots.len().max(1)),
+        );
     }
 
     #[inline(always)]
@@ -150,17 +188,22 @@ impl Table for Hashed {
         if id >= self.num_nodes {
             return None;
         }
-        let at = self.find(id as u64);
+        let id = self.offset + id as u64;
+        let at = self.slot(id);
         let slot = &mut self.slots[at];
         if slot.epoch != self.epoch {
             self.used += 1;
             *slot = Slot {
-                id: id as u64,
+                id,
                 local: next,
                 epoch: self.epoch,
             };
         }
         Some(slot.local)
+    }
+
+    fn enter(&mut self, tree: u32) {
+        self.offset = self.offset_of(tree);
     }
 
     #[inline(always)]

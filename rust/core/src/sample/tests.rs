@@ -1,8 +1,7 @@
 //! Batches of all laws, by any number of threads and through both tables.
 
-use super::crew::Crew;
-use super::table::{Dense, Hashed};
-use super::{Batch, Fanout, Importance, Kind, Limits, Sampler, Scratch};
+use super::{EdgeType, Fanout, Importance, Kind, Request, Sampler, Scratch, Seeds, Subgraph, Trees};
+use crate::Error;
 use crate::csc::Id;
 use crate::float::Floats;
 use crate::relations::Relations;
@@ -25,7 +24,7 @@ const KINDS: [Kind; 9] = [
     Kind::Equal,
     Kind::Weighted { replace: false },
     Kind::Weighted { replace: true },
-    Kind::Balanced(Limits { least: 1, most: 30 }),
+    Kind::Balanced,
     Kind::Labor,
     WALKS,
     Kind::Cluster,
@@ -159,19 +158,125 @@ fn batches_of_int64_do_not_depend_on_threads() {
 }
 
 #[test]
-fn tables_for_large_graphs_give_the_same_batches() {
-    let (mut dense, mut hashed) = (Dense::default(), Hashed::default());
+fn one_tree_is_a_batch_without_trees_and_has_the_table_of_large_graphs() {
+    let mut scratch = Scratch::default();
     each_batch::<i32>(|sampler, graph, seeds| {
-        let mut crew = Crew::default();
-        let one: Batch<i32> = sampler
-            .sample_with(graph, seeds, 3, &mut crew, &mut dense.start(NUM_NODES))
-            .unwrap();
+        let one = sampler.sample(graph, seeds, 3, &mut scratch).unwrap();
         for threads in [1, 2, 5] {
-            crew.threads = threads;
-            let table = hashed.start(NUM_NODES);
-            assert!(sampler.sample_with(graph, seeds, 3, &mut crew, table).unwrap() == one);
+            let trees = vec![0; seeds.len()];
+            let grown = in_trees(sampler, graph, seeds, &trees, &[0], None, scratch.on_threads(threads)).unwrap();
+            assert_eq!((&grown.nodes[0].nodes, &grown.nodes[0].known), (&one.nodes, &one.known));
+            assert!(grown.nodes[0].trees.iter().all(|&tree| tree == 0));
+            let edges = &grown.edges[0];
+            assert!((&edges.indptr, &edges.sources, &edges.weight) == (&one.indptr, &one.indices, &one.weight));
         }
+        scratch.on_threads(1);
     });
+}
+
+#[test]
+fn trees_draw_as_batches_of_their_own_and_see_no_later_edge() {
+    let (indptr, indices) = skewed::<i32>();
+    let mut times: Vec<i64> = (0..indices.len() as i64).map(|edge| edge * 7 % 100).collect();
+    for row in indptr.windows(2) {
+        times[row[0] as usize..row[1] as usize].sort_unstable();
+    }
+    for latest in [false, true] {
+        let extra = Extra {
+            times: Some(&times),
+            latest,
+            ..Extra::default()
+        };
+        let graph = View::new(&indptr, &indices, NUM_NODES).unwrap().with(extra).unwrap();
+        let sampler = sampler(Kind::Neighbor { replace: false }, false);
+        let seeds: Vec<i32> = (0..600).map(|seed| seed * 11 % 500).collect();
+        let trees: Vec<u32> = (0..600).collect();
+        let keys: Vec<i64> = (0..600).map(|tree| tree * 31 % 17).collect();
+        let bounds: Vec<i64> = (0..600).map(|tree| tree % 110 - 5).collect();
+        let mut scratch = Scratch::default();
+        let grown = in_trees(&sampler, &graph, &seeds, &trees, &keys, Some(&bounds), &mut scratch).unwrap();
+        for threads in [2, 5] {
+            let many = scratch.on_threads(threads);
+            let other = in_trees(&sampler, &graph, &seeds, &trees, &keys, Some(&bounds), many).unwrap();
+            assert!(other == grown);
+        }
+        let (nodes, edges) = (&grown.nodes[0], &grown.edges[0]);
+        for row in 0..edges.indptr.len() - 1 {
+            for edge in edges.indptr[row] as usize..edges.indptr[row + 1] as usize {
+                let tree = nodes.trees[row];
+                assert_eq!(nodes.trees[edges.sources[edge] as usize], tree);
+                assert!(times[edges.edge_ids[edge] as usize] <= bounds[tree as usize]);
+            }
+        }
+        for tree in [0, 7, 333] {
+            let (keys, bounds) = (&keys[tree..=tree], &bounds[tree..=tree]);
+            let alone = in_trees(
+                &sampler,
+                &graph,
+                &seeds[tree..=tree],
+                &[0],
+                keys,
+                Some(bounds),
+                &mut scratch,
+            )
+            .unwrap();
+            let rows = (0..nodes.nodes.len()).filter(|&row| nodes.trees[row] as usize == tree);
+            let together: Vec<i32> = rows.map(|row| nodes.nodes[row]).collect();
+            assert_eq!(*alone.nodes[0].nodes, together);
+        }
+    }
+}
+
+#[test]
+fn laws_that_do_not_draw_by_time_are_named() {
+    let (indptr, indices) = skewed::<i32>();
+    let times = vec![0; indices.len()];
+    let extra = Extra {
+        times: Some(&times),
+        ..Extra::default()
+    };
+    let graph = View::new(&indptr, &indices, NUM_NODES).unwrap().with(extra).unwrap();
+    for kind in [Kind::Balanced, Kind::Labor, WALKS, Kind::Cluster] {
+        let error = sampler(kind, false).sample(&graph, &[3], 3, &mut Scratch::default());
+        let text = error.unwrap_err().to_string();
+        assert!(
+            text.ends_with("does not draw by time: use neighbor or weighted"),
+            "{text}"
+        );
+    }
+}
+
+/// A batch of one type whose seeds are of `trees`.
+fn in_trees<I: Id>(
+    sampler: &Sampler,
+    graph: &View<'_, I>,
+    seeds: &[I],
+    trees: &[u32],
+    keys: &[i64],
+    bounds: Option<&[i64]>,
+    scratch: &mut Scratch,
+) -> Result<Subgraph<I>, Error> {
+    let edge_type = EdgeType {
+        sampler,
+        graph: *graph,
+        source: 0,
+        destination: 0,
+        key: 3,
+    };
+    let seeds = Seeds {
+        nodes: seeds,
+        trees,
+        num_nodes: NUM_NODES,
+    };
+    let request = Request {
+        num_hops: sampler.fanouts.len(),
+        edge_types: &[edge_type],
+        seeds: &[seeds],
+        trees: Some(Trees { keys, bounds }),
+        repeat: false,
+        most_draws: usize::MAX,
+    };
+    request.grow(scratch)
 }
 
 #[test]
@@ -209,7 +314,7 @@ fn a_single_relation_draws_as_a_graph_without_relations() {
     let mut scratch = Scratch::default();
     let by_node = KINDS
         .into_iter()
-        .filter(|kind| !matches!(kind, Kind::MetropolisHastings(_) | Kind::Cluster | Kind::Balanced(_)));
+        .filter(|kind| !matches!(kind, Kind::MetropolisHastings(_) | Kind::Cluster | Kind::Balanced));
     for kind in by_node {
         let sampler = sampler(kind, false);
         let batch = sampler.sample(&graph, &seeds, 3, &mut scratch).unwrap();

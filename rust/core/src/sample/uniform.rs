@@ -7,12 +7,12 @@ use crate::memory::reserve;
 use crate::rng::{Stream, derive};
 
 /// Every in-edge equally likely, none twice. A row of at most `fanout` edges draws all.
-pub(crate) struct Uniform {
+pub(crate) struct Uniform<'a> {
     pub key: u64,
-    pub most: Most,
+    pub most: Most<'a>,
 }
 
-impl Law for Uniform {
+impl Law for Uniform<'_> {
     type Room = Bits;
 
     #[inline(always)]
@@ -38,12 +38,12 @@ pub(crate) fn draw_distinct(key: u64, count: usize, row: &Row, bits: &mut Bits, 
 /// Exactly the fanout for every row that has edges, with equal expectations. A row of
 /// fewer edges takes all of them as often as the fanout allows, and draws the rest
 /// without repetition.
-pub(crate) struct Equal {
+pub(crate) struct Equal<'a> {
     pub key: u64,
-    pub most: Most,
+    pub most: Most<'a>,
 }
 
-impl Law for Equal {
+impl Law for Equal<'_> {
     type Room = Bits;
 
     #[inline(always)]
@@ -68,12 +68,12 @@ fn draws_of(fanout: usize, row: &Row) -> usize {
 
 /// As many independent draws as the fanout, each in-edge equally likely. A row without
 /// edges draws none. All in-edges are drawn once each.
-pub(crate) struct UniformWithReplacement {
+pub(crate) struct UniformWithReplacement<'a> {
     pub key: u64,
-    pub most: Most,
+    pub most: Most<'a>,
 }
 
-impl Law for UniformWithReplacement {
+impl Law for UniformWithReplacement<'_> {
     type Room = ();
 
     #[inline(always)]

@@ -46,7 +46,7 @@ fn weight<I: Id>(graph: &View<'_, I>, edge: usize) -> Result<f64, Error> {
 pub(crate) struct Weighted<'a, I> {
     pub graph: &'a View<'a, I>,
     pub key: u64,
-    pub most: Most,
+    pub most: Most<'a>,
 }
 
 /// The earliest edges of a row.
@@ -124,7 +124,7 @@ fn push_bounded(arrivals: &mut BinaryHeap<Arrival>, fanout: usize, uniform: f64,
 pub(crate) struct WeightedWithReplacement<'a, I> {
     pub graph: &'a View<'a, I>,
     pub key: u64,
-    pub most: Most,
+    pub most: Most<'a>,
 }
 
 impl<I: Id> Law for WeightedWithReplacement<'_, I> {

@@ -1,0 +1,339 @@
+//! The hops of a batch: nodes of one type or several draw, and the nodes that they find
+//! draw in the next hop.
+
+use super::batch::{Nodes, Sizes, Subgraph};
+use super::crew::Crew;
+use super::edges::Edges;
+use super::expand::Expand;
+use super::law::Most;
+use super::numbering::{check_distinct, number_seeds};
+use super::table::{DENSE_NODES, DenseBatch, Hashed};
+use super::{Fanout, Sampler, Scratch};
+use crate::Error;
+use crate::csc::Id;
+use crate::error::check_length;
+use crate::memory::List;
+use crate::read::load;
+use crate::view::View;
+
+/// The edges of one type, and the rule by which nodes draw them.
+#[derive(Debug, Clone, Copy)]
+pub struct EdgeType<'a, I> {
+    /// The rule. All types of a batch have the same number of fanouts.
+    pub sampler: &'a Sampler,
+    /// The edges. Its rows are all nodes of the type of the destinations.
+    pub graph: View<'a, I>,
+    /// Number of the node type of the sources.
+    pub source: usize,
+    /// Number of the node type of the destinations.
+    pub destination: usize,
+    /// Keys the draws.
+    pub key: u64,
+}
+
+/// The seeds of one node type.
+#[derive(Debug, Clone, Copy)]
+pub struct Seeds<'a, I> {
+    /// [num_seeds] global ids.
+    pub nodes: &'a [I],
+    /// [num_seeds] tree of each seed, empty if there is one tree.
+    pub trees: &'a [u32],
+    /// Number of nodes of the type.
+    pub num_nodes: usize,
+}
+
+/// Trees of a batch: a node that several trees find is in the batch once per tree.
+#[derive(Debug, Clone, Copy)]
+pub struct Trees<'a> {
+    /// [num_trees] numbers that key the draws in each tree together with the node.
+    pub keys: &'a [i64],
+    /// [num_trees] the latest time that each tree sees. `None`: all times.
+    pub bounds: Option<&'a [i64]>,
+}
+
+/// What a batch is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a, I> {
+    /// Number of hops, at most the number of fanouts.
+    pub num_hops: usize,
+    /// In each hop, types draw in this order.
+    pub edge_types: &'a [EdgeType<'a, I>],
+    /// [num_node_types]
+    pub seeds: &'a [Seeds<'a, I>],
+    /// `None`: all nodes are of one tree.
+    pub trees: Option<Trees<'a>>,
+    /// Whether seeds of a tree may repeat. Then they draw independently.
+    pub repeat: bool,
+    /// The most draws with replacement of one type in a hop.
+    pub most_draws: usize,
+}
+
+/// The table of one node type.
+enum AnyTable<'a> {
+    Dense(DenseBatch<'a>),
+    Hashed(&'a mut Hashed),
+}
+
+/// Runs the body with the table, whichever it is.
+macro_rules! with_table {
+    ($any:expr, $table:ident => $body:expr) => {
+        match $any {
+            AnyTable::Dense($table) => $body,
+            AnyTable::Hashed($table) => {
+                let $table = &mut **$table;
+                $body
+            }
+        }
+    };
+}
+
+/// One node type of a batch that grows.
+struct Known<'a, I: Id> {
+    nodes: Nodes<I>,
+    table: AnyTable<'a>,
+    repeats: Vec<usize>, // positions of seeds that repeat
+}
+
+impl<'a, I: Id> Request<'a, I> {
+    /// Draws all hops.
+    pub fn grow(&self, scratch: &mut Scratch) -> Result<Subgraph<I>, Error> {
+        self.run(scratch, |known, edges, _| {
+            let nodes = known.into_iter().map(|known| known.nodes).collect();
+            let edges = edges.into_iter().map(Edges::into_hop).collect();
+            Ok(Subgraph { nodes, edges })
+        })
+    }
+
+    /// Draws all hops, and returns all visible edges among the nodes that these found.
+    pub fn induced(&self, scratch: &mut Scratch) -> Result<Subgraph<I>, Error> {
+        self.run(scratch, |known, _, crew| {
+            let types = self.edge_types.iter().enumerate();
+            let edges = types.map(|(at, edge_type)| self.among(edge_type, &known, crew.sizes[at]));
+            let edges = edges.collect::<Result<Vec<_>, _>>()?;
+            Ok(Subgraph {
+                nodes: known.into_iter().map(|known| known.nodes).collect(),
+                edges: edges.into_iter().map(Edges::into_hop).collect(),
+            })
+        })
+    }
+
+    /// Draws all hops, and returns what `finish` makes of their nodes and edges.
+    fn run<R: Send>(
+        &self,
+        scratch: &mut Scratch,
+        finish: impl Fn(Vec<Known<'_, I>>, Vec<Edges<I>>, &Crew) -> Result<R, Error> + Send + Sync,
+    ) -> Result<R, Error> {
+        self.check()?;
+        let num_types = self.seeds.len().max(self.edge_types.len());
+        scratch.crew.sizes.resize(num_types, Sizes::default());
+        if scratch.tables.len() < num_types {
+            scratch.tables.resize_with(num_types, Default::default);
+        }
+        let Scratch { tables, crew } = scratch;
+        crew.run(|crew| {
+            let mut known = Vec::with_capacity(self.seeds.len());
+            for (at, (seeds, (dense, hashed))) in self.seeds.iter().zip(&mut *tables).enumerate() {
+                let is_dense = self.trees.is_none() && seeds.num_nodes.max(seeds.nodes.len()) <= DENSE_NODES;
+                let table = if is_dense {
+                    AnyTable::Dense(dense.start(seeds.num_nodes))
+                } else {
+                    AnyTable::Hashed(hashed.start(seeds.num_nodes))
+                };
+                let of = Known::new(seeds, table, crew.sizes[at].nodes)?;
+                if !self.repeat {
+                    check_distinct(seeds.nodes, &of.repeats)?;
+                }
+                known.push(of);
+            }
+            let types = self.edge_types.iter().zip(&crew.sizes);
+            let mut edges: Vec<_> = types
+                .map(|(of, &sizes)| Edges::new(&of.graph, of.sampler.importance, sizes))
+                .collect();
+            for hop in 0..self.num_hops {
+                for (of, edges) in self.edge_types.iter().zip(&mut edges) {
+                    self.expand(of, hop, &mut known, edges, crew)?;
+                }
+                known
+                    .iter_mut()
+                    .for_each(|of| of.nodes.known.push(of.nodes.nodes.len()));
+            }
+            for (at, sizes) in crew.sizes.iter_mut().enumerate() {
+                let num_nodes = known.get(at).map_or(0, |known| known.nodes.nodes.len());
+                let drawn = edges
+                    .get(at)
+                    .map_or((0, 0), |edges| (edges.indptr.len(), edges.edge_ids.len()));
+                *sizes = Sizes::after(num_nodes, drawn.0, drawn.1);
+            }
+            finish(known, edges, crew)
+        })
+    }
+
+    /// Checks what the hops rely on.
+    fn check(&self) -> Result<(), Error> {
+        let num_trees = self.trees.map_or(1, |trees| trees.keys.len());
+        for seeds in self.seeds {
+            let count = if self.trees.is_some() { seeds.nodes.len() } else { 0 };
+            check_length("trees", seeds.trees.len(), count)?;
+            if let Some(position) = seeds.trees.iter().position(|&tree| tree as usize >= num_trees) {
+                return Err(Error::OutOfRange {
+                    name: "trees",
+                    position,
+                    value: i64::from(seeds.trees[position]),
+                    bound: num_trees,
+                    of: "trees",
+                });
+            }
+            if seeds.num_nodes.checked_mul(num_trees.max(1)).is_none() {
+                return Err(Error::TooLarge {
+                    name: "number of trees",
+                    value: num_trees,
+                });
+            }
+        }
+        if let Some(Trees {
+            keys,
+            bounds: Some(bounds),
+        }) = self.trees
+        {
+            check_length("bounds", bounds.len(), keys.len())?;
+        }
+        for of in self.edge_types {
+            if self.num_hops > of.sampler.fanouts.len() {
+                return Err(Error::Hop {
+                    hop: self.num_hops - 1,
+                    num_hops: of.sampler.fanouts.len(),
+                });
+            }
+            let sizes = (self.seeds[of.source].num_nodes, self.seeds[of.destination].num_nodes);
+            if (of.graph.num_sources(), of.graph.num_nodes()) != sizes {
+                return Err(Error::Length {
+                    name: "indptr",
+                    actual: of.graph.num_nodes() + 1,
+                    expected: sizes.1 + 1,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Draws one hop of one type.
+    fn expand(
+        &self,
+        of: &EdgeType<'_, I>,
+        hop: usize,
+        known: &mut [Known<'_, I>],
+        edges: &mut Edges<I>,
+        crew: &mut Crew,
+    ) -> Result<(), Error> {
+        let EdgeType { sampler, graph, .. } = of;
+        let drawing = &known[of.destination];
+        let first = match sampler.redraw || hop == 0 {
+            true => 0,
+            false => drawing.nodes.known[hop - 1],
+        };
+        // The list of nodes grows meanwhile.
+        let rows = drawing.nodes.nodes[first..drawing.nodes.known[hop]].to_vec();
+        let trees = match self.trees {
+            Some(_) => drawing.nodes.trees[first..drawing.nodes.known[hop]].to_vec(),
+            None => Vec::new(),
+        };
+        let keys = self.keys(graph, &rows, &trees, if first == 0 { &drawing.repeats } else { &[] });
+        let bounds = self.bounds(&trees);
+        let fanouts = sampler.by_relation(graph, hop)?;
+        self.check_draws(sampler, sampler.fanouts[hop], rows.len())?;
+        let graph = graph.for_hop(&fanouts).for_rows(keys.as_deref(), bounds.as_deref());
+        let Known { nodes, table, .. } = &mut known[of.source];
+        let num_draws = sampler.num_draws(hop, rows.len());
+        with_table!(table, table => {
+            let task = Expand {
+                graph: &graph,
+                rows: &rows,
+                trees: &trees,
+                num_draws,
+                crew,
+                edges,
+                known: nodes,
+                table,
+            };
+            sampler.with_law(&graph, self.seeds[of.destination].nodes, hop, of.key, Most(&fanouts), task)
+        })
+    }
+
+    /// Keys of the draws of rows, `None` where their global ids are these.
+    fn keys(&self, graph: &View<'_, I>, rows: &[I], trees: &[u32], repeats: &[usize]) -> Option<Vec<i64>> {
+        let num_nodes = graph.num_nodes() as i64;
+        let ids = rows.iter().map(|row| graph.row_id(row.index()) as i64);
+        if let Some(Trees { keys, .. }) = self.trees {
+            let of_tree = |&tree: &u32| load(&keys[tree as usize]).wrapping_mul(num_nodes);
+            return Some(
+                ids.zip(trees)
+                    .map(|(id, tree)| of_tree(tree).wrapping_add(id))
+                    .collect(),
+            );
+        }
+        let mut keys: Vec<i64> = if repeats.is_empty() { return None } else { ids.collect() };
+        repeats.iter().for_each(|&at| keys[at] = num_nodes + at as i64);
+        Some(keys)
+    }
+
+    /// The latest time that each row sees.
+    fn bounds(&self, trees: &[u32]) -> Option<Vec<i64>> {
+        let bounds = self.trees?.bounds?;
+        Some(trees.iter().map(|&tree| load(&bounds[tree as usize])).collect())
+    }
+
+    /// Checks that draws which no degree bounds fit into memory.
+    fn check_draws(&self, sampler: &Sampler, fanout: Fanout, num_rows: usize) -> Result<(), Error> {
+        match fanout {
+            Fanout::Most(fanout) if sampler.kind.repeats() && fanout.saturating_mul(num_rows) > self.most_draws => {
+                Err(Error::Draws {
+                    name: "num_neighbors",
+                    fanout,
+                    num_rows,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// All edges of one type among known nodes that their destinations see.
+    fn among(&self, of: &EdgeType<'_, I>, known: &[Known<'_, I>], sizes: Sizes) -> Result<Edges<I>, Error> {
+        let mut edges = Edges::new(&of.graph, None, sizes);
+        let Nodes { nodes, trees, .. } = &known[of.destination].nodes;
+        let bounds = self.bounds(trees);
+        let graph = of.graph.for_rows(None, bounds.as_deref());
+        for (at, node) in nodes.iter().enumerate() {
+            let row = graph.visible(at, 0, graph.edges(node.index())?);
+            let tree = trees.get(at).copied().unwrap_or_default();
+            for edge in row {
+                let source = graph.source(edge)?;
+                let local = match &known[of.source].table {
+                    AnyTable::Dense(table) => table.find(source),
+                    AnyTable::Hashed(table) => table.find(tree, source),
+                };
+                if let Some(local) = local {
+                    edges.sources.push(I::from_index(local as usize));
+                    edges.edge_ids.push(edge as i64);
+                }
+            }
+            edges.indptr.push(edges.edge_ids.len() as i64);
+        }
+        Ok(edges)
+    }
+}
+
+impl<'a, I: Id> Known<'a, I> {
+    /// Numbers the seeds.
+    fn new(seeds: &Seeds<'_, I>, mut table: AnyTable<'a>, capacity: usize) -> Result<Self, Error> {
+        let repeats = with_table!(&mut table, table => number_seeds(seeds.nodes, seeds.trees, seeds.num_nodes, table)?);
+        let mut nodes = List::with_capacity(capacity.max(seeds.nodes.len()));
+        nodes.extend_from_slice(seeds.nodes);
+        let known = vec![nodes.len()];
+        let trees = seeds.trees.to_vec();
+        Ok(Self {
+            nodes: Nodes { nodes, trees, known },
+            table,
+            repeats,
+        })
+    }
+}
