@@ -154,7 +154,7 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
     split = links.split if isinstance(links, Targets) else prepared.split
     if not (task.hides_edges or np.isin(split, needed).any()):
         labelled = task.pairs or bool(prepared.labelled.any())
-        raise UserError(no_split(settings, labelled=labelled, noun="edge" if task.pairs else "node"))
+        raise UserError(no_split(settings, labelled=labelled, noun=task.noun))
     return with_inputs(prepared, settings.inputs), links
 
 
