@@ -203,6 +203,8 @@ def prepare(asked: Preparation) -> Json:
     seconds = {"reading": read_at - begun, "partitioning": partitioned_at - read_at, "cutting": cut_at - partitioned_at}
     names = None if graph.edge_type_names is None else list(graph.edge_type_names)
     prepared = replace(prepared, relations=names, inverse_edges=needs.inverse_edges)
+    if isinstance(links, Targets):
+        prepared = replace(prepared, fingerprint=fingerprint(graph, links))
     return replace(prepared, summary=summary, seconds=seconds).to_dict()
 
 
