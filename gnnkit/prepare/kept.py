@@ -25,10 +25,10 @@ import numpy as np
 from gnnkit.config.settings import Choice, Settings
 from gnnkit.graph import Graph
 from gnnkit.graph.edge_columns import RULES
-from gnnkit.sampler.targets import Targets
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.prepare.assign import assign
+from gnnkit.sampler.targets import Targets
 from gnnkit.utils.documents import json_digest, read_object
 from gnnkit.utils.storage import load_arrays, passing, save_arrays, sync_files
 
@@ -170,7 +170,7 @@ def fingerprint(graph: Graph, targets: Targets | None = None) -> str:
     """
     digest = hashlib.sha256()
     csc, columns = graph.csc, graph.edge_columns
-    # Columns that came later are hashed if present, so that other graphs keep their hashes.
+    # Later columns are hashed only if present, so that other graphs keep their hashes.
     of_edges = [columns.get("features"), columns.get("relation")]
     of_edges += [columns[name] for name in RULES if name in columns and name not in _FIRST_COLUMNS]
     of_edges += [] if targets is None else [targets.label, targets.split]
