@@ -293,7 +293,7 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
             f"approximate training: the saved model, of epoch {saved}, has {name}={scores.figures[name]:.4g}; the best "
             f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
         )
-    single = _single_class(run.figures.classes.confusion)
+    single = _single_class(run.figures.classes.confusion, run.task.noun)
     if (line := _decision(run.figures.classes)) is not None:
         _print_line(line)
     for warning in (nothing, single):
@@ -349,11 +349,12 @@ def _decision(classes: Classes) -> str | None:
     return f"threshold: {name} is predicted from a probability of {threshold:.4g} on: {'; '.join(scores)}"
 
 
-def _single_class(confusion: Mapping[str, Any] | None) -> str | None:
+def _single_class(confusion: Mapping[str, Any] | None, noun: str) -> str | None:
     """Returns a warning if the model predicts one class only, and there are others.
 
     Args:
         confusion: `Classes.confusion`, with a row per true class.
+        noun: What is predicted.
     """
     tables = [np.array(table) for name, table in (confusion or {}).items() if name != "classes"]
     if confusion is None or not tables:
@@ -365,8 +366,8 @@ def _single_class(confusion: Mapping[str, Any] | None) -> str | None:
     (single,) = predicted
     share = 100 * actual[single] / actual.sum()
     return (
-        f"the model predicts the class {confusion['classes'][single]} for every node of the splits, {share:.1f} % of which "
-        "have it: try task.class_weights=balanced, or rank nodes by their probability (write=[probabilities])"
+        f"the model predicts the class {confusion['classes'][single]} for every {noun} of the splits, {share:.1f} % of which "
+        "have it: try task.class_weights=balanced, or rank {noun}s by their probability (write=[probabilities])"
     )
 
 

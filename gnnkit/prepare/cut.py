@@ -155,7 +155,7 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
     split = links.split if isinstance(links, Targets) else prepared.split
     if not (task.hides_edges or np.isin(split, needed).any()):
         labelled = task.pairs or bool(prepared.labelled.any())
-        raise UserError(no_split(settings, labelled=labelled, noun="edge" if task.pairs else "node"))
+        raise UserError(no_split(settings, labelled=labelled, noun=task.noun))
     return with_inputs(prepared, settings.inputs), links
 
 
@@ -204,6 +204,8 @@ def prepare(asked: Preparation) -> Json:
     seconds = {"reading": read_at - begun, "partitioning": partitioned_at - read_at, "cutting": cut_at - partitioned_at}
     names = None if graph.edge_type_names is None else list(graph.edge_type_names)
     prepared = replace(prepared, relations=names, inverse_edges=needs.inverse_edges)
+    if isinstance(links, Targets):
+        prepared = replace(prepared, fingerprint=fingerprint(graph, links))
     return replace(prepared, summary=summary, seconds=seconds).to_dict()
 
 

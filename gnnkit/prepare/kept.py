@@ -28,6 +28,7 @@ from gnnkit.graph.edge_columns import RULES
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.prepare.assign import assign
+from gnnkit.sampler.targets import Targets
 from gnnkit.utils.documents import json_digest, read_object
 from gnnkit.utils.storage import load_arrays, passing, save_arrays, sync_files
 
@@ -38,6 +39,7 @@ MOST = 16 << 30  # maximum bytes of all entries
 SHARE = 10  # the cache takes at most 1/SHARE of the disk
 _META = "entry.json"
 _READ = 1 << 14  # rows of an array hashed at once
+_FIRST_COLUMNS = ("weight", "features", "relation", "position")  # of edges
 _STALE = 24 * 3600.0  # seconds after which a temporary folder is considered abandoned
 
 
@@ -159,13 +161,21 @@ def link_file(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def fingerprint(graph: Graph) -> str:
-    """Hashes a graph's sizes and up to about a million numbers per array."""
+def fingerprint(graph: Graph, targets: Targets | None = None) -> str:
+    """Hashes a graph's sizes and up to about a million numbers per array.
+
+    Args:
+        graph: The graph.
+        targets: The labelled edges of a graph that has no labels, if any.
+    """
     digest = hashlib.sha256()
-    csc = graph.csc
-    of_edges = [graph.edge_columns.get(name) for name in RULES if name not in ("weight", "time", "position")]
-    times = [times for times in (graph.edge_time, graph.node_time) if times is not None]
-    for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, *of_edges, *times):
+    csc, columns = graph.csc, graph.edge_columns
+    # Later columns are hashed only if present, so that other graphs keep their hashes.
+    of_edges = [columns.get("features"), columns.get("relation")]
+    of_edges += [columns[name] for name in RULES if name in columns and name not in _FIRST_COLUMNS]
+    of_edges += [] if graph.node_time is None else [graph.node_time]
+    of_edges += [] if targets is None else [targets.label, targets.split]
+    for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, *of_edges):
         if array is None:
             digest.update(b"none")
             continue

@@ -19,7 +19,7 @@ from gnnkit.partition.store.parts import GRAPH, LINKS
 from gnnkit.prepare import cut, picture
 from gnnkit.prepare.assign import Decision, describe
 from gnnkit.prepare.inputs import IDS, check_implied_task, load, named, with_inputs, with_kept, with_names
-from gnnkit.prepare.kept import Kept, kept_partition
+from gnnkit.prepare.kept import Kept, fingerprint, kept_partition
 from gnnkit.prepare.times import describe_times
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
@@ -137,8 +137,10 @@ def manifest(
         counts=_count_items(graph),
         schema=_schema_of(named_graph, graph),
         prepared=replace(
-            cut.described(settings, graph, quality, decision), schema=None
-        ).to_dict(),  # the store has its own
+            cut.described(settings, graph, quality, decision),
+            schema=None,  # the store has its own
+            fingerprint=fingerprint(graph, links if isinstance(links, Targets) else None),
+        ).to_dict(),
         quality=quality.to_dict(),
         coordination=cut.coordination(quality, decision),
         picture=picture.describe(graph, quality.partition),

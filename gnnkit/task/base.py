@@ -74,6 +74,7 @@ class Task(ABC):
     lower_is_better: ClassVar[bool] = False  # applies to the metrics. A lower loss is always better
     pairs: ClassVar[bool] = False  # whether rows are pairs of nodes, of which another rank may own one
     hides_edges: ClassVar[bool] = False  # whether the edges that a step predicts pass no messages in it
+    noun: ClassVar[str] = "node"  # what is predicted, in messages
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
     without_learning: str = ""  # describes the baseline that `chance` measures
     least_skill: float = 0.1  # minimum improvement over chance, relative to a perfect score's
@@ -283,7 +284,6 @@ class NodeTask(Task):
     """
 
     key: str = ""  # the task's name, in messages
-    noun: str = "node"  # what has a label, in messages
 
     @property
     def names(self) -> list[str]:

@@ -51,8 +51,7 @@ class LabelledEdges(NodeTask):
             only one, or all edges for models that read no types.
     """
 
-    pairs = True
-    noun = "edge"
+    pairs, noun = True, "edge"
 
     def __init__(
         self,

@@ -80,7 +80,7 @@ class LinkPrediction(Task):
 
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
     splits = ("val", "test")
-    pairs = True
+    pairs, noun = True, "edge"
     hides_edges = True
     embeds = True
     least_skill = 0.04  # an area of 0.52 on held-out edges

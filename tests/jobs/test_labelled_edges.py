@@ -171,6 +171,15 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path: Path) -> N
     assert resumed["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-12)
 
 
+def test_a_checkpoint_belongs_to_the_labels_that_it_was_trained_on(tmp_path: Path) -> None:
+    graph = labelled_graph()
+    train(graph, tmp_path / "run", "edge_classification")
+    assert graph.edge_labels is not None
+    other = replace(graph, edge_labels=np.where(graph.edge_labels < 0, -1, 1 - graph.edge_labels))
+    with pytest.raises(UserError, match="dataset"):
+        train(other, tmp_path / "other", "edge_classification", f"trainer.resume={tmp_path}/run")
+
+
 def test_the_summary_says_what_is_labelled_and_that_edges_pass_messages(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -219,5 +219,5 @@ def test_a_rare_class_without_validation_nodes_is_not_ranked(tmp_path: Path) -> 
 )  # fmt: skip
 def test_one_class_is_reported_if_the_nodes_have_two(train: Any, test: Any, warns: bool) -> None:
     confusion = {"classes": ["a", "b"], "train": train, "test": test}
-    assert (figures._single_class(confusion) is not None) == warns
-    assert figures._single_class(None) is None
+    assert (figures._single_class(confusion, "node") is not None) == warns
+    assert figures._single_class(None, "node") is None
