@@ -23,6 +23,7 @@ from gnnkit.sampler.links import Links
 from gnnkit.utils.storage import META, load_arrays
 
 GRAPH = "graph"  # the complete graph
+LATER = "later"  # folder of the parts that evaluate val and test, if edges are later than training
 LINKS = "links"  # the edges to predict
 ROUNDED = "rounded"  # the complete graph's features in bfloat16
 # A shard, a graph with or without features, or both: a shard with edges and a graph.
@@ -88,6 +89,10 @@ class RankParts:
         """Maps the edges to predict, for link tasks."""
         stored = self.store is not None and (self.store / PARTS / LINKS).exists()
         return Links.load(self._folder(LINKS)) if stored or (self.own / LINKS).exists() else None
+
+    def later(self) -> dict[str, RankParts]:
+        """Returns the parts that evaluate each split, if they read later edges."""
+        return {path.name: RankParts(path) for path in (self.own / LATER).glob("*")}
 
     def rounded(self) -> npt.NDArray[np.uint16] | None:  # [num_nodes, width]
         """Maps all features in bfloat16, if batches read them."""
