@@ -404,7 +404,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, process: str, size: int) -> None:
     ("process", "size", "file"),
     [
         ("run_import", 400, "progress.json"),
-        ("run_import", 630, "labels.npy"),
+        ("run_import", 600, "labels.npy"),
         ("run_import", 2000, "weight.records"),
         ("run_import", 3000, "src.read"),
         ("importer", 300, "progress.json"),
