@@ -17,6 +17,7 @@ from gnnkit.graph.graph import Graph
 from gnnkit.graph.ids import find_ids
 from gnnkit.graph.schema import Relation
 from gnnkit.graph.table import Table
+from gnnkit.graph.time_columns import time_fields
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import Array
 
@@ -94,12 +95,10 @@ def read_bipartite(
         edge_type: Column of relations, if there is one.
         time: Column of times, if there is one.
     """
-    cells = [table.id_column(name) for name in ends]
-    ids = [pc.unique(column).sort() for column in cells]
+    ids = [pc.unique(column).sort() for column in (cells := [table.id_column(name) for name in ends])]
     src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
     (source, destination), counts = name_types(ends), [len(of_type) for of_type in ids]
-    readings = find_readings(table.name, [table], columns)
-    table = table.use_readings(readings)
+    table = table.use_readings(find_readings(table.name, [table], columns))
     warn_readings(table.name, table.readings)
     types, names = table.types(edge_type)
     relations = tuple(Relation(source, name, destination) for name in names or (_RELATION,))
@@ -115,8 +114,7 @@ def read_bipartite(
         edge_type_names=[relation.edge_type for relation in relations],
         node_types=((source, counts[0]), (destination, counts[1])),
         relations=relations,
-        edge_time=None if time is None else table.times(time),
-        date_columns=table.date_columns(columns),
+        **time_fields([table], None, time, None),
     )
     return replace(graph, node_ids=_join(ids))  # distinct within a type only
 
