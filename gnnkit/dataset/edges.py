@@ -36,7 +36,7 @@ from gnnkit.graph.label_columns import edge_label_columns, read_edge_labels, rea
 from gnnkit.graph.labels import check_present, settle_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import find_times
+from gnnkit.graph.time_columns import find_times, time_fields
 from gnnkit.graph.types import Floats
 from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
 from gnnkit.graph.values import is_text
@@ -157,6 +157,9 @@ class EdgeFolder(Dataset):
             ids of columns that name different things overlap.
     """
 
+    edge_time: str | None = None  # columns of times, once the tables are open
+    node_time: str | None = None
+
     def __init__(
         self,
         root: str,
@@ -196,8 +199,6 @@ class EdgeFolder(Dataset):
                 raise UserError(f"dataset.{key}={shown(name)} must be the name of a file or folder in dataset.root")
         self.ends, self.id, self.label = (src, dst), id, label
         self.time = None if time is None else name_list("dataset.time", time)
-        self.edge_time: str | None = None  # columns of times, once the tables are open
-        self.node_time: str | None = None
         self.ignore = name_list("dataset.ignore", ignore)
         self.missing = read_missing("dataset.missing", missing)
         self.duplicates = one_of("dataset.duplicates", duplicates, DUPLICATES)
@@ -219,7 +220,8 @@ class EdgeFolder(Dataset):
             for end in ("src", "dst"):
                 self.check_column(end, table.names, table.name)
         nodes, edges = self._drop_ignored(nodes, edges)
-        self.edge_time, self.node_time = find_times([next(iter(edges.values())), nodes], self.time, "dataset.time")
+        tables = [next(iter(edges.values())), *([nodes] if nodes else [])]
+        self.set_times(find_times([table.facts for table in tables], self.time, "dataset.time"))
         is_bipartite = self._is_bipartite(nodes, edges)
         if nodes is None and not is_bipartite:
             ids = self._collect_ids(edges)
@@ -329,14 +331,7 @@ class EdgeFolder(Dataset):
             node_ids=None if ids is None else as_ids(ids),
             missing=missing,
             **self._edge_labels(tables),
-            edge_time=None
-            if self.edge_time is None
-            else _concat_times([table.times(self.edge_time) for table in tables]),
-            node_time=None if nodes is None or self.node_time is None else nodes.times(self.node_time),
-            date_columns=[
-                *([] if nodes is None else nodes.date_columns(nodes.others(self.known_node_columns))),
-                *first.date_columns(further),
-            ],
+            **time_fields(tables, nodes, self.edge_time, self.node_time),
         )
 
     def _edge_labels(self, tables: Sequence[Table]) -> dict[str, Any]:
@@ -345,6 +340,10 @@ class EdgeFolder(Dataset):
             return read_edge_labels(tables, self.edge_label)
         warn_unlabelled(tables[0].name, self.edge_label, tables[0].names)
         return {"edge_labels": np.full(sum(table.num_rows for table in tables), -1)}
+
+    def set_times(self, columns: Sequence[str | None]) -> None:
+        """Sets the columns of times of the edges, and of the nodes if there are two."""
+        self.edge_time, self.node_time = (*columns, None)[:2]
 
     def _collect_ids(self, edges: dict[str, Table]) -> pa.Array | None:  # [num_nodes]
         """Collects all edge ends' ids in ascending order, text in code point order.
@@ -557,13 +556,6 @@ def _concat_rows(pieces: Sequence[Floats | None]) -> Floats | None:
     if len({piece.shape[1] for piece in rows}) > 1:
         raise UnfitColumns("lists of edges differ in length")
     return np.concatenate(rows) if rows else None
-
-
-def _concat_times(pieces: Sequence[Array]) -> Array:
-    """Concatenates the tables' times. All are numbers, or all are dates."""
-    if len({piece.dtype.kind for piece in pieces}) > 1:
-        raise UserError("times are numbers in some tables and dates in others; use one of them")
-    return np.concatenate(pieces)
 
 
 def _number_relations(edges: dict[str, Table]) -> tuple[Array, list[str]]:

@@ -18,6 +18,7 @@ from gnnkit.graph.graph import Graph
 from gnnkit.graph.ids import find_ids
 from gnnkit.graph.schema import Relation
 from gnnkit.graph.table import Table
+from gnnkit.graph.time_columns import time_fields
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import Array
 
@@ -97,11 +98,11 @@ def read_bipartite(
         labels: Fields with the labels of edges, from `read_edge_labels`. Default: none.
         time: Column of times, if there is one.
     """
-    cells = [table.id_column(name) for name in ends]
-    ids = [pc.unique(column).sort() for column in cells]
+    ids = [pc.unique(column).sort() for column in (cells := [table.id_column(name) for name in ends])]
     src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
     (source, destination), counts = name_types(ends), [len(of_type) for of_type in ids]
-    features = _read_features(table, columns)
+    table = table.use_readings(find_readings(table.name, [table], columns))
+    warn_readings(table.name, table.readings)
     types, names = table.types(edge_type)
     relations = tuple(Relation(source, name, destination) for name in names or (_RELATION,))
     graph = Graph.from_edges(
@@ -110,26 +111,17 @@ def read_bipartite(
         sum(counts),
         one_class=True,
         weight=table.weights(weight) if weight in table.names else None,
-        **features,
+        edge_features=table.rows(columns),
+        edge_feature_names=table.column_names(columns),
+        edge_category_of=table.category_of(columns),
         edge_types=np.zeros(len(src), np.int64) if types is None else types,
         edge_type_names=[relation.edge_type for relation in relations],
         node_types=((source, counts[0]), (destination, counts[1])),
         relations=relations,
         **(labels or {}),
-        edge_time=None if time is None else table.times(time),
-        date_columns=table.date_columns(columns),
+        **time_fields([table], None, time, None),
     )
     return replace(graph, node_ids=_join(ids))  # distinct within a type only
-
-
-def _read_features(table: Table, columns: Sequence[str]) -> dict[str, Any]:
-    table = table.use_readings(find_readings(table.name, [table], columns))
-    warn_readings(table.name, table.readings)
-    return {
-        "edge_features": table.rows(columns),
-        "edge_feature_names": table.column_names(columns),
-        "edge_category_of": table.category_of(columns),
-    }
 
 
 def _join(ids: Sequence[pa.Array]) -> Array:  # [num_nodes]

@@ -92,12 +92,7 @@ def join(
     if how not in (SUM, MEAN) or len(begins) == len(order):
         return first_edges, {name: rows[first_edges] for name, rows in values.items()}
     counts = np.diff(begins, append=len(order))[place] if how == MEAN else None
-    return first_edges, {
-        name: np.maximum.reduceat(rows[order], begins)[place]  # sums and means contain the latest edge
-        if rows.dtype == np.int64
-        else _merge_rows(rows[order], begins, place, counts)
-        for name, rows in values.items()
-    }
+    return first_edges, {name: _merge_rows(rows[order], begins, place, counts) for name, rows in values.items()}
 
 
 def _group_edges(src: Ids, dst: Ids, keys: Mapping[str, Array]) -> tuple[Ids, npt.NDArray[np.bool_]]:
@@ -111,7 +106,12 @@ def _group_edges(src: Ids, dst: Ids, keys: Mapping[str, Array]) -> tuple[Ids, np
 
 
 def _merge_rows(rows: Array, begins: Ids, place: Ids, counts: Ids | None) -> Array:
-    """Sums each group of rows in float64, and divides by `counts` if given."""
+    """Sums each group of rows in float64, and divides by `counts` if given.
+
+    The latest is taken of times, because the sum contains the latest edge.
+    """
+    if rows.dtype == np.int64:
+        return np.asarray(np.maximum.reduceat(rows, begins)[place])
     sums = np.add.reduceat(rows, begins, axis=0, dtype=np.float64)[place]
     if counts is not None:
         sums /= counts.reshape(-1, *[1] * (sums.ndim - 1))

@@ -23,7 +23,7 @@ from gnnkit.graph.graph import Graph
 from gnnkit.graph.labels import check_present, unlabelled
 from gnnkit.graph.schema import Relation, pack_tables
 from gnnkit.graph.split import SPLITS
-from gnnkit.graph.times import ALWAYS, read_time
+from gnnkit.graph.times import ALWAYS, to_unit
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, whole
 
@@ -60,11 +60,9 @@ def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> 
     weight, edge_features, unread = _read_edge_columns(data, counted)
     features, tables = pack_tables(_read_tables(data, counts), list(counts.values()))
     edge_labels, read = ({}, set[str]()) if links else _read_edge_labels(data, counted, split)
-    node_time, node_names = _read_times({name: data[name] for name in data.node_types}, list(counts.values()))
-    edge_time, edge_names = _read_times({"-".join(kind): data[kind] for kind in data.edge_types}, counted)
+    times, names = _read_times(data, counts, edges)
     unread = [*_list_unread(data, predicted, masks, links | read), *unread]
-    has_split = bool(masks) or len(read) > 1
-    warn_unread("Graph.from_pyg", {*unread} - node_names - edge_names, has_split=has_split)
+    warn_unread("Graph.from_pyg", {*unread} - names, has_split=bool(masks) or len(read) > 1)
     return _build(
         data,
         counts,
@@ -76,8 +74,7 @@ def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> 
         edge_features=edge_features,
         feature_tables=tables,
         **edge_labels,
-        node_time=node_time,
-        edge_time=edge_time,
+        **times,
     )
 
 
@@ -236,21 +233,26 @@ def _read_weights(data: Any, counts: list[int]) -> Array | None:  # [num_edges]
     return np.concatenate([np.ones(count, np.float32) if column is None else column for column, count in parts])
 
 
-def _read_times(stores: Mapping[str, Any], counts: list[int]) -> tuple[Array | None, set[str]]:
+def _read_times(data: Any, counts: Mapping[str, int], edges: list[Array]) -> tuple[dict[str, Array], set[str]]:
     """Reads the times of all types, where a type without times is always visible.
 
     Also returns the names of the attributes, as in messages.
     """
-    columns, names = list[Array | None](), set[str]()
-    for (kind, store), count in zip(stores.items(), counts, strict=True):
-        attributes = _present_attributes(store)
-        times, read = times_of(f"data[{kind!r}].", getter(attributes), attributes, count)
-        columns.append(None if times is None else read_time(f"data[{kind!r}].{min(read)}", times))
-        names |= {f"data[{kind!r}].{name}" for name in read}
-    if not names:
-        return None, names
-    parts = zip(columns, counts, strict=True)
-    return np.concatenate([np.full(count, ALWAYS) if times is None else times for times, count in parts]), names
+    sizes = {"node_time": list(counts.values()), "edge_time": [ends.shape[1] for ends in edges]}
+    names, fields = set[str](), dict[str, Array]()
+    for (field, rows), kinds in zip(sizes.items(), (data.node_types, data.edge_types), strict=True):
+        columns = []
+        for kind, count in zip(kinds, rows, strict=True):
+            prefix = f"data[{kind if isinstance(kind, str) else '-'.join(kind)!r}]."
+            attributes = _present_attributes(data[kind])
+            times, read = times_of(prefix, getter(attributes), attributes, count)
+            columns.append(np.full(count, ALWAYS) if times is None else to_unit(field, times, None))
+            names |= {f"{prefix}{name}" for name in read}
+            if times is not None:
+                fields[field] = times
+        if field in fields:
+            fields[field] = np.concatenate(columns)
+    return fields, names
 
 
 def _edge_stores(data: Any) -> dict[str, Get]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from gnnkit.graph.id_columns import as_ids
 from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import find_times
+from gnnkit.graph.time_columns import find_times, time_fields
 from gnnkit.utils.checks import Array
 
 _Attributes = Mapping[object, object]  # of a node or an edge
@@ -36,21 +37,12 @@ def from_networkx(
     time: str | Sequence[str] | None,
 ) -> Graph:
     """Implements `Graph.from_networkx`."""
-    if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
-        raise UserError(f"expected a graph of networkx, got {type(graph).__name__}")
     src, dst, edge_data = _list_edges(graph)
     wide, rows, words = _as_list(features), _as_list(edge_features), read_missing("missing", missing)
     names = None if time is None else _as_list(time)
-    nodes = _build_table(
-        "nodes",
-        [data for _, data in graph.nodes(data=True)],
-        [*wide, *filter(None, (label, split))],
-        words,
-        split,
-        names,
-    )
-    edges = _build_table("edges", edge_data, [*rows, *filter(None, (weight, edge_label))], words, split, names)
-    edge_time, node_time = find_times([edges, nodes], names, "time")
+    build = partial(_build_table, missing=words, split=split, times=names)
+    nodes = build("nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))])
+    edges = build("edges", edge_data, [*rows, *filter(None, (weight, edge_label))])
     (features_of_nodes, cells), features_of_edges = nodes.cells(wide), edges.rows(rows)
     for table in (nodes, edges):
         warn_readings(table.name, table.readings)
@@ -73,9 +65,7 @@ def from_networkx(
         edge_feature_names=edges.column_names(rows),
         edge_category_of=edges.category_of(rows),
         **_read_edge_labels(edges, edge_label, graph.number_of_edges()),
-        edge_time=None if edge_time is None else edges.times(edge_time),
-        node_time=None if node_time is None else nodes.times(node_time),
-        date_columns=[*nodes.date_columns(wide), *edges.date_columns(rows)],
+        **time_fields([edges], nodes, *find_times([edges.facts, nodes.facts], names, "time")),
     )
 
 
@@ -96,6 +86,8 @@ def _read_edge_labels(edges: Table, name: str | None, num_edges: int) -> dict[st
 
 def _list_edges(graph: Any) -> tuple[list[int], list[int], list[_Attributes]]:
     """Returns source, destination and attributes of all edges, in both directions."""
+    if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
+        raise UserError(f"expected a graph of networkx, got {type(graph).__name__}")
     number = {node: i for i, node in enumerate(graph.nodes)}
     links = [(number[u], number[v], data) for u, v, data in graph.edges(data=True)]
     if not graph.is_directed():
@@ -123,25 +115,20 @@ def _build_table(
     absent = [key for key in wanted if key not in known]
     if absent and attributes:
         raise UserError(f"the {name} of the networkx graph have no attribute {absent[0]!r}")
-    timed = [
-        key for key in known if isinstance(key, str) and (key.lower() in TIME_NAMES if times is None else key in times)
-    ]
-    columns = {
-        key: _convert_values(
-            f"{name}, attribute {key!r}", [attribute_map.get(key) for attribute_map in attributes], missing
-        )
-        for key in dict.fromkeys([*wanted, *timed])
-    }
+    timed = [key for key in known if (str(key).lower() in TIME_NAMES if times is None else key in times)]
+    columns = {key: _column(name, key, attributes, missing) for key in dict.fromkeys([*wanted, *timed])}
     table = Table(name, pa.table(columns), missing=missing)
-    read = {*wanted, *(key for key in timed if times is not None or table.holds_times(key))}
-    unread = [f"{name}[{str(key)!r}]" for key in known if key not in read]
-    warn_unread("Graph.from_networkx", unread, has_split=split is not None)
-    return table.without([key for key in columns if key not in read])
+    if times is None:
+        timed = list(filter(table.holds_times, timed))
+    unread = known - {*wanted, *timed}
+    warn_unread("Graph.from_networkx", [f"{name}[{str(key)!r}]" for key in unread], has_split=split is not None)
+    return table.without([str(key) for key in unread])
 
 
-def _convert_values(place: str, values: list[Any], missing: Sequence[str]) -> pa.Array:
+def _column(name: str, key: object, attributes: list[_Attributes], missing: Sequence[str]) -> pa.Array:
+    values: list[Any] = [attribute_map.get(key) for attribute_map in attributes]
     values = [value.tolist() if hasattr(value, "tolist") else value for value in values]
-    return values_as_arrow(place, values, missing)
+    return values_as_arrow(f"{name}, attribute {key!r}", values, missing)
 
 
 def _read_ids(nodes: list[Any]) -> Array | None:

@@ -22,7 +22,7 @@ from gnnkit.graph.label_columns import edge_label_columns, read_edge_labels, rea
 from gnnkit.graph.labels import check_present
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import find_times
+from gnnkit.graph.time_columns import find_times, time_fields
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_of
@@ -49,7 +49,8 @@ def from_tables(
     links = table_of("edges", edges, words)
     named = None if nodes is None else table_of("nodes", nodes, words)
     weight = weight or ("weight" if "weight" in links.names else None)
-    edge_time, node_time = find_times([links, named], time, "time")
+    facts = [table.facts for table in (links, named) if table is not None]
+    edge_time, node_time, *_ = *find_times(facts, [time] if isinstance(time, str) else time, "time"), None
     if edge_features is None:
         known = {*ends, edge_type, weight, edge_time, *edge_label_columns(edge_label)}
         edge_features = _default_features(links, known, "edge_features=[NAME, ...] reads it")
@@ -63,9 +64,11 @@ def from_tables(
             named = named.first_rows(columns[0])
         ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
         with _name_remedy("features"):
-            node_fields = _read_node_fields(named, columns, features, node_time)
+            node_fields = _read_node_fields(named, (*columns, node_time), features)
         node_fields = {**node_fields, **labels}  # type: ignore[typeddict-item]
-        graph = _read_graph(links, named, ends, ids, weight, edge_type, edge_features, edge_time, node_fields)
+        graph = _read_graph(
+            links, named, ends, ids, weight, edge_type, edge_features, (edge_time, node_time), node_fields
+        )
     return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
 
 
@@ -77,7 +80,7 @@ def _read_graph(
     weight: str | None,
     edge_type: str,
     edge_features: Sequence[str],
-    edge_time: str | None,
+    times: tuple[str | None, str | None],
     node_fields: EdgeListFields,
 ) -> Graph:
     """Reads edges between one type's nodes."""
@@ -92,10 +95,9 @@ def _read_graph(
         **edge_fields,
         "weight": None if weight is None else links.weights(weight),
         "node_ids": None if ids is None else as_ids(ids),
-        "edge_time": None if edge_time is None else links.times(edge_time),
-        "date_columns": [*(node_fields.get("date_columns") or ()), *links.date_columns(edge_features)],
     }
-    return Graph.from_edges(src, dst, None if ids is None else len(ids), one_class=True, **fields)
+    count = None if ids is None else len(ids)
+    return Graph.from_edges(src, dst, count, one_class=True, **fields, **time_fields([links], nodes, *times))
 
 
 def _is_bipartite(edges: Table, ends: tuple[str, str], bipartite: bool | None) -> bool:
@@ -129,10 +131,7 @@ def _read_edge_fields(links: Table, edge_type: str, edge_features: Sequence[str]
 
 
 def _read_node_fields(
-    nodes: Table | None,
-    columns: tuple[str, str, str],
-    features: str | Sequence[str] | Array | None,
-    time: str | None,
+    nodes: Table | None, columns: tuple[str, str, str, str | None], features: str | Sequence[str] | Array | None
 ) -> EdgeListFields:
     labelled = nodes is not None and columns[1] in nodes.names
     labels, class_names = read_labels(lambda: [nodes], columns[1]) if nodes and labelled else (None, None)
@@ -140,10 +139,8 @@ def _read_node_fields(
     if nodes:
         name, remedy = f"{nodes.name}: column {columns[1]!r}", ", set label=COLUMN for another column"
         check_present(labels, split, name, [f"column {columns[2]!r}"], remedy)
-    rows, names, category_of, cells = _read_features(nodes, (*columns, time), features)
+    rows, names, category_of, cells = _read_features(nodes, columns, features)
     return {
-        "node_time": None if nodes is None or time is None else nodes.times(time),
-        "date_columns": None if nodes is None else nodes.date_columns(list(nodes.readings)),
         "labels": labels,
         "split": split,
         "class_names": class_names,

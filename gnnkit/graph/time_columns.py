@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +66,11 @@ class TimeColumns(FeatureColumns):
         """The type of each column."""
         return dict(zip(self._table.column_names, self._table.schema.types, strict=True))
 
+    @property
+    def facts(self) -> tuple[str, Sequence[str], Callable[[str], bool]]:
+        """The table as `find_times` reads it."""
+        return self.name, self.names, self.holds_times
+
     def holds_times(self, name: str) -> bool:
         """Returns whether a column holds integers or dates, also in text."""
         kind = self.kinds[name]
@@ -73,10 +79,6 @@ class TimeColumns(FeatureColumns):
         with suppress(UserError):
             return find_readings(self.name, [self], [name])[name].kind == "seconds"
         return False
-
-    def date_columns(self, names: Sequence[str]) -> list[str]:
-        """Returns the columns of features that are dates."""
-        return date_names({name: self.reading(name) for name in names}, self.kinds)
 
 
 def holds_times(kind: pa.DataType) -> bool:
@@ -102,59 +104,64 @@ def time_unit(kind: pa.DataType) -> str | None:
     return {pa.date32(): "s", pa.date64(): "ms"}.get(kind)
 
 
-def find_time(
-    table: str, names: Sequence[str], columns: Sequence[str] | None, key: str, holds_times: Callable[[str], bool]
-) -> str | None:
-    """Returns the name of a table's column of times, if there is one.
+def find_times(
+    tables: Sequence[tuple[str, Sequence[str], Callable[[str], bool]]], columns: Sequence[str] | None, key: str
+) -> list[str | None]:
+    """Returns each table's column of times, if there is one.
 
     Without `columns`, this is the only column that is named like times and holds
-    integers or dates.
+    integers or dates. Raises `UserError` for a column that no table has.
 
     Args:
-        table: The table's name, for messages.
-        names: Columns that may hold times.
+        tables: Name and columns of each table, and whether a column holds integers or
+            dates.
         columns: Names that the user gives. None: recognise them.
         key: Configuration key or argument, for messages.
-        holds_times: Returns whether a column holds integers or dates.
     """
+    for column in columns or ():
+        if not any(column in names for _, names, _ in tables):
+            places = " or ".join(table for table, _, _ in tables)
+            raise UserError(f"{key}={shown(list(columns or ()))}: no column {column!r} in {places}")
+    return [_find_time(*table, columns, key) for table in tables]
+
+
+def _find_time(
+    table: str, names: Sequence[str], holds: Callable[[str], bool], columns: Sequence[str] | None, key: str
+) -> str | None:
     if columns is not None:
         if len(several := [name for name in columns if name in names]) > 1:
             raise UserError(f"{key}={shown(list(columns))}: {table} has {len(several)} of them, expected one")
         return next(iter(several), None)
-    times = [name for name in names if name.lower() in TIME_NAMES and holds_times(name)]
+    times = [name for name in names if name.lower() in TIME_NAMES and holds(name)]
     if times:
         some = ", ".join(map(repr, times))
         what = f"{some} is the time of each row, and no feature: {key}=[] makes it a feature"
         several = f"{some} are features, of which one may be the time of each row: use {key}={times[0]}"
-        warnings.warn(f"{table}: {what if len(times) == 1 else several}", stacklevel=4)
+        warnings.warn(f"{table}: {what if len(times) == 1 else several}", stacklevel=5)
     return times[0] if len(times) == 1 else None
 
 
-def find_times(tables: Sequence[TimeColumns | None], columns: str | Sequence[str] | None, key: str) -> list[str | None]:
-    """Returns each table's column of times, like `find_time`.
-
-    Raises `UserError` for a column that no table has.
-    """
-    names = [columns] if isinstance(columns, str) else columns
-    check_times(names, {table.name: table.names for table in tables if table is not None}, key)
-    return [
-        None if table is None else find_time(table.name, table.names, names, key, table.holds_times) for table in tables
-    ]
-
-
-def check_times(columns: Sequence[str] | None, tables: Mapping[str, Sequence[str]], key: str) -> None:
-    """Raises `UserError` for a column of times that no table has.
+def time_fields(
+    edges: Sequence[TimeColumns], nodes: TimeColumns | None, edge_time: str | None, node_time: str | None
+) -> dict[str, Any]:
+    """Reads the time fields of `EdgeListFields` after the features were read.
 
     Args:
-        columns: Names that the user gives, or None.
-        tables: Columns of each table.
-        key: Configuration key or argument, for messages.
+        edges: Tables with the same columns.
+        nodes: The table of nodes, if there is one.
+        edge_time: Column of `edges`, or None.
+        node_time: Column of `nodes`, or None.
     """
-    for column in columns or ():
-        if not any(column in names for names in tables.values()):
-            raise UserError(
-                f"{key}={shown(list(columns or ()))}: no column {column!r} in {' or '.join(list(tables)[:2])}"
-            )
+    fields: dict[str, Any] = {}
+    if edge_time is not None:
+        pieces = [table.times(edge_time) for table in edges]
+        if len({piece.dtype.kind for piece in pieces}) > 1:
+            raise UserError(f"column {edge_time!r} holds numbers in some tables and dates in others; use one of them")
+        fields["edge_time"] = np.concatenate(pieces)
+    if nodes is not None and node_time is not None:
+        fields["node_time"] = nodes.times(node_time)
+    tables = [table for table in (nodes, edges[0]) if table is not None]
+    return {**fields, "date_columns": [name for table in tables for name in date_names(table.readings, table.kinds)]}
 
 
 def _is_date(kind: pa.DataType) -> bool:

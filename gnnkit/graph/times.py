@@ -52,11 +52,6 @@ def read_times(name: str, values: object, length: int | None = None) -> Times:
     return checks.int64s(name, values, length)
 
 
-def read_time(name: str, values: object) -> Times:
-    """Reads one table's times, without their unit."""
-    return _read(name, values)[0]
-
-
 def check_fields(values: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
     """Checks the time fields of a `Graph`, except edge times."""
     node_time, borders = values["node_time"], values["time_borders"]

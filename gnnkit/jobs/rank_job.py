@@ -36,7 +36,7 @@ from gnnkit.sampler.targets import count_outputs
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
-from gnnkit.task.evaluation import Evaluation, SurvivorsEvaluation
+from gnnkit.task.evaluation import Evaluation, LaterEvaluation, SurvivorsEvaluation
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.label_inputs import LabelInputs
 from gnnkit.utils.storage import bring_pages
@@ -268,11 +268,31 @@ class RankJob:
 
         def make(worker: Worker, splits: Collection[str] | None = None) -> Evaluation:
             memory = self.settings.trainer.evaluation_memory
+            if later := self._later_workers(worker):
+                return LaterEvaluation(
+                    {name: Evaluation.of(one, model, memory, scratch, learned) for name, one in later.items()}
+                )
             return Evaluation.of(worker, model, memory, scratch, learned, splits)
 
         if isinstance(worker.comm, Survivors):
             return SurvivorsEvaluation(worker, worker.comm, make, self.parts.adopting)
         return make(worker, splits)
+
+    def _later_workers(self, worker: Worker) -> dict[str, Worker]:
+        """Returns this rank with the edges that each split is evaluated on.
+
+        Empty if these are the edges of training.
+        """
+        workers = {}
+        for split, parts in self.parts.later().items():
+            graph, fields = parts.graph(), dict[str, Any]()
+            if graph is not None and worker.graph is not None:
+                fields["graph"] = worker.graph.with_edges(graph.csc.weighted(None), graph.edge_columns)
+            if parts.files(str(worker.comm.rank)):
+                shard = self._with_types(parts.shard(worker.comm.rank))
+                fields["shard"] = replace(shard, features=worker.shard.features)
+            workers[split] = replace(worker, **fields)
+        return workers
 
     def scratch_folder(self, comm: Communicator) -> Path | None:
         """Returns the run folder if all ranks are on one host and share its cache."""

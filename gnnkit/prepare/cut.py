@@ -26,7 +26,17 @@ from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import cut_all, uncut
-from gnnkit.partition.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, RankParts, Reads, without_edges, without_features
+from gnnkit.partition.store.parts import (
+    GRAPH,
+    LATER,
+    LINKS,
+    ROUNDED,
+    WHOLE,
+    RankParts,
+    Reads,
+    without_edges,
+    without_features,
+)
 from gnnkit.prepare import picture
 from gnnkit.prepare.assign import Decision, describe, shape
 from gnnkit.prepare.inputs import (
@@ -42,7 +52,7 @@ from gnnkit.prepare.inputs import (
 )
 from gnnkit.prepare.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.prepare.run_partition import keep, rebalanced
-from gnnkit.prepare.times import describe_times
+from gnnkit.prepare.times import describe_times, describe_visible, visible_graphs
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.sampler.links import Links
@@ -178,6 +188,9 @@ def prepare(asked: Preparation) -> Json:
     settings, needs, folder = asked.settings, asked.needs, asked.folder
     phase(f"reading dataset={settings.dataset.name}")
     graph, links, lines = _read_graph(asked)
+    later = visible_graphs(graph) if needs.trains and links is None else {}
+    lines += describe_visible(later, graph.time_unit)
+    graph = later.pop("train", graph)
     cache, read_at = Kept(settings.cache, graph), time.monotonic()
     phase(f"partitioning {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
     shifted, note = rebalanced(settings, graph.num_nodes)
@@ -191,6 +204,7 @@ def prepare(asked: Preparation) -> Json:
         prepared = _recall_shards(asked, cache, partition)
         if links is not None:
             links.save(target / LINKS)
+        _save_later(later, needs, partition, target)
         if needs.recut:
             graph.save(target / SOURCE)
         if needs.reference:
@@ -207,6 +221,22 @@ def prepare(asked: Preparation) -> Json:
     if isinstance(links, Targets):
         prepared = replace(prepared, fingerprint=fingerprint(graph, links))
     return replace(prepared, summary=summary, seconds=seconds).to_dict()
+
+
+def _save_later(graphs: Mapping[str, Graph], needs: Needs, partition: Partition, target: Path) -> None:
+    """Saves the graphs that evaluate, without features."""
+    if graphs and needs.recut:
+        raise UserError(
+            "leader.rebalance=true: val and test are evaluated on later edges than those that train, which are not moved; "
+            "use leader.rebalance=false"
+        )
+    for split, graph in graphs.items():
+        folder = target / LATER / split
+        if needs.graph:
+            without_features(graph).save(folder / GRAPH)
+        if not needs.shares_all or needs.shard_edges:
+            for shard in cut_all(graph, replace(partition, edge_cell=None)):
+                replace(shard, features=shard.features[:0]).save(folder / str(shard.rank))
 
 
 def _read_graph(asked: Preparation) -> tuple[Graph, Links | Targets | None, list[str]]:

@@ -23,6 +23,7 @@ from gnnkit.launch.phases import warnings_in_lines
 from gnnkit.partition.base import mix
 from gnnkit.partition.store.manifest import NODE_IDS
 from gnnkit.prepare.rounding import round_features
+from gnnkit.prepare.times import before_split
 from gnnkit.sampler.links import Links
 from gnnkit.sampler.targets import Targets
 from gnnkit.utils.checks import Array
@@ -93,7 +94,8 @@ def with_inputs(graph: Graph, inputs: str) -> Graph:
         empty = np.empty((graph.num_nodes, 0), np.float32)
         return replace(graph, features=empty, missing=None, feature_tables=learned_tables(graph))
     if inputs == "degree":
-        return replace(graph, features=degree_rows(np.diff(graph.csc.indptr)), missing=None, feature_tables=None)
+        degrees = np.diff(before_split(graph).csc.indptr)
+        return replace(graph, features=degree_rows(degrees), missing=None, feature_tables=None)
     check_width(graph.features.shape[1])
     return graph
 

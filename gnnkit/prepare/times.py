@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +13,7 @@ from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time
 from gnnkit.graph.types import Ids
 from gnnkit.sampler.links import Links, pairs_of, unordered
 from gnnkit.sampler.targets import Targets
+from gnnkit.task.link_split import with_edges
 
 _PARTS = {Split.TRAIN: "train before", Split.VAL: "val from", Split.TEST: "test from"}
 
@@ -39,6 +40,72 @@ def describe_times(complete: Graph, trained: Graph, links: Links | Targets | Non
     return [*lines, *_describe_recurring(trained, links)] if isinstance(links, Links) else lines
 
 
+def visible_graphs(graph: Graph) -> dict[str, Graph]:
+    """Returns the graphs that train and evaluate nodes that are split by time.
+
+    Training reads no edge from the first held-out time on, val none from the first test
+    time on, and test reads all edges. Empty if nodes or edges have no times, if the
+    split is none by time, or if no edge is later than training.
+
+    Args:
+        graph: The graph with all edges.
+    """
+    spans, times = _time_spans(graph), graph.edge_time
+    if times is None or Split.TRAIN not in spans or not (times >= (first := _first_later(spans))).any():
+        return {}
+    ends = {"train": first, "val": spans.get(Split.TEST, (NEVER, NEVER))[0], "test": NEVER}
+    return {split: with_edges(graph, np.flatnonzero(times < end)) for split, end in ends.items()}
+
+
+def before_split(graph: Graph) -> Graph:
+    """Returns the graph with the edges before a split's first held-out time."""
+    spans, borders = _time_spans(graph), graph.time_borders
+    if graph.edge_time is None or not (spans or borders):
+        return graph
+    first = _first_later(spans) if spans else borders[0]  # type: ignore[index]
+    return with_edges(graph, np.flatnonzero(graph.edge_time < first))
+
+
+def rows_to_fit(graph: Graph) -> Ids:  # [num_nodes] values of `Split`
+    """Returns the split, where statistics of columns are those of the training rows.
+
+    If edges are split by time, the nodes before the first held-out time train.
+    """
+    if graph.time_borders is None or graph.node_time is None or (graph.split == Split.TRAIN).any():
+        return graph.split
+    return np.where(graph.node_time < graph.time_borders[0], Split.TRAIN, Split.NONE).astype(np.int8)
+
+
+def _time_spans(graph: Graph) -> dict[Split, tuple[int, int]]:
+    """Returns the first and last time of each part, or nothing if these overlap."""
+    if graph.node_time is None:
+        return {}
+    times = {part: graph.node_time[graph.split == part] for part in _PARTS}
+    spans = {part: (int(rows.min()), int(rows.max())) for part, rows in times.items() if len(rows)}
+    overlap = any(one[1] >= other[0] for one, other in pairwise(spans.values()))
+    return {} if overlap or len(spans) < 2 else spans
+
+
+def _first_later(spans: Mapping[Split, tuple[int, int]]) -> int:
+    """Returns the first time of a row that does not train."""
+    return min(first for part, (first, _) in spans.items() if part != Split.TRAIN)
+
+
+def describe_visible(graphs: Mapping[str, Graph], unit: str | None) -> list[str]:
+    """Describes which edges of `visible_graphs` pass messages."""
+    if not graphs:
+        return []
+    spans, (train, val, test) = (
+        _time_spans(graphs["test"]),
+        (graphs[name].num_edges for name in ("train", "val", "test")),
+    )
+    first = show_time(_first_later(spans), unit)
+    return [
+        f"time: {test - train:,} edges from {first} on pass no messages in training, which reads {train:,}; val is evaluated "
+        f"on {val:,} edges, test on {test:,}"
+    ]
+
+
 def _describe_range(graph: Graph, what: str) -> Iterator[str]:
     """Yields a line on the times of edges or nodes, if there are any."""
     times = getattr(graph, f"{what}_time")
@@ -57,14 +124,10 @@ def _describe_range(graph: Graph, what: str) -> Iterator[str]:
 
 def _describe_node_split(graph: Graph) -> list[str]:
     """Describes the split if it is one by time."""
-    times, split = graph.node_time, graph.split
-    if times is None:
+    if not _time_spans(graph):
         return []
-    ends = [times[split == part] for part in (Split.TRAIN, Split.VAL, Split.TEST)]
-    spans = [part for part in ends if len(part)]
-    if len(spans) < 2 or any(one.max() >= other.min() for one, other in pairwise(spans)):
-        return []
-    return [_describe_parts(times, split, graph.time_unit, "labelled nodes")]
+    assert graph.node_time is not None
+    return [_describe_parts(graph.node_time, graph.split, graph.time_unit, "labelled nodes")]
 
 
 def _describe_parts(times: Times, parts: Ids, unit: str | None, what: str) -> str:

@@ -18,6 +18,7 @@ from gnnkit.graph.unfit_columns import join_reasons, remedy
 from gnnkit.launch.phases import warn
 from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts, find_ids, ignored_columns
 from gnnkit.prepare.run_partition import resumed_folder
+from gnnkit.prepare.times import before_split, rows_to_fit
 from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, warn_of_edges
 from gnnkit.result.folder import INPUTS
 from gnnkit.utils.documents import read_object
@@ -183,7 +184,7 @@ def with_degree(graph: Graph) -> Graph:
         raise UserError(
             "features.degree=true: degrees are a column of one node type, and the graph has several: remove the key"
         )
-    column, rows = np.log1p(np.diff(graph.csc.indptr)), graph.features
+    column, rows = np.log1p(np.diff(before_split(graph).csc.indptr)), graph.features
     if isinstance(rows, SparseFeatures):
         csr, ends = rows.csr, rows.csr.indptr[1:]
         columns = np.insert(csr.indices, ends, csr.num_sources)
@@ -253,7 +254,7 @@ def fit(settings: Settings, graph: Graph) -> tuple[ColumnTransform, FilledTable,
     ignored, ids = ignored_columns(settings), find_ids(graph)
     lines = check_texts(graph, keys.text, ignored)
     lines += [f"features: {join_reasons(ids)}: {remedy([name for name, _ in ids], ignored)}"] if ids else []
-    transform, filled, why = ColumnTransform.fit(table, graph.split, fill=keys.fill, scale=keys.scale)
+    transform, filled, why = ColumnTransform.fit(table, rows_to_fit(graph), fill=keys.fill, scale=keys.scale)
     lines = [*transform.fill.describe(table), *lines, *([why] if why else [])]
     return transform, filled, [*lines, *transform.scale.describe_clipped(filled)]
 

@@ -21,6 +21,7 @@ from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import (
     LinkRelation,
     Links,
+    Mask,
     pairs_of,
     repeat_by_popularity,
     unordered,
@@ -153,13 +154,7 @@ class LinkPrediction(Task):
             predicted = graph.edge_types == number
         by_time = graph.time_borders is not None and graph.edge_time is not None
         has_held_out = by_time or graph.val_edges is not None or graph.test_edges is not None
-        if has_held_out:
-            _check_no_shares(self.shares)
-            val, test, held = split_events(graph, pairs, predicted) if by_time else read_split(graph, pairs, number)
-        else:
-            shares = self.val_share, self.test_share
-            val, test, held = draw_split(pairs, n, shares, derive(self.seed, _SPLIT), predicted)
-            warn_random_split(graph)
+        val, test, held = self._split(graph, pairs, predicted, number)
         if number is not None and not has_held_out:  # edges without a predicted counterpart stay
             drawn = unordered(pairs, n)
             held &= np.isin(drawn, drawn[held & predicted])
@@ -188,6 +183,16 @@ class LinkPrediction(Task):
         )
         leave = held if by_time else held & links.hides(graph.edge_types)
         return with_edges(graph, np.flatnonzero(~leave)), links
+
+    def _split(self, graph: Graph, pairs: Ids, predicted: Mask, number: int | None) -> tuple[Ids, Ids, Mask]:
+        """Returns validation edges, test edges, and which of `pairs` are held out."""
+        by_time = graph.time_borders is not None and graph.edge_time is not None
+        if by_time or graph.val_edges is not None or graph.test_edges is not None:
+            _check_no_shares(self.shares)
+            return split_events(graph, pairs, predicted) if by_time else read_split(graph, pairs, number)
+        warn_random_split(graph)
+        shares, key = (self.val_share, self.test_share), derive(self.seed, _SPLIT)
+        return draw_split(pairs, graph.num_nodes, shares, key, predicted)
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Links | None]:
         task = copy.copy(self)

@@ -24,6 +24,7 @@ from gnnkit.sampler.targets import Targets, load_rows
 from gnnkit.utils.storage import META, load_arrays
 
 GRAPH = "graph"  # the complete graph
+LATER = "later"  # folder of the parts that evaluate val and test, if edges are later than training
 LINKS = "links"  # the edges to predict
 ROUNDED = "rounded"  # the complete graph's features in bfloat16
 # A shard, a graph with or without features, or both: a shard with edges and a graph.
@@ -89,6 +90,10 @@ class RankParts:
         """Maps the pairs to predict, for tasks on pairs."""
         stored = self.store is not None and (self.store / PARTS / LINKS).exists()
         return load_rows(self._folder(LINKS)) if stored or (self.own / LINKS).exists() else None
+
+    def later(self) -> dict[str, RankParts]:
+        """Returns the parts that evaluate each split, if they read later edges."""
+        return {path.name: RankParts(path) for path in (self.own / LATER).glob("*")}
 
     def rounded(self) -> npt.NDArray[np.uint16] | None:  # [num_nodes, width]
         """Maps all features in bfloat16, if batches read them."""

@@ -4,6 +4,7 @@ Evaluation runs over shards, or chunk by chunk over one mapped graph, independen
 the training strategy.
 """
 
+from gnnkit.task.evaluation.later import LaterEvaluation as LaterEvaluation
 from gnnkit.task.evaluation.logits import Evaluation as Evaluation
 from gnnkit.task.evaluation.rows import by_node as by_node
 from gnnkit.task.evaluation.rows import by_row as by_row

@@ -13,6 +13,7 @@ from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph.fields import MOST_RELATIONS, check_implied, edge_types_of, names_of, relation_names
 from gnnkit.utils.checks import FLOAT32_MAX, Array, check_finite, check_range
+from gnnkit.utils.documents import Json
 from gnnkit_import.edge_cache import EdgeCache
 from gnnkit_import.npy_writer import NpyWriter
 from gnnkit_import.passes import ImportRun
@@ -65,6 +66,11 @@ class EdgeSummary:
         }
         return {name: np.dtype(kind) for name, kind in kinds.items() if kind is not None}
 
+    def facts(self) -> Json:
+        """Returns the values that differ from those of no edges, for the journal."""
+        usual = asdict(EdgeSummary())
+        return {name: value for name, value in asdict(self).items() if value != usual[name]}
+
     @property
     def row(self) -> int:
         """Bytes per edge in further columns."""
@@ -99,7 +105,7 @@ def count_edges(run: ImportRun, num_nodes: int | None) -> tuple[EdgeSummary, int
         run.group.run(work)
         summary = merge_summaries(stretch_summaries(run, len(stretches)))
         _complete(summary, run.graph, num_nodes)
-        run.journal.write(counted=asdict(summary))
+        run.journal.write(counted=summary.facts())
     return summary, summary.largest + 1 if num_nodes is None else num_nodes
 
 
@@ -137,7 +143,7 @@ def _count_stretch(
     names = graph.edge_feature_names()
     summary.names = None if names is None else list(names)
     summary.bins = np.trim_zeros(bins, "b").tolist()
-    journal.write(counted=asdict(summary), kept=cache.finish())
+    journal.write(counted=summary.facts(), kept=cache.finish())
 
 
 def _add_columns(summary: EdgeSummary, piece: EdgePiece, names: Sequence[str] | None) -> None:

@@ -61,8 +61,8 @@ def write_nodes(
         "category_of": None if fields.category_of is None else list(fields.category_of),
         "node_types": node_types_of(fields.node_types, count),
         "types": dict(fields.types),
-        "time_unit": graph.time_unit,
-        "date_columns": None if (dates := graph.date_columns()) is None else list(dates),
+        **({} if bare.time_unit is None else {"time_unit": bare.time_unit}),
+        **({} if bare.date_columns is None else {"date_columns": list(bare.date_columns)}),
     }
 
 

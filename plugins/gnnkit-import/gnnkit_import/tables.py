@@ -28,7 +28,7 @@ from gnnkit.graph.ids import IdTable, is_consecutive, narrow_text
 from gnnkit.graph.index_columns import common_index, warn_index
 from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import check_times, date_names, find_time, holds_times, time_unit
+from gnnkit.graph.time_columns import date_names, find_times, holds_times, time_unit
 from gnnkit.graph.times import read_time_fields, to_unit
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.graph.values import ColumnReading, is_listed, is_text
@@ -530,9 +530,8 @@ def _sources_of(folder: EdgeFolder) -> tuple[dict[str, Source], Source | None]:
     if ONE not in edges:
         check_relations({source.title: source.kept for source in edges.values()})
     tables = [next(iter(edges.values())), *([] if nodes is None else [nodes])]
-    check_times(folder.time, {source.title: source.kept for source in tables}, "dataset.time")
-    names = [find_time(one.title, one.kept, folder.time, "dataset.time", partial(_holds_times, one)) for one in tables]
-    folder.edge_time, folder.node_time = names[0], None if nodes is None else names[1]
+    facts = [(source.title, source.kept, partial(_holds_times, source)) for source in tables]
+    folder.set_times(find_times(facts, folder.time, "dataset.time"))
     _leave_out_index(list(edges.values()), folder.known_edge_columns)
     if nodes is not None:
         _leave_out_index([nodes], folder.known_node_columns)

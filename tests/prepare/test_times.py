@@ -1,0 +1,125 @@
+"""A split by time trains on the edges before its first held-out time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gnnkit
+from gnnkit.graph import Graph, Split
+from gnnkit.prepare.inputs import with_inputs
+from gnnkit.prepare.times import before_split, describe_times, describe_visible, rows_to_fit, visible_graphs
+from gnnkit.prepare.trained import with_degree
+from gnnkit.task.link_prediction import LinkPrediction
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*reverse edge")
+N, M, VAL, TEST = 60, 600, 700, 850
+
+
+def dated(later: int = 0, latest: int = 0) -> Graph:
+    """Returns nodes and edges with times.
+
+    Args:
+        later: Seed of the edges in the validation period.
+        latest: Seed of the edges in the test period.
+    """
+    rng = np.random.default_rng(0)
+    times, labels = np.sort(np.append(rng.integers(0, 1000, N - 2), [VAL, TEST])), np.arange(N) % 2
+    src, dst, edge_time = rng.integers(0, N, M), rng.integers(0, N, M), np.sort(rng.integers(0, 1000, M))
+    for first, last, seed in ((VAL, TEST, later), (TEST, 1000, latest)):
+        period = np.flatnonzero((edge_time >= first) & (edge_time < last))
+        other = np.random.default_rng(seed + 1)
+        src[period], dst[period] = other.integers(0, N, (2, len(period)))
+    fields: dict[str, Any] = {"features": rng.normal(size=(N, 3)), "labels": labels}
+    graph = Graph.from_edges(src, dst, N, edge_time=edge_time, node_time=times, **fields)
+    return graph.split_by_time(borders=[VAL, TEST])
+
+
+def test_each_split_reads_the_edges_up_to_its_end() -> None:
+    graph = dated()
+    graphs = visible_graphs(graph)
+    first = {part: graph.node_time[graph.split == part].min() for part in Split if part}  # type: ignore[index]
+    ends = {"train": first[Split.VAL], "val": first[Split.TEST], "test": 10**9}
+    for split, end in ends.items():
+        expected = graph.edge_time[graph.edge_time < end]  # type: ignore[index, operator]
+        np.testing.assert_array_equal(graphs[split].edge_time, expected)
+    assert before_split(graph).num_edges == graphs["train"].num_edges < graphs["val"].num_edges < M
+    (line,) = describe_visible(graphs, None)
+    assert line.startswith(
+        f"time: {M - graphs['train'].num_edges} edges from {ends['train']} on pass no messages in training"
+    )
+
+
+def test_a_split_that_is_none_by_time_trains_on_all_edges() -> None:
+    graph = dated()
+    fields = {"node_time": graph.node_time, "labels": graph.labels, "features": graph.features}
+    src, dst = graph.csc.indices, np.repeat(np.arange(N), np.diff(graph.csc.indptr))
+    mixed = Graph.from_edges(src, dst, N, edge_time=graph.edge_time, split=graph.split[::-1].copy(), **fields)
+    untimed = Graph.from_edges(src, dst, N, split=graph.split, **fields)
+    assert visible_graphs(mixed) == visible_graphs(untimed) == {}
+
+
+def test_degrees_and_statistics_are_those_of_training() -> None:
+    graph = dated()
+    degrees = np.diff(before_split(graph).csc.indptr)
+    np.testing.assert_allclose(np.asarray(with_degree(graph).features)[:, -1], np.log1p(degrees), rtol=1e-6)
+    scrambled = dated(later=5, latest=6)
+    np.testing.assert_array_equal(with_inputs(graph, "degree").features, with_inputs(scrambled, "degree").features)
+    links = Graph.from_edges([0, 1, 2], [1, 2, 0], edge_time=[1, 2, 3], node_time=[1, 2, 3]).split_by_time(
+        borders=[2, 3]
+    )
+    assert rows_to_fit(links).tolist() == [Split.TRAIN, Split.NONE, Split.NONE]
+
+
+def test_links_hold_out_events_and_the_shares_are_printed() -> None:
+    src, dst = [0] * 9 + [1, 2, 3, 0], [5] * 9 + [6, 7, 5, 5]
+    graph = Graph.from_edges(src, dst, 8, edge_time=range(13)).split_by_time(borders=[11, 12])
+    trained, links = LinkPrediction(val_share=None).prepare(graph)
+    assert trained.num_edges == 11
+    assert trained.edge_time.max() == 10  # type: ignore[union-attr]
+    assert links.val.tolist() == [[3, 5]]
+    assert links.test.tolist() == [[0, 5]]
+    assert describe_times(graph, trained, links) == [
+        "time: 13 edges, 0 to 12",
+        "split by time: train before 11 (84.6 %), val from 11 (7.7 %), test from 12 (7.7 %) of 13 edges",
+        "time: 2 edges from 11 on pass no messages, also in evaluation",
+        "held-out edges: 1 of 2 (50 %) join nodes that also an edge in training joins",
+    ]
+
+
+def test_a_share_of_a_split_by_time_is_refused() -> None:
+    graph = dated()
+    with pytest.raises(
+        gnnkit.UserError, match=r"task.val_share=0.1 has no effect, because the dataset provides .* by time"
+    ):
+        LinkPrediction(val_share=0.1).prepare(graph)
+
+
+@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample", "joint_sample"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_later_edges_change_no_bit_of_what_comes_before(strategy: str, workers: int, tmp_path: Path) -> None:
+    def figures(graph: Graph) -> dict[str, Any]:
+        result = gnnkit.train(
+            graph,
+            strategy=strategy,
+            model={"name": "sage", "hidden": 8},
+            workers=workers,
+            comm="threads",
+            launcher="threads",
+            trainer={"max_epochs": 3},
+            report=False,
+            output=str(tmp_path / "run"),
+            on_exists="replace",
+        )
+        names = ("train_loss", "val_loss", "test_loss", "val_accuracy")
+        return {name: result[name] for name in names}
+
+    base = figures(dated())
+    latest, later = figures(dated(latest=3)), figures(dated(later=4))
+    assert {**latest, "test_loss": 0} == {**base, "test_loss": 0}
+    assert later["train_loss"] == base["train_loss"]
+    assert len({base["test_loss"], latest["test_loss"], later["test_loss"]}) == 3
+    assert base["val_loss"] != later["val_loss"]
