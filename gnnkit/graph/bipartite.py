@@ -98,7 +98,8 @@ def read_bipartite(
         labels: Fields with the labels of edges, from `read_edge_labels`. Default: none.
         time: Column of times, if there is one.
     """
-    ids = [pc.unique(column).sort() for column in (cells := [table.id_column(name) for name in ends])]
+    cells = [table.id_column(name) for name in ends]
+    ids = [pc.unique(column).sort() for column in cells]
     src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
     (source, destination), counts = name_types(ends), [len(of_type) for of_type in ids]
     table = table.use_readings(find_readings(table.name, [table], columns))

@@ -103,4 +103,5 @@ class Recurrence:
 
 def _ranks(scores: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
     """Returns ranks of scores, as nanoseconds are no exact float64."""
-    return np.unique(scores, return_inverse=True)[1].reshape(scores.shape).astype(np.float64)
+    order = np.unique(scores, return_inverse=True)[1]
+    return np.asarray(order.reshape(scores.shape), np.float64)
