@@ -212,6 +212,17 @@ def test_unsupported_keys_are_refused(tmp_path: Path, overrides: list[str], told
         train(graph, tmp_path / "run", "edge_classification", *overrides, strategy="individual_sample")
 
 
+def test_what_computes_rows_of_nodes_refuses_a_task_of_edges(tmp_path: Path) -> None:
+    graph = labelled_graph()
+    run = train(graph, tmp_path / "run", "edge_classification")
+    with pytest.raises(UserError, match="export: the task predicts edges, .* only rows of nodes are exported"):
+        gnnkit.export(run.folder, tmp_path / "model.pt2")
+    with pytest.raises(UserError, match="task=edge_classification predicts pairs of nodes: serve the tables"):
+        gnnkit.serve(run.folder, graph)
+    with pytest.raises(UserError, match="job=explain: task=edge_classification predicts pairs of nodes"):
+        gnnkit.predict(run.folder, graph, overrides=["nodes=[1]"], job="explain", folder=tmp_path / "explain", **KEYS)
+
+
 def test_data_without_a_split_are_refused(tmp_path: Path) -> None:
     graph = replace(labelled_graph(), edge_split=None)
     with pytest.raises(UserError, match=r"no edge is in the training split: dataset.split=\[0.6,0.2,0.2\]"):
