@@ -174,7 +174,8 @@ def _ranked(graph: Graph) -> Relation | None:
     None if there are several, other than reverse relations as PyG names them.
     """
     relations = [relation for relation in graph.relations or () if not relation.name.startswith("rev_")]
-    is_ranked = len(relations) == 1 and relations[0].source != relations[0].destination and not graph.labelled.any()
+    has_labels = bool(graph.labelled.any()) or graph.edge_labels is not None
+    is_ranked = len(relations) == 1 and relations[0].source != relations[0].destination and not has_labels
     return relations[0] if is_ranked else None
 
 
@@ -242,7 +243,7 @@ def _why_no_trials(settings: Settings, graph: Graph, known: Mapping[str, Any]) -
         return f"they need the package {package}: pip install {package}: the default keys are written"
     if known["strategy"] != "vertex_centric":
         return "the graph is large, and a trial would take too long: the default keys are written"
-    if known["task"] == "link_prediction":
+    if plugins.load("task", known["task"]).pairs:
         return "trials support only node tasks: the default keys are written"
     if not ((graph.split == Split.VAL).any() or "dataset.split" in known):
         return "no validation nodes: the default keys are written"
@@ -254,6 +255,13 @@ def _with_split(settings: Settings, graph: Graph) -> Graph:
     if graph.split.any() or not graph.labelled.any():
         return graph
     return graph.draw_split(SPLIT, int(settings.dataset.arguments.get("seed", 0)))
+
+
+def _lacks_split(graph: Graph) -> bool:
+    """Returns whether the data have labels, but no split of them."""
+    if graph.edge_labels is not None and graph.edge_split is not None:
+        return not (graph.edge_split > Split.NONE).any()
+    return bool(graph.labelled.any()) and not graph.split.any()
 
 
 def _figure(graph: Graph, task: str) -> str | None:
@@ -326,7 +334,7 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     if share < _DIRECTED and _may_symmetrize(settings, graph):
         why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
         yield KeyChoice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
-    if graph.labelled.any() and not graph.split.any():
+    if _lacks_split(graph):
         if "split" not in usual:
             raise UserError(f"dataset={chosen.name} has labels, but no split: add a split to the data")
         yield KeyChoice("dataset.split", SPLIT, "the data has labels and no split: train, validate, test")
@@ -349,6 +357,10 @@ def _usual(settings: Settings) -> dict[str, Any]:
 def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     """Yields the task for this type of labels."""
     names = graph.class_names or ()
+    if graph.edge_labels is not None:
+        kind = "regression" if graph.edge_labels.dtype.kind == "f" else "classification"
+        yield KeyChoice("task", f"edge_{kind}", "edges have labels")
+        return
     if _ranked(graph) is not None:
         yield from _recommend(graph)
         return
@@ -478,7 +490,7 @@ def _trainer(graph: Graph, task: str) -> Iterator[KeyChoice]:
         yield KeyChoice("trainer.lr", 0.02, "learned rows train faster than weights")
         yield KeyChoice("trainer.patience", RANKING_PATIENCE, "evaluations without a better ranking end the training")
         return
-    if (graph.split == Split.VAL).any() and graph.labelled.any():
+    if graph.edge_labels is not None or ((graph.split == Split.VAL).any() and graph.labelled.any()):
         yield KeyChoice("trainer.monitor", _figure(graph, task) or "auto", "the figure that selects the best epoch")
         yield KeyChoice("trainer.patience", PATIENCE, "evaluations without a better one end the training")
         yield KeyChoice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")

@@ -157,7 +157,7 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
         prepared, links = task.prepare(graph)
     except UserError:
         if settings.job.needs_labels and not (task.pairs or graph.labelled.any()):
-            raise UserError(no_split(settings, labelled=False)) from None
+            raise UserError(no_split(settings, labelled=False, edges=graph.edge_labels is not None)) from None
         raise
     if relational:
         check_relation(graph.schema, links)
@@ -165,15 +165,25 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
     split = links.split if isinstance(links, Targets) else prepared.split
     if not (task.hides_edges or np.isin(split, needed).any()):
         labelled = task.pairs or bool(prepared.labelled.any())
-        raise UserError(no_split(settings, labelled=labelled, noun=task.noun))
+        raise UserError(no_split(settings, labelled=labelled, noun=task.noun, edges=graph.edge_labels is not None))
     return with_inputs(prepared, settings.inputs), links
 
 
-def no_split(settings: Settings, *, labelled: bool, noun: str = "node") -> str:
-    """Returns a message that names the missing split and a remedy."""
+def no_split(settings: Settings, *, labelled: bool, noun: str = "node", edges: bool = False) -> str:
+    """Returns a message that names the missing split and a remedy.
+
+    Args:
+        settings: The run's settings.
+        labelled: Whether what the task predicts has labels.
+        noun: What the task predicts.
+        edges: Whether edges have labels.
+    """
     what = " or ".join(_SPLIT_NAMES.get(name, name) for name in settings.job.splits)
     if labelled:
-        way = "dataset.split=[0.6,0.2,0.2] or Graph.draw_split draws one"
+        draws = "draw_edge_split" if noun == "edge" else "draw_split"
+        way = f"dataset.split=[0.6,0.2,0.2] or Graph.{draws} draws one"
+    elif edges:
+        way = "only edges have labels, which task=edge_classification or edge_regression predicts"
     else:
         way = "no node has a label (a column label, data.y or labels=), and task=link_prediction needs none"
     return f"dataset: no {noun} is in the {what} split: {way}"

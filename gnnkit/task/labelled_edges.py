@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import Tally
-from gnnkit.engine.remote import Lookup
+from gnnkit.engine.remote import Lookup, Reach
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.graph.types import offsets_of
@@ -67,6 +67,7 @@ class LabelledEdges(NodeTask):
         self._sizes: tuple[int, int] | None = None  # outputs and edge features, set by `size_head`
         self._unit: tuple[Array, Array] | None = None  # mean and deviation of the features, set by `begin`
         self._head: EdgeMLP | None = None
+        self._reached: tuple[Worker, Reach, Tensor] | None = None  # the rank, its exchange of rows, and [k, 2] places
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
         check_pairs(self.key, strategy, sampler)
@@ -122,7 +123,10 @@ class LabelledEdges(NodeTask):
     def row_outputs(self, outputs: Tensor, worker: Worker) -> Tensor:  # [k, num_outputs]
         """Returns the outputs of the edges into this rank's nodes. Collective."""
         targets, head, parts = worker.targets, self.head(), []
-        reach, ends = Lookup(worker.comm, worker.owned, worker.owner, Tally()).find(targets.rows)
+        if self._reached is None or self._reached[0] is not worker:  # all ranks' workers are replaced together
+            lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
+            self._reached = worker, *lookup.find(targets.rows)
+        _, reach, ends = self._reached
         reached = reach(outputs)
         for begin in range(0, max(len(targets), 1), _PIECE):
             piece = slice(begin, begin + _PIECE)

@@ -14,9 +14,12 @@ import pytest
 import torch
 
 import gnnkit
+from gnnkit import config
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import weights
+from gnnkit.jobs.init import choose
 from gnnkit.sampler.links import pairs_of
 from tests.cases import few
 from tests.runs import BARE
@@ -209,10 +212,39 @@ def test_unsupported_keys_are_refused(tmp_path: Path, overrides: list[str], told
         train(graph, tmp_path / "run", "edge_classification", *overrides, strategy="individual_sample")
 
 
+def test_what_computes_rows_of_nodes_refuses_a_task_of_edges(tmp_path: Path) -> None:
+    graph = labelled_graph()
+    run = train(graph, tmp_path / "run", "edge_classification")
+    with pytest.raises(UserError, match="export: the task predicts edges, .* only rows of nodes are exported"):
+        gnnkit.export(run.folder, tmp_path / "model.pt2")
+    with pytest.raises(UserError, match="task=edge_classification predicts pairs of nodes: serve the tables"):
+        gnnkit.serve(run.folder, graph)
+    with pytest.raises(UserError, match="job=explain: task=edge_classification predicts pairs of nodes"):
+        gnnkit.predict(run.folder, graph, overrides=["nodes=[1]"], job="explain", folder=tmp_path / "explain", **KEYS)
+
+
 def test_data_without_a_split_are_refused(tmp_path: Path) -> None:
     graph = replace(labelled_graph(), edge_split=None)
     with pytest.raises(UserError, match=r"no edge is in the training split: dataset.split=\[0.6,0.2,0.2\]"):
         train(graph, tmp_path / "run", "edge_classification")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_first_configuration_predicts_the_labels_of_edges(task: str, tmp_path: Path) -> None:
+    graph = labelled_graph(task)
+    users = replace(graph, node_types=(("user", 25), ("item", 15)), edge_split=None)
+    for data, is_divided in ((graph, True), (users, False)):
+        settings = settle(config.compose(["dataset=edges", f"dataset.root={tmp_path}", "job=init"]))
+        keys = {choice.key: choice.value for choice in choose(settings, data, ())}
+        assert keys["task"] == task
+        assert ("dataset.split" in keys) is not is_divided
+
+
+def test_labels_of_edges_alone_are_named_where_nodes_are_predicted(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match="only edges have labels, which task=edge_classification or edge_regression predicts"
+    ):
+        train(labelled_graph(), tmp_path / "run", "node_classification")
 
 
 def test_other_classes_are_refused_in_a_test(tmp_path: Path) -> None:
