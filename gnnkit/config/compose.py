@@ -37,7 +37,7 @@ from gnnkit.utils.ranges import known_words, shown, unknown, unknown_key
 SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration
 EXPERIMENT = "experiment"  # selects a YAML file that sets several sections
-_LIST_OR_MAPPING = ("sampler.fanouts",)  # keys that take a list or a mapping, which Hydra cannot merge
+_LIST_OR_MAPPING = ("sampler.fanouts", "dataset.split")  # keys that take a list or a mapping, which Hydra cannot merge
 # Config groups of Hydra's unused section. Removing them makes composing 15 % faster.
 _UNUSED = [f"~hydra/{group}" for group in (
     "output", "launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging", "env"

@@ -98,7 +98,7 @@ def read_bipartite(
         labels: Fields with the labels of edges, from `read_edge_labels`. Default: none.
         time: Column of times, if there is one.
     """
-    cells = [table.id_column(name) for name in ends]
+    cells = list(map(table.id_column, ends))
     ids = [pc.unique(column).sort() for column in cells]
     src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
     (source, destination), counts = name_types(ends), [len(of_type) for of_type in ids]

@@ -30,7 +30,7 @@ from gnnkit.model.two_ranks import TrialRows
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.partition.order import NodeOrder
 from gnnkit.partition.shard import Shard
-from gnnkit.partition.store.parts import RankParts
+from gnnkit.partition.store.parts import WHOLE, RankParts
 from gnnkit.prepare.cut import Prepared
 from gnnkit.sampler.targets import count_outputs
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers, Worker
@@ -288,8 +288,11 @@ class RankJob:
             graph, fields = parts.graph(), dict[str, Any]()
             if graph is not None and worker.graph is not None:
                 fields["graph"] = worker.graph.with_edges(graph.csc.weighted(None), graph.edge_columns)
-            if parts.files(str(worker.comm.rank)):
-                shard = self._with_types(parts.shard(worker.comm.rank))
+            name: int | str = worker.comm.rank
+            if worker.comm.world_size == 1 and parts.files(WHOLE):
+                name = WHOLE
+            if parts.files(str(name)):
+                shard = self._with_types(parts.shard(name))
                 fields["shard"] = replace(shard, features=worker.shard.features)
             workers[split] = replace(worker, **fields)
         return workers

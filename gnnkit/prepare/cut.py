@@ -242,6 +242,8 @@ def _save_later(graphs: Mapping[str, Graph], needs: Needs, partition: Partition,
         )
     for split, graph in graphs.items():
         folder = target / LATER / split
+        if needs.reference:
+            save_whole(without_features(graph), needs, folder)
         if needs.graph:
             without_features(graph).save(folder / GRAPH)
         if not needs.shares_all or needs.shard_edges:

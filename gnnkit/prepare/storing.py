@@ -20,7 +20,7 @@ from gnnkit.prepare import cut, picture
 from gnnkit.prepare.assign import Decision, describe
 from gnnkit.prepare.inputs import IDS, check_implied_task, load, named, with_inputs, with_kept, with_names
 from gnnkit.prepare.kept import Kept, fingerprint, kept_partition
-from gnnkit.prepare.times import describe_times
+from gnnkit.prepare.times import describe_store, describe_times
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.sampler.links import Links
@@ -88,7 +88,7 @@ def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, 
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, True, settings.features.dtype)
     rounded = "" if settings.features.dtype == "as_is" else "".join(lines)
-    return graph, links, [*input_lines, *lines], rounded
+    return graph, links, [*input_lines, *([] if links else describe_store(graph)), *lines], rounded
 
 
 def _rounding_of_store(settings: Settings, graph: Graph | None) -> str:

@@ -57,6 +57,14 @@ def visible_graphs(graph: Graph) -> dict[str, Graph]:
     return {split: with_edges(graph, np.flatnonzero(times < end)) for split, end in ends.items()}
 
 
+def describe_store(graph: Graph) -> list[str]:
+    """Returns a line if runs from a store would train on later edges."""
+    spans = _time_spans(graph)
+    if graph.edge_time is None or not spans or not (graph.edge_time >= _first_later(spans)).any():
+        return []
+    return ["time: runs from the store pass messages over all edges, also over those later than their training nodes"]
+
+
 def before_split(graph: Graph) -> Graph:
     """Returns the graph with the edges before a split's first held-out time."""
     spans, borders = _time_spans(graph), graph.time_borders

@@ -27,6 +27,7 @@ from gnnkit.prepare.inputs import IDS, check_implied_task, check_width, degree_r
 from gnnkit.prepare.kept import link_file
 from gnnkit.prepare.rounding import Rounding
 from gnnkit.prepare.storing import manifest, of_ranges
+from gnnkit.prepare.times import describe_store
 from gnnkit.prepare.trained import Inputs, fit
 from gnnkit.prepare.transform import ColumnTransform, FilledRows, warn_of_edges
 from gnnkit.result.folder import INPUTS, PARTITION
@@ -74,7 +75,7 @@ def write_store(settings: Settings, folder: Path, imported: Path, key: str) -> J
         contents = manifest(settings, key, raw, graph, None, quality, folder, rounded, rows, digests)
     _save_manifest(settings, contents, folder)
     shutil.rmtree(imported.parent)
-    lines = [*describe(graph, settings, partition), *quality.table(), *lines]
+    lines = [*describe(graph, settings, partition), *quality.table(), *describe_store(graph), *lines]
     lines.append(f"store: dataset=store dataset.root={folder} trains from it")
     return {"summary": "\n".join(lines), **quality.to_dict()}
 
