@@ -562,7 +562,7 @@ class Sampler:
 
 def grow(
     edge_types: Sequence[tuple[Sampler, Reading, int, int]],
-    seeds: Sequence[tuple[_Ids, npt.NDArray[np.uint32], int]],
+    seeds: Sequence[tuple[_Ids, _Ids, int]],
     trees: tuple[_Ids, _Ids | None] | None,
     num_hops: int,
     key: int,

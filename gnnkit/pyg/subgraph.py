@@ -86,8 +86,16 @@ def grow(graph: SampledGraph, seeds: Seeds, key: int, rule: DrawRule) -> Sampled
     trees = seeds.trees()
     starts = [(seeds.nodes[name], trees[name], count) for name, count in num_nodes.items()]
     keyed = (np.arange(sum(map(len, trees.values()))), seeds.bounds) if seeds.disjoint else None
-    options = {"induced": rule.induced, "most_draws": rule.most_draws, "threads": rule.threads}
-    nodes, drawn = _core.grow(edge_types, starts, keyed, rule.num_hops, key, **options)
+    nodes, drawn = _core.grow(
+        edge_types,
+        starts,
+        keyed,
+        rule.num_hops,
+        key,
+        induced=rule.induced,
+        most_draws=rule.most_draws,
+        threads=rule.threads,
+    )
     known = {name: [0, *known] for name, (_, _, known) in zip(num_nodes, nodes, strict=True)}
     edges = {}
     for (name, relation), (indptr, row, edge, *_) in zip(relations.items(), drawn, strict=True):

@@ -322,15 +322,15 @@ struct PyRequest<'py> {
     key: u64,
 }
 
-impl PyRequest<'_> {
+impl<'py> PyRequest<'py> {
     /// The batch of edges with sources `indices` by type.
     fn grow<'a, I: Id + Element>(
         &'a self,
-        py: Python<'_>,
+        py: Python<'py>,
         indices: impl Fn(&'a PyReading<'_>) -> Option<&'a [I]>,
         [num_hops, most_draws, threads]: [usize; 3],
         induced: bool,
-    ) -> PyResult<(Vec<PyNodes<'_>>, Vec<PyHop<'_>>)> {
+    ) -> PyResult<(Vec<PyNodes<'py>>, Vec<PyHop<'py>>)> {
         let edge_types = self.edge_types.iter().enumerate().map(|(at, edge_type)| {
             let (reading, [source, destination]) = (&edge_type.reading, edge_type.ends);
             let indices = indices(reading).ok_or_else(|| refuse("edge_types", "ids must have one dtype"))?;
