@@ -562,8 +562,8 @@ class Sampler:
 
 def grow(
     edge_types: Sequence[tuple[Sampler, Reading, int, int]],
-    seeds: Sequence[tuple[_Ids, int]],
-    trees: tuple[Sequence[_Ids], _Ids, _Ids | None] | None,
+    seeds: Sequence[tuple[_Ids, _Ids, int]],
+    trees: tuple[_Ids, _Ids | None] | None,
     num_hops: int,
     key: int,
     *,
@@ -578,9 +578,9 @@ def grow(
     Args:
         edge_types: Sampler, edges, and the node types of sources and destinations. The
             draws of type i have the key `derive(key, i)`.
-        seeds: Seeds and number of nodes of each node type.
-        trees: The tree of each seed by type, a number per tree that keys its draws, and
-            the latest time that each tree sees, or None. Without trees, seeds that
+        seeds: Seeds, their trees, and number of nodes of each node type.
+        trees: A number per tree that keys its draws, and the latest time that each tree
+            sees, or None. Without trees, those of seeds are empty, and seeds that
             repeat draw independently.
         num_hops: At most the number of fanouts.
         key: The batch's key.

@@ -390,8 +390,8 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
     "visited": {"reading": reading, "starts": ids, "walks": walks, "key": number},
     "grow": {
         "edge_types": lambda random: [(sampler(random), reading(random), 0, odd(random, lambda _: 0, 40))],
-        "seeds": lambda random: [(ids(random), eight(random))],
-        "trees": lambda random: random.choice([None, ([ids(random)], ids(random), random.choice([None, ids(random)]))]),
+        "seeds": lambda random: [(ids(random), np.zeros(number(random), np.uint32), eight(random))],
+        "trees": lambda random: random.choice([None, (ids(random), random.choice([None, ids(random)]))]),
         "num_hops": lambda random: random.randrange(3),
         "key": number,
         "induced": flag,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,17 +59,12 @@ class Seeds:
     disjoint: bool
     bounds: Ids | None  # [num_trees] int64 latest visible time of each tree. None: no times
 
-    def trees(self, node_types: Iterable[str]) -> tuple[list[Ids], Ids, Ids | None] | None:
-        """Returns the trees of the seeds by type, their keys and their bounds.
-
-        Trees are counted over all types, in order of `nodes`.
-        """
+    def trees(self) -> dict[str, Ids]:  # [num_seeds] uint32 by type
+        """Returns the tree of each seed, counted over all types, or nothing."""
         if not self.disjoint:
-            return None
+            return dict.fromkeys(self.nodes, np.empty(0, np.uint32))
         ends = np.cumsum([0, *map(len, self.nodes.values())])
-        numbers = np.arange(ends[-1])
-        of_type = dict(zip(self.nodes, np.split(numbers, ends[1:-1]), strict=True))
-        return [of_type[name] for name in node_types], numbers, self.bounds
+        return dict(zip(self.nodes, np.split(np.arange(ends[-1], dtype=np.uint32), ends[1:-1]), strict=True))
 
 
 def grow(graph: SampledGraph, seeds: Seeds, key: int, rule: DrawRule) -> SampledSubgraph:
@@ -88,9 +83,19 @@ def grow(graph: SampledGraph, seeds: Seeds, key: int, rule: DrawRule) -> Sampled
         )
         for name, relation in relations.items()
     ]
-    starts = [(seeds.nodes[name], count) for name, count in num_nodes.items()]
-    options = {"induced": rule.induced, "most_draws": rule.most_draws, "threads": rule.threads}
-    nodes, drawn = _core.grow(edge_types, starts, seeds.trees(num_nodes), rule.num_hops, key, **options)
+    trees = seeds.trees()
+    starts = [(seeds.nodes[name], trees[name], count) for name, count in num_nodes.items()]
+    keyed = (np.arange(sum(map(len, trees.values()))), seeds.bounds) if seeds.disjoint else None
+    nodes, drawn = _core.grow(
+        edge_types,
+        starts,
+        keyed,
+        rule.num_hops,
+        key,
+        induced=rule.induced,
+        most_draws=rule.most_draws,
+        threads=rule.threads,
+    )
     known = {name: [0, *known] for name, (_, _, known) in zip(num_nodes, nodes, strict=True)}
     edges = {}
     for (name, relation), (indptr, row, edge, *_) in zip(relations.items(), drawn, strict=True):

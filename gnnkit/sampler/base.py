@@ -341,14 +341,13 @@ def grow(
         draw: Called with nodes [k] int64 for hops 0, 1, ..., returns their draws.
     """
     numbering = _core.Numbering(seeds, num_nodes)
-    known = [len(seeds)]
+    known = [0, len(seeds)]
     hops: list[Hop] = []
     for hop in range(sampler.num_hops):
-        newest = known[-2] if len(known) > 1 else 0
-        drawn = draw(numbering.nodes()[0 if sampler.redraw else newest :], hop)
+        drawn = draw(numbering.nodes()[0 if sampler.redraw else known[-2] :], hop)
         hops.append(replace(drawn, sources=numbering.add(drawn.sources)))
         known.append(len(numbering.nodes()))
-    return _batch(numbering.nodes().astype(dtype), known, join_hops(hops, dtype), sampler.redraw)
+    return _batch(numbering.nodes().astype(dtype), known[1:], join_hops(hops, dtype), sampler.redraw)
 
 
 def join_hops(hops: Sequence[Hop], dtype: npt.DTypeLike) -> Hop:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -232,11 +231,11 @@ def test_an_induced_subgraph_has_the_visible_edges_of_each_tree() -> None:
     position = {
         (tree, node): at for at, (tree, node) in enumerate(zip(drawn.batch.tolist(), drawn.node.tolist(), strict=True))
     }
-    expected: Mapping[tuple[int, int, int], None] = {}
+    expected = []
     for edge, (source, target) in enumerate(data.edge_index.T.tolist()):
         for tree, bound in enumerate(times.tolist()):
             ends = position.get((tree, source)), position.get((tree, target))
             if None not in ends and data.edge_time[edge] <= bound:
-                expected |= {(*ends, edge): None}
+                expected.append((*ends, edge))
     edges = zip(induced.row.tolist(), induced.col.tolist(), permutation[induced.edge].tolist(), strict=True)
     assert sorted(edges) == sorted(expected)

@@ -182,6 +182,22 @@ impl<'py> Ids<'py> {
         let wanted = "a one-dimensional NumPy array of int32 or int64";
         Err(mistyped(name, wanted, value))
     }
+
+    pub(crate) fn as_i32(&self) -> Option<&[i32]> {
+        if let Self::I32(ids) = self {
+            Some(ids.as_slice())
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn as_i64(&self) -> Option<&[i64]> {
+        if let Self::I64(ids) = self {
+            Some(ids.as_slice())
+        } else {
+            None
+        }
+    }
 }
 
 /// Numbers in either width.

@@ -629,8 +629,16 @@ fn draws(graph: &Bound<'_, PyAny>, sampler: &Bound<'_, PyAny>) -> PyResult<Draws
     };
     Ok(Draws::Native {
         sampler: native.get().0.clone(),
-        reading: Box::new(Reading::new(&PyReading::new(graph)?)),
+        reading: Box::new(Reading::new(&untimed(PyReading::new(graph)?)?)),
     })
+}
+
+/// The reading itself, unless edges have times.
+fn untimed(reading: PyReading<'_>) -> PyResult<PyReading<'_>> {
+    if reading.times.is_some() {
+        return Err(refuse("graph", "has times, but the seeds of a Loader have none"));
+    }
+    Ok(reading)
 }
 
 /// The key of `value` under `key`: chained by seed, epoch, step.

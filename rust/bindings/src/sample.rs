@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::ops::RangeInclusive;
 
 use gnnkit_core::Error;
 use gnnkit_core::csc::{Id, check_ids};
@@ -9,8 +10,7 @@ use gnnkit_core::memory::{Kept, List};
 use gnnkit_core::relations::Relations;
 use gnnkit_core::rng::derive;
 use gnnkit_core::sample::{
-    Batch, EdgeType, Hop, Importance, Kind, MAX_HOPS, Numbering, Request, Sampler, Scratch, Seeds, Subgraph, Trees,
-    water_fill,
+    Batch, EdgeType, Hop, Importance, Kind, MAX_HOPS, Numbering, Request, Sampler, Scratch, Seeds, Trees, water_fill,
 };
 use gnnkit_core::similarity::{Preference, Similarity};
 use gnnkit_core::view::{Extra, View};
@@ -294,57 +294,22 @@ impl PySampler {
     }
 }
 
-/// The trees, keys and bounds of a batch, by type of the seeds and by tree.
-struct PyTrees<'py> {
-    of_seeds: Vec<Vec<u32>>,
-    keys: Slice<'py, i64>,
-    bounds: Option<Slice<'py, i64>>,
-}
-
-impl<'py> PyTrees<'py> {
-    fn new(trees: Arg<'_, 'py>) -> PyResult<Self> {
-        let [of_seeds, keys, bounds] = exactly("trees", trees)?;
-        let of_seeds = items("trees[0]", &of_seeds)?.into_iter().map(|trees| {
-            let trees = Slice::<i64>::new("trees[0]", &trees)?;
-            check_ids("trees", trees.as_slice(), u32::MAX as usize, "trees").map_err(user_error)?;
-            Ok(trees.as_slice().iter().map(|&tree| tree as u32).collect())
-        });
-        Ok(Self {
-            of_seeds: of_seeds.collect::<PyResult<_>>()?,
-            keys: Slice::new("trees[1]", &keys)?,
-            bounds: optional(&bounds, |bounds| Slice::new("trees[2]", bounds))?,
-        })
-    }
-
-    fn view(&self) -> Trees<'_> {
-        Trees {
-            keys: self.keys.as_slice(),
-            bounds: self.bounds.as_ref().map(Slice::as_slice),
-        }
-    }
-}
-
 /// The edges of one type: how nodes draw them, and the types of their ends.
 struct PyEdgeType<'py> {
     sampler: Bound<'py, PySampler>,
     reading: PyReading<'py>,
-    source: usize,
-    destination: usize,
+    ends: [usize; 2],
 }
 
 impl<'py> PyEdgeType<'py> {
-    fn new(edge_type: Arg<'_, 'py>, num_node_types: usize) -> PyResult<Self> {
+    fn new(edge_type: Arg<'_, 'py>, node_types: RangeInclusive<usize>) -> PyResult<Self> {
         let [sampler, reading, source, destination] = exactly("edge_types", edge_type)?;
-        let last = num_node_types
-            .checked_sub(1)
-            .ok_or_else(|| UserError::new_err("seeds: there is no node type"))?;
+        let end = |end| within("edge_types", end, node_types.clone());
+        let sampler = sampler.cast_into();
         Ok(Self {
-            sampler: sampler
-                .cast_into()
-                .map_err(|_| refuse("edge_types", "expected a Sampler"))?,
+            sampler: sampler.map_err(|_| refuse("edge_types", "expected a Sampler"))?,
             reading: PyReading::new(&reading)?,
-            source: within("source", &source, 0..=last)?,
-            destination: within("destination", &destination, 0..=last)?,
+            ends: [end(&source)?, end(&destination)?],
         })
     }
 }
@@ -352,83 +317,76 @@ impl<'py> PyEdgeType<'py> {
 /// What `grow` reads.
 struct PyRequest<'py> {
     edge_types: Vec<PyEdgeType<'py>>,
-    seeds: Vec<(Slice<'py, i64>, usize)>,
-    trees: Option<PyTrees<'py>>,
-    num_hops: usize,
-    most_draws: usize,
+    seeds: Vec<(Slice<'py, i64>, Slice<'py, u32>, usize)>,
+    trees: Option<(Slice<'py, i64>, Option<Slice<'py, i64>>)>,
     key: u64,
-    induced: bool,
-    threads: usize,
 }
 
-impl PyRequest<'_> {
+impl<'py> PyRequest<'py> {
     /// The batch of edges with sources `indices` by type.
     fn grow<'a, I: Id + Element>(
         &'a self,
-        py: Python<'_>,
-        indices: impl Fn(&'a PyReading<'_>) -> PyResult<&'a [I]>,
-    ) -> PyResult<Subgraph<I>> {
+        py: Python<'py>,
+        indices: impl Fn(&'a PyReading<'_>) -> Option<&'a [I]>,
+        [num_hops, most_draws, threads]: [usize; 3],
+        induced: bool,
+    ) -> PyResult<(Vec<PyNodes<'py>>, Vec<PyHop<'py>>)> {
         let edge_types = self.edge_types.iter().enumerate().map(|(at, edge_type)| {
-            let reading = &edge_type.reading;
-            let csc = View::new(reading.indptr.as_slice(), indices(reading)?, reading.num_sources);
+            let (reading, [source, destination]) = (&edge_type.reading, edge_type.ends);
+            let indices = indices(reading).ok_or_else(|| refuse("edge_types", "ids must have one dtype"))?;
+            let csc = View::new(reading.indptr.as_slice(), indices, reading.num_sources);
             Ok(EdgeType {
                 sampler: &edge_type.sampler.get().0,
                 graph: csc.and_then(|csc| csc.with(reading.extra())).map_err(user_error)?,
-                source: edge_type.source,
-                destination: edge_type.destination,
+                source,
+                destination,
                 key: derive(self.key, at as u64),
             })
         });
         let edge_types = edge_types.collect::<PyResult<Vec<_>>>()?;
-        let seeds = self
-            .seeds
-            .iter()
-            .map(|(seeds, num_nodes)| (seeds.as_slice(), *num_nodes));
-        let (seeds, trees): (Vec<_>, _) = (seeds.collect(), self.trees.as_ref().map(PyTrees::view));
-        let of_seeds = self.trees.as_ref().map_or(&[][..], |trees| &trees.of_seeds);
-        let &Self {
-            num_hops,
-            most_draws,
-            induced,
-            threads,
-            ..
-        } = self;
+        let seeds = self.seeds.iter();
+        let seeds: Vec<_> = seeds
+            .map(|(ids, trees, count)| (ids.as_slice(), trees.as_slice(), *count))
+            .collect();
+        let trees = self.trees.as_ref().map(|(keys, bounds)| Trees {
+            keys: keys.as_slice(),
+            bounds: bounds.as_ref().map(Slice::as_slice),
+        });
         let batch = py.detach(|| {
             let ids = seeds
                 .iter()
-                .map(|&(seeds, num_nodes)| narrow::<I>("seeds", seeds, num_nodes));
+                .map(|&(ids, _, num_nodes)| narrow::<I>("seeds", ids, num_nodes));
             let ids = ids.collect::<Result<Vec<_>, _>>()?;
-            let by_type = ids
-                .iter()
-                .zip(&seeds)
-                .enumerate()
-                .map(|(at, (nodes, &(_, num_nodes)))| Seeds {
-                    nodes,
-                    trees: of_seeds.get(at).map_or(&[], Vec::as_slice),
-                    num_nodes,
-                });
+            let of_types = ids.iter().zip(&seeds).map(|(nodes, &(_, trees, num_nodes))| Seeds {
+                nodes,
+                trees,
+                num_nodes,
+            });
             let request = Request {
                 num_hops,
                 edge_types: &edge_types,
-                seeds: &by_type.collect::<Vec<_>>(),
+                seeds: &of_types.collect::<Vec<_>>(),
                 trees,
                 repeat: trees.is_none(),
+                induced,
                 most_draws,
             };
-            SCRATCH.with_borrow_mut(|scratch| match induced {
-                true => request.induced(scratch.on_threads(threads)),
-                false => request.grow(scratch.on_threads(threads)),
-            })
+            SCRATCH.with_borrow_mut(|scratch| request.grow(scratch.on_threads(threads)))
         });
-        batch.map_err(user_error)
+        let batch = batch.map_err(user_error)?;
+        let nodes = batch.nodes.into_iter().map(|of_type| {
+            let nodes = list_to_py(py, of_type.nodes)?.as_untyped().clone();
+            Ok((nodes, of_type.trees.into_pyarray(py), of_type.known))
+        });
+        let edges = batch.edges.into_iter().map(|edges| hop_to_py(py, edges));
+        Ok((nodes.collect::<PyResult<_>>()?, edges.collect::<PyResult<_>>()?))
     }
 }
 
 /// nodes, trees and known by node type.
 type PyNodes<'py> = (Bound<'py, PyUntypedArray>, Bound<'py, PyArray1<u32>>, Vec<usize>);
 
-/// All hops of a batch of several types, from (sampler, reading, source type,
-/// destination type) by edge type and (seeds, number of nodes) by node type.
+/// All hops of a batch of several types.
 #[pyfunction]
 #[pyo3(signature = (edge_types, seeds, trees, num_hops, key, *, induced, most_draws, threads))]
 fn grow<'py>(
@@ -443,53 +401,38 @@ fn grow<'py>(
     threads: Arg<'_, 'py>,
 ) -> PyResult<(Vec<PyNodes<'py>>, Vec<PyHop<'py>>)> {
     let seeds = items("seeds", seeds)?.into_iter().map(|of_type| {
-        let [seeds, num_nodes] = exactly("seeds", &of_type)?;
-        Ok((Slice::new("seeds", &seeds)?, count("num_nodes", &num_nodes)?))
+        let [ids, trees, num_nodes] = exactly("seeds", &of_type)?;
+        let ids = Slice::new("seeds", &ids)?;
+        Ok((ids, Slice::new("trees", &trees)?, count("num_nodes", &num_nodes)?))
     });
     let seeds = seeds.collect::<PyResult<Vec<_>>>()?;
+    let trees = optional(trees, |trees| {
+        let [keys, bounds] = exactly("trees", trees)?;
+        let bounds = optional(&bounds, |bounds| Slice::new("bounds", bounds))?;
+        Ok((Slice::new("keys", &keys)?, bounds))
+    });
+    let last = seeds
+        .len()
+        .checked_sub(1)
+        .ok_or_else(|| refuse("seeds", "expected one type or more"))?;
     let edge_types = items("edge_types", edge_types)?.into_iter();
-    let edge_types = edge_types.map(|edge_type| PyEdgeType::new(&edge_type, seeds.len()));
+    let edge_types = edge_types.map(|edge_type| PyEdgeType::new(&edge_type, 0..=last));
     let request = PyRequest {
         edge_types: edge_types.collect::<PyResult<_>>()?,
         seeds,
-        trees: optional(trees, PyTrees::new)?,
-        num_hops: count("num_hops", num_hops)?,
-        most_draws: count("most_draws", most_draws)?,
+        trees: trees?,
         key: key_of("key", key)?,
-        induced: flag("induced", induced)?,
-        threads: count("threads", threads)?,
     };
-    let is_narrow = |edge_type: &PyEdgeType<'_>| matches!(edge_type.reading.indices, Ids::I32(_));
-    let mixed = || UserError::new_err("edge_types: ids must have one dtype");
-    if request.edge_types.first().is_some_and(is_narrow) {
-        subgraph_to_py(
-            py,
-            request.grow(py, |reading| match &reading.indices {
-                Ids::I32(indices) => Ok(indices.as_slice()),
-                Ids::I64(_) => Err(mixed()),
-            })?,
-        )
-    } else {
-        subgraph_to_py(
-            py,
-            request.grow(py, |reading| match &reading.indices {
-                Ids::I64(indices) => Ok(indices.as_slice()),
-                Ids::I32(_) => Err(mixed()),
-            })?,
-        )
+    let induced = flag("induced", induced)?;
+    let counts = [
+        count("num_hops", num_hops)?,
+        count("most_draws", most_draws)?,
+        count("threads", threads)?,
+    ];
+    match request.edge_types.first().map(|edge_type| &edge_type.reading.indices) {
+        Some(Ids::I32(_)) => request.grow(py, |reading| reading.indices.as_i32(), counts, induced),
+        _ => request.grow(py, |reading| reading.indices.as_i64(), counts, induced),
     }
-}
-
-fn subgraph_to_py<I: Id + Element>(
-    py: Python<'_>,
-    subgraph: Subgraph<I>,
-) -> PyResult<(Vec<PyNodes<'_>>, Vec<PyHop<'_>>)> {
-    let nodes = subgraph.nodes.into_iter().map(|of_type| {
-        let nodes = list_to_py(py, of_type.nodes)?.as_untyped().clone();
-        Ok((nodes, of_type.trees.into_pyarray(py), of_type.known))
-    });
-    let edges = subgraph.edges.into_iter().map(|edges| hop_to_py(py, edges));
-    Ok((nodes.collect::<PyResult<_>>()?, edges.collect::<PyResult<_>>()?))
 }
 
 /// Local ids in order of first occurrence.

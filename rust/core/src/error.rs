@@ -155,10 +155,10 @@ pub enum Error {
         name: &'static str,
     },
     /// Draws with replacement, which no degree bounds.
-    #[error("{name}={fanout} with replacement, for {num_rows} nodes of a batch, needs more memory than there is")]
+    #[error(
+        "num_neighbors={fanout} with replacement, for {num_rows} nodes of a batch, needs more memory than there is"
+    )]
     Draws {
-        /// The argument with the fanouts.
-        name: &'static str,
         /// Draws per node.
         fanout: usize,
         /// Nodes that draw.

@@ -287,6 +287,29 @@ impl<'a, I: Id> View<'a, I> {
         }
     }
 
+    /// Prefetches some of the times of the in-edges of `node`.
+    #[inline(always)]
+    pub(crate) fn prefetch_times(&self, node: usize) {
+        if let Some(times) = self.extra.times {
+            self.prefetch_row(times, node);
+        }
+    }
+
+    /// Prefetches some of the sources of the in-edges of `node`.
+    #[inline(always)]
+    pub(crate) fn prefetch_edges(&self, node: usize) {
+        self.prefetch_row(self.indices, node);
+    }
+
+    /// Prefetches both ends and the middle of a row.
+    #[inline(always)]
+    fn prefetch_row<T>(&self, values: &[T], node: usize) {
+        let (start, end) = (load(&self.indptr[node]) as usize, load(&self.indptr[node + 1]) as usize);
+        prefetch(values, start);
+        prefetch(values, start.wrapping_add(end) / 2);
+        prefetch(values, end.wrapping_sub(1));
+    }
+
     /// The ids of edges that are drawn by relation. `None`: their positions.
     pub(crate) fn edge_order(&self) -> Option<&'a [i64]> {
         self.extra.relations.as_ref().and_then(|relations| relations.order)

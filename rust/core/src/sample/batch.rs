@@ -73,13 +73,13 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes for the batch after one of these sizes: a little more.
-    pub fn after(nodes: usize, rows: usize, edges: usize) -> Self {
+    /// The sizes for the batch after one with these nodes and edges: a little more.
+    pub fn after<I: Id>(nodes: Option<&Nodes<I>>, edges: Option<&Hop<I>>) -> Self {
         let more = |len: usize| len + len / 8;
         Self {
-            nodes: more(nodes),
-            rows: more(rows),
-            edges: more(edges),
+            nodes: more(nodes.map_or(0, |of| of.nodes.len())),
+            rows: more(edges.map_or(0, |of| of.indptr.len())),
+            edges: more(edges.map_or(0, |of| of.edge_ids.len())),
         }
     }
 }

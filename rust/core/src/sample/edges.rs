@@ -270,7 +270,8 @@ impl<I: Id, L: Law> Kernel for DrawAll<'_, '_, I, L> {
 /// Prefetches what the first blocks of `nodes[begin..]` read.
 #[inline(always)]
 pub(crate) fn ask_first<I: Id>(graph: &View<'_, I>, nodes: &[I], begin: usize) {
-    let blocks = if graph.extra().relations.is_some() {
+    let extra = graph.extra();
+    let blocks = if extra.relations.is_some() || extra.times.is_some() {
         2 * LAG
     } else {
         LAG
@@ -280,14 +281,19 @@ pub(crate) fn ask_first<I: Id>(graph: &View<'_, I>, nodes: &[I], begin: usize) {
     }
 }
 
-/// Prefetches what blocks after the one at `begin` read: edge ranges, and where nodes
-/// draw by relation also the groups of those whose ranges have arrived.
+/// Prefetches what blocks after the one at `begin` read: edge ranges, and of those that
+/// have arrived the groups where nodes draw by relation, or the times.
 #[inline(always)]
 pub(crate) fn ask_ahead<I: Id>(graph: &View<'_, I>, nodes: &[I], begin: usize) {
     let mut ahead = begin + LAG * BLOCK;
     if let Some(relations) = &graph.extra().relations {
         for node in some(nodes, ahead..ahead + BLOCK) {
             relations.prefetch_groups(node.index());
+        }
+        ahead += LAG * BLOCK;
+    } else if graph.extra().times.is_some() {
+        for node in some(nodes, ahead..ahead + BLOCK) {
+            graph.prefetch_times(node.index());
         }
         ahead += LAG * BLOCK;
     }

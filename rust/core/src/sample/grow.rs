@@ -3,14 +3,14 @@
 
 use super::batch::{Nodes, Sizes, Subgraph};
 use super::crew::Crew;
-use super::edges::Edges;
+use super::edges::{BLOCK, Edges};
 use super::expand::Expand;
 use super::law::Most;
 use super::numbering::{check_distinct, number_seeds};
-use super::table::{DENSE_NODES, DenseBatch, Hashed};
+use super::table::{DENSE_NODES, Dense, DenseBatch, Hashed};
 use super::{Fanout, Sampler, Scratch};
 use crate::Error;
-use crate::csc::Id;
+use crate::csc::{Id, check_ids};
 use crate::error::check_length;
 use crate::memory::List;
 use crate::read::load;
@@ -64,6 +64,8 @@ pub struct Request<'a, I> {
     pub trees: Option<Trees<'a>>,
     /// Whether seeds of a tree may repeat. Then they draw independently.
     pub repeat: bool,
+    /// Whether to return all visible edges among the nodes instead of the drawn ones.
+    pub induced: bool,
     /// The most draws with replacement of one type in a hop.
     pub most_draws: usize,
 }
@@ -97,121 +99,74 @@ struct Known<'a, I: Id> {
 impl<'a, I: Id> Request<'a, I> {
     /// Draws all hops.
     pub fn grow(&self, scratch: &mut Scratch) -> Result<Subgraph<I>, Error> {
-        self.run(scratch, |known, edges, _| {
-            let nodes = known.into_iter().map(|known| known.nodes).collect();
-            let edges = edges.into_iter().map(Edges::into_hop).collect();
-            Ok(Subgraph { nodes, edges })
-        })
-    }
-
-    /// Draws all hops, and returns all visible edges among the nodes that these found.
-    pub fn induced(&self, scratch: &mut Scratch) -> Result<Subgraph<I>, Error> {
-        self.run(scratch, |known, _, crew| {
-            let types = self.edge_types.iter().enumerate();
-            let edges = types.map(|(at, edge_type)| self.among(edge_type, &known, crew.sizes[at]));
-            let edges = edges.collect::<Result<Vec<_>, _>>()?;
-            Ok(Subgraph {
-                nodes: known.into_iter().map(|known| known.nodes).collect(),
-                edges: edges.into_iter().map(Edges::into_hop).collect(),
-            })
-        })
-    }
-
-    /// Draws all hops, and returns what `finish` makes of their nodes and edges.
-    fn run<R: Send>(
-        &self,
-        scratch: &mut Scratch,
-        finish: impl Fn(Vec<Known<'_, I>>, Vec<Edges<I>>, &Crew) -> Result<R, Error> + Send + Sync,
-    ) -> Result<R, Error> {
         self.check()?;
         let num_types = self.seeds.len().max(self.edge_types.len());
-        scratch.crew.sizes.resize(num_types, Sizes::default());
-        if scratch.tables.len() < num_types {
-            scratch.tables.resize_with(num_types, Default::default);
-        }
         let Scratch { tables, crew } = scratch;
+        crew.sizes.resize(num_types, Sizes::default());
+        tables.resize_with(tables.len().max(num_types), Default::default);
         crew.run(|crew| {
             let mut known = Vec::with_capacity(self.seeds.len());
-            for (at, (seeds, (dense, hashed))) in self.seeds.iter().zip(&mut *tables).enumerate() {
-                let is_dense = self.trees.is_none() && seeds.num_nodes.max(seeds.nodes.len()) <= DENSE_NODES;
-                let table = if is_dense {
-                    AnyTable::Dense(dense.start(seeds.num_nodes))
-                } else {
-                    AnyTable::Hashed(hashed.start(seeds.num_nodes))
-                };
-                let of = Known::new(seeds, table, crew.sizes[at].nodes)?;
-                if !self.repeat {
-                    check_distinct(seeds.nodes, &of.repeats)?;
-                }
-                known.push(of);
+            for (seeds, (tables, sizes)) in self.seeds.iter().zip(tables.iter_mut().zip(&crew.sizes)) {
+                known.push(Known::new(self, seeds, tables, *sizes)?);
             }
             let types = self.edge_types.iter().zip(&crew.sizes);
-            let mut edges: Vec<_> = types
-                .map(|(of, &sizes)| Edges::new(&of.graph, of.sampler.importance, sizes))
-                .collect();
+            let new = |(of, sizes): (&EdgeType<'_, I>, &Sizes)| Edges::new(&of.graph, of.sampler.importance, *sizes);
+            let mut edges: Vec<_> = types.map(new).collect();
             for hop in 0..self.num_hops {
                 for (of, edges) in self.edge_types.iter().zip(&mut edges) {
                     self.expand(of, hop, &mut known, edges, crew)?;
                 }
-                known
-                    .iter_mut()
-                    .for_each(|of| of.nodes.known.push(of.nodes.nodes.len()));
+                for of in &mut known {
+                    of.nodes.known.push(of.nodes.nodes.len());
+                }
             }
+            if self.induced {
+                let types = self.edge_types.iter().zip(&crew.sizes);
+                edges = types
+                    .map(|(of, &sizes)| self.among(of, &known, sizes))
+                    .collect::<Result<_, _>>()?;
+            }
+            let nodes: Vec<_> = known.into_iter().map(|known| known.nodes).collect();
+            let edges: Vec<_> = edges.into_iter().map(Edges::into_hop).collect();
             for (at, sizes) in crew.sizes.iter_mut().enumerate() {
-                let num_nodes = known.get(at).map_or(0, |known| known.nodes.nodes.len());
-                let drawn = edges
-                    .get(at)
-                    .map_or((0, 0), |edges| (edges.indptr.len(), edges.edge_ids.len()));
-                *sizes = Sizes::after(num_nodes, drawn.0, drawn.1);
+                *sizes = Sizes::after(nodes.get(at), edges.get(at));
             }
-            finish(known, edges, crew)
+            Ok(Subgraph { nodes, edges })
         })
     }
 
     /// Checks what the hops rely on.
     fn check(&self) -> Result<(), Error> {
-        let num_trees = self.trees.map_or(1, |trees| trees.keys.len());
+        let num_trees = self.trees.map_or(0, |trees| trees.keys.len());
+        if let Some(Trees {
+            bounds: Some(bounds), ..
+        }) = self.trees
+        {
+            check_length("bounds", bounds.len(), num_trees)?;
+        }
         for seeds in self.seeds {
-            let count = if self.trees.is_some() { seeds.nodes.len() } else { 0 };
-            check_length("trees", seeds.trees.len(), count)?;
-            if let Some(position) = seeds.trees.iter().position(|&tree| tree as usize >= num_trees) {
-                return Err(Error::OutOfRange {
-                    name: "trees",
-                    position,
-                    value: i64::from(seeds.trees[position]),
-                    bound: num_trees,
-                    of: "trees",
-                });
-            }
-            if seeds.num_nodes.checked_mul(num_trees.max(1)).is_none() {
+            check_length("trees", seeds.trees.len(), self.trees.map_or(0, |_| seeds.nodes.len()))?;
+            let trees: Vec<i64> = seeds.trees.iter().map(|&tree| i64::from(tree)).collect();
+            check_ids("trees", &trees, num_trees, "trees")?;
+            if seeds.num_nodes.checked_mul(num_trees).is_none() {
                 return Err(Error::TooLarge {
                     name: "number of trees",
                     value: num_trees,
                 });
             }
         }
-        if let Some(Trees {
-            keys,
-            bounds: Some(bounds),
-        }) = self.trees
-        {
-            check_length("bounds", bounds.len(), keys.len())?;
-        }
         for of in self.edge_types {
-            if self.num_hops > of.sampler.fanouts.len() {
-                return Err(Error::Hop {
-                    hop: self.num_hops - 1,
-                    num_hops: of.sampler.fanouts.len(),
-                });
+            let num_hops = of.sampler.fanouts.len();
+            if self.num_hops > num_hops {
+                let hop = self.num_hops - 1;
+                return Err(Error::Hop { hop, num_hops });
             }
-            let sizes = (self.seeds[of.source].num_nodes, self.seeds[of.destination].num_nodes);
-            if (of.graph.num_sources(), of.graph.num_nodes()) != sizes {
-                return Err(Error::Length {
-                    name: "indptr",
-                    actual: of.graph.num_nodes() + 1,
-                    expected: sizes.1 + 1,
-                });
-            }
+            check_length(
+                "indptr",
+                of.graph.num_nodes() + 1,
+                self.seeds[of.destination].num_nodes + 1,
+            )?;
+            check_length("num_sources", of.graph.num_sources(), self.seeds[of.source].num_nodes)?;
         }
         Ok(())
     }
@@ -286,11 +241,7 @@ impl<'a, I: Id> Request<'a, I> {
     fn check_draws(&self, sampler: &Sampler, fanout: Fanout, num_rows: usize) -> Result<(), Error> {
         match fanout {
             Fanout::Most(fanout) if sampler.kind.repeats() && fanout.saturating_mul(num_rows) > self.most_draws => {
-                Err(Error::Draws {
-                    name: "num_neighbors",
-                    fanout,
-                    num_rows,
-                })
+                Err(Error::Draws { fanout, num_rows })
             }
             _ => Ok(()),
         }
@@ -302,20 +253,39 @@ impl<'a, I: Id> Request<'a, I> {
         let Nodes { nodes, trees, .. } = &known[of.destination].nodes;
         let bounds = self.bounds(trees);
         let graph = of.graph.for_rows(None, bounds.as_deref());
+        let mut both: Vec<(u32, usize)> = Vec::new(); // local ids and edges of a row
         for (at, node) in nodes.iter().enumerate() {
+            if let Some(ahead) = nodes.get(at + 4 * BLOCK) {
+                graph.prefetch_node(ahead.index());
+            }
+            if let Some(ahead) = nodes.get(at + 2 * BLOCK) {
+                graph.prefetch_edges(ahead.index());
+            }
             let row = graph.visible(at, 0, graph.edges(node.index())?);
             let tree = trees.get(at).copied().unwrap_or_default();
+            if let AnyTable::Hashed(table) = &known[of.source].table {
+                for edge in row.clone() {
+                    table.prefetch_in(tree, graph.source(edge)?);
+                }
+            }
+            both.resize(both.len().max(row.len()), (0, 0));
+            let mut count = 0;
             for edge in row {
                 let source = graph.source(edge)?;
                 let local = match &known[of.source].table {
                     AnyTable::Dense(table) => table.find(source),
                     AnyTable::Hashed(table) => table.find(tree, source),
                 };
-                if let Some(local) = local {
-                    edges.sources.push(I::from_index(local as usize));
-                    edges.edge_ids.push(edge as i64);
-                }
+                // Written whether or not the source is known: nothing predicts which.
+                both[count] = (local.unwrap_or_default(), edge);
+                count += usize::from(local.is_some());
             }
+            edges
+                .sources
+                .extend(both[..count].iter().map(|&(local, _)| I::from_index(local as usize)));
+            edges
+                .edge_ids
+                .extend(both[..count].iter().map(|&(_, edge)| edge as i64));
             edges.indptr.push(edges.edge_ids.len() as i64);
         }
         Ok(edges)
@@ -324,16 +294,28 @@ impl<'a, I: Id> Request<'a, I> {
 
 impl<'a, I: Id> Known<'a, I> {
     /// Numbers the seeds.
-    fn new(seeds: &Seeds<'_, I>, mut table: AnyTable<'a>, capacity: usize) -> Result<Self, Error> {
+    fn new(
+        of: &Request<'_, I>,
+        seeds: &Seeds<'_, I>,
+        (dense, hashed): &'a mut (Dense, Hashed),
+        sizes: Sizes,
+    ) -> Result<Self, Error> {
+        let is_dense = of.trees.is_none() && seeds.num_nodes.max(seeds.nodes.len()) <= DENSE_NODES;
+        let mut table = match is_dense {
+            true => AnyTable::Dense(dense.start(seeds.num_nodes)),
+            false => AnyTable::Hashed(hashed.start(seeds.num_nodes)),
+        };
         let repeats = with_table!(&mut table, table => number_seeds(seeds.nodes, seeds.trees, seeds.num_nodes, table)?);
-        let mut nodes = List::with_capacity(capacity.max(seeds.nodes.len()));
+        if !of.repeat {
+            check_distinct(seeds.nodes, &repeats)?;
+        }
+        let mut nodes = List::with_capacity(sizes.nodes.max(seeds.nodes.len()));
         nodes.extend_from_slice(seeds.nodes);
-        let known = vec![nodes.len()];
-        let trees = seeds.trees.to_vec();
-        Ok(Self {
-            nodes: Nodes { nodes, trees, known },
-            table,
-            repeats,
-        })
+        let nodes = Nodes {
+            known: vec![nodes.len()],
+            nodes,
+            trees: seeds.trees.to_vec(),
+        };
+        Ok(Self { nodes, table, repeats })
     }
 }

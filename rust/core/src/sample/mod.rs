@@ -263,6 +263,7 @@ impl Sampler {
             }],
             trees: None,
             repeat: false,
+            induced: false,
             most_draws: usize::MAX,
         };
         let grown = request.grow(scratch)?;

@@ -152,6 +152,15 @@ impl Hashed {
         (slot.epoch == self.epoch).then_some(slot.local)
     }
 
+    /// A hint that `find` follows soon.
+    #[inline(always)]
+    pub fn prefetch_in(&self, tree: u32, id: usize) {
+        prefetch(
+            &self.slots,
+            home(self.offset_of(tree).wrapping_add(id as u64), self.slots.len().max(1)),
+        );
+    }
+
     fn offset_of(&self, tree: u32) -> u64 {
         u64::from(tree) * self.num_nodes as u64
     }

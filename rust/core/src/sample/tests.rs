@@ -274,6 +274,7 @@ fn in_trees<I: Id>(
         seeds: &[seeds],
         trees: Some(Trees { keys, bounds }),
         repeat: false,
+        induced: false,
         most_draws: usize::MAX,
     };
     request.grow(scratch)
