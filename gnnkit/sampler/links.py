@@ -81,6 +81,9 @@ class Links:
     given: bool = False  # whether the data set defines `val` and `test`
     relation: LinkRelation | None = None  # None: edges of all relations are predicted
     popular: Ids | None = None  # [num] int64 nodes that training negatives draw, repeated by popularity. None: all
+    events: Ids | None = None  # [num_events, 3] int64 source, destination and time of all edges, if split by time
+    val_time: Ids | None = None  # [num_val] int64
+    test_time: Ids | None = None  # [num_test] int64
 
     def predicts(self, types: Ids | None) -> Mask | np.bool_:  # [num_edges]
         """Returns whether edges are predicted, self-loops aside.
@@ -168,6 +171,17 @@ class Links:
             check_range("popular", self.popular, 0, self.num_nodes)
         if self.relation is not None:
             self.relation.check(self.num_nodes)
+        if self.events is not None:
+            self._check_events(self.events)
+
+    def _check_events(self, events: Ids) -> None:
+        if events.dtype != np.int64 or events.ndim != 2 or events.shape[1] != 3:
+            raise UserError("events is not a table of int64 with three columns")
+        check_range("events", events[:, :2].ravel(), 0, self.num_nodes)
+        for name, pairs in (("val_time", self.val), ("test_time", self.test)):
+            times = getattr(self, name)
+            if times is None or times.dtype != np.int64 or times.shape != pairs.shape[:1]:
+                raise UserError(f"{name} is not a list of int64, one for each of {len(pairs)} edges")
 
     def negative_pairs(
         self,
@@ -226,7 +240,7 @@ class Links:
 
 
 _SCALARS = ("num_nodes", "negatives", "eval_negatives", "supervision_share", "seed", "given")
-_ARRAYS = ("val", "test", "training", "known", "popular")
+_ARRAYS = ("val", "test", "training", "known", "popular", "events", "val_time", "test_time")
 _POWER, _STEPS = 0.75, 8  # popularity exponent (Mikolov et al., NeurIPS 2013), and a mean node's repetitions
 
 

@@ -33,8 +33,17 @@ from gnnkit.task.item_ranking import ItemRanking, TopItems, metric_names
 from gnnkit.task.labelled_edges import check_pairs
 from gnnkit.task.link_losses import LOSSES, link_losses
 from gnnkit.task.link_relation import find_relation, read_relation, relation_number
-from gnnkit.task.link_split import draw_split, edge_filters, held_out_scores, read_split, split_events, with_edges
+from gnnkit.task.link_split import (
+    draw_split,
+    edge_filters,
+    held_out_scores,
+    read_events,
+    read_split,
+    split_events,
+    with_edges,
+)
 from gnnkit.task.ranking import HITS, ranked, ranking
+from gnnkit.task.recurrence import RULES, measure_rules
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, share, switch, whole
 
@@ -117,7 +126,9 @@ class LinkPrediction(Task):
         self.top_k = top_k if top_k in ("auto", None) else whole("task.top_k", top_k, 1, MAX_COUNT)
         self.list_length = _TOP_K if self.top_k == "auto" else int(self.top_k or 0)
         names = () if top_k is None else metric_names(self.list_length)
-        self.metrics_of_some = (*names, *(f"popularity_{name}" for name in names))
+        rules = (f"{rule}_mrr" for rule in RULES)
+        self.metrics_of_some = (*names, *(f"popularity_{name}" for name in names), *rules)
+        self._rules: tuple[Links, dict[str, float]] | None = None  # figures of `measure_rules`
         self.ranking: ItemRanking | None = None  # of the latest run
         self._ranks = False
 
@@ -129,6 +140,8 @@ class LinkPrediction(Task):
         if _item_ranking(self, worker) is not None:
             self._ranks = True
             self.without_learning, self.least_skill = "the items' popularity", 0.0
+        elif isinstance(worker.links, Links) and worker.links.events is not None:
+            self.without_learning, self.least_skill = "the best rule without a model", 0.0
 
     def num_outputs(self, num_classes: int) -> int:
         return self.width
@@ -180,6 +193,7 @@ class LinkPrediction(Task):
             has_held_out,
             relation,
             repeat_by_popularity(pairs[predicted & ~held], n) if self.negative_sampling == "popularity" else None,
+            **(read_events(graph, pairs, predicted) if by_time else {}),
         )
         leave = held if by_time else held & links.hides(graph.edge_types)
         return with_edges(graph, np.flatnonzero(~leave)), links
@@ -238,6 +252,9 @@ class LinkPrediction(Task):
                 scores = worker.comm.gather(held_out_scores(self.score, outputs, worker, links, pairs, number))
                 figures = ranking(torch.cat(scores)) if scores else {}
                 metrics |= {f"{split}_{name}": value for name, value in worker.comm.share(figures).items()}
+        if links.events is not None:
+            figures = self._figures_of_rules(worker, links)
+            metrics |= {name: value for name, value in figures.items() if name.partition("_")[0] in splits}
         if (items := _item_ranking(self, worker)) is not None:
             metrics |= items.measure(outputs, worker, functools.partial(score_all, head=self.head()), splits)
         return metrics
@@ -246,7 +263,17 @@ class LinkPrediction(Task):
         if (items := _item_ranking(self, worker)) is not None:
             recall = metric_names(self.list_length)[1]
             return {name: value for name, value in items.popularity_figures().items() if name.endswith(recall)}
+        if isinstance(worker.links, Links) and worker.links.events is not None:
+            figures = self._figures_of_rules(worker, worker.links)
+            best = {split: [figures.get(f"{split}_{rule}_mrr", 0.0) for rule in RULES] for split in self.splits}
+            return {f"{split}_mrr": max(values) for split, values in best.items()}
         return {f"{split}_roc_auc": 0.5 for split in self.splits}
+
+    def _figures_of_rules(self, worker: Worker, links: Links) -> dict[str, float]:
+        """Returns the figures of `measure_rules`, computed once. Collective."""
+        if self._rules is None or self._rules[0] is not links:
+            self._rules = links, measure_rules(worker, links, self.splits)
+        return self._rules[1]
 
     def doubts(self, measured: Mapping[str, float]) -> list[str]:
         tied = [split for split in self.splits if _are_tied(split, measured, self.eval_negatives)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from gnnkit.engine.remote import Lookup
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
 from gnnkit.graph.time_split import parts_of
+from gnnkit.graph.times import NEVER
 from gnnkit.sampler.links import LinkRelation, Links, Mask, codes, draw_for_pairs, unordered
 from gnnkit.strategy import Worker
 from gnnkit.task.link_relation import check_ends
@@ -111,10 +112,31 @@ def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, M
     """
     assert graph.edge_time is not None
     assert graph.time_borders is not None
-    parts = parts_of(graph.edge_time, graph.time_borders)
-    parts = np.where(predicted & (pairs[:, 0] != pairs[:, 1]), parts, Split.NONE)
+    parts = _parts_of_events(graph, pairs, predicted)
     later = graph.edge_time >= graph.time_borders[0]
     return pairs[parts == Split.VAL], pairs[parts == Split.TEST], later
+
+
+def read_events(graph: Graph, pairs: Ids, predicted: Mask) -> dict[str, Ids]:
+    """Returns the fields of `Links` about times, for the arguments of `split_events`.
+
+    Edges that are never visible are no events.
+    """
+    assert graph.edge_time is not None
+    times, parts = np.asarray(graph.edge_time), _parts_of_events(graph, pairs, predicted)
+    mask = predicted & (times != NEVER)
+    return {
+        "events": np.concatenate([pairs[mask], times[mask, None]], 1),
+        "val_time": times[parts == Split.VAL],
+        "test_time": times[parts == Split.TEST],
+    }
+
+
+def _parts_of_events(graph: Graph, pairs: Ids, predicted: Mask) -> Ids:  # [num_edges] values of `Split`
+    assert graph.edge_time is not None
+    assert graph.time_borders is not None
+    parts = parts_of(graph.edge_time, graph.time_borders)
+    return np.where(predicted & (pairs[:, 0] != pairs[:, 1]), parts, Split.NONE)
 
 
 def edge_filters(
@@ -178,14 +200,25 @@ def held_out_scores(
         [this rank's pairs, 1 + eval_negatives] float64.
     """
     lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
-    num_ranks, size = worker.comm.world_size, max(_CHUNK // (1 + links.eval_negatives), 1)
     parts = []
+    for _, candidates in held_out_candidates(worker, links, pairs, split):
+        reach, rows = lookup.find(candidates)
+        parts.append(score(reach(outputs)[rows]).to(torch.float64))
+    return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
+
+
+def held_out_candidates(worker: Worker, links: Links, pairs: Ids, split: int) -> Iterator[tuple[Ids, Ids]]:
+    """Yields chunks of a rank's held-out edges, each with its negative pairs.
+
+    All ranks have equally many chunks. Takes the arguments of `held_out_scores`.
+
+    Yields:
+        The edges' positions [k] in `pairs`, and candidates [k, 1 + eval_negatives, 2].
+    """
+    num_ranks, size = worker.comm.world_size, max(_CHUNK // (1 + links.eval_negatives), 1)
     for start in range(0, len(pairs), size * num_ranks):
         ids = np.arange(start + worker.comm.rank, min(start + size * num_ranks, len(pairs)), num_ranks)
         split_pairs = np.asarray(pairs[ids])
-        negative = links.negative_pairs(
-            split_pairs, ids, links.eval_negatives, derive(links.seed, split), evaluates=True
-        )
-        reach, rows = lookup.find(np.concatenate([split_pairs[:, None], negative], 1))
-        parts.append(score(reach(outputs)[rows]).to(torch.float64))
-    return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
+        key = derive(links.seed, split)
+        negative = links.negative_pairs(split_pairs, ids, links.eval_negatives, key, evaluates=True)
+        yield ids, np.concatenate([split_pairs[:, None], negative], 1)

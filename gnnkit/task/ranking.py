@@ -16,14 +16,19 @@ def ranking(scores: Tensor) -> dict[str, float]:
     An edge's rank is 1 plus the number of negative pairs with a higher score. Ties
     count half. ROC AUC and average precision cover all pairs.
     """
-    positive, negative = scores[:, :1], scores[:, 1:]
-    ranks = 1 + ((negative > positive) + 0.5 * (negative == positive)).sum(1).to(torch.float64)
+    ranks = mid_ranks(scores)
     metrics = {"mrr": float((1 / ranks).mean())}
     metrics |= {f"hits_{k}": float((ranks <= k).to(torch.float64).mean()) for k in HITS}
     wanted = torch.zeros_like(scores, dtype=torch.int64)
     wanted[:, 0] = 1
     metrics["roc_auc"], metrics["average_precision"] = areas(scores.reshape(-1), wanted.reshape(-1))
     return metrics
+
+
+def mid_ranks(scores: Tensor) -> Tensor:  # [k] float64
+    """Returns the rank of each row's first score, where ties count half."""
+    positive, negative = scores[:, :1], scores[:, 1:]
+    return 1 + ((negative > positive) + 0.5 * (negative == positive)).sum(1).to(torch.float64)
 
 
 def areas(scores: Tensor, wanted: Tensor) -> tuple[float, float]:

@@ -6,11 +6,17 @@ rules. EdgeBank is that of Poursafaei et al., NeurIPS 2022.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from gnnkit.graph import Ids
-from gnnkit.sampler.links import codes
+from gnnkit.sampler.links import Links, codes
+from gnnkit.strategy import Worker
+from gnnkit.task.link_split import held_out_candidates
+from gnnkit.task.ranking import mid_ranks
 
 RULES = ("edgebank", "recency", "reply", "activity")
 _NEVER = np.iinfo(np.int64).min
@@ -99,6 +105,32 @@ class Recurrence:
         activity = self._nodes.last(pairs[..., 1].astype(np.int64), before)
         scores = (recency != _NEVER, recency, reply, activity)
         return {rule: _ranks(score) for rule, score in zip(RULES, scores, strict=True)}
+
+
+def measure_rules(worker: Worker, links: Links, splits: Sequence[str]) -> dict[str, float]:
+    """Returns the mean reciprocal rank of each rule, named like `val_edgebank_mrr`.
+
+    The rules see the same negative pairs as the model, and all earlier events, also
+    held-out ones. Collective.
+
+    Args:
+        worker: This rank.
+        links: The edges to predict, with `events`.
+        splits: Names of the splits, in the order of their numbers.
+    """
+    assert links.events is not None
+    rules = Recurrence(links.events[:, :2], links.events[:, 2], links.num_nodes)
+    figures: dict[str, float] = {}
+    for number, split in enumerate(splits):
+        pairs, times = getattr(links, split), getattr(links, f"{split}_time")
+        sums = torch.zeros(len(RULES), dtype=torch.float64)
+        for ids, candidates in held_out_candidates(worker, links, pairs, number):
+            scores = rules.scores(candidates, np.asarray(times[ids])).values()
+            sums += torch.stack([(1 / mid_ranks(torch.from_numpy(score))).sum() for score in scores])
+        means = worker.comm.all_reduce(sums.to(worker.comm.device)) / max(len(pairs), 1)
+        if len(pairs):
+            figures |= {f"{split}_{rule}_mrr": float(mean) for rule, mean in zip(RULES, means, strict=True)}
+    return figures
 
 
 def _ranks(scores: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
