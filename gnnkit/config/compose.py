@@ -37,7 +37,8 @@ from gnnkit.utils.ranges import known_words, shown, unknown, unknown_key
 SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration
 EXPERIMENT = "experiment"  # selects a YAML file that sets several sections
-_LIST_OR_MAPPING = ("sampler.fanouts", "dataset.split")  # keys that take a list or a mapping, which Hydra cannot merge
+_LIST_OR_MAPPING = ("sampler.fanouts",)  # keys that take a list or a mapping, which Hydra cannot merge
+_MAPPINGS = (*_LIST_OR_MAPPING, "dataset.split")  # keys whose value may be a mapping
 # Config groups of Hydra's unused section. Removing them makes composing 15 % faster.
 _UNUSED = [f"~hydra/{group}" for group in (
     "output", "launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging", "env"
@@ -80,7 +81,7 @@ def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
     for key, value in keys.items():
         if key in SEVERAL and not prefix:
             overrides += _plugin_overrides(key, value)
-        elif isinstance(value, Mapping) and f"{prefix}{key}" not in _LIST_OR_MAPPING:
+        elif isinstance(value, Mapping) and f"{prefix}{key}" not in _MAPPINGS:
             chosen = [f"{prefix}{key}={_format_literal(value['name'])}"] if "name" in value else []
             rest = {name: item for name, item in value.items() if name != "name"}
             overrides += chosen + as_overrides(rest, f"{prefix}{key}.")

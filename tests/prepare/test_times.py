@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import gnnkit
+from gnnkit.__main__ import main
 from gnnkit.graph import Graph, Split
 from gnnkit.prepare.inputs import with_inputs
 from gnnkit.prepare.times import before_split, describe_times, describe_visible, rows_to_fit, visible_graphs
 from gnnkit.prepare.trained import with_degree
 from gnnkit.task.link_prediction import LinkPrediction
+from gnnkit.utils.documents import read_object
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reverse edge")
 N, M, VAL, TEST = 60, 600, 700, 850
@@ -98,6 +100,7 @@ def test_a_share_of_a_split_by_time_is_refused() -> None:
         LinkPrediction(val_share=0.1).prepare(graph)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample", "joint_sample"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_later_edges_change_no_bit_of_what_comes_before(strategy: str, workers: int, tmp_path: Path) -> None:
@@ -123,3 +126,39 @@ def test_later_edges_change_no_bit_of_what_comes_before(strategy: str, workers: 
     assert later["train_loss"] == base["train_loss"]
     assert len({base["test_loss"], latest["test_loss"], later["test_loss"]}) == 3
     assert base["val_loss"] != later["val_loss"]
+
+
+@pytest.mark.slow
+def test_a_split_by_time_is_that_of_the_run_in_later_jobs(tmp_path: Path) -> None:
+    graph = dated()
+    src, dst = graph.csc.indices, np.repeat(np.arange(N), np.diff(graph.csc.indptr))
+    fields: dict[str, Any] = {"features": graph.features, "labels": graph.labels, "node_time": graph.node_time}
+    Graph.from_edges(src, dst, N, edge_time=graph.edge_time, **fields).save(tmp_path / "graph")
+    split = {"by": "time", "borders": [VAL, TEST]}
+    keys: dict[str, Any] = {"comm": "threads", "report": False, "logger": "none"}
+    run = gnnkit.train(
+        dataset={"name": "saved", "root": str(tmp_path / "graph"), "split": split},
+        strategy="vertex_centric",
+        model="sage",
+        workers=1,
+        trainer={"max_epochs": 2},
+        output=str(tmp_path / "run"),
+        **keys,
+    )
+    overrides = [f"checkpoint={tmp_path / 'run'}", f"output={tmp_path / 'test'}", "comm=threads", "report=false"]
+    assert main(["job=test", *overrides]) == 0
+    again = read_object(tmp_path / "test" / "result.json")
+    assert {name: again[name] for name in ("val_loss", "test_loss")} == {
+        name: run[name] for name in ("val_loss", "test_loss")
+    }
+    verified = [
+        "strategy=vertex_centric",
+        "model=sage",
+        "workers=2",
+        "dataset=saved",
+        f"dataset.root={tmp_path / 'graph'}",
+    ]
+    by_time = f"dataset.split={{by: time, borders: [{VAL},{TEST}]}}"
+    assert (
+        main(["job=verify", *verified, by_time, f"output={tmp_path / 'verified'}", "comm=threads", "report=false"]) == 0
+    )
