@@ -42,7 +42,8 @@ class Rounds(Callback):
 
     def on_fit_start(self, trainer: L.Trainer, module: Any) -> None:
         labels, model = module.label_inputs, module.model
-        model.num_labels.fill_(0 if labels is None else labels.num_columns)
+        if labels is not None:
+            model.num_labels.fill_(labels.num_columns)
         refused = {
             "this strategy samples edges, and trees read all of a node's edges: use strategy=vertex_centric": (
                 not module.strategy.reads.all_edges
@@ -57,6 +58,7 @@ class Rounds(Callback):
         for why in (reason for reason, applies in refused.items() if applies):
             raise UserError(f"model=boosting: {why}")
         model.sum_trees = GrowingSums()
+        module.label_inputs = None  # no node reads its own label. Equal rows in each epoch need new trees' values only
 
     def on_fit_end(self, trainer: L.Trainer, module: Any) -> None:
         module.model.sum_trees = sum_trees

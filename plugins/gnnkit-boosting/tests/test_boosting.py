@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gnnkit_boosting import Boosting
+from gnnkit_boosting import Boosting, trees
 from gnnkit_boosting.rounds import COLUMNS_AT_ONCE, make_boosters, splittable
 from gnnkit_boosting.trees import GrowingSums, pack, sum_trees
 
@@ -280,6 +280,18 @@ def test_labels_of_neighbours_are_read_and_no_label_of_the_node_itself(grid: Any
     )
     rows = np.load(changed.folder / "logits.npy")
     assert np.flatnonzero((rows != logits).any(1)).tolist() == [node ^ 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("labels", [None, 0.5])
+def test_training_evaluates_each_tree_a_few_times(
+    labels: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, evaluate = list[int](), trees._sum_few
+    monkeypatch.setattr(trees, "_sum_few", lambda forest, rows: (sizes.append(len(forest)), evaluate(forest, rows))[1])
+    keys = {"model": {"trees": 200, "leaves": 4}, "label_inputs": labels, "launcher": "inline"}
+    assert train(table("classes"), tmp_path / "run", **keys)["epochs"] == 20
+    assert sum(sizes) <= 5 * 200
 
 
 def test_without_scikit_learn_training_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
