@@ -171,10 +171,12 @@ class Links:
             check_range("popular", self.popular, 0, self.num_nodes)
         if self.relation is not None:
             self.relation.check(self.num_nodes)
-        if self.events is not None:
-            self._check_events(self.events)
+        self._check_events()
 
-    def _check_events(self, events: Ids) -> None:
+    def _check_events(self) -> None:
+        events = self.events
+        if events is None:
+            return
         if events.dtype != np.int64 or events.ndim != 2 or events.shape[1] != 3:
             raise UserError("events is not a table of int64 with three columns")
         check_range("events", events[:, :2].ravel(), 0, self.num_nodes)
