@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from gnnkit import _core
 from gnnkit.graph import Ids
 from gnnkit.pyg.checks import EdgeType
 from gnnkit.pyg.sampled_graph import SampledGraph
+from gnnkit.sampler.base import Reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,22 +73,11 @@ def grow(graph: SampledGraph, seeds: Seeds, key: int, rule: DrawRule) -> Sampled
 
     All relations of a hop draw for the nodes known when the hop begins.
     """
-    relations, num_nodes = graph.relations, graph.num_nodes
-    places = {name: place for place, name in enumerate(num_nodes)}
-    edge_types = [
-        (
-            relation.native(rule.fanouts[name] or [0], rule.replace),
-            relation.reading(latest=rule.last),
-            places[relation.source],
-            places[relation.destination],
-        )
-        for name, relation in relations.items()
-    ]
-    trees = seeds.trees()
+    num_nodes, trees = graph.num_nodes, seeds.trees()
     starts = [(seeds.nodes[name], trees[name], count) for name, count in num_nodes.items()]
     keyed = (np.arange(sum(map(len, trees.values()))), seeds.bounds) if seeds.disjoint else None
     nodes, drawn = _core.grow(
-        edge_types,
+        list(_edge_types(graph, rule)),
         starts,
         keyed,
         rule.num_hops,
@@ -96,15 +86,23 @@ def grow(graph: SampledGraph, seeds: Seeds, key: int, rule: DrawRule) -> Sampled
         most_draws=rule.most_draws,
         threads=rule.threads,
     )
-    known = {name: [0, *known] for name, (_, _, known) in zip(num_nodes, nodes, strict=True)}
+    ends = {name: [0, *sizes] for name, (_, _, sizes) in zip(num_nodes, nodes, strict=True)}  # of hops, in `nodes`
     edges = {}
-    for (name, relation), (indptr, row, edge, *_) in zip(relations.items(), drawn, strict=True):
+    for (name, relation), (indptr, row, edge, *_) in zip(graph.relations.items(), drawn, strict=True):
         col = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        counts = None if rule.induced else np.diff(indptr[known[relation.destination][:-1]]).tolist()
+        counts = None if rule.induced else np.diff(indptr[ends[relation.destination][:-1]]).tolist()
         edges[name] = LocalEdges(row, col, edge, counts)
     return SampledSubgraph(
         nodes={name: ids for name, (ids, _, _) in zip(num_nodes, nodes, strict=True)},
         trees={name: trees for name, (_, trees, _) in zip(num_nodes, nodes, strict=True)} if seeds.disjoint else None,
-        counts=None if rule.induced else {name: np.diff(ends).tolist() for name, ends in known.items()},
+        counts=None if rule.induced else {name: np.diff(of_type).tolist() for name, of_type in ends.items()},
         edges=edges,
     )
+
+
+def _edge_types(graph: SampledGraph, rule: DrawRule) -> Iterator[tuple[_core.Sampler, Reading, int, int]]:
+    """Yields the sampler, edges and node types of each relation."""
+    places = {name: place for place, name in enumerate(graph.num_nodes)}
+    for name, relation in graph.relations.items():
+        sampler = relation.native(rule.fanouts[name] or [0], rule.replace)
+        yield sampler, relation.reading(latest=rule.last), places[relation.source], places[relation.destination]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gnnkit import _core
-from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.graph import CSC, Graph, Ids, RelationGroups
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.shard import Shard, cut_all
@@ -23,7 +23,7 @@ from gnnkit.sampler import (
     NeighborSampler,
     WeightedSampler,
 )
-from gnnkit.sampler.base import NativeSampler, Reading
+from gnnkit.sampler.base import NativeSampler, Reading, ReadRelations
 
 NUM_RANKS = 4
 KEY = 11
@@ -187,6 +187,35 @@ def test_draws_are_no_later_than_the_bounds_of_their_rows(csc: CSC, sampler: Nat
         assert hop.indptr[1] > 0  # the lowest time is visible before all others
         if latest and sampler.fanouts[0] == 3:
             assert np.all((times[hop.edge_ids] > bounds[rows] - 3) | (rows == 0))
+
+
+@pytest.mark.parametrize("latest", [False, True])
+def test_each_relation_draws_the_edges_that_its_row_sees(csc: CSC, *, latest: bool) -> None:
+    random = np.random.default_rng(6)
+    groups = RelationGroups.of(csc, random.integers(0, 3, csc.num_edges).astype(np.int16), ["a", "b", "c"])
+    group = np.repeat(np.arange(len(groups.codes)), np.diff(groups.starts))
+    times = random.integers(0, 9, csc.num_edges)
+    times = times[np.lexsort((times, group))]  # ascending within each node and relation
+    sampler = NeighborSampler({"default": [-1], "c": [2]}, threads=1)
+    nodes = np.tile(np.argsort(-np.diff(csc.indptr))[:20], 2)  # each at two times
+    bounds = np.repeat([3, 7], 20)
+    relations = replace(ReadRelations.of(groups, sampler.fanouts), order=None)
+    reading = Reading(groups.csc, keys=np.arange(40), times=times, bounds=bounds, latest=latest, relations=relations)
+    hop = sampler.draw(reading, nodes, 0, key=1)
+    assert hop.edge_ids is not None
+    for row, (node, bound) in enumerate(zip(nodes, bounds, strict=True)):
+        drawn = hop.edge_ids[hop.indptr[row] : hop.indptr[row + 1]]
+        for at in range(groups.indptr[node], groups.indptr[node + 1]):
+            edges = np.arange(groups.starts[at], groups.starts[at + 1])
+            visible = edges[times[edges] <= bound]
+            of_group = np.intersect1d(drawn, edges)
+            if groups.codes[at] % 3 < 2 or (latest and len(visible) <= 2):
+                assert of_group.tolist() == visible.tolist()
+            elif latest:
+                assert of_group.tolist() == visible[-2:].tolist()
+            else:
+                assert len(of_group) == min(2, len(visible))
+                assert set(of_group) <= set(visible)
 
 
 def test_wrong_times_and_bounds_are_named(csc: CSC) -> None:

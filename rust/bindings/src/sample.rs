@@ -387,6 +387,7 @@ impl<'py> PyRequest<'py> {
 type PyNodes<'py> = (Bound<'py, PyUntypedArray>, Bound<'py, PyArray1<u32>>, Vec<usize>);
 
 /// All hops of a batch of several types.
+#[allow(clippy::too_many_arguments)]
 #[pyfunction]
 #[pyo3(signature = (edge_types, seeds, trees, num_hops, key, *, induced, most_draws, threads))]
 fn grow<'py>(
