@@ -250,10 +250,23 @@ def _why_no_trials(settings: Settings, graph: Graph, known: Mapping[str, Any]) -
 
 
 def _with_split(settings: Settings, graph: Graph) -> Graph:
-    """Draws a split if the data has labels and no split."""
+    """Splits the nodes if the data has labels and no split."""
     if graph.split.any() or not graph.labelled.any():
         return graph
-    return graph.draw_split(SPLIT, int(settings.dataset.arguments.get("seed", 0)))
+    split, _ = _choose_split(graph)
+    if isinstance(split, dict):
+        return graph.split_by_time(split["shares"])
+    return graph.draw_split(split, int(settings.dataset.arguments.get("seed", 0)))
+
+
+def _choose_split(graph: Graph) -> tuple[list[float] | dict[str, Any], str]:
+    """Returns the split of data without one, and why."""
+    times = graph.edge_time
+    if graph.labelled.any():
+        times = None if graph.node_time is None else graph.node_time[graph.labelled]
+    if times is not None and len(np.unique(times)) > len(SPLIT):
+        return {"by": "time", "shares": SPLIT}, "rows have times: no model trains on the future of what it is tested on"
+    return SPLIT, "the data has labels and no split: train, validate, test"
 
 
 def _figure(graph: Graph, task: str) -> str | None:
@@ -326,10 +339,12 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     if share < _DIRECTED and _may_symmetrize(settings, graph):
         why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
         yield KeyChoice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
-    if graph.labelled.any() and not graph.split.any():
+    split, why = _choose_split(graph)
+    held_out = graph.time_borders is not None or graph.val_edges is not None or graph.test_edges is not None
+    if not graph.split.any() and (graph.labelled.any() or (isinstance(split, dict) and not held_out)):
         if "split" not in usual:
             raise UserError(f"dataset={chosen.name} has labels, but no split: add a split to the data")
-        yield KeyChoice("dataset.split", SPLIT, "the data has labels and no split: train, validate, test")
+        yield KeyChoice("dataset.split", split, why)
 
 
 def _may_symmetrize(settings: Settings, graph: Graph) -> bool:
