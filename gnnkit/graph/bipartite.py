@@ -95,7 +95,7 @@ def read_bipartite(
         edge_type: Column of relations, if there is one.
         time: Column of times, if there is one.
     """
-    cells = list(map(table.id_column, ends))
+    cells = [*map(table.id_column, ends)]
     ids = [pc.unique(column).sort() for column in cells]
     src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
     (source, destination), counts = name_types(ends), [len(of_type) for of_type in ids]

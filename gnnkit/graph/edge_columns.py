@@ -11,7 +11,7 @@ import numpy as np
 from gnnkit.graph.csc import read_weights
 from gnnkit.graph.features import optional_rows
 from gnnkit.graph.fields import edge_positions_of
-from gnnkit.graph.times import ALWAYS, read_times
+from gnnkit.graph.times import ALWAYS
 from gnnkit.graph.types import Ids
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
@@ -36,7 +36,7 @@ RULES: Mapping[str, EdgeColumnRule] = {
     "weight": EdgeColumnRule("weight", read_weights, "number", "one", in_csc=True),
     "features": EdgeColumnRule("edge_features", lambda x, n: optional_rows("edge_features", x, n), "number", "mean"),
     "relation": EdgeColumnRule("edge_types", lambda x, n: checks.integers("edge_types", x, n), "identity", "none"),
-    "time": EdgeColumnRule("edge_time", lambda x, n: read_times("edge_time", x, n), "latest", "always"),
+    "time": EdgeColumnRule("edge_time", lambda x, n: checks.int64s("edge_time", x, n), "latest", "always"),
     "position": EdgeColumnRule("edge_positions", edge_positions_of, "first", "none", cut=False),
 }
 

@@ -753,7 +753,7 @@ class EdgeListFields(TypedDict, total=False):
     feature_tables: tuple[FeatureTable, ...] | None  # feature columns of each node type
     relations: tuple[Relation, ...] | None  # [num_relations] node types at the ends
     missing: npt.ArrayLike | None  # [num_missing, 2] node and column of missing features
-    edge_time: npt.ArrayLike | None  # [num_edges] integers, whole floats or datetime64. NaN or NaT: never visible
+    edge_time: npt.ArrayLike | None  # [num_edges] integers, exact floats or datetime64. NaN or NaT: never visible
     node_time: npt.ArrayLike | None  # [num_nodes] like `edge_time`
     time_unit: str | None  # s, ms, us or ns, if integers are dates since 1970
     date_columns: Sequence[str] | None  # names of features that are dates

@@ -100,7 +100,7 @@ def _build_table(
     columns = {key: _column(name, key, attributes, missing) for key in dict.fromkeys([*wanted, *timed])}
     table = Table(name, pa.table(columns), missing=missing)
     if times is None:
-        timed = list(filter(table.holds_times, timed))
+        timed = [key for key in timed if table.holds_times(str(key))]
     unread = known - {*wanted, *timed}
     warn_unread("Graph.from_networkx", [f"{name}[{str(key)!r}]" for key in unread], has_split=split is not None)
     return table.without([str(key) for key in unread])
