@@ -88,7 +88,6 @@ def read_bipartite(
     """Returns a table's graph with two node types, in ascending id order.
 
     Args:
-        table: The edges.
         ends: Source and destination id columns.
         columns: Edge feature columns.
         weight: Column of weights, if there is one.

@@ -10,7 +10,7 @@ import pytest
 
 import gnnkit
 from gnnkit.__main__ import main
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import Graph, Relation, Split
 from gnnkit.prepare.inputs import with_inputs
 from gnnkit.prepare.times import before_split, describe_times, describe_visible, rows_to_fit, visible_graphs
 from gnnkit.prepare.trained import with_degree
@@ -162,3 +162,19 @@ def test_a_split_by_time_is_that_of_the_run_in_later_jobs(tmp_path: Path) -> Non
     assert (
         main(["job=verify", *verified, by_time, f"output={tmp_path / 'verified'}", "comm=threads", "report=false"]) == 0
     )
+
+
+def test_no_relation_passes_messages_from_the_held_out_period() -> None:
+    fields: dict[str, Any] = {
+        "edge_types": [0, 0, 0, 1, 1, 1, 0],
+        "edge_type_names": ["user-buys-item", "user-views-item"],
+        "node_types": (("user", 2), ("item", 3)),
+        "relations": (Relation("user", "buys", "item"), Relation("user", "views", "item")),
+    }
+    graph = Graph.from_edges([0, 1, 0, 0, 1, 0, 0], [2, 3, 4, 2, 3, 4, 2], edge_time=[1, 2, 8, 3, 7, 9, 9], **fields)
+    task = LinkPrediction(relation="user-buys-item", top_k=None)
+    trained, links = task.prepare(graph.split_by_time(borders=[7, 9]))
+    assert sorted(trained.edge_time.tolist()) == [1, 2, 3]  # type: ignore[union-attr]
+    assert links.val.tolist() == [[0, 4]]
+    assert links.test.tolist() == [[0, 2]], "an event whose pair has an earlier one"
+    assert trained.time_borders == (7, 9)
