@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from gnnkit.graph import Graph, Split
 from gnnkit.graph.time_split import parts_of
@@ -73,7 +74,7 @@ def before_split(graph: Graph) -> Graph:
     return with_edges(graph, np.flatnonzero(graph.edge_time < first))
 
 
-def rows_to_fit(graph: Graph) -> Ids:  # [num_nodes] values of `Split`
+def rows_to_fit(graph: Graph) -> npt.NDArray[np.int8]:  # [num_nodes] values of `Split`
     """Returns the split, where statistics of columns are those of the training rows.
 
     If edges are split by time, the nodes before the first held-out time train.

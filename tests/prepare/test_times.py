@@ -46,7 +46,7 @@ def test_each_split_reads_the_edges_up_to_its_end() -> None:
     first = {part: graph.node_time[graph.split == part].min() for part in Split if part}  # type: ignore[index]
     ends = {"train": first[Split.VAL], "val": first[Split.TEST], "test": 10**9}
     for split, end in ends.items():
-        expected = graph.edge_time[graph.edge_time < end]  # type: ignore[index, operator]
+        expected = graph.edge_time[graph.edge_time < end]  # type: ignore[index]
         np.testing.assert_array_equal(graphs[split].edge_time, expected)
     assert before_split(graph).num_edges == graphs["train"].num_edges < graphs["val"].num_edges < M
     (line,) = describe_visible(graphs, None)
@@ -57,7 +57,7 @@ def test_each_split_reads_the_edges_up_to_its_end() -> None:
 
 def test_a_split_that_is_none_by_time_trains_on_all_edges() -> None:
     graph = dated()
-    fields = {"node_time": graph.node_time, "labels": graph.labels, "features": graph.features}
+    fields: dict[str, Any] = {"node_time": graph.node_time, "labels": graph.labels, "features": graph.features}
     src, dst = graph.csc.indices, np.repeat(np.arange(N), np.diff(graph.csc.indptr))
     mixed = Graph.from_edges(src, dst, N, edge_time=graph.edge_time, split=graph.split[::-1].copy(), **fields)
     untimed = Graph.from_edges(src, dst, N, split=graph.split, **fields)
