@@ -96,11 +96,11 @@ def _build_table(
     absent = [key for key in wanted if key not in known]
     if absent and attributes:
         raise UserError(f"the {name} of the networkx graph have no attribute {absent[0]!r}")
-    timed = [key for key in known if (str(key).lower() in TIME_NAMES if times is None else key in times)]
+    timed = [str(key) for key in known if (str(key).lower() in TIME_NAMES if times is None else key in times)]
     columns = {key: _column(name, key, attributes, missing) for key in dict.fromkeys([*wanted, *timed])}
     table = Table(name, pa.table(columns), missing=missing)
     if times is None:
-        timed = [key for key in timed if table.holds_times(str(key))]
+        timed = list(filter(table.holds_times, timed))
     unread = known - {*wanted, *timed}
     warn_unread("Graph.from_networkx", [f"{name}[{str(key)!r}]" for key in unread], has_split=split is not None)
     return table.without([str(key) for key in unread])

@@ -23,7 +23,7 @@ def describe_times(complete: Graph, trained: Graph, links: Links | None) -> list
 
     Args:
         complete: The graph with all edges.
-        trained: The graph whose edges pass messages in training.
+        trained: The graph with the edges that pass messages in training.
         links: The edges to predict, or None.
     """
     lines = [line for what in ("edge", "node") for line in _describe_range(complete, what)]
@@ -154,7 +154,7 @@ def _describe_parts(times: Times, parts: Ids, unit: str | None, what: str) -> st
 
 
 def _describe_recurring(graph: Graph, links: Links) -> list[str]:
-    """Counts the held-out edges whose ends an edge joins in training."""
+    """Counts held-out edges between nodes that an edge joins in training."""
     held = unordered(np.concatenate([links.val, links.test]), graph.num_nodes)
     count = int(np.isin(held, unordered(pairs_of(graph.csc), graph.num_nodes)).sum())
     share = 100 * count / max(len(held), 1)
