@@ -92,6 +92,25 @@ def test_links_hold_out_events_and_the_shares_are_printed() -> None:
     ]
 
 
+def test_later_events_change_nothing_that_trains_on_links() -> None:
+    prepared = [LinkPrediction().prepare(graph) for graph in (dated(), dated(later=5, latest=6))]
+    (trained, links), (again, other_links) = prepared
+    np.testing.assert_array_equal(trained.csc.indices, again.csc.indices)
+    np.testing.assert_array_equal(links.training, other_links.training)
+    assert len(links.val) == len(other_links.val)
+    assert links.val.tolist() != other_links.val.tolist()
+
+
+def test_rows_without_a_time_are_counted_and_leave() -> None:
+    graph = Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 2], edge_time=[1.0, np.nan, 3.0, 2.0]).split_by_time(
+        borders=[2, 3]
+    )
+    trained, links = LinkPrediction().prepare(graph)
+    assert trained.num_edges == len(links.val) == len(links.test) == 1
+    line, *_ = describe_times(graph, trained, links)
+    assert line == "time: 3 edges, 1 to 3; 1 without a time leave in a split by time"
+
+
 def test_a_share_of_a_split_by_time_is_refused() -> None:
     graph = dated()
     with pytest.raises(
