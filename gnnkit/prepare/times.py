@@ -134,7 +134,7 @@ def _describe_parts(times: Times, parts: Ids, unit: str | None, what: str) -> st
     """Returns each part's true share, and the time where it begins."""
     sizes = {part: int(np.count_nonzero(parts == part)) for part in _PARTS}
     later = {part: int(times[parts == part].min()) for part, size in sizes.items() if size and part != Split.TRAIN}
-    begins, total = {Split.TRAIN: min(later.values(), default=NEVER), **later}, max(sum(sizes.values()), 1)
+    begins, total = later | {Split.TRAIN: min(later.values(), default=NEVER)}, max(sum(sizes.values()), 1)
     shares = {part: f"{100 * size / total:.1f} %" for part, size in sizes.items() if size}
     texts = [f"{_PARTS[part]} {show_time(begins[part], unit)} ({share})" for part, share in shares.items()]
     return f"split by time: {', '.join(texts)} of {total:,} {what}"
