@@ -134,7 +134,7 @@ class EdgeFolder(Dataset):
         dst: Name of the column `dst`.
         id: Name of the column `id`.
         label: Name of the column `label`.
-        time: Column of times, of one table or both: integers, whole numbers or dates,
+        time: Column of times, of one table or both: integers, also as 1.0, or dates,
             which are read exactly and are no features. Two names if the tables differ.
             Default: a column of integers or dates that is named `time`, `timestamp`,
             `t` or similarly. `[]` reads none.

@@ -55,7 +55,7 @@ def is_time(name: str) -> bool:
 def times_of(prefix: str, get: Get, names: Iterable[str], count: int) -> tuple[Array | None, set[str]]:
     """Reads the attribute that is named like times, and returns its name.
 
-    An attribute that is not one integer or whole number for each row is not read.
+    An attribute that is not one integer for each row is not read.
 
     Args:
         prefix: Prefix of the names in messages, such as "data.".

@@ -90,7 +90,6 @@ def read_bipartite(
     """Returns a table's graph with two node types, in ascending id order.
 
     Args:
-        table: The edges.
         ends: Source and destination id columns.
         columns: Edge feature columns.
         weight: Column of weights, if there is one.
@@ -98,7 +97,7 @@ def read_bipartite(
         labels: Fields with the labels of edges, from `read_edge_labels`. Default: none.
         time: Column of times, if there is one.
     """
-    cells = list(map(table.id_column, ends))
+    cells = [*map(table.id_column, ends)]
     ids = [pc.unique(column).sort() for column in cells]
     src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
     (source, destination), counts = name_types(ends), [len(of_type) for of_type in ids]

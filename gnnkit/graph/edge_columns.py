@@ -14,7 +14,7 @@ from gnnkit.graph.features import optional_rows
 from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.labels import read_labels, unlabelled
 from gnnkit.graph.split import Split
-from gnnkit.graph.times import ALWAYS, read_times
+from gnnkit.graph.times import ALWAYS
 from gnnkit.graph.types import Ids, Labels
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
@@ -61,7 +61,7 @@ RULES: Mapping[str, EdgeColumnRule] = {
     "relation": EdgeColumnRule("edge_types", lambda x, n: checks.integers("edge_types", x, n), "identity", "none"),
     "label": EdgeColumnRule("edge_labels", read_edge_labels, "first", "none", cut=False),
     "split": EdgeColumnRule("edge_split", read_edge_split, "first", "none", cut=False),
-    "time": EdgeColumnRule("edge_time", lambda x, n: read_times("edge_time", x, n), "latest", "always"),
+    "time": EdgeColumnRule("edge_time", lambda x, n: checks.int64s("edge_time", x, n), "latest", "always"),
     "position": EdgeColumnRule("edge_positions", edge_positions_of, "first", "none", cut=False),
 }
 

@@ -839,7 +839,7 @@ class EdgeListFields(TypedDict, total=False):
     edge_labels: npt.ArrayLike | None  # [num_edges, ...] labels of edges, in the forms of node labels
     edge_split: npt.ArrayLike | None  # [num_edges] names or codes for `Split.of`
     edge_class_names: Sequence[str] | None  # [num_edge_classes]
-    edge_time: npt.ArrayLike | None  # [num_edges] integers, whole floats or datetime64. NaN or NaT: never visible
+    edge_time: npt.ArrayLike | None  # [num_edges] integers, exact floats or datetime64. NaN or NaT: never visible
     node_time: npt.ArrayLike | None  # [num_nodes] like `edge_time`
     time_unit: str | None  # s, ms, us or ns, if integers are dates since 1970
     date_columns: Sequence[str] | None  # names of features that are dates

@@ -115,7 +115,7 @@ def _build_table(
     absent = [key for key in wanted if key not in known]
     if absent and attributes:
         raise UserError(f"the {name} of the networkx graph have no attribute {absent[0]!r}")
-    timed = [key for key in known if (str(key).lower() in TIME_NAMES if times is None else key in times)]
+    timed = [str(key) for key in known if (str(key).lower() in TIME_NAMES if times is None else key in times)]
     columns = {key: _column(name, key, attributes, missing) for key in dict.fromkeys([*wanted, *timed])}
     table = Table(name, pa.table(columns), missing=missing)
     if times is None:

@@ -17,7 +17,7 @@ from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.attributes import TIME_NAMES
 from gnnkit.graph.feature_columns import FeatureColumns, find_readings
 from gnnkit.graph.missing import missing_cells
-from gnnkit.graph.times import ALWAYS, NEVER, find_inexact, from_whole
+from gnnkit.graph.times import ALWAYS, NEVER, find_inexact, from_exact
 from gnnkit.graph.values import DATE, DAY, WHOLE, ZONED, ColumnReading, is_text, matches
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
@@ -26,7 +26,7 @@ _FORMS = "all cells must be whole numbers, or dates such as 2026-01-31 12:30, al
 
 
 class TimeColumns(FeatureColumns):
-    """Reads columns of integers, whole numbers and dates as times, exactly."""
+    """Reads columns of integers, also in text or as 1.0, and of dates, exactly."""
 
     def times(self, name: str) -> Array:  # [rows] int64, or datetime64 in the column's unit
         """Reads times. An empty cell is NaT, or `NEVER` among numbers."""
@@ -40,7 +40,7 @@ class TimeColumns(FeatureColumns):
             numbers = numbers_of(column)
             bad, why = find_inexact(numbers)
             self._reject(name, bad, numbers, why)
-            return from_whole(numbers)
+            return from_exact(numbers)
         if not (pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
             raise UserError(f"{self._column_place(name)} holds {kind}, expected whole numbers or dates")
         return self._without_lowest(name, numbers_of(self._cast(name, pa.int64()).fill_null(NEVER)))
@@ -136,8 +136,8 @@ def _find_time(
     if times:
         some = ", ".join(map(repr, times))
         what = f"{some} is the time of each row, and no feature: {key}=[] makes it a feature"
-        several = f"{some} are features, of which one may be the time of each row: use {key}={times[0]}"
-        warnings.warn(f"{table}: {what if len(times) == 1 else several}", stacklevel=5)
+        choice = f"{some} are features, of which one may be the time of each row: use {key}={times[0]}"
+        warnings.warn(f"{table}: {what if len(times) == 1 else choice}", stacklevel=5)
     return times[0] if len(times) == 1 else None
 
 

@@ -47,18 +47,13 @@ def to_unit(name: str, values: Any, unit: str | None) -> Times:
     return _rescale(name, times, own_unit, unit)
 
 
-def read_times(name: str, values: object, length: int | None = None) -> Times:
-    """Reads times that are integers. Raises `UserError` for any other type."""
-    return checks.int64s(name, values, length)
-
-
 def check_fields(values: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
     """Checks the time fields of a `Graph`, except edge times."""
     node_time, borders = values["node_time"], values["time_borders"]
     return {
-        "node_time": None if node_time is None else read_times("node_time", node_time, num_nodes),
+        "node_time": None if node_time is None else checks.int64s("node_time", node_time, num_nodes),
         "time_unit": _check_unit(values["time_unit"]),
-        "time_borders": None if borders is None else tuple(read_times("time_borders", list(borders), 2).tolist()),
+        "time_borders": None if borders is None else tuple(checks.int64s("time_borders", list(borders), 2).tolist()),
     }
 
 
@@ -97,7 +92,7 @@ def _check_unit(unit: Any) -> str | None:
 
 
 def _read(name: str, values: Any) -> tuple[Times, str | None]:
-    """Reads integers, whole floats or dates, with `NEVER` for NaN and NaT.
+    """Reads integers, exact floats or dates, with `NEVER` for NaN and NaT.
 
     Returns the unit of dates, too.
     """
@@ -105,15 +100,15 @@ def _read(name: str, values: Any) -> tuple[Times, str | None]:
     rows = rows[:, 0] if rows.shape[1:] == (1,) else rows
     if rows.ndim == 1 and rows.dtype.kind == "M":
         return _read_dates(name, rows)
-    return _read_whole(name, rows) if rows.ndim == 1 and rows.dtype.kind == "f" else read_times(name, rows), None
+    return _read_floats(name, rows) if rows.ndim == 1 and rows.dtype.kind == "f" else checks.int64s(name, rows), None
 
 
-def _read_whole(name: str, rows: Array) -> Times:
-    """Reads whole floating-point numbers that their dtype holds exactly."""
+def _read_floats(name: str, rows: Array) -> Times:
+    """Reads floating-point numbers that are exact integers."""
     bad, why = find_inexact(rows)
     if bad.any():
         raise UserError(f"{name}[{np.argmax(bad)}] = {rows[np.argmax(bad)]!s} {why}")
-    return from_whole(rows)
+    return from_exact(rows)
 
 
 def find_inexact(rows: Array) -> tuple[npt.NDArray[np.bool_], str]:
@@ -129,8 +124,8 @@ def are_times(rows: Array, count: int) -> bool:
     return rows.shape == (count,) and is_exact
 
 
-def from_whole(rows: Array) -> Times:
-    """Converts whole numbers, with `NEVER` for NaN."""
+def from_exact(rows: Array) -> Times:
+    """Converts floats that are integers, with `NEVER` for NaN."""
     missing = np.isnan(rows)
     return np.where(missing, NEVER, np.where(missing, 0, rows).astype(np.int64))
 

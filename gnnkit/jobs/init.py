@@ -251,17 +251,38 @@ def _why_no_trials(settings: Settings, graph: Graph, known: Mapping[str, Any]) -
 
 
 def _with_split(settings: Settings, graph: Graph) -> Graph:
-    """Draws a split if the data has labels and no split."""
+    """Splits the nodes if the data has labels and no split."""
     if graph.split.any() or not graph.labelled.any():
         return graph
-    return graph.draw_split(SPLIT, int(settings.dataset.arguments.get("seed", 0)))
+    split, _ = _choose_split(graph)
+    if isinstance(split, dict):
+        return graph.split_by_time(split["shares"])
+    return graph.draw_split(split, int(settings.dataset.arguments.get("seed", 0)))
+
+
+def _choose_split(graph: Graph) -> tuple[list[float] | dict[str, Any], str]:
+    """Returns the split of data without one, and why."""
+    times = graph.edge_time
+    if graph.labelled.any():
+        times = None if graph.node_time is None else graph.node_time[graph.labelled]
+    if times is not None and len(np.unique(times)) > len(SPLIT):
+        return {"by": "time", "shares": SPLIT}, "rows have times: no model trains on the future of what it is tested on"
+    return SPLIT, "the data has labels and no split: train, validate, test"
 
 
 def _lacks_split(graph: Graph) -> bool:
     """Returns whether the data have labels, but no split of them."""
+    if graph.time_borders is not None:
+        return False
     if graph.edge_labels is not None and graph.edge_split is not None:
         return not (graph.edge_split > Split.NONE).any()
     return bool(graph.labelled.any()) and not graph.split.any()
+
+
+def _has_targets(graph: Graph) -> bool:
+    """Returns whether the data name what to predict: labels, or held-out edges."""
+    edges = (graph.edge_labels, graph.val_edges, graph.test_edges, graph.time_borders)
+    return bool(graph.labelled.any()) or any(value is not None for value in edges)
 
 
 def _figure(graph: Graph, task: str) -> str | None:
@@ -334,10 +355,11 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     if share < _DIRECTED and _may_symmetrize(settings, graph):
         why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
         yield KeyChoice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
-    if _lacks_split(graph):
+    split, why = _choose_split(graph)
+    if _lacks_split(graph) or (isinstance(split, dict) and not _has_targets(graph)):
         if "split" not in usual:
             raise UserError(f"dataset={chosen.name} has labels, but no split: add a split to the data")
-        yield KeyChoice("dataset.split", SPLIT, "the data has labels and no split: train, validate, test")
+        yield KeyChoice("dataset.split", split, why)
 
 
 def _may_symmetrize(settings: Settings, graph: Graph) -> bool:

@@ -20,7 +20,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
 from gnnkit.graph.edge_order import in_listed_order
 from gnnkit.graph.inverse_edges import with_inverse_edges
-from gnnkit.launch.phases import phase
+from gnnkit.launch.phases import phase, warnings_in_lines
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import Crossing
@@ -154,7 +154,8 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
     task: Task = settings.task.create()
     check_implied_task(settings, graph)
     try:
-        prepared, links = task.prepare(graph)
+        with warnings_in_lines(settings.dataset.name):
+            prepared, links = task.prepare(graph)
     except UserError:
         if settings.job.needs_labels and not (task.pairs or graph.labelled.any()):
             raise UserError(no_split(settings, labelled=False, edges=graph.edge_labels is not None)) from None

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from gnnkit.graph import Graph, Split
 from gnnkit.graph.time_split import parts_of
@@ -23,7 +24,7 @@ def describe_times(complete: Graph, trained: Graph, links: Links | Targets | Non
 
     Args:
         complete: The graph with all edges.
-        trained: The graph whose edges pass messages in training.
+        trained: The graph with the edges that pass messages in training.
         links: The edges to predict or with labels, or None.
     """
     lines = [line for what in ("edge", "node") for line in _describe_range(complete, what)]
@@ -50,31 +51,38 @@ def visible_graphs(graph: Graph) -> dict[str, Graph]:
     Args:
         graph: The graph with all edges.
     """
-    spans, times = _time_spans(graph), graph.edge_time
-    if times is None or Split.TRAIN not in spans or not (times >= (first := _first_later(spans))).any():
+    if (first := _first_later(graph)) is None:
         return {}
+    times, spans = np.asarray(graph.edge_time), _time_spans(graph)
     ends = {"train": first, "val": spans.get(Split.TEST, (NEVER, NEVER))[0], "test": NEVER}
     return {split: with_edges(graph, np.flatnonzero(times < end)) for split, end in ends.items()}
 
 
+def describe_visible(graphs: Mapping[str, Graph], unit: str | None) -> list[str]:
+    """Describes which edges of `visible_graphs` pass messages."""
+    if not graphs:
+        return []
+    train, val, test = (graphs[name].num_edges for name in ("train", "val", "test"))
+    first = show_time(_first_later(graphs["test"]) or 0, unit)
+    line = f"time: {test - train:,} edges from {first} on pass no messages in training, which reads {train:,}"
+    return [f"{line}; val is evaluated on {val:,} edges, test on {test:,}"]
+
+
 def describe_store(graph: Graph) -> list[str]:
     """Returns a line if runs from a store would train on later edges."""
-    spans = _time_spans(graph)
-    if graph.edge_time is None or not spans or not (graph.edge_time >= _first_later(spans)).any():
-        return []
-    return ["time: runs from the store pass messages over all edges, also over those later than their training nodes"]
+    line = "time: runs from the store pass messages over all edges, also over those later than their training nodes"
+    return [] if _first_later(graph) is None else [line]
 
 
 def before_split(graph: Graph) -> Graph:
     """Returns the graph with the edges before a split's first held-out time."""
-    spans, borders = _time_spans(graph), graph.time_borders
-    if graph.edge_time is None or not (spans or borders):
-        return graph
-    first = _first_later(spans) if spans else borders[0]  # type: ignore[index]
-    return with_edges(graph, np.flatnonzero(graph.edge_time < first))
+    first = _first_later(graph)
+    if first is None and graph.time_borders is not None:
+        first = graph.time_borders[0]
+    return graph if first is None else with_edges(graph, np.flatnonzero(np.asarray(graph.edge_time) < first))
 
 
-def rows_to_fit(graph: Graph) -> Ids:  # [num_nodes] values of `Split`
+def rows_to_fit(graph: Graph) -> npt.NDArray[np.int8]:  # [num_nodes] values of `Split`
     """Returns the split, where statistics of columns are those of the training rows.
 
     If edges are split by time, the nodes before the first held-out time train.
@@ -91,27 +99,13 @@ def _time_spans(graph: Graph) -> dict[Split, tuple[int, int]]:
     times = {part: graph.node_time[graph.split == part] for part in _PARTS}
     spans = {part: (int(rows.min()), int(rows.max())) for part, rows in times.items() if len(rows)}
     overlap = any(one[1] >= other[0] for one, other in pairwise(spans.values()))
-    return {} if overlap or len(spans) < 2 else spans
+    return {} if overlap or len(spans) < 2 or Split.TRAIN not in spans else spans
 
 
-def _first_later(spans: Mapping[Split, tuple[int, int]]) -> int:
-    """Returns the first time of a row that does not train."""
-    return min(first for part, (first, _) in spans.items() if part != Split.TRAIN)
-
-
-def describe_visible(graphs: Mapping[str, Graph], unit: str | None) -> list[str]:
-    """Describes which edges of `visible_graphs` pass messages."""
-    if not graphs:
-        return []
-    spans, (train, val, test) = (
-        _time_spans(graphs["test"]),
-        (graphs[name].num_edges for name in ("train", "val", "test")),
-    )
-    first = show_time(_first_later(spans), unit)
-    return [
-        f"time: {test - train:,} edges from {first} on pass no messages in training, which reads {train:,}; val is evaluated "
-        f"on {val:,} edges, test on {test:,}"
-    ]
+def _first_later(graph: Graph) -> int | None:
+    """Returns the first held-out node's time if an edge is as late or later."""
+    first = min((first for part, (first, _) in _time_spans(graph).items() if part != Split.TRAIN), default=NEVER)
+    return None if graph.edge_time is None or not (graph.edge_time >= first).any() or first == NEVER else first
 
 
 def _describe_range(graph: Graph, what: str) -> Iterator[str]:
@@ -120,14 +114,13 @@ def _describe_range(graph: Graph, what: str) -> Iterator[str]:
     if times is None:
         return
     known = times[(times != ALWAYS) & (times != NEVER)]
-    counts = {"always": np.count_nonzero(times == ALWAYS), "never": np.count_nonzero(times == NEVER)}
-    others = "".join(f"; {count:,} without a time are {when} visible" for when, count in counts.items() if count)
-    span = (
-        " to ".join(show_time(int(end), graph.time_unit) for end in (known.min(), known.max()))
-        if len(known)
-        else "none"
+    ends = [show_time(int(end), graph.time_unit) for end in (known.min(), known.max())] if len(known) else []
+    texts = [f"{len(known):,} {what}s, {' to '.join(ends)}"]
+    texts += [f"{count:,} are always visible"] if (count := np.count_nonzero(times == ALWAYS)) else []
+    texts += (
+        [f"{count:,} without a time leave in a split by time"] if (count := np.count_nonzero(times == NEVER)) else []
     )
-    yield f"time: {len(known):,} {what}s, {span}{others}"
+    yield f"time: {'; '.join(texts)}"
 
 
 def _describe_node_split(graph: Graph) -> list[str]:
@@ -141,25 +134,17 @@ def _describe_node_split(graph: Graph) -> list[str]:
 def _describe_parts(times: Times, parts: Ids, unit: str | None, what: str) -> str:
     """Returns each part's true share, and the time where it begins."""
     sizes = {part: int(np.count_nonzero(parts == part)) for part in _PARTS}
-    begins = {part: int(times[parts == part].min()) for part, size in sizes.items() if size}
-    later = [begin for part, begin in begins.items() if part != Split.TRAIN]
-    begins[Split.TRAIN] = min(later, default=NEVER)
-    total = max(sum(sizes.values()), 1)
-    texts = [
-        f"{_PARTS[part]} {show_time(begins[part], unit)} ({100 * size / total:.1f} %)"
-        for part, size in sizes.items()
-        if size
-    ]
+    later = {part: int(times[parts == part].min()) for part, size in sizes.items() if size and part != Split.TRAIN}
+    begins, total = later | {Split.TRAIN: min(later.values(), default=NEVER)}, max(sum(sizes.values()), 1)
+    shares = {part: f"{100 * size / total:.1f} %" for part, size in sizes.items() if size}
+    texts = [f"{_PARTS[part]} {show_time(begins[part], unit)} ({share})" for part, share in shares.items()]
     return f"split by time: {', '.join(texts)} of {total:,} {what}"
 
 
 def _describe_recurring(graph: Graph, links: Links) -> list[str]:
-    """Counts the held-out edges whose ends an edge joins in training."""
+    """Counts held-out edges between nodes that an edge joins in training."""
     held = unordered(np.concatenate([links.val, links.test]), graph.num_nodes)
     count = int(np.isin(held, unordered(pairs_of(graph.csc), graph.num_nodes)).sum())
-    share = 100 * count / max(len(held), 1)
-    return (
-        [f"held-out edges: {count:,} of {len(held):,} ({share:.0f} %) join nodes that also an edge in training joins"]
-        if count
-        else []
-    )
+    share = f"{100 * count / max(len(held), 1):.0f} %"
+    line = f"held-out edges: {count:,} of {len(held):,} ({share}) join nodes that also an edge in training joins"
+    return [line] if count else []

@@ -64,9 +64,9 @@ def data(folder: Path, kind: str) -> Graph:
         assert graph.edge_time.tolist()[-1] == ALWAYS
         del typed["b"], typed["a", "is", "b"]
         return Graph.of(typed)
-    graph = Stand(SRC, DST, 4)
-    graph.ndata["timestamp"], graph.edata["t"] = torch.tensor(NODE_TIME), torch.tensor(EDGE_TIME)
-    return Graph.of(graph)
+    stand = Stand(SRC, DST, 4)
+    stand.ndata["timestamp"], stand.edata["t"] = torch.tensor(NODE_TIME), torch.tensor(EDGE_TIME)
+    return Graph.of(stand)
 
 
 def network(folder: Path, kind: str) -> Graph:

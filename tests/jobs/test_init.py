@@ -280,3 +280,13 @@ def test_users_and_items_are_recommended_for(
     pairs = {(str(user), str(number)) for user, number in zip(top[first], top[second], strict=True)}
     assert not pairs & {tuple(row.split(",")) for row in rows}
     assert {user for user, _ in pairs} == {row.partition(",")[0] for row in rows}
+
+
+def test_data_with_times_are_split_by_time(tmp_path: Path) -> None:
+    ends, by_time = ([0, 1, 2, 3, 4], [1, 2, 3, 4, 0]), {"by": "time", "shares": [0.6, 0.2, 0.2]}
+    events = Graph.from_edges(*ends, edge_time=range(5))
+    assert choices(events, tmp_path)["dataset.split"] == by_time
+    assert "dataset.split" not in choices(events.split_by_time(borders=[3, 4]), tmp_path)
+    labels = {"labels": [0, 1, 0, 1, 0], "features": np.eye(5)}
+    assert choices(Graph.from_edges(*ends, node_time=range(5), **labels), tmp_path)["dataset.split"] == by_time
+    assert choices(Graph.from_edges(*ends, edge_time=range(5), **labels), tmp_path)["dataset.split"] == [0.6, 0.2, 0.2]

@@ -215,7 +215,7 @@ def test_unsupported_keys_are_refused(tmp_path: Path, overrides: list[str], told
 def test_what_computes_rows_of_nodes_refuses_a_task_of_edges(tmp_path: Path) -> None:
     graph = labelled_graph()
     run = train(graph, tmp_path / "run", "edge_classification")
-    with pytest.raises(UserError, match="export: the task predicts edges, .* only rows of nodes are exported"):
+    with pytest.raises(UserError, match=r"export: the task predicts edges, .* only rows of nodes are exported"):
         gnnkit.export(run.folder, tmp_path / "model.pt2")
     with pytest.raises(UserError, match="task=edge_classification predicts pairs of nodes: serve the tables"):
         gnnkit.serve(run.folder, graph)

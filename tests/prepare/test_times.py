@@ -10,7 +10,7 @@ import pytest
 
 import gnnkit
 from gnnkit.__main__ import main
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import Graph, Relation, Split
 from gnnkit.prepare.inputs import with_inputs
 from gnnkit.prepare.times import before_split, describe_times, describe_visible, rows_to_fit, visible_graphs
 from gnnkit.prepare.trained import with_degree
@@ -46,7 +46,7 @@ def test_each_split_reads_the_edges_up_to_its_end() -> None:
     first = {part: graph.node_time[graph.split == part].min() for part in Split if part}  # type: ignore[index]
     ends = {"train": first[Split.VAL], "val": first[Split.TEST], "test": 10**9}
     for split, end in ends.items():
-        expected = graph.edge_time[graph.edge_time < end]  # type: ignore[index, operator]
+        expected = graph.edge_time[graph.edge_time < end]  # type: ignore[index]
         np.testing.assert_array_equal(graphs[split].edge_time, expected)
     assert before_split(graph).num_edges == graphs["train"].num_edges < graphs["val"].num_edges < M
     (line,) = describe_visible(graphs, None)
@@ -57,7 +57,7 @@ def test_each_split_reads_the_edges_up_to_its_end() -> None:
 
 def test_a_split_that_is_none_by_time_trains_on_all_edges() -> None:
     graph = dated()
-    fields = {"node_time": graph.node_time, "labels": graph.labels, "features": graph.features}
+    fields: dict[str, Any] = {"node_time": graph.node_time, "labels": graph.labels, "features": graph.features}
     src, dst = graph.csc.indices, np.repeat(np.arange(N), np.diff(graph.csc.indptr))
     mixed = Graph.from_edges(src, dst, N, edge_time=graph.edge_time, split=graph.split[::-1].copy(), **fields)
     untimed = Graph.from_edges(src, dst, N, split=graph.split, **fields)
@@ -90,6 +90,24 @@ def test_links_hold_out_events_and_the_shares_are_printed() -> None:
         "time: 2 edges from 11 on pass no messages, also in evaluation",
         "held-out edges: 1 of 2 (50 %) join nodes that also an edge in training joins",
     ]
+
+
+def test_later_events_change_nothing_that_trains_on_links() -> None:
+    prepared = [LinkPrediction().prepare(graph) for graph in (dated(), dated(later=5, latest=6))]
+    (trained, links), (again, other_links) = prepared
+    np.testing.assert_array_equal(trained.csc.indices, again.csc.indices)
+    np.testing.assert_array_equal(links.training, other_links.training)
+    assert links.val.tolist() != other_links.val.tolist()
+
+
+def test_rows_without_a_time_are_counted_and_leave() -> None:
+    graph = Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 2], edge_time=[1.0, np.nan, 3.0, 2.0]).split_by_time(
+        borders=[2, 3]
+    )
+    trained, links = LinkPrediction().prepare(graph)
+    assert trained.num_edges == len(links.val) == len(links.test) == 1
+    line, *_ = describe_times(graph, trained, links)
+    assert line == "time: 3 edges, 1 to 3; 1 without a time leave in a split by time"
 
 
 def test_a_share_of_a_split_by_time_is_refused() -> None:
@@ -162,3 +180,19 @@ def test_a_split_by_time_is_that_of_the_run_in_later_jobs(tmp_path: Path) -> Non
     assert (
         main(["job=verify", *verified, by_time, f"output={tmp_path / 'verified'}", "comm=threads", "report=false"]) == 0
     )
+
+
+def test_no_relation_passes_messages_from_the_held_out_period() -> None:
+    fields: dict[str, Any] = {
+        "edge_types": [0, 0, 0, 1, 1, 1, 0],
+        "edge_type_names": ["user-buys-item", "user-views-item"],
+        "node_types": (("user", 2), ("item", 3)),
+        "relations": (Relation("user", "buys", "item"), Relation("user", "views", "item")),
+    }
+    graph = Graph.from_edges([0, 1, 0, 0, 1, 0, 0], [2, 3, 4, 2, 3, 4, 2], edge_time=[1, 2, 8, 3, 7, 9, 9], **fields)
+    task = LinkPrediction(relation="user-buys-item", top_k=None)
+    trained, links = task.prepare(graph.split_by_time(borders=[7, 9]))
+    assert sorted(trained.edge_time.tolist()) == [1, 2, 3]  # type: ignore[union-attr]
+    assert links.val.tolist() == [[0, 4]]
+    assert links.test.tolist() == [[0, 2]], "an event whose pair has an earlier one"
+    assert trained.time_borders == (7, 9)

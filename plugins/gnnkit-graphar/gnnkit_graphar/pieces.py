@@ -16,6 +16,7 @@ from gnnkit_import.readers import (
     ColumnReading,
     Source,
     Table,
+    date_names,
     is_text,
     labels_of,
     split_of,
@@ -155,6 +156,13 @@ class GraphArPieces(GraphPieces):
 
     def edge_texts(self) -> Mapping[str, str]:
         return texts_of(self._edge_readings)
+
+    def date_columns(self) -> Sequence[str] | None:
+        groups = [group for relation in self._edge_types for group in relation.groups]
+        kinds = {name: kind for group in groups for name, kind in group.source.types().items()}
+        tables = [cells for _, tables in self._columns for cells in tables]
+        names = [name for cells in tables for name in date_names(cells.readings, cells.source.types())]
+        return list(dict.fromkeys([*names, *date_names(self._edge_readings, kinds)])) or None
 
     @cached_property
     def _predicted(self) -> tuple[VertexType, str | None]:

@@ -154,7 +154,7 @@ class NodeFields:
     node_types: NodeTypes | None = None
     category_of: Sequence[str] | None = None  # [width]
     one_class: bool = False  # see `Graph.from_edges`
-    node_time: Ids | None = None  # [num_nodes] int64
+    node_time: npt.NDArray[np.int64] | None = None  # [num_nodes]
     types: Mapping[str, Any] = field(default_factory=dict)  # feature tables and relations, see `Schema.to_dict`
 
 

@@ -17,6 +17,7 @@ from gnnkit.graph.feature_columns import warn_readings as warn_readings
 from gnnkit.graph.labels import unlabelled as unlabelled
 from gnnkit.graph.missing import read_missing as read_missing
 from gnnkit.graph.table import Table as Table
+from gnnkit.graph.time_columns import date_names as date_names
 from gnnkit.graph.values import ColumnReading as ColumnReading
 from gnnkit.graph.values import is_text as is_text
 from gnnkit.utils.documents import Json, read_yaml

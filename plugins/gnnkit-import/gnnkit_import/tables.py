@@ -29,7 +29,7 @@ from gnnkit.graph.index_columns import common_index, warn_index
 from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.table import Table
 from gnnkit.graph.time_columns import date_names, find_times, holds_times, time_unit
-from gnnkit.graph.times import read_time_fields, to_unit
+from gnnkit.graph.times import Times, read_time_fields, to_unit
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.graph.values import ColumnReading, is_listed, is_text
 from gnnkit.utils.checks import Array
@@ -305,7 +305,7 @@ class NodeTable:
             self._folder.check_column("label", self.source.names, self.source.title)
         return labels_of(self.source, name) if name in self.source.kept else (None, None)
 
-    def times(self, unit: str | None) -> Ids | None:
+    def times(self, unit: str | None) -> Times | None:
         """Reads the nodes' times."""
         name, kinds = self._folder.node_time, self.source.types()
         if name is None:

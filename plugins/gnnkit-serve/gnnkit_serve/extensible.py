@@ -43,6 +43,7 @@ class ExtensibleGraph:
         assert settings.checkpoint is not None
         folder, arguments = Path(settings.checkpoint), {} if passed else settings.dataset.arguments
         facts, reads_relations = Inputs.load(folder) or Inputs.unknown(), bool(getattr(model, "reads_relations", False))
+        graph = replace(graph, edge_time=None, node_time=None)  # which no model reads, and requests do not have
         if not reads_relations:
             graph = replace(graph, edge_types=None, edge_type_names=None, relations=None)
         if settings.inputs == "degree":
