@@ -191,6 +191,10 @@ def trained(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.M
             model = model(widths.in_features, widths.num_classes)
         check_module(model)
         as_trained(model)
+        if widths.num_targets:
+            task = _choice(folder, "task").create()
+            task.size_head(widths.num_targets, widths.edge_width)
+            model.add_module(HEAD, task.head())
     if not hasattr(model, HEAD):  # drop the parameters of the task
         tensors = {name: value for name, value in tensors.items() if not name.startswith(f"{HEAD}.")}
     parameter = next(iter(tensors.values()), None)
@@ -237,10 +241,7 @@ def _shape(value: Tensor, stored: Tensor | None) -> list[int]:
 
 def _configured(folder: Path, widths: Widths) -> nn.Module:
     """Makes the model that the run's configuration names."""
-    choice, task = (
-        Choice(kind, plugin_name(kind, section), arguments_of(kind, section))
-        for kind, section in ((kind, of_run(folder)[kind]) for kind in ("model", "task"))
-    )
+    choice, task = (_choice(folder, kind) for kind in ("model", "task"))
     try:
         source = ModelSource(choice)
         choice.check(extra=DERIVED)
@@ -250,6 +251,12 @@ def _configured(folder: Path, widths: Widths) -> nn.Module:
             "(in_features, num_classes) that makes one"
         ) from error
     return source.make_model(widths, 0, task.create())
+
+
+def _choice(folder: Path, kind: str) -> Choice:
+    """Returns the plugin of a kind that the run's configuration names."""
+    section = of_run(folder)[kind]
+    return Choice(kind, plugin_name(kind, section), arguments_of(kind, section))
 
 
 def save_facts(facts: LabelFacts, folder: Path) -> None:

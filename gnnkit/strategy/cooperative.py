@@ -13,10 +13,10 @@ from gnnkit.engine.remote import Lookup, Reach
 from gnnkit.engine.remote.owners import Owners, Sent
 from gnnkit.graph import Ids
 from gnnkit.strategy.base import Batch, Worker
-from gnnkit.strategy.link_seeds import pair_seeds
+from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
 from gnnkit.strategy.owner_draws import Drawn, OwnerDraws
-from gnnkit.strategy.seeds import Deal, OwnedSeeds, Seeds, Step
+from gnnkit.strategy.seeds import Deal, OwnedSeeds, Step
 from gnnkit.utils.checks import Array
 
 
@@ -60,7 +60,7 @@ class CooperativeBatches(BackgroundBatches[_BatchPart, _BatchPart]):
         self._model = model
         owners = Owners.of(worker.shard, worker.comm)
         self._draws = OwnerDraws(worker, model, owners, tally)
-        seeds: Seeds = OwnedSeeds(worker, batch_size) if worker.links is None else pair_seeds(worker, batch_size)
+        seeds = make_seeds(worker, batch_size, lambda: OwnedSeeds(worker, batch_size))
         self._lookup = Lookup(worker.comm, worker.owned, owners.rank_of, tally)
         self._num_layers: int = model.num_layers  # type: ignore[assignment]
         super().__init__(worker, seeds, tally, prefetch, worker.disk)

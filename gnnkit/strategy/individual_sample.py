@@ -31,11 +31,11 @@ from gnnkit.strategy.abilities import (
 )
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.fetched import FetchedBatches
-from gnnkit.strategy.link_seeds import pair_seeds
+from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.places import check_cache, check_places, place
 from gnnkit.strategy.sampled import READS_BATCHES, SampledBatches, whole_steps
-from gnnkit.strategy.seeds import NodeSeeds, Seeds
+from gnnkit.strategy.seeds import NodeSeeds
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
@@ -192,11 +192,11 @@ class IndividualSample(ExecutionStrategy):
 
 def _batches_of(strategy: IndividualSample, worker: Worker, batch_size: int) -> SampledBatches | FetchedBatches:
     """Creates the batches of a worker's sampler. Collective."""
-    model, links = strategy._model, worker.links is not None
+    model = strategy._model
     sizes: dict[str, Any] = {"batch_size": batch_size, "batching": strategy.batching}
     if not strategy.reads.from_owners:
         return SampledBatches(worker, model, strategy.tally, **sizes, prefetch=strategy.prefetch)
-    seeds: Seeds = pair_seeds(worker, batch_size) if links else NodeSeeds(worker, **sizes, model=model)
+    seeds = make_seeds(worker, batch_size, lambda: NodeSeeds(worker, **sizes, model=model))
     owners = Owners.of(worker.shard, worker.comm)
     rows = OwnedRows(worker.shard, owners, worker.comm, values=not strategy.reads.graph, disk=worker.disk)
     cache = RowCache(strategy.cache, strategy.cache_rows, rows, worker.comm)

@@ -29,13 +29,16 @@ _EDGE = np.dtype([("id", np.int64), ("ends", np.int64, 2)])
 _Edges = npt.NDArray[Any]  # records of type `_EDGE`
 
 
-def pair_seeds(worker: Worker, batch_size: int) -> Seeds:
-    """Creates the seeds of a task on pairs. Collective if no rank has the graph.
+def make_seeds(worker: Worker, batch_size: int, of_nodes: Callable[[], Seeds]) -> Seeds:
+    """Creates the seeds of a task. Collective if no rank has the graph.
 
     Args:
-        worker: This rank, with pairs to predict.
+        worker: This rank.
         batch_size: Number of pairs to predict per worker and step.
+        of_nodes: Creates the seeds of a task on nodes.
     """
+    if worker.links is None:
+        return of_nodes()
     if isinstance(worker.links, Targets):
         return TargetSeeds(worker, worker.links, batch_size)
     return LinkSeeds(worker, batch_size)

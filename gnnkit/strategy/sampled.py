@@ -23,9 +23,9 @@ from gnnkit.graph import CSC, Block, Ids, RelationGroups, Split
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import FullSampler, Loader, gather_rows
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
-from gnnkit.strategy.link_seeds import pair_seeds
+from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.on_disk import AnnouncedBatches, bytes_of, prepare_window
-from gnnkit.strategy.seeds import Deal, Step, drawing
+from gnnkit.strategy.seeds import Deal, NodeSeeds, Step, drawing
 from gnnkit.utils.spans import active, span
 
 T = TypeVar("T")
@@ -237,7 +237,8 @@ class _Links:
         """
         self._worker, self._layers, self._drawn, self._prefetch = worker, layers, drawn, prefetch
         self._table = _table(worker)
-        self._sampler, self._seeds = drawing(worker), pair_seeds(worker, batch_size)
+        self._sampler = drawing(worker)
+        self._seeds = make_seeds(worker, batch_size, partial(NodeSeeds, worker, batch_size))
 
     def __len__(self) -> int:
         return len(self._seeds)

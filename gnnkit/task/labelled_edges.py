@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gnnkit.engine import Tally
 from gnnkit.engine.remote import Lookup, Reach
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Split
+from gnnkit.graph import CSC, Floats, Graph, Ids, Split
 from gnnkit.graph.types import offsets_of
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
@@ -105,8 +105,7 @@ class LabelledEdges(NodeTask):
         targets = worker.links
         assert isinstance(targets, Targets)
         if targets.features is not None:
-            train = targets.features[targets.of_split(Split.TRAIN)].astype(np.float64)
-            self._unit = train.mean(0), train.std(0)
+            self._unit = _moments(targets.features, targets.of_split(Split.TRAIN))
 
     def head(self) -> nn.Module:
         if self._head is None:
@@ -150,6 +149,14 @@ def check_pairs(name: str, strategy: ExecutionStrategy, sampler: Sampler | None)
             f"task={name}: {type(sampler).__name__} reads more than the sampled in-edges of a pair's ends, "
             "and may read the edge to predict: use another sampler, such as sampler=neighbor"
         )
+
+
+def _moments(features: Floats, rows: Ids) -> tuple[Array, Array]:  # [width] twice
+    """Returns mean and deviation of some rows, which are read in pieces."""
+    pieces = np.split(rows, range(_PIECE, len(rows), _PIECE))
+    mean = sum(features[piece].sum(0, dtype=np.float64) for piece in pieces) / max(len(rows), 1)
+    variance = sum(np.square(features[piece] - mean).sum(0) for piece in pieces) / max(len(rows), 1)
+    return mean, np.sqrt(variance)
 
 
 def _as_nodes(targets: Targets, names: Sequence[str] | None) -> Graph:

@@ -1,4 +1,4 @@
-"""Node classification."""
+"""Classification of nodes, and of edges."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gnnkit.strategy import Worker
 from gnnkit.task.base import LabelFacts, PredictionColumns, f1, macro, rows_of
 from gnnkit.task.classes import AUTO, ClassTask, areas_of_all
 from gnnkit.task.decisions import RARE
+from gnnkit.task.labelled_edges import LabelledEdges
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import real, shown, shown_names
 
@@ -218,6 +219,28 @@ class NodeClassification(ClassTask):
     def predict(self, outputs: Tensor) -> Tensor:  # [k] int64
         above = self.above(outputs)
         return outputs.argmax(1) if above is None else above[:, 1].long()
+
+
+class EdgeClassification(LabelledEdges, NodeClassification):
+    """Choose this task if each edge has one class, such as fraud or not.
+
+    Loss, class weights, thresholds and metrics are those of `NodeClassification`.
+    """
+
+    without_learning = "the most frequent class for every edge"
+
+    def __init__(
+        self,
+        width: int = 64,
+        edge_features: bool = True,
+        relation: str | Sequence[str] | None = None,
+        class_weights: str | Sequence[float] | None = AUTO,
+        threshold: str | float | None = AUTO,
+        calibration: str | None = AUTO,
+    ) -> None:
+        """Stores the keys, those of `LabelledEdges` and `NodeClassification`."""
+        NodeClassification.__init__(self, class_weights, threshold, calibration)
+        LabelledEdges.__init__(self, "edge_classification", width, edge_features, relation)
 
 
 def _as_classes(graph: Graph, task: str, noun: str) -> Graph:

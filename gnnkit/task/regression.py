@@ -1,8 +1,9 @@
-"""Regression on nodes."""
+"""Regression on nodes, and on edges."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.strategy import Worker
 from gnnkit.task.base import LabelFacts, NodeTask
+from gnnkit.task.labelled_edges import LabelledEdges
 from gnnkit.utils.ranges import one_of, shown
 
 
@@ -122,6 +124,27 @@ class Regression(NodeTask):
     def predict(self, outputs: Tensor) -> Tensor:  # [k], or [k, numbers] of several
         outputs = self.facts().in_unit(outputs)
         return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+
+class EdgeRegression(LabelledEdges, Regression):
+    """Choose this task if each edge has one or several numbers, such as a rating.
+
+    Loss, scale and metrics are those of `Regression`.
+    """
+
+    without_learning = "the mean for every edge"
+
+    def __init__(
+        self,
+        width: int = 64,
+        edge_features: bool = True,
+        relation: str | Sequence[str] | None = None,
+        loss: str = "squared",
+        scale: str = "standard",
+    ) -> None:
+        """Stores the keys, those of `LabelledEdges` and `Regression`."""
+        Regression.__init__(self, loss, scale)
+        LabelledEdges.__init__(self, "edge_regression", width, edge_features, relation)
 
 
 def _errors(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # [k, numbers] twice

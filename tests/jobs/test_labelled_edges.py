@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
 
 import gnnkit
 from gnnkit import config
@@ -94,6 +96,29 @@ def test_a_loaded_model_and_its_head_compute_the_predictions(tmp_path: Path, tas
     else:
         np.testing.assert_array_equal(outputs.argmax(1).numpy(), predictions)
         assert run["train_roc_auc"] > 0.7
+
+
+class Net(nn.Module):
+    """PyG's call, without edge features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = SAGEConv(3, 16)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows: Tensor = self.conv(x, edge_index)
+        return rows
+
+
+def test_a_users_module_is_loaded_with_the_head_of_its_task(tmp_path: Path) -> None:
+    graph = labelled_graph("edge_regression")
+    run = train(graph, tmp_path / "run", "edge_regression", "task.width=16", model=Net(), write=["predictions"])
+    model = gnnkit.load(run.folder, Net())
+    pairs = torch.from_numpy(pairs_of(graph.csc))
+    with torch.no_grad():
+        rows = model(torch.from_numpy(np.array(graph.features)), pairs.T)[pairs]
+        outputs = model.task_head(rows, torch.from_numpy(np.array(graph.edge_features)))
+    np.testing.assert_allclose(outputs[:, 0], np.load(run.folder / "predictions.npy")[graph.edge_positions], rtol=1e-9)
 
 
 def table(path: Path, num_edges: int, *, labelled: bool = True) -> None:

@@ -25,10 +25,9 @@ from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
-from gnnkit.task.edge_classification import EdgeClassification
-from gnnkit.task.edge_regression import EdgeRegression
 from gnnkit.task.labelled_edges import LabelledEdges
-from gnnkit.task.node_classification import NodeClassification
+from gnnkit.task.node_classification import EdgeClassification, NodeClassification
+from gnnkit.task.regression import EdgeRegression
 from gnnkit.testing import check_task
 from gnnkit.testing.graphs import EDGE_WIDTH, WIDTH, check_graph
 from gnnkit.testing.ranks import on_ranks
