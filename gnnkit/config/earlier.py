@@ -45,7 +45,16 @@ def of_run(folder: Path) -> Json:
     composed = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
     if not isinstance(composed, dict) or not all(isinstance(composed.get(key), dict) for key in _MODEL_SECTIONS):
         raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
-    return without_removed(_as_variant(composed), convert=True, keep=False)
+    return _with_times(without_removed(_as_variant(composed), convert=True, keep=False))
+
+
+def _with_times(run: Json) -> Json:
+    """Lets a run of an earlier version read times as features, as it did."""
+    section = run.get("dataset")
+    if not isinstance(section, dict) or "time" in section or section.get("name") not in names("dataset"):
+        return run
+    accepted = inspect.signature(load("dataset", section["name"])).parameters
+    return run | {"dataset": {**section, "time": []}} if "time" in accepted else run
 
 
 def _as_variant(run: Json) -> Json:

@@ -15,7 +15,7 @@ from gnnkit.__main__ import main
 from tests.conftest import Install
 
 OWN = {"name": "edges", "root": "old", "symmetrize": True, "row_normalize": True, "num_nodes": None, "sort_ids": False,
-       "split": [0.6, 0.2, 0.2], "seed": 3}  # fmt: skip
+       "split": [0.6, 0.2, 0.2], "seed": 3, "time": None}  # fmt: skip
 
 
 def taken(folder: Path, *overrides: str, own: Mapping[str, Any] = OWN) -> set[str]:
@@ -53,6 +53,13 @@ def test_a_folder_alone_is_read_without_a_split_for_predictions(tmp_path: Path) 
     assert "++dataset.split=null" in taken(tmp_path, "job=predict", "dataset.root=new")
     assert "++dataset.split=null" not in taken(tmp_path, "job=predict")
     assert "++dataset.split=null" not in taken(tmp_path, "job=test", "dataset.root=new")
+
+
+def test_a_run_of_an_earlier_version_reads_times_as_features(tmp_path: Path) -> None:
+    earlier = {key: value for key, value in OWN.items() if key != "time"}
+    assert "++dataset.time=[]" in taken(tmp_path, "job=predict", "dataset=edges", "dataset.root=new", own=earlier)
+    assert "dataset.time=[]" in taken(tmp_path, "job=test", "dataset.root=new", own=earlier)
+    assert "dataset.time=null" in taken(tmp_path, "job=test", "dataset.root=new")
 
 
 def test_a_generated_graph_takes_over_no_sizes(tmp_path: Path) -> None:
