@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection
 
 import numpy as np
@@ -29,10 +30,14 @@ class Table(TimeColumns, LabelColumns):
         return self._like(rows, self._first, self._rows[first:last]).use_readings(self.readings)
 
     def first_rows(self, name: str) -> Table:
-        """Removes each row with an id that occurs in an earlier row."""
+        """Removes each row with an id that occurs in an earlier row, with a warning."""
         ids = self.id_column(name)
         first_ids = np.flatnonzero(find_ids(ids, ids) == np.arange(len(ids)))
-        return self if len(first_ids) == len(ids) else self._like(self._table.take(first_ids), self._first, first_ids)
+        if len(first_ids) == len(ids):
+            return self
+        what = f"{len(ids) - len(first_ids):,} of {len(ids):,} rows repeat an id in {name!r} and are left out"
+        warnings.warn(f"{self.name}: {what}, also where another column differs, such as the label", stacklevel=4)
+        return self._like(self._table.take(first_ids), self._first, first_ids)
 
     def _like(self, table: pa.Table, first: int, rows: Ids | None = None) -> Table:
         rows = self._rows if rows is None else rows

@@ -123,6 +123,7 @@ class Survey:
         self._texts: set[str] = set()  # distinct texts, up to slightly more than the limit
         self._no_number: str | None = None  # the first text that is not a number
         self._no_date: str | None = None
+        self._zoned: set[bool] = set()  # whether dates name a time zone
         self._fits = {False: True, True: True}  # whether all texts are numbers, by `Style.comma`
         self._ranges = {comma: _NumberRange() for comma in (False, True)}
         self._comma: str | None = None  # the first text with a comma
@@ -194,6 +195,7 @@ class Survey:
         if self._no_date is None:
             try:
                 self._dates.add(_parse_dates(text))
+                self._zoned |= set(numbers_of(pc.match_substring_regex(pc.utf8_slice_codeunits(text, 10), "[Z+-]")))
             except pa.ArrowException:  # for example 2026-02-30
                 self._no_date = text[first_row(text, _parse_dates)].as_py()
 
@@ -212,6 +214,7 @@ class Survey:
             return ColumnReading(kinds.pop(), narrow=not self._typed.needs_float64, sample=self._date)
         sample = min(self._texts)
         if self._no_date is None and "numbers" not in kinds:
+            sample += ", some with a time zone and the others read in UTC" * (len(self._zoned) > 1)
             return ColumnReading("seconds", narrow=not (self._dates | self._typed).needs_float64, sample=sample)
         if "seconds" in kinds:
             raise UserError(f"{self.place} holds dates, and {self._no_date!r}, which is no date")

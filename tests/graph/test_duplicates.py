@@ -111,7 +111,12 @@ def test_the_first_row_of_a_node_is_kept_on_demand(tmp_path: Path) -> None:
     NODES.to_csv(tmp_path / "nodes.csv", index=False)
     edges.to_csv(tmp_path / "edges.csv", index=False)
     options = {"symmetrize": False, "duplicates": "first"}
-    for graph in (Graph.from_tables(edges, NODES, duplicates="first"), EdgeFolder(str(tmp_path), **options).load()):  # type: ignore[arg-type]
+    for load in (
+        lambda: Graph.from_tables(edges, NODES, duplicates="first"),
+        lambda: EdgeFolder(str(tmp_path), **options).load(),  # type: ignore[arg-type]
+    ):
+        with pytest.warns(UserWarning, match=r"nodes.*: 2 of 5 rows repeat an id in 'id' and are left out"):
+            graph = load()
         assert graph.node_ids.tolist() == ["a", "b", "c"]
         np.testing.assert_array_equal(graph.features, [[1], [2], [4]])
         np.testing.assert_array_equal(graph.labels, [0, 1, 0])

@@ -406,6 +406,16 @@ def test_a_warning_names_what_is_read_as_something_else() -> None:
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("reader", ["pandas", "csv", "import of csv"])
+def test_a_column_of_dates_with_and_without_a_time_zone_is_named(reader: str, tmp_path: Path) -> None:
+    cells = ["2026-01-01T00:00", "2026-01-01T00:00+01:00", "2026-01-01"]
+    nodes, edges = {"id": [0, 1, 2], "joined": cells}, {"src": [0], "dst": [1]}
+    match = r"'joined' \(2026-01-01, some with a time zone and the others read in UTC\) as seconds"
+    with pytest.warns(UserWarning, match=match):
+        graph = READERS[reader](tmp_path, nodes, edges, {})
+    assert (graph.features[:, 0] - graph.features[0, 0]).tolist() == [0, -3600, 0]
+
+
 def test_a_sparse_matrix_of_features_is_read() -> None:
     from scipy.sparse import coo_array
 
