@@ -87,8 +87,8 @@ def with_split(graph: Graph, split: Sequence[float] | TimeSplit | None, seed: in
     of_edges = graph.edge_split is not None
     has_split = graph.split.any() or (graph.edge_split is not None and (graph.edge_split > 0).any())
     if has_split or graph.time_borders is not None:
-        given = "by time" if isinstance(split, TimeSplit) else list(split)
-        raise UserError(f"dataset.split={given}: the data already has a split; remove the key")
+        text = "by time" if isinstance(split, TimeSplit) else list(split)
+        raise UserError(f"dataset.split={text}: the data already has a split; remove the key")
     if isinstance(split, TimeSplit):
         return graph.split_by_time(split.shares, split.borders, name=split.name)
     with blame("dataset.split"):

@@ -37,7 +37,7 @@ from gnnkit.graph.labels import check_present, settle_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.time_columns import find_times, time_fields
-from gnnkit.graph.types import Floats
+from gnnkit.graph.types import Fields, Floats
 from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import whole
@@ -188,9 +188,7 @@ class EdgeFolder(Dataset):
             raise UserError(_ONE_WAY)
         self.root = local_path("dataset.root", root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
-        self.symmetrize = symmetrize
-        self.row_normalize = row_normalize
-        self.sort_ids = sort_ids
+        self.symmetrize, self.row_normalize, self.sort_ids = symmetrize, row_normalize, sort_ids
         self.split = read_split("dataset.split", split)
         self.seed = whole("dataset.seed", seed, 0)
         self._tables = {"edges": edges, "nodes": nodes}
@@ -334,7 +332,7 @@ class EdgeFolder(Dataset):
             **time_fields(tables, nodes, self.edge_time, self.node_time),
         )
 
-    def _edge_labels(self, tables: Sequence[Table]) -> dict[str, Any]:
+    def _edge_labels(self, tables: Sequence[Table]) -> Fields:
         """Returns the fields with the labels of edges, which new data need not have."""
         if self.edge_label is None or self.edge_label in tables[0].names:
             return read_edge_labels(tables, self.edge_label)

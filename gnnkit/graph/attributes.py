@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gnnkit.errors import UserError
 from gnnkit.graph.split import SPLITS, Split
 from gnnkit.graph.times import are_times
+from gnnkit.graph.types import Fields
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, whole
 
@@ -92,7 +93,7 @@ def split_of(prefix: str, get: Get, num_nodes: int, column: int | None) -> tuple
 
 def edge_labels_of(
     prefix: str, get: Get, num_edges: int, column: int | None, name: str = "edge_label"
-) -> tuple[dict[str, Any], set[str]]:
+) -> tuple[Fields, set[str]]:
     """Reads labels and masks of edges, as fields of a graph, and the names it read.
 
     Args:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ from gnnkit.graph.ids import find_ids
 from gnnkit.graph.schema import Relation
 from gnnkit.graph.table import Table
 from gnnkit.graph.time_columns import time_fields
+from gnnkit.graph.types import Fields, Ids
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import Array
 
@@ -84,7 +84,7 @@ def read_bipartite(
     columns: Sequence[str],
     weight: str | None = "weight",
     edge_type: str = "type",
-    labels: Mapping[str, Any] | None = None,
+    labels: Fields | None = None,
     time: str | None = None,
 ) -> Graph:
     """Returns a table's graph with two node types, in ascending id order.
@@ -97,12 +97,9 @@ def read_bipartite(
         labels: Fields with the labels of edges, from `read_edge_labels`. Default: none.
         time: Column of times, if there is one.
     """
-    cells = [*map(table.id_column, ends)]
-    ids = [pc.unique(column).sort() for column in cells]
-    src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
+    ids, src, dst = _read_ends(table, ends)
     (source, destination), counts = name_types(ends), [len(of_type) for of_type in ids]
-    table = table.use_readings(find_readings(table.name, [table], columns))
-    warn_readings(table.name, table.readings)
+    table = _with_readings(table, columns)
     types, names = table.types(edge_type)
     relations = tuple(Relation(source, name, destination) for name in names or (_RELATION,))
     graph = Graph.from_edges(
@@ -118,10 +115,23 @@ def read_bipartite(
         edge_type_names=[relation.edge_type for relation in relations],
         node_types=((source, counts[0]), (destination, counts[1])),
         relations=relations,
-        **(labels or {}),
-        **time_fields([table], None, time, None),
+        **(labels or {}) | time_fields([table], None, time, None),
     )
     return replace(graph, node_ids=_join(ids))  # distinct within a type only
+
+
+def _read_ends(table: Table, ends: tuple[str, str]) -> tuple[list[pa.Array], Ids, Ids]:
+    """Returns both types' ids, and the numbers of the sources and destinations."""
+    cells = [table.id_column(name) for name in ends]
+    ids = [pc.unique(column).sort() for column in cells]
+    src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
+    return ids, src, dst
+
+
+def _with_readings(table: Table, columns: Sequence[str]) -> Table:
+    table = table.use_readings(find_readings(table.name, [table], columns))
+    warn_readings(table.name, table.readings)
+    return table
 
 
 def _join(ids: Sequence[pa.Array]) -> Array:  # [num_nodes]

@@ -20,6 +20,7 @@ from gnnkit.graph.attributes import (
 )
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.labels import check_present
+from gnnkit.graph.types import Fields
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, whole
 
@@ -49,9 +50,7 @@ def from_dgl(
     splits, masks = split_of("ndata.", nodes, num_nodes, split)
     target = as_row(_read_field("ndata", nodes, labels, "label"))
     check_present(target, splits, f"ndata[{labels!r}]", [f"ndata[{name!r}]" for name in sorted(masks)])
-    edge_labels, read_labels = edge_labels_of("edata.", edges, len(src), split, edge_label or "")
-    if edge_label is not None and not read_labels:
-        raise UserError(f"the DGLGraph has no edata[{edge_label!r}]")
+    edge_labels, read_labels = _read_edge_labels(edges, len(src), split, edge_label)
     read = {features, labels, weight, edge_features, _ID, _TYPE, *masks, *read_labels}
     node_time, node_names = times_of("ndata.", nodes, set(graph.ndata) - read, num_nodes)
     edge_time, edge_names = times_of("edata.", edges, set(graph.edata) - read, len(checks.array("src", src)))
@@ -74,6 +73,14 @@ def from_dgl(
         node_time=node_time,
         edge_time=edge_time,
     )
+
+
+def _read_edge_labels(edges: Get, count: int, split: int | None, name: str | None) -> tuple[Fields, set[str]]:
+    """Returns the fields with labels of edges, and the names of their attributes."""
+    fields, read = edge_labels_of("edata.", edges, count, split, name or "")
+    if name is not None and not read:
+        raise UserError(f"the DGLGraph has no edata[{name!r}]")
+    return fields, read
 
 
 def _check_graph(graph: Any) -> None:

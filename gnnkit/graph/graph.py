@@ -41,7 +41,7 @@ from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.time_split import TimeSplit, parts_of, warn_random_split
 from gnnkit.graph.times import ALWAYS, Times, check_fields, read_time_fields
-from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
+from gnnkit.graph.types import Fields, Floats, Ids, Labels, set_fields, take
 from gnnkit.utils import checks
 from gnnkit.utils.storage import load_arrays, save_arrays
 
@@ -773,7 +773,7 @@ class Graph:
             name: Argument or configuration key, for messages.
         """
         split, times = TimeSplit(name, shares, borders), self.node_time
-        fields: dict[str, Any] = {}
+        fields: Fields = {}
         if times is not None and self.labelled.any():
             parts = parts_of(times, split.find_borders(times[self.labelled], self.time_unit))
             fields["split"] = np.where(self.labelled & (times != ALWAYS), parts, Split.NONE)
@@ -792,7 +792,7 @@ class Graph:
             return times
         return times[labelled(self.edge_labels) & (self.edge_split >= Split.NONE)]
 
-    def _edge_split_by_time(self, borders: tuple[int, int]) -> dict[str, Any]:
+    def _edge_split_by_time(self, borders: tuple[int, int]) -> Fields:
         """Returns the split of labelled edges, if there are any."""
         if self.edge_labels is None or self.edge_split is None or self.edge_time is None:
             return {}

@@ -24,6 +24,7 @@ from gnnkit.graph.labels import check_present, unlabelled
 from gnnkit.graph.schema import Relation, pack_tables
 from gnnkit.graph.split import SPLITS
 from gnnkit.graph.times import ALWAYS, to_unit
+from gnnkit.graph.types import Fields
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, whole
 
@@ -78,7 +79,7 @@ def from_hetero(data: Any, split: int | None, links: Set[str] = frozenset()) -> 
     )
 
 
-def _read_edge_labels(data: Any, counts: list[int], split: int | None) -> tuple[dict[str, Any], set[str]]:
+def _read_edge_labels(data: Any, counts: list[int], split: int | None) -> tuple[Fields, set[str]]:
     """Reads labels and masks of all types, like `edge_labels_of`.
 
     Edges of a type without `edge_label` are unlabelled.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ from gnnkit.graph.ids import MAX_EXACT
 from gnnkit.graph.labels import EMPTY, settle_labels
 from gnnkit.graph.missing import missing_cells, quote
 from gnnkit.graph.split import SPLIT_NAMES
-from gnnkit.graph.types import Ids, Labels
+from gnnkit.graph.types import Fields, Ids, Labels
 from gnnkit.graph.values import ColumnReading, Survey, is_text
 
 SPLIT = "split"  # column of edges that divides labelled ones
@@ -139,7 +138,7 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
     return settle_labels(labels, names), names
 
 
-def read_edge_labels(tables: Sequence[LabelColumns], name: str | None) -> dict[str, Any]:
+def read_edge_labels(tables: Sequence[LabelColumns], name: str | None) -> Fields:
     """Reads the labels of edges, as fields of `Graph.from_edges`.
 
     Args:

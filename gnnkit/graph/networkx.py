@@ -20,6 +20,7 @@ from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.time_columns import find_times, time_fields
+from gnnkit.graph.types import Fields
 from gnnkit.utils.checks import Array
 
 _Attributes = Mapping[object, object]  # of a node or an edge
@@ -38,9 +39,8 @@ def from_networkx(
 ) -> Graph:
     """Implements `Graph.from_networkx`."""
     src, dst, edge_data = _list_edges(graph)
-    wide, rows, words = _as_list(features), _as_list(edge_features), read_missing("missing", missing)
-    names = None if time is None else _as_list(time)
-    build = partial(_build_table, missing=words, split=split, times=names)
+    wide, rows, names = _as_list(features), _as_list(edge_features), None if time is None else _as_list(time)
+    build = partial(_build_table, missing=read_missing("missing", missing), split=split, times=names)
     nodes = build("nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))])
     edges = build("edges", edge_data, [*rows, *filter(None, (weight, edge_label))])
     (features_of_nodes, cells), features_of_edges = nodes.cells(wide), edges.rows(rows)
@@ -69,7 +69,7 @@ def from_networkx(
     )
 
 
-def _read_edge_labels(edges: Table, name: str | None, num_edges: int) -> dict[str, Any]:
+def _read_edge_labels(edges: Table, name: str | None, num_edges: int) -> Fields:
     """Reads labels of edges. An undirected edge is one row, from its first node.
 
     Args:

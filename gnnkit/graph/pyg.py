@@ -27,6 +27,7 @@ from gnnkit.graph.attributes import (
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.hetero import from_hetero, is_hetero
 from gnnkit.graph.labels import check_present
+from gnnkit.graph.types import Fields
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, check_range, whole
 
@@ -163,15 +164,12 @@ def _convert_data(data: Any, num_nodes: int, split: int | None, *, labels_edges:
         edge_types=types_of("data.", get, "edge_type"),
         node_types=ranges_of("data.", get, "node_type"),
         **edge_labels,
-        node_time=times[0],
-        edge_time=times[1],
+        **times,
     )
     return graph, {*_READ, *masks, *read, *time_names, *({"pos"} if has_place else ())}
 
 
-def _read_times(
-    get: Get, attributes: set[str], num_nodes: int, num_edges: int
-) -> tuple[tuple[Array | None, Array | None], set[str]]:
+def _read_times(get: Get, attributes: set[str], num_nodes: int, num_edges: int) -> tuple[Fields, set[str]]:
     """Reads times of nodes and edges, and returns the names of the attributes.
 
     An attribute such as `time` belongs to the rows whose number it has, or to nodes if
@@ -181,7 +179,7 @@ def _read_times(
     nodes, node_names = times_of("data.", get, of_nodes, num_nodes)
     of_edges = {name for name in attributes - node_names if not name.lower().startswith("node_")}
     edges, edge_names = times_of("data.", get, of_edges, num_edges)
-    return (nodes, edges), node_names | edge_names
+    return {"node_time": nodes, "edge_time": edges}, node_names | edge_names
 
 
 def _convert_events(data: Any) -> Graph:

@@ -64,11 +64,9 @@ def from_tables(
             named = named.first_rows(columns[0])
         ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
         with _name_remedy("features"):
-            node_fields = _read_node_fields(named, (*columns, node_time), features)
-        node_fields = {**node_fields, **labels}  # type: ignore[typeddict-item]
-        graph = _read_graph(
-            links, named, ends, ids, weight, edge_type, edge_features, (edge_time, node_time), node_fields
-        )
+            node_fields = {**_read_node_fields(named, (*columns, node_time), features), **labels}
+        times = edge_time, node_time
+        graph = _read_graph(links, named, ends, ids, weight, edge_type, edge_features, times, node_fields)  # type: ignore[arg-type]
     return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from gnnkit.graph.attributes import TIME_NAMES
 from gnnkit.graph.feature_columns import FeatureColumns, find_readings
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.times import ALWAYS, NEVER, find_inexact, from_exact
+from gnnkit.graph.types import Fields
 from gnnkit.graph.values import DATE, DAY, WHOLE, ZONED, ColumnReading, is_text, matches
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
@@ -143,7 +143,7 @@ def _find_time(
 
 def time_fields(
     edges: Sequence[TimeColumns], nodes: TimeColumns | None, edge_time: str | None, node_time: str | None
-) -> dict[str, Any]:
+) -> Fields:
     """Reads the time fields of `EdgeListFields` after the features were read.
 
     Args:
@@ -152,7 +152,7 @@ def time_fields(
         edge_time: Column of `edges`, or None.
         node_time: Column of `nodes`, or None.
     """
-    fields: dict[str, Any] = {}
+    fields: Fields = {}
     if edge_time is not None:
         pieces = [table.times(edge_time) for table in edges]
         if len({piece.dtype.kind for piece in pieces}) > 1:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
+from gnnkit.graph.types import Fields
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import one_of, shown
@@ -19,7 +20,7 @@ TIME_FIELDS = ("edge_time", "node_time")
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of dates, per second
 
 
-def read_time_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+def read_time_fields(values: Mapping[str, Any]) -> Fields:
     """Converts the time fields of `EdgeListFields` to integers with one unit.
 
     If edges and nodes have dates of different units, the coarser ones are converted.
@@ -47,7 +48,7 @@ def to_unit(name: str, values: Any, unit: str | None) -> Times:
     return _rescale(name, times, own_unit, unit)
 
 
-def check_fields(values: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
+def check_fields(values: Mapping[str, Any], num_nodes: int) -> Fields:
     """Checks the time fields of a `Graph`, except edge times."""
     node_time, borders = values["node_time"], values["time_borders"]
     return {

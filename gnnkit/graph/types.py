@@ -10,6 +10,7 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.floating[Any]]
 Labels = npt.NDArray[Any]  # int64 [n] classes, bool [n, classes], or floating [n] or [n, numbers]
+Fields = dict[str, Any]  # arguments of `Graph.from_edges`, by name
 
 
 def take(values: npt.NDArray[Any] | None, positions: Ids) -> npt.NDArray[Any] | None:

@@ -228,10 +228,13 @@ def prepare(asked: Preparation) -> Json:
     cut_at = time.monotonic()
     seconds = {"reading": read_at - begun, "partitioning": partitioned_at - read_at, "cutting": cut_at - partitioned_at}
     names = None if graph.edge_type_names is None else list(graph.edge_type_names)
-    prepared = replace(prepared, relations=names, inverse_edges=needs.inverse_edges)
-    if isinstance(links, Targets):
-        prepared = replace(prepared, fingerprint=fingerprint(graph, links))
-    return replace(prepared, summary=summary, seconds=seconds).to_dict()
+    prepared = replace(prepared, relations=names, inverse_edges=needs.inverse_edges, summary=summary, seconds=seconds)
+    return replace(prepared, **_fingerprint(graph, links)).to_dict()
+
+
+def _fingerprint(graph: Graph, links: Links | Targets | None) -> Json:
+    """Returns the field of `Prepared` that binds checkpoints to labels of edges."""
+    return {"fingerprint": fingerprint(graph, links)} if isinstance(links, Targets) else {}
 
 
 def _save_later(graphs: Mapping[str, Graph], needs: Needs, partition: Partition, target: Path) -> None:

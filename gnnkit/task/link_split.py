@@ -60,33 +60,33 @@ def read_split(graph: Graph, pairs: Ids, number: int | None) -> tuple[Ids, Ids, 
     if number is not None:
         check_ends("val_edges", val, graph.schema, number)
         check_ends("test_edges", test, graph.schema, number)
-    given, n = np.concatenate([val, test]), graph.num_nodes
-    held = np.isin(unordered(pairs, n), unordered(given, n))
+    held_out, n = np.concatenate([val, test]), graph.num_nodes
+    held = np.isin(unordered(pairs, n), unordered(held_out, n))
     if number is not None and graph.edge_types is not None:
         predicted = pairs[held & (graph.edge_types == number)]
     else:
         predicted = pairs[held]
-    recurring = _find_recurring(predicted, given, n)
+    recurring = _find_recurring(predicted, held_out, n)
     if len(recurring):
-        count = int(np.isin(unordered(given, n), recurring).sum())
+        count = int(np.isin(unordered(held_out, n), recurring).sum())
         warnings.warn(
-            f"{count:,} of {len(given):,} held-out edges join nodes that more edges of the data join: these are other events "
+            f"{count:,} of {len(held_out):,} held-out edges join nodes that more edges of the data join: these are other events "
             "and stay in training; remove copies of held-out edges from the data, or split by time",
             stacklevel=4,
         )
     return val, test, held & ~np.isin(unordered(pairs, n), recurring)
 
 
-def _find_recurring(pairs: Ids, given: Ids, num_nodes: int) -> Ids:
+def _find_recurring(pairs: Ids, held_out: Ids, num_nodes: int) -> Ids:
     """Returns codes of unordered pairs that more edges join than are held out.
 
     Args:
         pairs: [k, 2] edges of the data.
-        given: [num_held, 2] held-out edges.
+        held_out: [num_held, 2] held-out edges.
         num_nodes: Number of nodes.
     """
     keys, counts = _count_events(pairs, num_nodes)
-    held_keys, held_counts = _count_events(given, num_nodes)
+    held_keys, held_counts = _count_events(held_out, num_nodes)
     return keys[counts > held_counts[np.searchsorted(held_keys, keys)]]
 
 

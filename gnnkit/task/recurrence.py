@@ -34,7 +34,7 @@ class EventHistory:
         times: [num_events] int64 time of each event, in any order.
     """
 
-    def __init__(self, keys: Ids, times: _Times) -> None:
+    def __init__(self, keys: Ids, times: Ids) -> None:
         self._keys, key = np.unique(keys, return_inverse=True)
         self._times, time = np.unique(times, return_inverse=True)
         self._events = np.sort(self._place(key, time))
@@ -84,7 +84,7 @@ class Recurrence:
         num_nodes: Number of nodes.
     """
 
-    def __init__(self, events: Ids, times: _Times, num_nodes: int) -> None:
+    def __init__(self, events: Ids, times: Ids, num_nodes: int) -> None:
         self._num_nodes = num_nodes
         self._pairs = EventHistory(codes(events, num_nodes), times)
         self._nodes = EventHistory(events.T.ravel().astype(np.int64), np.tile(times, 2))
