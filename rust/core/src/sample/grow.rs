@@ -1,14 +1,14 @@
 //! The hops of a batch: nodes of one type or several draw, and the nodes that they find
 //! draw in the next hop.
 
-use super::batch::{Nodes, Sizes, Subgraph};
+use super::batch::{Batch, Nodes, Sizes, Subgraph};
 use super::crew::Crew;
 use super::edges::{BLOCK, Edges};
 use super::expand::Expand;
 use super::law::Most;
 use super::numbering::{check_distinct, number_seeds};
+use super::sampler::{Fanout, Sampler, Scratch};
 use super::table::{DENSE_NODES, Dense, DenseBatch, Hashed};
-use super::{Fanout, Sampler, Scratch};
 use crate::Error;
 use crate::csc::{Id, check_ids};
 use crate::error::check_length;
@@ -94,6 +94,51 @@ struct Known<'a, I: Id> {
     nodes: Nodes<I>,
     table: AnyTable<'a>,
     repeats: Vec<usize>, // positions of seeds that repeat
+}
+
+impl Sampler {
+    /// All hops of `seeds`, which must be distinct.
+    pub fn sample<I: Id>(
+        &self,
+        graph: &View<'_, I>,
+        seeds: &[I],
+        key: u64,
+        scratch: &mut Scratch,
+    ) -> Result<Batch<I>, Error> {
+        graph.check_square()?;
+        let edge_type = EdgeType {
+            sampler: self,
+            graph: graph.without_row_values()?, // only a draw knows its rows in advance
+            source: 0,
+            destination: 0,
+            key,
+        };
+        let request = Request {
+            num_hops: self.fanouts.len(),
+            edge_types: &[edge_type],
+            seeds: &[Seeds {
+                nodes: seeds,
+                trees: &[],
+                num_nodes: graph.num_nodes(),
+            }],
+            trees: None,
+            repeat: false,
+            induced: false,
+            most_draws: usize::MAX,
+        };
+        let grown = request.grow(scratch)?;
+        let [nodes] = <[_; 1]>::try_from(grown.nodes).expect("there is one type");
+        let [edges] = <[_; 1]>::try_from(grown.edges).expect("there is one type");
+        Ok(Batch {
+            nodes: nodes.nodes,
+            known: nodes.known,
+            indptr: edges.indptr,
+            indices: edges.sources,
+            edge_ids: edges.edge_ids,
+            weight: edges.weight,
+            relation: edges.relation,
+        })
+    }
 }
 
 impl<'a, I: Id> Request<'a, I> {
