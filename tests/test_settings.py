@@ -40,6 +40,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.nodes": ["../people.csv"],
     "dataset.graph": ["../people", "a/b"],
     "dataset.bipartite": ["users", 2],
+    "task.edge_features": ["amount", 2],
     "dataset.missing": ["none", 3, [3], [-999.0]],
     "dataset.num_nodes": COUNT,
     "dataset.num_edges": [-1],
@@ -210,7 +211,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "runs": [3, "", ["a", ""]],
 }
 SWITCHES = ("report", "profile", "verbose", "features.degree", "model.skip", "leader.rebalance")
-WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "time", "ignore", "resume", "symmetrize", "row_normalize",
+WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "edge_label", "time", "ignore", "resume", "symmetrize", "row_normalize",
                  "sort_ids", "task", "add_inverse_edge", "redraw", "edge_ids", "inverse", "neighbours", "self_loop", "one_hot", "skip",
                  "replace", "fill", "contiguous", "residual", "normalize", "checkpoint", "name", "options",
                  "partition", "account", "qos", "project", "experiment", "run_name", "group", "offline", "tracking_uri", "address")  # fmt: skip

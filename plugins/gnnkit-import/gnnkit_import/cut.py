@@ -150,7 +150,12 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
     names: Json = {"class_names": None if read.class_names is None else list(read.class_names)}
     names |= dict.fromkeys(("feature_names", "category_of", "edge_feature_names", "edge_category_of"))
     names["edge_type_names"] = None if raw.edge_type_names is None else list(raw.edge_type_names)
-    names |= {"date_columns": raw.date_columns, "time_unit": raw.time_unit, "time_borders": None}
+    names |= {
+        "edge_class_names": None,
+        "date_columns": raw.date_columns,
+        "time_unit": raw.time_unit,
+        "time_borders": None,
+    }
     names["node_types"] = raw.node_types
     names |= _schema_fields(raw, settings.inputs, rows.shape[1])
     with whole_folder(folder / PARTS / GRAPH, names) as target:
