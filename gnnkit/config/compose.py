@@ -353,16 +353,12 @@ def _normalize(text: str) -> str:
 
 
 def _replace_lists(overrides: Sequence[str]) -> list[str]:
-    """Makes mappings replace lists, by a deletion and an addition for such keys.
-
-    Hydra deletes no null, so each key first becomes a list.
-    """
+    """Makes mappings replace lists, by a deletion and an addition for such keys."""
     mapped = {key for text in overrides if (key := key_of(text)) in _LIST_OR_MAPPING and "={" in text}
     replaced = []
     for text in overrides:
         key = key_of(text)
-        value = text.partition("=")[2]
-        replaced += [f"{key}=[]", f"~{key}", f"+{key}={value}"] if key in mapped else [text]
+        replaced += [f"~{key}", f"+{key}={text.partition('=')[2]}"] if key in mapped else [text]
     return replaced
 
 
