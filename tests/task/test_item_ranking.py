@@ -16,6 +16,7 @@ from gnnkit.sampler.links import pairs_of
 from gnnkit.task import item_ranking
 from gnnkit.task.item_ranking import ItemRanking
 from gnnkit.task.link_prediction import LinkPrediction
+from gnnkit.task.recurrence import RULES
 from tests.graphs import shop
 from tests.task.steps import make_workers
 
@@ -137,7 +138,7 @@ def test_recommended_items_are_the_best_without_an_edge() -> None:
 
 def test_the_best_model_is_selected_by_the_ranking() -> None:
     task, other = (LinkPrediction(width=6, relation=NAME, top_k=k) for k in ("auto", None))
-    assert other.metrics_of_some == ()
+    assert other.metrics_of_some == tuple(f"{rule}_mrr" for rule in RULES)
     workers = make_workers(PREPARED, Grid(1, 1, 1), whole=False, links=LINKS)
 
     def begun(comm: Threads, task: LinkPrediction) -> str:

@@ -561,7 +561,7 @@ def test_a_run_predicts_edges_and_equals_one_process(decoder: str, keys: dict[st
     folder = tmp_path / "run"
     trainer = {"max_epochs": 2, "check_val_every_n_epoch": 1, "checkpoint": True}
     result = gnnkit.train(graph, trainer=trainer, folder=folder, report=False, logger="none", **keys)
-    assert set(LinkPrediction(width=8, top_k=None).names) <= set(result)
+    assert {f"{split}_{metric}" for split in LinkPrediction.splits for metric in LinkPrediction.metrics} <= set(result)
     is_sampled = result["strategy"] != "vertex_centric"  # its batches are approximate, and nothing else is
     assert (result["exact"], bool(result["inexact"])) == (not is_sampled, is_sampled)
     assert all("approximate" in reason for reason in result["inexact"])
