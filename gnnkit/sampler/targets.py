@@ -118,8 +118,7 @@ class Targets:
             return []
         counts = ", ".join(f"{len(self.of_split(part)):,} {name}" for name, part in SPLITS.items())
         return [
-            f"edges: {np.count_nonzero(self.labelled):,} of {len(self):,} have a label ({counts}); each passes messages, "
-            "without its label"
+            f"edges: {np.count_nonzero(self.labelled):,} of {len(self):,} have a label ({counts}); labels are no inputs"
         ]
 
     def save(self, folder: Path) -> None:

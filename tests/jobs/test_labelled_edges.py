@@ -213,7 +213,7 @@ def test_the_summary_says_what_is_labelled_and_that_edges_pass_messages(
 ) -> None:
     train(labelled_graph(), tmp_path / "run", "edge_classification")
     printed = capfd.readouterr()
-    assert "edges: 266 of 300 have a label (160 train, 53 val, 53 test); each passes messages, without its label" in (
+    assert "edges: 266 of 300 have a label (160 train, 53 val, 53 test); labels are no inputs" in (
         printed.out + printed.err
     )
     result = json.loads((tmp_path / "run" / "result.json").read_text())

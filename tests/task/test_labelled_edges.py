@@ -360,3 +360,16 @@ def test_a_drawn_split_is_stratified_and_follows_the_edge_list() -> None:
     np.testing.assert_array_equal(*by_position)
     reversed_edges = graph.symmetrize().draw_edge_split([0.5, 0.25, 0.25], seed=3)
     assert splits_of(reversed_edges) == splits_of(drawn)
+
+
+def test_edges_that_are_split_by_time_are_rows_but_later_ones_pass_no_messages() -> None:
+    """Equal times are in one part, and an edge without a label is in none."""
+    times, labels = [0, 1, 2, 2, 3, 4], [0, 1, 0, 1, -1, 1]
+    graph = Graph.from_edges(range(6), range(1, 7), 7, edge_labels=labels, edge_time=times)
+    graph = graph.symmetrize().split_by_time(borders=[2, 4])
+    trained, targets = EdgeClassification().prepare(graph)
+    assert len(targets) == 6
+    assert [targets.of_split(part).tolist() for part in (Split.TRAIN, Split.VAL, Split.TEST)] == [[0, 1], [2, 3], [5]]
+    assert trained.edge_time is not None
+    assert sorted(trained.edge_time.tolist()) == [0, 0, 1, 1], "each with its reverse"
+    assert trained.edge_labels is None
