@@ -53,7 +53,7 @@ def from_dgl(
     edge_labels, read_labels = _read_edge_labels(edges, len(src), split, edge_label)
     read = {features, labels, weight, edge_features, _ID, _TYPE, *masks, *read_labels}
     node_time, node_names = times_of("ndata.", nodes, set(graph.ndata) - read, num_nodes)
-    edge_time, edge_names = times_of("edata.", edges, set(graph.edata) - read, len(checks.array("src", src)))
+    edge_time, edge_names = times_of("edata.", edges, set(graph.edata) - read, len(src))
     unread = _list_unread("ndata", graph.ndata, {features, labels, _ID, _TYPE, *masks, *node_names})
     unread += _list_unread("edata", graph.edata, {weight, edge_features, _ID, _TYPE, *read_labels, *edge_names})
     warn_unread("Graph.from_dgl", unread, has_split=bool(masks) or len(read_labels) > 1)

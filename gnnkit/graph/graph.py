@@ -777,28 +777,26 @@ class Graph:
         if times is not None and self.labelled.any():
             parts = parts_of(times, split.find_borders(times[self.labelled], self.time_unit))
             fields["split"] = np.where(self.labelled & (times != ALWAYS), parts, Split.NONE)
-        if self.edge_time is not None:
-            fields["time_borders"] = split.find_borders(self._target_times(self.edge_time), self.time_unit)
-            fields |= self._edge_split_by_time(fields["time_borders"])
+        if (edge_times := self.edge_time) is not None:
+            targets = self._labelled_edges()
+            borders = split.find_borders(edge_times if targets is None else edge_times[targets], self.time_unit)
+            fields["time_borders"] = borders
+            if targets is not None and self.edge_split is not None:
+                parts = np.where(
+                    targets & (edge_times != ALWAYS), parts_of(edge_times, borders), self.edge_split.clip(max=0)
+                )
+                fields["edge_split"] = parts.astype(np.int8)
         if not fields:
             raise UserError(
                 f"{name}: neither labelled nodes nor edges have times: dataset.time=COLUMN names their column"
             )
         return replace(self, **fields)
 
-    def _target_times(self, times: Times) -> Times:  # [k]
-        """Returns the times of the edges that a task predicts."""
+    def _labelled_edges(self) -> npt.NDArray[np.bool_] | None:  # [num_edges]
+        """Returns which edges are rows of tasks on edges. None: there are no labels."""
         if self.edge_labels is None or self.edge_split is None:
-            return times
-        return times[labelled(self.edge_labels) & (self.edge_split >= Split.NONE)]
-
-    def _edge_split_by_time(self, borders: tuple[int, int]) -> Fields:
-        """Returns the split of labelled edges, if there are any."""
-        if self.edge_labels is None or self.edge_split is None or self.edge_time is None:
-            return {}
-        is_target = labelled(self.edge_labels) & (self.edge_split >= Split.NONE) & (self.edge_time != ALWAYS)
-        parts = parts_of(self.edge_time, borders)
-        return {"edge_split": np.where(is_target, parts, np.minimum(self.edge_split, 0)).astype(np.int8)}
+            return None
+        return labelled(self.edge_labels) & (self.edge_split >= Split.NONE)
 
     def row_normalize(self) -> Graph:
         """Divides each feature row by the sum of its absolute values.

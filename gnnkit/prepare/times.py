@@ -14,7 +14,7 @@ from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time
 from gnnkit.graph.types import Ids
 from gnnkit.sampler.links import Links, pairs_of, unordered
 from gnnkit.sampler.targets import Targets
-from gnnkit.task.link_split import with_edges
+from gnnkit.task.link_split import with_edges_before
 
 _PARTS = {Split.TRAIN: "train before", Split.VAL: "val from", Split.TEST: "test from"}
 
@@ -53,9 +53,8 @@ def visible_graphs(graph: Graph) -> dict[str, Graph]:
     """
     if (first := _first_later(graph)) is None:
         return {}
-    times, spans = np.asarray(graph.edge_time), _time_spans(graph)
-    ends = {"train": first, "val": spans.get(Split.TEST, (NEVER, NEVER))[0], "test": NEVER}
-    return {split: with_edges(graph, np.flatnonzero(times < end)) for split, end in ends.items()}
+    ends = {"train": first, "val": _time_spans(graph).get(Split.TEST, (NEVER, NEVER))[0], "test": NEVER}
+    return {split: with_edges_before(graph, end) for split, end in ends.items()}
 
 
 def describe_visible(graphs: Mapping[str, Graph], unit: str | None) -> list[str]:
@@ -79,7 +78,7 @@ def before_split(graph: Graph) -> Graph:
     first = _first_later(graph)
     if first is None and graph.time_borders is not None:
         first = graph.time_borders[0]
-    return graph if first is None else with_edges(graph, np.flatnonzero(np.asarray(graph.edge_time) < first))
+    return graph if first is None else with_edges_before(graph, first)
 
 
 def rows_to_fit(graph: Graph) -> npt.NDArray[np.int8]:  # [num_nodes] values of `Split`

@@ -22,7 +22,7 @@ from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import NodeTask
 from gnnkit.task.decoder import EdgeMLP
 from gnnkit.task.link_relation import read_relation, relation_number
-from gnnkit.task.link_split import with_edges
+from gnnkit.task.link_split import with_edges_before
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
 
@@ -170,7 +170,7 @@ def _before_split(graph: Graph) -> Graph:
     """Returns the graph without the edges that a split by time holds out."""
     if graph.time_borders is None or graph.edge_time is None:
         return graph
-    return with_edges(graph, np.flatnonzero(graph.edge_time < graph.time_borders[0]))
+    return with_edges_before(graph, graph.time_borders[0])
 
 
 def _without_labels(graph: Graph, names: Sequence[str] | None) -> Graph:

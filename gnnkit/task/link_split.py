@@ -180,6 +180,12 @@ def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
     return replace(graph.with_edges(csc, graph.edge_columns.select(edge_ids)), val_edges=None, test_edges=None)
 
 
+def with_edges_before(graph: Graph, time: int) -> Graph:
+    """Returns a graph with edge times, without the edges from `time` on."""
+    assert graph.edge_time is not None
+    return with_edges(graph, np.flatnonzero(graph.edge_time < time))
+
+
 @torch.no_grad()
 def held_out_scores(
     score: Callable[[Tensor], Tensor], outputs: Tensor, worker: Worker, links: Links, pairs: Ids, split: int
