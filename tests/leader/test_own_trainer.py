@@ -33,7 +33,7 @@ from gnnkit.sampler import Loader, NeighborSampler
 from gnnkit.training.data import GraphDataModule
 from tests.jobs.test_train import small_graph
 
-EPOCHS, SLEEP = 6, 0.05  # seconds of the slow rank in each step
+EPOCHS, SLEEP = 6, 0.25  # seconds of the slow rank in each step
 
 SCRIPT = """
 import json, os, sys, time

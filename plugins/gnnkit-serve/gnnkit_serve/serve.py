@@ -161,8 +161,8 @@ async def _draining(app: FastAPI) -> AsyncIterator[None]:
 
     def drain(number: int, handler: Any) -> None:
         app.state.headers = {"connection": "close"}
-        for listener in getattr(handler.__self__, "servers", ()):
-            listener.close()
+        listeners = getattr(handler.__self__, "servers", ())
+        app.state.accepted = [_stop_listening(listener, loop) for listener in listeners]
         loop.call_later(DRAIN, handler, number, None)
 
     # A timer runs after the connections that wait by then have been accepted.
@@ -172,6 +172,23 @@ async def _draining(app: FastAPI) -> AsyncIterator[None]:
         if hasattr(getattr(handler, "__self__", None), "server_state"):  # a method of uvicorn's server
             signal.signal(number, lambda number, _, handler=handler: soon(number, handler))  # type: ignore[misc]
     yield
+
+
+def _stop_listening(listener: Any, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
+    """Accepts the connections that wait, and refuses later ones.
+
+    Closing by itself resets those that arrived since the event loop last looked. Returns the
+    tasks that serve them, which the caller keeps.
+    """
+    queues = [sock.dup() for sock in listener.sockets]  # copies keep the queues of connections
+    factory, tasks = getattr(listener, "_protocol_factory", None), []  # other loops have none
+    listener.close()
+    for queue in queues:
+        queue.setblocking(False)
+        with queue, suppress(OSError):  # until none waits
+            while factory:
+                tasks.append(loop.create_task(loop.connect_accepted_socket(factory, queue.accept()[0])))
+    return tasks
 
 
 class _Answers:
