@@ -254,7 +254,7 @@ def test_a_rank_that_fails_ends_the_wait_for_rows_in_the_background() -> None:
         background.submit(lambda own: own.all_reduce(torch.ones(1))).result(20)
 
     with pytest.raises(ValueError, match="gone"):
-        Threads.run(on_rank, 2, timeout=10)
+        Threads.run(on_rank, 2)
 
 
 def test_the_thread_in_the_background_ends_with_its_engine() -> None:

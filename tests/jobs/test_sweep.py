@@ -30,6 +30,7 @@ from gnnkit.task.node_classification import NodeClassification
 from tests.cases import few
 from tests.forked import forked
 from tests.processes import in_folder
+from tests.waiting import wait_until
 
 SMALL = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "workers=2"]
 QUICK = [*SMALL, "comm=threads", "trainer.max_epochs=1", "trainer.checkpoint=false"]
@@ -349,7 +350,7 @@ def test_a_sweep_that_is_ended_shows_the_table_so_far(number: signal.Signals, he
         "trainer.checkpoint=false",
     ]
     with forked(lambda: sys.exit(main(["-m", *keys])), here) as program:
-        _wait_for(lambda: "epoch" in _text(here / "sweep/1.log") or (here / "sweep/1/workers.jsonl").exists())
+        wait_until(lambda: "epoch" in _text(here / "sweep/1.log") or (here / "sweep/1/workers.jsonl").exists())
         os.kill(program.pid, number)
         code, out = program.ended()
     assert code == 128 + number, out
@@ -360,13 +361,6 @@ def test_a_sweep_that_is_ended_shows_the_table_so_far(number: signal.Signals, he
 
 def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
-
-
-def _wait_for(happened: Any, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def _lifetime(folder: Path) -> tuple[float, float]:

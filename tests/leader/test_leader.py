@@ -204,7 +204,7 @@ def test_the_leader_waits_for_no_end_of_a_lost_worker(tmp_path: Path, goes_on: b
             mailbox.take("done", src=1 - comm.rank, timeout=10)
         return len(watch.states) if watch else 0
 
-    assert Threads.run(work, 3, timeout=20)[0] == (2 if goes_on else 0)
+    assert Threads.run(work, 3)[0] == (2 if goes_on else 0)
 
 
 def test_the_table_holds_every_workers_state() -> None:

@@ -46,7 +46,7 @@ def test_ranks_that_log_other_names_have_all_in_the_end() -> None:
         own = {"all": value(comm.rank, 1 + comm.rank), **({"two": value(5.0, 1)} if comm.rank == 2 else {})}
         return {name: each.value for name, each in over_ranks(own, comm).items()}
 
-    assert Threads.run(work, 3, timeout=10) == [{"all": pytest.approx(8 / 6), "two": 5.0}] * 3
+    assert Threads.run(work, 3) == [{"all": pytest.approx(8 / 6), "two": 5.0}] * 3
 
 
 def one_sided_graph(split: int = 2) -> Graph:
