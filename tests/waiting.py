@@ -10,7 +10,10 @@ NEVER = 3600.0  # seconds, more than any test may take: what waits so long fails
 
 
 def wait_until(condition: Callable[[], object], *, alive: Callable[[], object] = lambda: True) -> None:
-    """Waits until `condition()` holds. Fails after `GUARD` seconds, or unless `alive()`."""
+    """Waits until `condition()` holds.
+
+    Fails after `GUARD` seconds, or where `alive()` does not hold.
+    """
     end = time.monotonic() + GUARD
     while not condition():
         assert alive(), "what was waited for has ended"
