@@ -409,7 +409,7 @@ def test_a_run_that_is_broken_off_leaves_no_file_open(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="broken off"):
         train(tmp_path, model=BreaksOff, comm="threads", workers=2, **keys)
     assert open_files(tmp_path) == []
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # a thread that an earlier test left may end
 
 
 @pytest.mark.slow
@@ -448,7 +448,7 @@ def test_the_last_lines_are_metrics_and_seconds_and_verbose_adds_the_rest(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def names(name: str, **keys: Any) -> list[str]:
-        train(tmp_path, name, **keys)
+        train(tmp_path, name, comm="threads", workers=2, trainer={"max_epochs": 1}, **keys)
         out = capfd.readouterr()
         return [
             line.split()[0] for line in (out.err + out.out).splitlines() if line.startswith("  ") and line[2] != " "
