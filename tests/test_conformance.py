@@ -49,6 +49,7 @@ from tests.comm.processes import run_gloo
 from tests.folders import graphar_folder, graphbolt_folder, ogb, saint, store
 from tests.forked import Forked
 from tests.launch.outside import by_hand
+from tests.waiting import wait_until
 
 PARTITIONERS = sorted({*plugins.names("partition")} - {"stored"})  # stored is of one graph only
 GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes == 24)
@@ -586,7 +587,7 @@ class Twisted(Threads):
 def test_wrong_communicators_are_found(broken: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Twisted, "broken", broken)
     with pytest.raises(AssertionError, match=told):
-        Twisted.run(testing.check_communicator, 3, timeout=2.0)
+        Twisted.run(testing.check_communicator, 3)
 
 
 class MeanOverRows(NodeClassification):
@@ -645,11 +646,13 @@ class Leaves(Processes):
 
 
 def _left_behind(work: Callable[[Any], Any], comm: Any) -> Any:
-    if os.fork() == 0:
-        (Path(work.args[0]) / f"child.{os.getpid()}").touch()  # type: ignore[attr-defined]
-        time.sleep(4)
+    folder = Path(work.args[0])  # type: ignore[attr-defined]
+    if (child := os.fork()) == 0:
+        (folder / f"child.{os.getpid()}").touch()
+        while folder.exists():  # until the check has ended
+            time.sleep(0.02)
         os._exit(0)
-    time.sleep(0.2)
+    wait_until((folder / f"child.{child}").exists)
     return work(comm)
 
 
@@ -674,7 +677,9 @@ class Nothing(Launcher):
         (Nothing, "starts ranks or jobs"),
     ],
 )
-def test_wrong_launchers_are_found(wrong: type[Launcher], told: str) -> None:
+def test_wrong_launchers_are_found(wrong: type[Launcher], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if wrong is Leaves:
+        monkeypatch.setattr("gnnkit.testing.launcher.ENDING", 0.5)
     with pytest.raises(AssertionError, match=told):
         testing.check_launcher(wrong)
 

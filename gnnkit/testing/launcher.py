@@ -25,9 +25,9 @@ from gnnkit.testing.arguments import check_maker
 from gnnkit.utils.documents import Json
 
 WORLD_SIZE = 3
-TIMEOUT = 20.0  # deadline of a rank's waits, in seconds
-DEADLINE = 10.0  # seconds from a rank's failure to the report
-ENDING = 2.0  # seconds from the report to the end of all processes
+TIMEOUT = 240.0  # deadline of a rank's waits, in seconds
+DEADLINE = 120.0  # seconds from a rank's failure to the report
+ENDING = 30.0  # seconds from the report to the end of all processes
 TOLD = "the share of this rank is lost"
 COMMANDS = (["--version"], ["--no-such-option"])  # one job succeeds, one fails
 

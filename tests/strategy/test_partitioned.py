@@ -59,7 +59,7 @@ def on_ranks(
         own = copy.deepcopy(sampler)
         return work(Worker(comm, shards[comm.rank], torch.float64, 3, WHOLE[mode], own, **keys))
 
-    return Threads.run(on_rank, ranks, timeout=20)
+    return Threads.run(on_rank, ranks)
 
 
 def made(name: str) -> nn.Module:

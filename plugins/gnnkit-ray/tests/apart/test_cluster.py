@@ -16,6 +16,7 @@ import torch
 import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.testing import check_launcher, launcher
+from tests.waiting import GUARD
 
 gnnkit_ray = pytest.importorskip("gnnkit_ray")
 ray = pytest.importorskip("ray", reason="launcher=ray needs the package ray: pip install ray")
@@ -46,8 +47,8 @@ def second(cluster: Any) -> Any:
 
 
 def left() -> list[str]:
-    """Lists agents and ranks that are still there after a few seconds."""
-    found, deadline = ["unknown"], time.monotonic() + 10
+    """Lists agents and ranks that do not end."""
+    found, deadline = ["unknown"], time.monotonic() + GUARD
     while found and time.monotonic() < deadline:
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
