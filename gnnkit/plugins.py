@@ -64,7 +64,12 @@ PACKAGES = {
     "leader": {"rebalance": "gnnkit-rebalancing"},
     "model": {"boosting": "gnnkit-boosting"},
     "upload": {"fsspec": "gnnkit-upload"},
-    "job": {"compare": "gnnkit-compare", "explain": "gnnkit-explain", "import": "gnnkit-import"},
+    "job": {
+        "compare": "gnnkit-compare",
+        "explain": "gnnkit-explain",
+        "import": "gnnkit-import",
+        "report": "gnnkit-report",
+    },
     SEARCH: {"trials": "gnnkit-init"},
     FUNCTION: {"export": "gnnkit-export", "serve": "gnnkit-serve"},
 }  # this project's separate packages, by kind and name

@@ -73,7 +73,6 @@ LAYERS = [
     "leader",
     "prepare",
     "planner",
-    "report",
     "training.logger",
     "callback",
     "training",

@@ -11,9 +11,9 @@ from typing import Any
 from gnnkit import config
 from gnnkit.config import Space
 from gnnkit.errors import UserError
+from gnnkit.jobs.sweep.rows import DONE
 from gnnkit.jobs.sweep.runner import JobOutcome
 from gnnkit.jobs.sweep.table import judged
-from gnnkit.report.sweep import DONE
 from gnnkit.task import Task
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.jobs.order import redact_override
-from gnnkit.jobs.report import as_a_warning
-from gnnkit.report import Sweep, SweptRun, write_sweep
-from gnnkit.report.sweep import DONE, by_seed, spread
+from gnnkit.jobs.pages import as_a_warning, write_sweep
+from gnnkit.jobs.sweep.rows import DONE, Sweep, SweptRun, by_seed, spread
 from gnnkit.result.result import finite, format_figure
 from gnnkit.task import Task
 from gnnkit.utils.storage import write_atomically

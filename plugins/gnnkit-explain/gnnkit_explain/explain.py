@@ -12,9 +12,9 @@ import torch
 
 from gnnkit.comm import Communicator
 from gnnkit.jobs import figures
+from gnnkit.jobs.pages import as_a_warning
 from gnnkit.jobs.predict import TrainedRun, read_learned
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.report import as_a_warning
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.result.figures import merge
