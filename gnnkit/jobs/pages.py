@@ -1,4 +1,4 @@
-"""The pages of runs and sweeps, which the package of job=report draws."""
+"""The page of a run, which the package of job=report draws."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gnnkit import plugins
 from gnnkit.utils.ranges import one_line
-
-if TYPE_CHECKING:
-    from gnnkit.jobs.sweep.rows import Sweep
 
 
 def write_page(folder: Path) -> None:
@@ -23,11 +19,6 @@ def write_page(folder: Path) -> None:
     """
     with as_a_warning():
         plugins.load("job", "report").write_page([folder], folder)
-
-
-def write_sweep(sweep: Sweep, folder: Path) -> None:
-    """Writes the page of a sweep into its folder."""
-    plugins.load("job", "report").write_sweep(sweep, folder)
 
 
 @contextlib.contextmanager

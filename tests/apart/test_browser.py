@@ -11,9 +11,9 @@ import pytest
 from gnnkit_compare.page import compare
 from gnnkit_report.run import read_run
 from gnnkit_report.run_page import write
-from gnnkit_report.sweep import write_sweep
+from gnnkit_sweep.page import write_sweep
+from gnnkit_sweep.rows import Sweep
 
-from gnnkit.jobs.sweep.rows import Sweep
 from tests.report.browser import NAMES, Browser, find
 from tests.report.folders import HOSTILE, run_folder, swept
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from gnnkit import plugins
 from gnnkit.config.settings import Section
@@ -21,9 +21,6 @@ from gnnkit.jobs import Job, Order, Result
 from gnnkit.jobs import folder as folders
 from gnnkit.jobs.lock import locked
 from gnnkit.launch.phases import say
-
-if TYPE_CHECKING:
-    from gnnkit.jobs.sweep.rows import Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +57,6 @@ class Report(Job):
         contents = [read_run(run) for run in runs]
         page: Path = write(contents[0], folder) if write_several is None else write_several(contents, folder)
         return page
-
-    @staticmethod
-    def write_sweep(sweep: Sweep, folder: Path) -> Path:
-        """Writes the page of a sweep. Returns its path."""
-        from gnnkit_report.sweep import write_sweep
-
-        return write_sweep(sweep, folder)
 
     def start(self, order: Order) -> Result:
         runs = [Path(run) for run in order.settings.job_keys.runs]

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from gnnkit_report.sweep import write_sweep
+from gnnkit_sweep.page import write_sweep
+from gnnkit_sweep.rows import Sweep, SweptRun
 
-from gnnkit.jobs.sweep.rows import Sweep, SweptRun
 from tests.report.folders import HOSTILE, run_folder, swept
 
 

@@ -9,14 +9,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from gnnkit.errors import UserError
-from gnnkit.jobs.sweep.rows import SEED, Sweep, SweptRun, by_seed, spread
 from gnnkit_report import learning
 from gnnkit_report.charts import Curve, clipped, curves
 from gnnkit_report.drawing import Figure, Point, colour
 from gnnkit_report.page import Cell, PageTable, Panel, save, save_text_tables
 from gnnkit_report.run import read_run
 
+from gnnkit.errors import UserError
+from gnnkit_sweep.rows import SEED, Sweep, SweptRun, by_seed, spread
+
+TEMPLATE = Path(__file__).parent / "templates/sweep.html"
 MOST_CURVES = 6  # only the best runs
 
 
@@ -33,7 +35,7 @@ def write_sweep(sweep: Sweep, folder: Path) -> Path:
         assert table is not None
         save_text_tables(table.without_empty_columns(), folder)
     return save(
-        "sweep.html",
+        TEMPLATE,
         figures,
         folder,
         draws=sweep.ended,
