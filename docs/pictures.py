@@ -14,11 +14,12 @@ from html import escape
 from itertools import product
 from pathlib import Path
 
+from gnnkit_report import learning, page, partition
+from gnnkit_report.drawing import WIDTH as FIGURE_WIDTH
+from gnnkit_report.drawing import Figure
+from gnnkit_report.run import read_run
+
 from gnnkit.partition import Grid
-from gnnkit.report import learning, page, partition
-from gnnkit.report.drawing import WIDTH as FIGURE_WIDTH
-from gnnkit.report.drawing import Figure
-from gnnkit.report.run import read_run
 
 _STYLE = (
     "<style>svg{font:13px sans-serif;color:#333}text{fill:#333}line{stroke:#333}rect{fill:#fff;stroke:#888}"

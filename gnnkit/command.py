@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gnnkit import config
+from gnnkit import config, plugins
 from gnnkit.errors import UserError
 from gnnkit.launch.exits import exit_code
 
@@ -134,12 +134,13 @@ def _options(arguments: argparse.Namespace) -> list[str]:
 
 
 def _sweep(arguments: argparse.Namespace, overrides: Sequence[str], hydra: config.HydraSettings) -> int:
-    from gnnkit.jobs import sweep
-
+    if "sweep" not in plugins.names(plugins.COMMAND):
+        raise plugins.unknown_plugin(plugins.COMMAND, "sweep", (), "-m")
     hydra.refuse(("run.",), "is of one run: name the folder of a sweep with hydra.sweep.dir")
     _set_verbosity(hydra["verbose"])
     compose = functools.partial(_composed, arguments)
-    return sweep.run(sweep.Command(overrides, _options(arguments), hydra, compose))
+    code: int = plugins.load(plugins.COMMAND, "sweep")(overrides, _options(arguments), hydra, compose)
+    return code
 
 
 def _composed(arguments: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:

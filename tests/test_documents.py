@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gnnkit_report.run import read_run
 
 import gnnkit
 from gnnkit.config import compose, of_run
@@ -18,7 +19,6 @@ from gnnkit.errors import UserError
 from gnnkit.jobs import weights
 from gnnkit.partition.store.manifest import Manifest
 from gnnkit.prepare.trained import Inputs
-from gnnkit.report import read_run
 from gnnkit.training import checkpoint
 from gnnkit.utils import documents, storage
 from gnnkit.utils.documents import MAX_YAML, parse_json, parse_yaml, read_json, read_yaml

@@ -73,7 +73,6 @@ LAYERS = [
     "leader",
     "prepare",
     "planner",
-    "report",
     "training.logger",
     "callback",
     "training",
@@ -117,7 +116,7 @@ ALLOWED = {
         *("graph", "dataset", "partition", "partition.order", "sampler", "comm", "pyg", "kernels", "engine.remote")
     },
     "gnnkit.config": {"prepare", "planner", "training", "jobs", "testing", *COMMAND},
-    "gnnkit.plugins": {"planner", "strategy", "sync", "config", "jobs", "testing", "__init__"},
+    "gnnkit.plugins": {"planner", "strategy", "sync", "config", "jobs", "testing", *COMMAND},
 }
 IN_FUNCTIONS = {"torch": {"ranks.py", "frameworks.py"}}  # files that import a package only when they need it
 ABOVE_PLUGINS = ("task.evaluation", "launch", "result", "planner", "prepare", "leader", "training", "jobs")

@@ -12,6 +12,7 @@ import pytest
 
 import gnnkit
 from gnnkit import plugins
+from gnnkit.__main__ import main
 from gnnkit.config import compose, with_run
 from gnnkit.config.settings import Choice
 from gnnkit.errors import UserError
@@ -239,6 +240,12 @@ def test_a_function_whose_package_is_not_installed_names_it(name: str) -> None:
     message = rf"^gnnkit\.{name}: the package {package} is not installed: pip install {package}$"
     with pytest.raises(UserError, match=message):
         getattr(gnnkit, name)("RUN", "net.pt2")
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_sweep_without_its_package_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", "strategy=vertex_centric", "seed=1,2"]) == 2
+    assert "-m: the package gnnkit-sweep is not installed: pip install gnnkit-sweep\n" in capsys.readouterr().err
 
 
 def test_the_table_of_packages_lists_all_plugins_of_this_project() -> None:

@@ -11,15 +11,13 @@ from lightning.pytorch.callbacks import Callback
 from gnnkit.leader.best import Best, BestModel
 from gnnkit.leader.trainer_site import TrainerSite
 from gnnkit.leader.watch import WorkerState
-from gnnkit.utils.ranges import MAX_COUNT, one_of, real, whole
+from gnnkit.utils.ranges import MAX_COUNT, MAX_TIMEOUT, one_of, real, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gnnkit.leader.run import LeaderRun
     from gnnkit.leader.site import LeaderSite
-
-MAX_TIMEOUT = 1e9  # seconds
 
 
 class Leader(Callback):

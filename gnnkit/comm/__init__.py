@@ -1,5 +1,6 @@
 """Communicators: tensors and messages between ranks."""
 
+from gnnkit.comm.base import LEADER as LEADER
 from gnnkit.comm.base import Communicator as Communicator
 from gnnkit.comm.mailbox import DeadlineExceeded as DeadlineExceeded
 from gnnkit.comm.mailbox import Letter as Letter

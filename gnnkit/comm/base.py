@@ -14,6 +14,7 @@ from gnnkit.comm.mailbox import Mailbox
 from gnnkit.comm.pending import Arrived, Counts, Pending
 from gnnkit.comm.sockets import SocketMailbox
 
+LEADER = 0  # rank that decides for the others, and through which some collectives pass
 T = TypeVar("T")
 
 

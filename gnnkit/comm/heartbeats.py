@@ -8,8 +8,13 @@ import time
 
 from gnnkit.comm.mailbox import DeadlineExceeded, Letter, Mailbox
 
-BEAT = 1.0  # seconds between heartbeats, at most a quarter of the deadline
+MAX_PAUSE = 1.0  # seconds
 _TAG = "heartbeat"
+
+
+def pause(timeout: float) -> float:
+    """Returns the seconds between heartbeats, at most a quarter of the timeout."""
+    return min(MAX_PAUSE, timeout / 4)
 
 
 class Heartbeats:
@@ -26,7 +31,7 @@ class Heartbeats:
             timeout: Seconds without a heartbeat after which a wait fails.
         """
         self._mailbox, self._timeout = mailbox, timeout
-        self._pace = min(BEAT, timeout / 4)
+        self._pace = pause(timeout)
         self._heard = [0.0] * mailbox.world_size  # time.monotonic of the last heartbeat, by rank
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"heartbeats of rank {mailbox.rank}", daemon=True)

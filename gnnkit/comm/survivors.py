@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gnnkit.comm.base import Communicator
+from gnnkit.comm.base import LEADER, Communicator
 from gnnkit.comm.heartbeats import Heartbeats
 from gnnkit.comm.mailbox import Mailbox, PeerLost
 from gnnkit.comm.pending import Counts
 
 Parts = Mapping[int, Tensor]  # by rank
 Route = Callable[[Mapping[int, Parts]], Mapping[int, Parts]]  # tensors by sender and receiver -> by receiver and sender
-ROOT = 0
 
 
 class Survivors(Communicator):
@@ -69,15 +68,15 @@ class Survivors(Communicator):
         return torch.cat([parts[rank] for rank in sorted(parts)])
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        return x.copy_(self._meet("all_reduce", {ROOT: x.detach()}, _sum)[ROOT])
+        return x.copy_(self._meet("all_reduce", {LEADER: x.detach()}, _sum)[LEADER])
 
     def broadcast(self, x: Tensor, *, src: int) -> Tensor:
-        contribution = {ROOT: x.detach()} if self.rank == src else {}
+        contribution = {LEADER: x.detach()} if self.rank == src else {}
         parts = self._meet("broadcast", contribution, _spread)
         self._require(src, parts)
         return x.copy_(parts[src])
 
-    def gather(self, x: Tensor, *, dst: int = ROOT) -> list[Tensor]:
+    def gather(self, x: Tensor, *, dst: int = LEADER) -> list[Tensor]:
         """Returns every remaining rank's `x` on rank `dst`."""
         parts = self._meet("gather", {dst: x.detach()}, _relay)
         nothing = x.new_empty((0, *x.shape[1:]))
@@ -96,38 +95,38 @@ class Survivors(Communicator):
         Args:
             route: Computes on rank 0 what each rank receives.
         """
-        if self.rank != ROOT:
-            self._put(ROOT, {"kind": kind}, parts)
-            letter = self._heartbeats.take(f"{self._tag} down", self._ranks[ROOT])
+        if self.rank != LEADER:
+            self._put(LEADER, {"kind": kind}, parts)
+            letter = self._heartbeats.take(f"{self._tag} down", self._ranks[LEADER])
             self.lost = frozenset(letter.fields["lost"])
             return self._here(_by_rank(letter.tensors))
-        posts = {ROOT: {dst: part.cpu() for dst, part in parts.items()}} | self._collect(kind)
+        posts = {LEADER: {dst: part.cpu() for dst, part in parts.items()}} | self._collect(kind)
         self.lost = frozenset(range(self.world_size)) - posts.keys()
         routed = route(posts)
-        for rank in posts.keys() - {ROOT}:
+        for rank in posts.keys() - {LEADER}:
             try:
                 self._put(rank, {"lost": sorted(self.lost)}, routed[rank])
             except PeerLost:
                 continue  # the next collective counts this rank as lost
-        return self._here(routed[ROOT])
+        return self._here(routed[LEADER])
 
     def _collect(self, kind: str) -> dict[int, Parts]:
         """Takes the messages of all remaining ranks, on rank 0."""
         posts: dict[int, Parts] = {}
         for rank in range(self.world_size):
-            if rank == ROOT or rank in self.lost:
+            if rank == LEADER or rank in self.lost:
                 continue
             try:
                 letter = self._heartbeats.take(f"{self._tag} up", self._ranks[rank])
             except PeerLost:
                 continue
             if letter.fields["kind"] != kind:
-                raise RuntimeError(f"rank {rank} calls {letter.fields['kind']}, while rank {ROOT} calls {kind}")
+                raise RuntimeError(f"rank {rank} calls {letter.fields['kind']}, while rank {LEADER} calls {kind}")
             posts[rank] = _by_rank(letter.tensors)
         return posts
 
     def _put(self, dst: int, fields: Mapping[str, object], parts: Parts) -> None:
-        way = "up" if dst == ROOT else "down"
+        way = "up" if dst == LEADER else "down"
         self._mailbox.put(
             self._ranks[dst], f"{self._tag} {way}", fields, {str(rank): part for rank, part in parts.items()}
         )
@@ -147,13 +146,13 @@ def _relay(posts: Mapping[int, Parts]) -> Mapping[int, Parts]:
 
 def _sum(posts: Mapping[int, Parts]) -> Mapping[int, Parts]:
     """Delivers to every rank the sum, computed in rank order."""
-    total = posts[ROOT][ROOT].clone()
-    for rank in sorted(posts.keys() - {ROOT}):
-        total += posts[rank][ROOT]
-    return {dst: {ROOT: total} for dst in posts}
+    total = posts[LEADER][LEADER].clone()
+    for rank in sorted(posts.keys() - {LEADER}):
+        total += posts[rank][LEADER]
+    return {dst: {LEADER: total} for dst in posts}
 
 
 def _spread(posts: Mapping[int, Parts]) -> Mapping[int, Parts]:
     """Delivers to every rank the parts of the ranks that have one."""
-    payloads = {src: parts[ROOT] for src, parts in posts.items() if parts}
+    payloads = {src: parts[LEADER] for src, parts in posts.items() if parts}
     return dict.fromkeys(posts, payloads)

@@ -15,10 +15,9 @@ from gnnkit.graph.csc import CSC
 from gnnkit.graph.packed import PackedFeatures
 from gnnkit.graph.types import Floats, Ids, offsets_of, set_fields, take
 from gnnkit.utils import checks
-from gnnkit.utils.checks import Array, whole
+from gnnkit.utils.checks import Array, rows_at_once, whole
+from gnnkit.utils.ranges import MAX_COUNT
 
-_ELEMENTS = 1 << 22  # numbers of dense rows that are processed at once
-_MAX_COLUMNS = 2**31 - 1  # of sparse features
 DENSE, PACKED = "features", "feature_bits"  # file names of dense and packed rows
 SCALES = ("feature_scale", "feature_offset")  # file names of the scale and offset of packed rows
 
@@ -39,8 +38,8 @@ class SparseFeatures:
     csr: CSC  # rows are destinations, columns are sources; weighted
 
     def __post_init__(self) -> None:
-        if self.csr.num_sources > _MAX_COLUMNS:
-            raise UserError(f"features of shape {self.shape} have more than {_MAX_COLUMNS} columns")
+        if self.csr.num_sources > MAX_COUNT:
+            raise UserError(f"features of shape {self.shape} have more than {MAX_COUNT} columns")
         csr = _sort_columns(self.csr)
         if csr.weight is None:
             csr = replace(csr, weight=np.ones(csr.num_edges, np.float32))
@@ -54,7 +53,7 @@ class SparseFeatures:
         if isinstance(features, SparseFeatures):
             return features
         features = np.asarray(features)
-        step = max(_ELEMENTS // max(features.shape[1], 1), 1)
+        step = rows_at_once(features.shape[1])
         counts, columns, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0, features.dtype)]
         for start in range(0, len(features), step):
             some = features[start : start + step]
@@ -176,7 +175,7 @@ def replace_nan(rows: Floats) -> tuple[Floats, Ids | None]:
     """
     if rows.ndim != 2 or rows.dtype.kind != "f":
         return rows, None
-    step = max(_ELEMENTS // max(rows.shape[1], 1), 1)
+    step = rows_at_once(rows.shape[1])
     chunks = [np.argwhere(np.isnan(rows[start : start + step])) for start in range(0, len(rows), step)]
     for number, cells in enumerate(chunks):
         cells[:, 0] += number * step

@@ -15,11 +15,10 @@ from gnnkit.graph.features import Features, SparseFeatures
 from gnnkit.graph.fields import names_of
 from gnnkit.graph.types import Floats, Ids, offsets_of
 from gnnkit.utils.documents import Json
-from gnnkit.utils.ranges import one_of, whole
+from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
 NodeTypes = tuple[tuple[str, int], ...]  # (name, number of nodes) per type, in the order of ids
 FeatureKind = Literal["dense", "sparse", "learned", "none"]
-_MAX_WIDTH = 2**31 - 1  # limit of feature columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,8 @@ class FeatureTable:
     def __post_init__(self) -> None:
         one_of("feature_tables.kind", self.kind, get_args(FeatureKind))
         limits = {"learned": 0, "none": 1}
-        whole("feature_tables.width", self.width, 0, limits.get(self.kind, _MAX_WIDTH))
-        whole("feature_tables.first", self.first, 0, _MAX_WIDTH)
+        whole("feature_tables.width", self.width, 0, limits.get(self.kind, MAX_COUNT))
+        whole("feature_tables.first", self.first, 0, MAX_COUNT)
 
     @property
     def columns(self) -> slice:

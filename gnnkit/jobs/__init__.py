@@ -5,7 +5,7 @@ the check by the table in `fits`, the run folder, the result. `dispatch` starts 
 `run` prepares the data and starts the ranks, or joins ranks that were started. Every
 rank then does the work of a `RankJob`: `train`, whose phases share a `RankRun`,
 `iterate` for programs, `verify` or `predict`. The leader's `figures` go into
-`result.json`. `sweep` runs several jobs, and `compare` several training schemes.
+`result.json`.
 """
 
 from gnnkit.jobs.dispatch import start as start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -12,15 +11,10 @@ from typing import TYPE_CHECKING, Annotated, cast
 from gnnkit import plugins
 from gnnkit.config.settings import AUTO
 from gnnkit.config.settings.fields import Section
-from gnnkit.config.settings.values import run_folders
 from gnnkit.errors import UserError
-from gnnkit.jobs import folder as folders
 from gnnkit.jobs.dispatch import import_for_training
 from gnnkit.jobs.job import Job, OnRanks, Run
-from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.report import report
-from gnnkit.launch.phases import say
 from gnnkit.result.result import Result
 from gnnkit.utils.ranges import real
 
@@ -174,38 +168,6 @@ def _of_store() -> Run:
 
 def _reads_store(order: Order) -> bool:
     return order.graph is None and order.settings.dataset.create().store_folder is not None
-
-
-@dataclass(frozen=True, slots=True)
-class ReportKeys(Section):
-    """The keys of job=report."""
-
-    runs: Annotated[tuple[str, ...], run_folders]
-
-    def __post_init__(self) -> None:
-        if not self.runs:
-            raise UserError("job=report needs runs=FOLDER or runs=[FOLDER,FOLDER] of runs that have trained")
-
-
-class Report(Job):
-    """job=report. Writes into the run's folder, or into a new one for several runs."""
-
-    name = "report"
-    keys = ReportKeys
-    reads_strategy = False
-    one_run = False
-
-    def start(self, order: Order) -> Result:
-        runs = order.settings.job_keys.runs
-        held: contextlib.AbstractContextManager[Path | None]
-        if order.named_folder is not None or len(runs) > 1:
-            held = folders.bare(order)
-        else:
-            held = locked(Path(runs[0])) if Path(runs[0]).is_dir() else contextlib.nullcontext()
-        with held as target:
-            result = report(runs, target)
-        say(result.table())
-        return result
 
 
 @dataclass(frozen=True, slots=True)

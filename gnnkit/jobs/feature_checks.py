@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gnnkit.graph import Features, Graph, Ids, SparseFeatures, Split
 from gnnkit.graph.unfit_columns import ignore_key
 from gnnkit.prepare.columns import NumericTable
-from gnnkit.utils.checks import Array
+from gnnkit.utils.checks import Array, rows_at_once
 from gnnkit.utils.ranges import shown_names
 
 FEW_ROWS = 0.01  # distinct feature rows per node below which they hardly distinguish nodes
@@ -25,7 +25,7 @@ _NUMBERS = 1 << 22  # dense numbers at once
 def has_few_rows(features: Features) -> bool:
     """Returns whether the distinct rows are fewer than `FEW_ROWS` of the nodes."""
     seen: set[bytes] = set()
-    step = max(_NUMBERS // max(features.shape[1], 1), 1)
+    step = rows_at_once(features.shape[1])
     for start in range(0, len(features), step):
         seen.update(row.tobytes() for row in np.asarray(features[start : start + step]))
         if len(seen) > max(FEW_ROWS * len(features), 1):

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.comm import Survivors
+from gnnkit.comm import LEADER, Survivors
 from gnnkit.engine import Tally
 from gnnkit.errors import UserError
 from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import write_rows
 from gnnkit.kernels.products import library
-from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import WorkerState
+from gnnkit.prepare.picture import MAX_RANKS
 from gnnkit.result.figures import (
     Circumstances,
     Classes,
@@ -50,8 +50,6 @@ from gnnkit.utils.ranges import num_cores
 
 if TYPE_CHECKING:  # programs have figures without importing Lightning
     from gnnkit.jobs.rank_run import RankRun
-
-MAX_RANKS = 256  # of the traffic matrix
 
 
 def plugins(job: RankJob, worker: Worker) -> Plugins:

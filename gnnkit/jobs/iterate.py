@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import LEADER, Communicator
 from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.engine.lent import lent
 from gnnkit.errors import UserError
@@ -24,7 +24,6 @@ from gnnkit.jobs import figures
 from gnnkit.jobs.outputs import write_names, write_predictions, write_targets
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch.progress import progress
-from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program
 from gnnkit.result.figures import merge

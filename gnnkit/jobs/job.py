@@ -18,7 +18,7 @@ from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.notebook import following, shows_bar
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.report import after_run
+from gnnkit.jobs.pages import write_page
 from gnnkit.jobs.upload import copy_to
 from gnnkit.launch.launcher import RANKS
 from gnnkit.launch.phases import phase, say
@@ -282,7 +282,7 @@ def _publish(order: Order, result: Result) -> Result:
     say(result.line() if shows_bar(order) else result.table(headline))
     if order.settings.draws_report:
         phase("drawing report.html")
-        after_run(order.run_folder)
+        write_page(order.run_folder)
     say(f"written to {order.run_folder}")
     return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -93,9 +94,8 @@ class Bar:
         return "  ".join(parts)
 
     def _shown(self) -> dict[str, str]:
-        from gnnkit.report import progress
-
-        return {"text/plain": self.text, "text/html": progress(self._epoch, self._max, self.text)}
+        bar = f'<progress value="{self._epoch}" max="{self._max}" style="width:16em;vertical-align:middle"></progress>'
+        return {"text/plain": self.text, "text/html": f"<div>{bar} <code>{html.escape(self.text)}</code></div>"}
 
     def _read(self) -> bool:
         """Reads new complete lines. Returns whether there are any."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gnnkit.comm import LEADER
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.jobs import weights
@@ -20,7 +21,6 @@ from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.recommendations import write_top, write_vectors
 from gnnkit.jobs.row_files import node_ids, write_columns, write_rows, write_table
 from gnnkit.launch.phases import warn
-from gnnkit.leader.channel import LEADER
 from gnnkit.result.folder import CLASSES
 from gnnkit.sampler.targets import Targets
 from gnnkit.strategy import Worker

@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import LEADER, Communicator
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
@@ -24,7 +24,6 @@ from gnnkit.jobs.models import Widths
 from gnnkit.jobs.outputs import EMBEDDING, write_names, write_outputs
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import node_ids
-from gnnkit.leader.channel import LEADER
 from gnnkit.prepare.inputs import IDS
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.figures import merge

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from gnnkit.comm import Communicator, Mailbox, Survivors
+from gnnkit.comm import LEADER, Communicator, Mailbox, Survivors
 from gnnkit.config.settings import AUTO, TrainerSettings
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Split
@@ -25,7 +25,6 @@ from gnnkit.launch.phases import say
 from gnnkit.launch.progress import dispensable, progress
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader import trace
-from gnnkit.leader.channel import LEADER
 from gnnkit.leader.run import LeaderRun
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.result.figures import Figures

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gnnkit.leader.channel import LEADER
+from gnnkit.comm import LEADER
 from gnnkit.prepare.inputs import IDS
 from gnnkit.strategy import Worker
 from gnnkit.task.evaluation import columns_by_row, meet

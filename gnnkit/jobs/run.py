@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from gnnkit.comm import Communicator, Mailbox
+from gnnkit.comm import LEADER, Communicator, Mailbox
+from gnnkit.comm.heartbeats import pause
 from gnnkit.config import leaves
 from gnnkit.config.settings import (
     AUTO,
@@ -38,7 +39,6 @@ from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.channel import LEADER
 from gnnkit.prepare.cut import Needs, Preparation, Prepared
 from gnnkit.prepare.kept import fingerprint
 from gnnkit.prepare.stored import prepared as prepare
@@ -49,7 +49,6 @@ from gnnkit.utils.storage import naming
 if TYPE_CHECKING:
     from gnnkit.jobs.job import OnRanks
 
-HEARTBEAT = 1.0  # seconds, capped at comm.timeout / 4
 OWN_KEYS = (
     "output",
     "cache",
@@ -191,7 +190,7 @@ def _prepare_for_others(mailbox: Mailbox, job: OnRanks, order: Order) -> RankJob
 
     def beat() -> None:
         nonlocal last
-        if time.monotonic() - last > min(HEARTBEAT, timeout / 4):
+        if time.monotonic() - last > pause(timeout):
             tell()
             last = time.monotonic()
 

@@ -16,14 +16,13 @@ import numpy.typing as npt
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from gnnkit.comm import Communicator, Mailbox
+from gnnkit.comm import LEADER, Communicator, Mailbox
 from gnnkit.config.settings import Settings
 from gnnkit.engine.trial import Alone, set_row_counts
 from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype, set_up_torch, with_servers
 from gnnkit.jobs.rank_run import make_module, measured_splits
 from gnnkit.launch.allocator import give_back_freed_memory
 from gnnkit.launch.progress import progress
-from gnnkit.leader.channel import LEADER
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.leader.watch import peak_memory
 from gnnkit.partition.shard import Shard

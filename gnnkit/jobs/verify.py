@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
-from gnnkit.comm import Communicator, Mailbox
+from gnnkit.comm import LEADER, Communicator, Mailbox
 from gnnkit.comm.average import to_vector
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
@@ -21,7 +21,6 @@ from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.rank_run import make_module
 from gnnkit.launch.progress import progress
-from gnnkit.leader.channel import LEADER
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.partition.store.parts import WHOLE
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker

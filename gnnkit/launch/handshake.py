@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import LEADER, Communicator
 from gnnkit.errors import UserError
 
-_LEADER = 0
 _MISSING = "nothing"
 _LONGEST = 200  # maximum characters of a value in a message
 
@@ -27,11 +26,11 @@ def agree(comm: Communicator, identity: Mapping[str, str], cure: str = "") -> No
         cure: The message's last part: what to do.
     """
     text = json.dumps(dict(identity)).encode()
-    gathered = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device), dst=_LEADER)
+    gathered = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device), dst=LEADER)
     records = [
         json.loads(bytes(record.tolist())) if len(record) else None for record in gathered
     ]  # empty for a lost rank
-    problem = comm.share(difference(records) if records else None, src=_LEADER)
+    problem = comm.share(difference(records) if records else None, src=LEADER)
     if problem is not None:
         _part(comm)
         raise UserError(problem + cure)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from gnnkit.comm import DeadlineExceeded, Letter, Mailbox, PeerLost
+from gnnkit.comm import LEADER, DeadlineExceeded, Letter, Mailbox, PeerLost
 from gnnkit.leader.watch import Watch, WorkerState
 
-LEADER = 0
 _STATE = "state"  # tag. A message without fields ends a rank's states
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from gnnkit.comm import Mailbox, PeerLost
-from gnnkit.leader.channel import LEADER
+from gnnkit.comm import LEADER, Mailbox, PeerLost
 from gnnkit.utils.documents import Json
 from gnnkit.utils.spans import LIMIT, Span, Spans
 from gnnkit.utils.storage import write_atomically

@@ -13,9 +13,9 @@ from gnnkit.result.folder import PICTURE
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import write_atomically
 
+MAX_RANKS = 256  # of matrices by pairs of ranks
 COUNTED_EDGES = 5_000_000  # in larger graphs, edges are counted on a sample of nodes
 DRAWN_NODES, DRAWN_EDGES = 300, 900  # maximum size of the sample
-MAX_RANKS = 256  # maximum number of ranks for the matrix of edges
 _AT_A_TIME = 1 << 19  # approximate number of edges counted at once
 
 

@@ -12,10 +12,9 @@ from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, PackedFeatures
 from gnnkit.prepare.transform import Numbers
-from gnnkit.utils.checks import Array
+from gnnkit.utils.checks import Array, rows_at_once
 
 _STEPS = 255  # number of 8-bit steps between a column's minimum and maximum
-_NUMBERS = 1 << 20  # numbers rounded at once
 _REMEDY = "remove features.dtype, or scale the column (features.scale)"
 
 
@@ -152,7 +151,7 @@ def round_features(graph: Graph, kind: str) -> tuple[Graph, list[str]]:
 
 
 def _split_rows(rows: Floats) -> Iterator[tuple[slice, Floats]]:
-    step = max(_NUMBERS // max(rows.shape[1], 1), 1)
+    step = rows_at_once(rows.shape[1])
     for first in range(0, len(rows), step):
         place = slice(first, first + step)
         yield place, rows[place]

@@ -17,6 +17,7 @@ from gnnkit.graph import Floats, Graph, Ids, PackedFeatures, SparseFeatures, Spl
 from gnnkit.graph.features import normalized
 from gnnkit.graph.missing import FILLED_BY
 from gnnkit.prepare.columns import NumericTable, are_numbers
+from gnnkit.utils.checks import rows_at_once
 from gnnkit.utils.ranges import one_of, shown, shown_names
 from gnnkit.utils.storage import forget_pages, mapped_file
 
@@ -28,7 +29,6 @@ _LIMIT = 10.0  # standard deviations at which values are clipped, unless trainin
 _TAIL = 6.0  # standard deviations. A training value further from the mean indicates heavy tails
 _STRAY = 30.0  # standard deviations. A value outside the training range and further from the mean needs scaling
 _SAMPLE = 10_000  # rows read to distinguish tables from counts, and to check edge features
-_NUMBERS = 1 << 20  # numbers processed at once
 _ROWS = 1 << 16  # rows and cells processed at once
 _NEEDS_DENSE = "features.scale=standard: features without zeros would be dense then: choose row or none"
 _FILLED = {"mean": "take the mean of the nodes that train", "zero": "are 0", "drop": "leave these out"}
@@ -143,7 +143,7 @@ def _means(table: NumericTable, train_rows: Ids) -> list[float]:  # [width]
 
 def _sample(rows: Ids, width: int) -> Ids:
     """Selects at most 10,000 rows, evenly spread, and fewer of wide tables."""
-    return rows[:: -(-len(rows) // min(_SAMPLE, _piece_rows(width)))]
+    return rows[:: -(-len(rows) // min(_SAMPLE, rows_at_once(width)))]
 
 
 def _middle(values: Numbers) -> tuple[Any, Any]:  # [k, ...] -> [...] each
@@ -316,7 +316,7 @@ class Scale:
         """
         bound = np.maximum(np.maximum(self.limit or (), _LIMIT), distance / np.array(self.deviation))
         counts = np.zeros(len(bound), np.int64)
-        for piece in rows.pieces(_piece_rows(rows.shape[1])):
+        for piece in rows.pieces(rows_at_once(rows.shape[1])):
             counts += (np.abs(self._deviations(piece)) > bound).sum(0)
         return counts
 
@@ -375,7 +375,7 @@ class FilledRows:
         """Returns all rows, standardised in pieces to bound float64 memory."""
         if self._scale.kind != "standard":
             return self[:]
-        rows, step = np.empty(self.shape, self.dtype), _piece_rows(self.shape[1])
+        rows, step = np.empty(self.shape, self.dtype), rows_at_once(self.shape[1])
         for first in range(0, len(rows), step):
             rows[first : first + step] = self[first : first + step]
         return rows
@@ -440,10 +440,6 @@ def _by_row(cells: Ids) -> Ids:
     return cells if all((piece[1:] >= piece[:-1]).all() for piece in pieces) else cells[np.argsort(rows, kind="stable")]
 
 
-def _piece_rows(width: int) -> int:
-    return max(_NUMBERS // max(width, 1), 1)
-
-
 def _moments(
     rows: FilledRows | Floats, train_rows: Ids, convert: Callable[[Floats], Floats | Numbers] = np.asarray
 ) -> tuple[Numbers, Numbers, Numbers]:  # [width] each
@@ -453,7 +449,7 @@ def _moments(
     exactly 0.
     """
     filled = rows if isinstance(rows, FilledRows) else FilledRows(NumericTable(rows))
-    first, step = convert(filled[train_rows[:1]])[0].astype(np.float64), _piece_rows(filled.shape[1])
+    first, step = convert(filled[train_rows[:1]])[0].astype(np.float64), rows_at_once(filled.shape[1])
     pieces = functools.partial(filled.pieces, step, train_rows)
     mean = first + sum((convert(piece) - first).sum(0) for piece in pieces()) / len(train_rows)
     squares, reach = np.zeros_like(first), np.zeros_like(first)

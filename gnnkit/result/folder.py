@@ -14,5 +14,6 @@ CLASSES = "classes.json"  # class names by number, if there are any
 PICTURE = "partition.json"  # the partition in numbers, and a sample of the graph
 WORDS = "words_between.npy"  # words per epoch between each pair of ranks
 PARTITION = "partition"  # folder of the partition written by job=partition
+REPORT = "report.html"  # the page of a run or a sweep
 TOP = "topk.parquet"  # recommended items of each source
 VECTORS = "vectors"  # folder with the vectors whose dot product is a pair's score

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gnnkit.comm import Communicator, Mailbox
+from gnnkit.comm import LEADER, Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.sync.base import OnLost, gradients, trained
 from gnnkit.sync.served import Served, ServedSync
 from gnnkit.sync.versions import Mode, Rules, make_rules
-
-LEADER = 0
 
 
 class LeaderSync(ServedSync):

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector
+from gnnkit.comm.heartbeats import pause
 from gnnkit.comm.mailbox import Letter, PeerLost
 from gnnkit.errors import UserError
 from gnnkit.sync.base import GradientSync, OnLost, gradients, trainable, trained
@@ -25,7 +26,6 @@ from gnnkit.sync.versions import Rules
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.documents import Json
 
-HEARTBEAT = 1.0  # seconds between heartbeats, at most a quarter of comm.timeout
 BESIDE = "server beside rank 0"  # thread name
 
 
@@ -45,7 +45,7 @@ class Served:
         """
         self.rank, self.delays, self.state = comm.rank, Counter[int](), State()
         self._mailbox, self._timeout, self._rules, self._configured = mailbox, comm.timeout, rules, rules
-        self._patience = min(HEARTBEAT, comm.timeout / 4)  # seconds between heartbeats
+        self._patience = pause(comm.timeout)  # seconds between heartbeats
         self._beside: Server | None = None
         self._thread: threading.Thread | None = None
         self._ranks = list(range(comm.world_size, comm.world_size + servers)) or [0]

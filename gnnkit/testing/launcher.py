@@ -22,10 +22,10 @@ from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.launch.launcher import JOBS, RANKS, Jobs, Launcher, RankError, Ranks
 from gnnkit.testing.arguments import check_maker
+from gnnkit.testing.ranks import TIMEOUT
 from gnnkit.utils.documents import Json
 
 WORLD_SIZE = 3
-TIMEOUT = 240.0  # deadline of a rank's waits, in seconds
 DEADLINE = 120.0  # seconds from a rank's failure to the report
 ENDING = 30.0  # seconds from the report to the end of all processes
 TOLD = "the share of this rank is lost"

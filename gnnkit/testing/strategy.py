@@ -17,11 +17,9 @@ from gnnkit.sampler import NeighborSampler, Sampler
 from gnnkit.strategy import Batch, ExecutionStrategy, LearnedInputs, MovableSeeds, RowsOnDisk, Worker
 from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
-from gnnkit.testing.ranks import ONE, assert_close, on_ranks
+from gnnkit.testing.ranks import GRIDS, ONE, assert_close, on_ranks
 
 EPOCHS = 2
-LAYOUTS = (Grid(3, 1, 1), Grid(2, 2, 1))
-ALONG_NODES = (Grid(3, 1, 1), Grid(1, 1, 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +70,7 @@ def check_strategy(
     draws = (sampler or NeighborSampler([5, 5], threads=1)) if reads.sampler else None
     check = _Check(model, draws, reads.graph)
     _check_supports(make())
-    for grid in grids or (ALONG_NODES if reads.along_nodes else LAYOUTS):
+    for grid in grids or ((GRIDS[0], ONE) if reads.along_nodes else GRIDS[:2]):
         runs, again = check.runs(make, grid), check.runs(make, grid)
         _check_agreement(runs, str(grid))
         _check_updates(make(), runs[0].steps, str(grid))

@@ -18,9 +18,7 @@ from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.testing.arguments import check_maker
 from gnnkit.testing.graphs import check_graph
-from gnnkit.testing.ranks import ONE, assert_close, on_ranks
-
-_LAYOUTS = (Grid(3, 1, 1), Grid(2, 2, 1))
+from gnnkit.testing.ranks import GRIDS, ONE, assert_close, on_ranks
 
 
 def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
@@ -84,7 +82,7 @@ def _check_figures(task: Task, prepared: Graph, links: Links | Targets | None, w
     unknown = set(expected) - set(task.names)
     assert not unknown, f"measure gives {sorted(unknown)}, which are not in names"
     assert set(expected) & {name for name in task.names if name.endswith(task.metrics[0])}, "measure gives nothing"
-    for grid in _LAYOUTS:
+    for grid in GRIDS[:2]:
         measured = _measured(task, prepared, links, outputs, grid)
         for rank, (figures, _) in enumerate(measured):
             assert figures.keys() == expected.keys(), f"measure gives other figures on rank {rank} of {grid}"

@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 MAX_THREADS = ranges.MAX_THREADS
-_CHUNK = 1 << 20  # numbers checked at once
+_NUMBERS = 1 << 20  # that are processed at once
 
 one_line, whole, finite = ranges.one_line, ranges.whole, ranges.real
 
@@ -92,6 +92,11 @@ def numbers(name: str, values: object, shape: tuple[int | None, ...]) -> Array:
     return np.ascontiguousarray(dense, dtype=np.float64 if dtype.itemsize > 8 else dtype.newbyteorder("="))
 
 
+def rows_at_once(width: int) -> int:
+    """Returns how many rows of `width` numbers are processed at once."""
+    return max(_NUMBERS // max(width, 1), 1)
+
+
 def check_finite(name: str, values: Array, *, bound: float = np.inf, first: int = 0) -> None:
     """Raises `UserError` with the position of the first invalid number.
 
@@ -103,7 +108,7 @@ def check_finite(name: str, values: Array, *, bound: float = np.inf, first: int 
         bound: Largest absolute value allowed.
         first: Number of the first row, for the message.
     """
-    step = max(1, _CHUNK // max(1, values[:1].size))
+    step = rows_at_once(values[:1].size)
     for start in range(0, len(values), step):
         chunk = values[start : start + step]
         good = np.isfinite(chunk) if values.itemsize <= 4 or bound == np.inf else np.abs(chunk) <= bound
@@ -127,8 +132,8 @@ def check_range(name: str, values: Array, low: int, high: int, *, first: int = 0
         high: Maximum plus one.
         first: Position of the first value, for the message.
     """
-    for start in range(0, len(values), _CHUNK):
-        chunk = values[start : start + _CHUNK]
+    for start in range(0, len(values), _NUMBERS):
+        chunk = values[start : start + _NUMBERS]
         bad = np.flatnonzero((chunk < low) | (chunk >= high))
         if len(bad):
             place = first + start + bad[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import stat
 from collections import Counter
 from collections.abc import Iterator
@@ -166,3 +167,13 @@ def _count(node: Any, counts: dict[int, int | None], name: str) -> int:
 
 def _why(error: OSError | ValueError) -> str:
     return getattr(error, "strerror", None) or str(error)
+
+
+def number(value: object) -> float | None:
+    """Returns a finite number, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

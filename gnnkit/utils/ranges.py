@@ -19,6 +19,7 @@ from gnnkit.errors import UserError
 MAX_THREADS = 1024  # per rank, or per call
 MAX_LAYERS = 1000  # layers of a model
 MAX_WIDTH = 2**20  # width of a hidden layer
+MAX_TIMEOUT = 1e9  # seconds, limited by torch's milliseconds
 MAX_COUNT = 2**31 - 1  # limit of steps, epochs and other counts without a smaller bound
 _NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,18})?(e-?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _BREAKS = re.compile(r"\s*[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+\s*")

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from gnnkit_compare.page import compare
+from gnnkit_report.run import read_run
+from gnnkit_report.run_page import write
+from gnnkit_sweep.page import write_sweep
+from gnnkit_sweep.rows import Sweep
 
-from gnnkit.report import Sweep, read_run, write, write_sweep
 from tests.report.browser import NAMES, Browser, find
-from tests.report.folders import HOSTILE, run_folder
-from tests.report.test_sweep_page import swept
+from tests.report.folders import HOSTILE, run_folder, swept
 
 pytestmark = pytest.mark.slow
 FIGURES = ["loss", "figures_accuracy", "confusion", "timeline", "time", "graph", "words", "edges", "nodes", "caches"]

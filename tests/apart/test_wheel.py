@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test wait
 ROOT = Path(__file__).resolve().parents[2]
 MACHINES = {62: "x86_64", 183: "aarch64"}  # by number of the ELF header
 MAX_MIB = 8  # of a wheel
+REQUIRED = ("gnnkit-report", "lazyedges")  # packages of this project that gnnkit requires
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +47,7 @@ def expected() -> set[str]:
     """Lists the files of the package that must be installed besides the core."""
     code = {path.relative_to(ROOT) for path in (ROOT / "gnnkit").rglob("*.py*") if path.suffix in (".py", ".pyi")}
     yaml = {Path("gnnkit") / path.relative_to(ROOT) for path in (ROOT / "conf").rglob("*.yaml")}
-    templates = {path.relative_to(ROOT) for path in (ROOT / "gnnkit/report/templates").iterdir()}
-    return {path.as_posix() for path in code | yaml | templates | {Path("gnnkit/dataset/pystdlib.npz")}}
+    return {path.as_posix() for path in code | yaml | {Path("gnnkit/dataset/pystdlib.npz")}}
 
 
 def test_wheels_hold_code_configuration_stubs_and_native_module(built: Path) -> None:
@@ -119,8 +119,8 @@ def test_the_main_job_runs_from_an_empty_environment(built: Path, uv: str, tmp_p
     (wheel,) = (wheel for wheel in built.glob("*.whl") if platform.machine() in wheel.name)
     without_rust = {**os.environ, "PATH": "/usr/bin:/bin"}
     assert shutil.which("cargo", path=without_rust["PATH"]) is None
-    library = next(built.glob("lazyedges-*.whl"), ROOT / "plugins/lazyedges")
-    subprocess.run([uv, *install, str(wheel), str(library)], check=True, env=without_rust)
+    wheels = {name: next(built.glob(f"{name.replace('-', '_')}-*.whl"), ROOT / f"plugins/{name}") for name in REQUIRED}
+    subprocess.run([uv, *install, str(wheel), *map(str, wheels.values())], check=True, env=without_rust)
 
     command = [python, "-m", "gnnkit", "+strategy=vertex_centric", "partition=2d", "workers=2", "trainer.max_epochs=2"]
     clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
@@ -128,5 +128,6 @@ def test_the_main_job_runs_from_an_empty_environment(built: Path, uv: str, tmp_p
     assert done.returncode == 0, done.stderr
     (result,) = tmp_path.glob("outputs/*/*/result.json")
     assert json.loads(result.read_text())["epochs"] == 2
+    assert result.with_name("report.html").exists()
     where = subprocess.check_output([python, "-c", "import gnnkit; print(gnnkit.__file__)"], cwd=tmp_path, env=clean)
     assert Path(where.decode().strip()).is_relative_to(environment)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gnnkit_sweep.sweep import _Sweep
 
 from gnnkit import config
 from gnnkit.__main__ import main
 from gnnkit.comm.threads import Threads
 from gnnkit.config.settings import Settings, settle
 from gnnkit.errors import UserError
-from gnnkit.jobs.sweep.sweep import Command, _Sweep
 from gnnkit.launch.launcher import Launcher, Ranks
 from tests.runs import within_process
 
@@ -119,7 +119,7 @@ def swept(keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t
     """Returns the launcher of a sweep, and what the jobs are told of launchers."""
     monkeypatch.chdir(tmp_path)
     overrides, hydra = config.split([*PLAIN, "job=partition", "seed=1,2", *keys])
-    found = _Sweep(Command(overrides, [], hydra, config.compose))
+    found = _Sweep(overrides, [], hydra, config.compose)
     return found.launcher, [text for text in found.overrides if text.startswith("launcher")]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gnnkit_sweep.rows import SweptRun
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;\u202e\x00{{7*7}}"
 
@@ -76,3 +77,13 @@ def _epochs(num_ranks: int, num_epochs: int) -> list[dict[str, Any]]:
 
 def _line(line: dict[str, Any]) -> str:
     return json.dumps(line) + "\n"
+
+
+def swept(folder: Path, count: int, *, key: str = "trainer.lr", **more: str) -> list[SweptRun]:
+    """Returns runs of three seeds each. The figure follows from the key alone."""
+    runs = []
+    for number in range(count):
+        values = {key: str(0.001 * 10 ** (number // 3)), "seed": str(number % 3), **more}
+        figures = {"val_accuracy": 0.5 + 0.1 * (number // 3) + 0.001 * (number % 3), "train_loss": 1.0}
+        runs.append(SweptRun(number, "done", values, figures, folder / str(number), folder / f"{number}.log"))
+    return runs

@@ -17,10 +17,9 @@ from gnnkit.config.settings.ranks import num_ranks, replace_auto
 from gnnkit.config.settings.settings import Settings, job_class
 from gnnkit.errors import UserError
 from gnnkit.utils.documents import Json
-from gnnkit.utils.ranges import parse_scalar, real, shown, unknown_key
+from gnnkit.utils.ranges import MAX_TIMEOUT, parse_scalar, real, shown, unknown_key
 
 DEFAULT_TIMEOUT = 120.0  # seconds
-MAX_TIMEOUT = 1e9  # seconds, limited by torch's milliseconds
 _CHOICES = ("dataset", "strategy", "sync", "model", "task", "order")  # sections with one plugin
 _UNSELECTED: Mapping[str, Any] = {
     **dict.fromkeys(plugins.OPTIONAL),

@@ -14,7 +14,7 @@ from gnnkit.jobs import Job, Order, Result
 from gnnkit.utils.ranges import shown, whole
 
 if TYPE_CHECKING:
-    from gnnkit.report import RunFiles
+    from gnnkit_report.run import RunFiles
 
 WAYS = ("vertex_centric", "preset_workload", "individual_sample", "joint_sample")  # compared by default
 MAX_SEEDS = 100  # of a comparison

@@ -8,19 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gnnkit_report.run import read_run
+from gnnkit_sweep.rows import DONE, SEED
+from gnnkit_sweep.runner import Runner, SweepJob
+from gnnkit_sweep.table import aligned
+
 from gnnkit.config import as_overrides, key_of
 from gnnkit.config.settings import AUTO, MAX_RUNS, Choice, launcher_for
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
 from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.order import Order, redact_override
-from gnnkit.jobs.report import as_a_warning
-from gnnkit.jobs.sweep.runner import Runner, SweepJob
-from gnnkit.jobs.sweep.table import aligned
+from gnnkit.jobs.pages import as_a_warning
 from gnnkit.launch.launcher import JOBS
 from gnnkit.launch.phases import say
-from gnnkit.report import read_run
-from gnnkit.report.sweep import DONE, SEED
 from gnnkit.result.result import Result
 from gnnkit.task import Task
 from gnnkit.utils.ranges import shown

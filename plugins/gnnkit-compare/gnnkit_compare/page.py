@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from gnnkit.report import learning, timeline
-from gnnkit.report.charts import (
+from gnnkit_report import learning, timeline
+from gnnkit_report.charts import (
     BOTTOM,
     HEIGHT,
     LEFT,
@@ -29,10 +29,13 @@ from gnnkit.report.charts import (
     frame,
     legend,
 )
-from gnnkit.report.drawing import WIDTH, Figure, Point, colour, dot, strokes
-from gnnkit.report.page import PAGE, Cell, PageTable, format_value, save, save_text_tables
-from gnnkit.report.run import RunFiles, number, settings
-from gnnkit.report.run_page import SETTINGS
+from gnnkit_report.drawing import WIDTH, Figure, Point, colour, dot, strokes
+from gnnkit_report.page import Cell, PageTable, format_value, save, save_text_tables
+from gnnkit_report.run import RunFiles, settings
+from gnnkit_report.run_page import SETTINGS
+
+from gnnkit.result.folder import REPORT
+from gnnkit.utils.documents import number
 
 _TEMPLATE = Path(__file__).parent / "templates/compare.html"
 _NOT_COMPARED = {"confusion", "per_rank", "per_class", "why", "command", "versions", "layouts", "regions", "peers"}
@@ -305,7 +308,7 @@ def _pages(groups: Sequence[RunGroup], folder: Path, main: str | None) -> PageTa
     rows = []
     for group in groups:
         for run in group.runs:
-            page = run.folder / PAGE
+            page = run.folder / REPORT
             target = Path(os.path.relpath(page if page.exists() else run.folder, folder)).as_posix()
             values = settings(run)
             seed = values.get("seed") if isinstance(values, Mapping) else None

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gnnkit_report.page import PageTable
+from gnnkit_report.run import KINDS
 
-from gnnkit.report.page import PageTable
-from gnnkit.report.run import KINDS
 from gnnkit.result.folder import EPOCHS
 from gnnkit.task import Task
 from gnnkit.utils.approximate import SAVES_BYTES

@@ -10,13 +10,12 @@ from dataclasses import fields
 import numpy as np
 import torch
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import LEADER, Communicator
 from gnnkit.jobs import figures
+from gnnkit.jobs.pages import as_a_warning
 from gnnkit.jobs.predict import TrainedRun, read_learned
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.report import as_a_warning
 from gnnkit.launch.progress import progress
-from gnnkit.leader.channel import LEADER
 from gnnkit.result.figures import merge
 from gnnkit.task import NodeTask
 from gnnkit.utils.documents import Json

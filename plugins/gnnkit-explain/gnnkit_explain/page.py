@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit.report.charts import Part, bars, legend
-from gnnkit.report.drawing import WIDTH, Figure, Point, dot, strokes, text
-from gnnkit.report.page import PageSection, PageTable, format_value, save
+from gnnkit_report.charts import Part, bars, legend
+from gnnkit_report.drawing import WIDTH, Figure, Point, dot, strokes, text
+from gnnkit_report.page import PageSection, PageTable, format_value, save
 
 MOST_NODES = 20  # on the page. The tables have all
 _TEMPLATE = Path(__file__).parent / "templates/explanation.html"

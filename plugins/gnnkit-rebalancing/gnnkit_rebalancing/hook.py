@@ -13,6 +13,7 @@ from typing import Any
 import lightning as L
 
 from gnnkit.callback import Leader, LeaderHook
+from gnnkit.comm.heartbeats import pause
 from gnnkit.errors import UserError
 from gnnkit.leader.run import LeaderRun
 from gnnkit.strategy import ExecutionStrategy, MovableNodes, MovableWork
@@ -21,7 +22,6 @@ from gnnkit_rebalancing.recut import Recut, Request, pays
 
 MAX_LOOKS = 3  # maximum number of attempts per run, whether or not they change the shares
 COST, EDGE_COST = 1.0, 1e-6  # estimated seconds of a first change, and per edge
-HEARTBEAT = 1.0  # seconds, at most a quarter of comm.timeout
 _KEY, _TAG = "leader.rebalance", "rebalance"  # configuration key, and tag of the leader's messages
 
 
@@ -113,7 +113,7 @@ class Rebalancing(LeaderHook):
 
         def beat() -> None:
             nonlocal last
-            if time.monotonic() - last > min(HEARTBEAT, self.run.timeout / 4):
+            if time.monotonic() - last > pause(self.run.timeout):
                 self.run.progress("waiting for the new partition")
                 self._notify({})
                 last = time.monotonic()

@@ -6,19 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from gnnkit_sweep.page import write_sweep
+from gnnkit_sweep.rows import Sweep, SweptRun
 
-from gnnkit.report import Sweep, SweptRun, write_sweep
-from tests.report.folders import HOSTILE, run_folder
-
-
-def swept(folder: Path, count: int, *, key: str = "trainer.lr", **more: str) -> list[SweptRun]:
-    """Returns runs of three seeds each. The figure follows from the key alone."""
-    runs = []
-    for number in range(count):
-        values = {key: str(0.001 * 10 ** (number // 3)), "seed": str(number % 3), **more}
-        figures = {"val_accuracy": 0.5 + 0.1 * (number // 3) + 0.001 * (number % 3), "train_loss": 1.0}
-        runs.append(SweptRun(number, "done", values, figures, folder / str(number), folder / f"{number}.log"))
-    return runs
+from tests.report.folders import HOSTILE, run_folder, swept
 
 
 def page(runs: list[SweptRun], folder: Path, *, lower: bool = False, ended: bool = True) -> str:

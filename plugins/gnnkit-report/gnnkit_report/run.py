@@ -13,7 +13,16 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.result.folder import CLASSES, COORDINATION, EPOCHS, PICTURE, WORDS
-from gnnkit.utils.documents import MAX_JSON, check_regular, parse_json, parse_yaml, read_bytes, read_json, read_object
+from gnnkit.utils.documents import (
+    MAX_JSON,
+    check_regular,
+    number,
+    parse_json,
+    parse_yaml,
+    read_bytes,
+    read_json,
+    read_object,
+)
 from gnnkit.utils.storage import Array, read_npy
 
 RESULT, CONFIG, PREDICTIONS = "result.json", "config.yaml", "predictions.npy"
@@ -65,16 +74,6 @@ def section(run: RunFiles, name: str) -> Mapping[str, Any]:
     config = settings(run)
     values = config.get(name) if isinstance(config, Mapping) else None
     return values if isinstance(values, Mapping) else {}
-
-
-def number(value: object) -> float | None:
-    """Returns a finite number, or None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
 
 
 def numbers(value: object) -> list[float]:

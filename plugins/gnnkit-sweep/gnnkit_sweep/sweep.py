@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +14,51 @@ from gnnkit.jobs import dispatch
 from gnnkit.jobs.folder import check_free, new_folder
 from gnnkit.jobs.lock import apply_permissions, locked
 from gnnkit.jobs.order import Order, plain_yaml
-from gnnkit.jobs.sweep import table
-from gnnkit.jobs.sweep.plans import GridSearch, OptunaSearch, Overrides, SweepPlan
-from gnnkit.jobs.sweep.runner import JobOutcome, Runner, SweepJob
 from gnnkit.launch.launcher import JOBS, Launcher
 from gnnkit.launch.phases import say
 from gnnkit.task import Task
 from gnnkit.utils.ranges import local_path
+from gnnkit_sweep import table
+from gnnkit_sweep.plans import GridSearch, OptunaSearch, Overrides, SweepPlan
+from gnnkit_sweep.runner import JobOutcome, Runner, SweepJob
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """The command line of a sweep."""
-
-    overrides: Sequence[str]
-    options: Sequence[str]  # such as --config-dir DIR
-    hydra: HydraSettings
-    compose: Callable[[Sequence[str]], dict[str, Any]]
-
-
-def run(command: Command) -> int:
+def run(
+    overrides: Sequence[str],
+    options: Sequence[str],
+    hydra: HydraSettings,
+    compose: Callable[[Sequence[str]], dict[str, Any]],
+) -> int:
     """Runs all jobs of a sweep, and returns the exit code.
 
     Raises `UserError` before the first job starts if any job is invalid.
+
+    Args:
+        overrides: Keys with one value or several, as typed.
+        options: Arguments that determine where configurations are found, such as
+            --config-dir DIR.
+        hydra: The keys under `hydra`.
+        compose: Composes the configuration of one job.
     """
-    sweep = _Sweep(command)
+    sweep = _Sweep(overrides, options, hydra, compose)
     with apply_permissions(sweep.settings.permissions):
         return sweep.run()
 
 
 class _Sweep:
-    def __init__(self, command: Command) -> None:
-        self.command, self.hydra = command, command.hydra
-        self.overrides = list(command.overrides)  # of the jobs, all together
+    def __init__(
+        self,
+        overrides: Sequence[str],
+        options: Sequence[str],
+        hydra: HydraSettings,
+        compose: Callable[[Sequence[str]], dict[str, Any]],
+    ) -> None:
+        self.options, self.hydra, self.compose = options, hydra, compose
+        self.overrides = list(overrides)  # of the jobs, all together
         is_grid = self.hydra["sweeper.name"] == "basic"
         if is_grid:
-            GridSearch(command.overrides)  # raises for spaces to search
-        self.settings = self._settled(_first_values(command.overrides))
+            GridSearch(overrides)  # raises for spaces to search
+        self.settings = self._settled(_first_values(overrides))
         self.launcher = self._launcher()
         self.task: Task = self.settings.task.create()
         self.plan: SweepPlan = GridSearch(self.overrides) if is_grid else self._search()
@@ -128,7 +135,7 @@ class _Sweep:
             raise UserError(text.replace(f"launcher={name}", typed, 1)) from error
 
     def _settled(self, overrides: Sequence[str]) -> Settings:
-        settings = settle(self.command.compose(overrides))
+        settings = settle(self.compose(overrides))
         if settings.started is not None:
             raise UserError("-m starts its own jobs: remove torchrun, srun or mpirun, or remove -m")
         if settings.job.several:
@@ -173,7 +180,7 @@ class _Sweep:
         settings = self.checked.get(overrides) or self._settled(overrides)
         name = ",".join(f"{key}={value}".replace("/", "_") for key, value in swept.items())
         subdir = fill(str(self.hydra["sweep.subdir"]), settings.composed, num=number, override_dirname=name)
-        order = Order(settings, folder=self.folder / subdir, overrides=overrides, options=self.command.options)
+        order = Order(settings, folder=self.folder / subdir, overrides=overrides, options=self.options)
         return SweepJob(number, order, swept, self._arguments(order))
 
     def _arguments(self, order: Order) -> list[str]:

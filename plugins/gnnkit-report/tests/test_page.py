@@ -15,17 +15,18 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from gnnkit_report import timeline
+from gnnkit_report.charts import MOST_LETTERS, MOST_POINTS, Axis, Part, bars, heat, thinned
+from gnnkit_report.learning import drawings as learning_drawings
+from gnnkit_report.page import asset
+from gnnkit_report.partition import drawings as partition_drawings
+from gnnkit_report.run import RunFiles, read_run
+from gnnkit_report.run_page import write
+from gnnkit_report.suggestions import suggestions
 
 from gnnkit import config, plugins
 from gnnkit.config import keys
 from gnnkit.errors import UserError
-from gnnkit.report import read_run, timeline, write
-from gnnkit.report.charts import MOST_LETTERS, MOST_POINTS, Axis, Part, bars, heat, thinned
-from gnnkit.report.learning import drawings as learning_drawings
-from gnnkit.report.page import asset
-from gnnkit.report.partition import drawings as partition_drawings
-from gnnkit.report.run import RunFiles
-from gnnkit.report.suggestions import suggestions
 from gnnkit.result.result import Result
 from tests.report.folders import HOSTILE, run_folder
 
@@ -337,7 +338,7 @@ def test_an_axis_has_a_few_round_numbers_inside(low: float, high: float) -> None
 def test_a_very_long_run_is_read_up_to_a_bound_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run_folder(tmp_path / "run")
     whole = read_run(folder)
-    monkeypatch.setattr("gnnkit.report.run.MAX_BYTES", (folder / "epochs.jsonl").stat().st_size // 2)
+    monkeypatch.setattr("gnnkit_report.run.MAX_BYTES", (folder / "epochs.jsonl").stat().st_size // 2)
     run = read_run(folder)
     assert 0 < len(run.epochs) < len(whole.epochs)
     assert any(re.fullmatch(r"epochs\.jsonl: only the first [\d,]+ bytes are shown", note) for note in run.notes)

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections import defaultdict
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import gnnkit
+from gnnkit import plugins
 from gnnkit.__main__ import main
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import CSC, Graph
@@ -264,10 +266,29 @@ def test_a_page_that_cannot_be_made_costs_a_line_and_no_result(
     def fail(*arguments: Any) -> bytes:
         raise RuntimeError("no\nink")
 
-    monkeypatch.setattr("gnnkit.report.page.svg_file", fail)
+    monkeypatch.setattr("gnnkit_report.page.svg_file", fail)
     result = train(tmp_path / "run")
     assert result_of(tmp_path / "run") == result
     assert "report.html is not written, the results are kept: RuntimeError: no ink" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_without_the_package_of_the_report_says_what_to_install_and_keeps_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    find = plugins.find
+
+    def find_others(kind: str, name: str) -> EntryPoint:
+        if (kind, name) == ("job", "report"):
+            raise plugins.unknown_plugin(kind, name, [])
+        return find(kind, name)
+
+    monkeypatch.setattr(plugins, "find", find_others)
+    result = train(tmp_path / "run")
+    assert result_of(tmp_path / "run") == result
+    assert not (tmp_path / "run/report.html").exists()
+    reason = "UserError: job=report: the package gnnkit-report is not installed: pip install gnnkit-report"
+    assert f"report.html is not written, the results are kept: {reason}\n" in capfd.readouterr().err
 
 
 def test_secrets_are_no_part_of_the_command_line() -> None:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.jobs.order import redact_override
-from gnnkit.jobs.report import as_a_warning
-from gnnkit.report import Sweep, SweptRun, write_sweep
-from gnnkit.report.sweep import DONE, by_seed, spread
+from gnnkit.jobs.pages import as_a_warning
 from gnnkit.result.result import finite, format_figure
 from gnnkit.task import Task
 from gnnkit.utils.storage import write_atomically
+from gnnkit_sweep.page import write_sweep
+from gnnkit_sweep.rows import DONE, Sweep, SweptRun, by_seed, spread
 
 if TYPE_CHECKING:
-    from gnnkit.jobs.sweep.runner import JobOutcome
+    from gnnkit_sweep.runner import JobOutcome
 
 Goal = Callable[[Sequence["JobOutcome"], Task], tuple[str, bool]]
 _MORE = ("train_loss", "seconds_per_epoch", "seconds_total")

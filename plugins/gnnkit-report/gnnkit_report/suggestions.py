@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gnnkit.report.learning import best_of, main_figure, points_of
-from gnnkit.report.run import RunFiles, number, section, settings
-from gnnkit.report.timeline import shares
 from gnnkit.utils.approximate import SAVES_BYTES
+from gnnkit.utils.documents import number
+from gnnkit_report.learning import best_of, main_figure, points_of
+from gnnkit_report.run import RunFiles, section, settings
+from gnnkit_report.timeline import shares
 
 # Thresholds for shares of the time, balances and gaps.
 EXCHANGE, WAIT, SYNC, BALANCE = 0.3, 0.1, 0.25, 1.25

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.report.charts import MOST_BARS, Part, bars, clipped, heat, rank_names
-from gnnkit.report.drawing import (
+from gnnkit.utils.documents import number
+from gnnkit_report.charts import MOST_BARS, Part, bars, clipped, heat, rank_names
+from gnnkit_report.drawing import (
     CHAR,
     NUM_COLOURS,
     SPLITS,
@@ -22,7 +23,7 @@ from gnnkit.report.drawing import (
     strokes,
     text,
 )
-from gnnkit.report.run import RunFiles, matrix, number, numbers
+from gnnkit_report.run import RunFiles, matrix, numbers
 
 MOST_NODES, MOST_EDGES = 400, 1200  # limits of the graph drawing
 _SIDE, _ROUNDS = 400.0, 120  # pixels of the drawing, and iterations of its layout

@@ -11,14 +11,13 @@ from gnnkit.config import RECORD, key_of
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
 from gnnkit.jobs.order import Order, command, redact_override
-from gnnkit.jobs.sweep import table
 from gnnkit.launch import exits
 from gnnkit.launch.launcher import Jobs, Launcher
 from gnnkit.launch.phases import say
-from gnnkit.report import SweptRun
-from gnnkit.report.sweep import DONE
 from gnnkit.task import Task
 from gnnkit.utils.documents import read_object, read_yaml
+from gnnkit_sweep import table
+from gnnkit_sweep.rows import DONE, SweptRun
 
 FAILED, UNFINISHED = "failed", "not finished"
 

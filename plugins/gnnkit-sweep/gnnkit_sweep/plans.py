@@ -11,11 +11,11 @@ from typing import Any
 from gnnkit import config
 from gnnkit.config import Space
 from gnnkit.errors import UserError
-from gnnkit.jobs.sweep.runner import JobOutcome
-from gnnkit.jobs.sweep.table import judged
-from gnnkit.report.sweep import DONE
 from gnnkit.task import Task
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
+from gnnkit_sweep.rows import DONE
+from gnnkit_sweep.runner import JobOutcome
+from gnnkit_sweep.table import judged
 
 Overrides = tuple[str, ...]  # of one job
 _ALWAYS = ("train_loss", "seconds_per_epoch", "seconds_total", "time_to_accuracy")  # figures of every task

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gnnkit.report import learning, partition, timeline
-from gnnkit.report.charts import MOST_BARS, Part, bars, rank_names
-from gnnkit.report.drawing import Figure
-from gnnkit.report.page import PageSection, PageTable, Panel, format_value, render, save
-from gnnkit.report.run import RunFiles, number, numbers
-from gnnkit.report.suggestions import suggestions
 from gnnkit.result.result import without_traffic
+from gnnkit.utils.documents import number
+from gnnkit_report import learning, partition, timeline
+from gnnkit_report.charts import MOST_BARS, Part, bars, rank_names
+from gnnkit_report.drawing import Figure
+from gnnkit_report.page import PageSection, PageTable, Panel, format_value, save
+from gnnkit_report.run import RunFiles, numbers
+from gnnkit_report.suggestions import suggestions
 
 MOST_ROWS = 100  # per table
 _KEY = re.compile(r"((?<![\w.])[a-z_]+(?:\.[a-z_]+)*=[\w.\[\],-]*\w\]?|(?<!\w)job=verify)")
@@ -48,17 +49,6 @@ def write(run: RunFiles, folder: Path) -> Path:
     values = _content(run)
     figures = [figure for section in values["sections"] for figure in section.figures]
     return save("run.html", figures, folder, **values)
-
-
-def progress(done: int, total: int, text: str) -> str:
-    """Returns a progress bar with a text, as HTML for a notebook.
-
-    Args:
-        done: Completed epochs.
-        total: All epochs.
-        text: Label next to the bar.
-    """
-    return render("progress.html", done=done, total=total, text=text)
 
 
 def _content(run: RunFiles) -> dict[str, Any]:

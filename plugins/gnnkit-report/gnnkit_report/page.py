@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.report.drawing import Figure
-from gnnkit.report.run import number
+from gnnkit.result.folder import REPORT
+from gnnkit.utils.documents import number
 from gnnkit.utils.storage import write_atomically
+from gnnkit_report.drawing import Figure
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-PAGE, FIGURES = "report.html", "figures"
+FIGURES = "figures"
 MARKDOWN, LATEX = "table.md", "table.tex"
 TEMPLATES = Path(__file__).with_name("templates")
 MAX_TEXT = 50_000  # characters per text
@@ -100,12 +101,12 @@ def save(
         draws: Whether to write the SVG files.
         **values: The template's variables.
     """
-    write_atomically(folder / PAGE, render(template, **values).encode())
+    write_atomically(folder / REPORT, render(template, **values).encode())
     if draws:
         (folder / FIGURES).mkdir(exist_ok=True)
         for figure in figures:
             (folder / FIGURES / f"{figure.name}.svg").write_bytes(svg_file(figure))
-    return folder / PAGE
+    return folder / REPORT
 
 
 def save_text_tables(table: PageTable, folder: Path) -> None:

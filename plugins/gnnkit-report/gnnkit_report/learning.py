@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnnkit.report.charts import Curve, clipped, curves, heat
-from gnnkit.report.drawing import SPLITS, Figure, Point, colour
-from gnnkit.report.run import RunFiles, matrix, number, section
+from gnnkit.utils.documents import number
+from gnnkit_report.charts import Curve, clipped, curves, heat
+from gnnkit_report.drawing import SPLITS, Figure, Point, colour
+from gnnkit_report.run import RunFiles, matrix, section
 
 MOST_CLASSES = 40  # limit of the confusion matrix
 _ACRONYMS = {"roc", "auc", "f1", "mae", "rmse", "mrr", "ndcg"}  # in titles

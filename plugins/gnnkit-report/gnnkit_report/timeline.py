@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gnnkit.report.charts import MOST_BARS, Part, bars, legend, rank_names, short_number
-from gnnkit.report.drawing import WIDTH, Figure, Shape, box, strokes, text
-from gnnkit.report.run import KINDS, RunFiles, number, numbers
+from gnnkit.utils.documents import number
+from gnnkit_report.charts import MOST_BARS, Part, bars, legend, rank_names, short_number
+from gnnkit_report.drawing import WIDTH, Figure, Shape, box, strokes, text
+from gnnkit_report.run import KINDS, RunFiles, numbers
 
 COLOURS = {"compute": "c4", "exchange": "c5", "sync": "c6", "wait": "c3"}  # distinct from the colours of splits
 MOST_BINS, MOST_RANKS = 60, 16  # limits of the timeline

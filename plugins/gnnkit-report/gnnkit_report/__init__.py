@@ -1,0 +1,83 @@
+"""HTML pages about one or several runs, with figures that are also saved as SVG files.
+
+Only the files in run folders are read. A `Figure` is a list of SVG shapes. The Jinja2
+templates in `templates/` render figures and tables and escape all text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from gnnkit import plugins
+from gnnkit.config.settings import Section
+from gnnkit.config.settings.values import run_folders
+from gnnkit.errors import UserError
+from gnnkit.jobs import Job, Order, Result
+from gnnkit.jobs import folder as folders
+from gnnkit.jobs.lock import locked
+from gnnkit.launch.phases import say
+
+
+@dataclass(frozen=True, slots=True)
+class ReportKeys(Section):
+    """The keys of job=report."""
+
+    runs: Annotated[tuple[str, ...], run_folders]
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise UserError("job=report needs runs=FOLDER or runs=[FOLDER,FOLDER] of runs that have trained")
+
+
+class Report(Job):
+    """job=report. Writes into the run's folder, or into a new one for several runs."""
+
+    name = "report"
+    keys = ReportKeys
+    reads_strategy = False
+    one_run = False
+
+    @staticmethod
+    def write_page(runs: Sequence[Path], folder: Path) -> Path:
+        """Writes the page of one run, or one that compares several. Returns its path.
+
+        Args:
+            runs: Run folders. Several need the package gnnkit-compare.
+            folder: Receives `report.html` and its figures.
+        """
+        from gnnkit_report.run import read_run
+        from gnnkit_report.run_page import write
+
+        write_several = plugins.load("job", "compare").write_page if len(runs) > 1 else None
+        contents = [read_run(run) for run in runs]
+        page: Path = write(contents[0], folder) if write_several is None else write_several(contents, folder)
+        return page
+
+    def start(self, order: Order) -> Result:
+        runs = [Path(run) for run in order.settings.job_keys.runs]
+        held: contextlib.AbstractContextManager[Path | None]
+        if order.named_folder is not None or len(runs) > 1:
+            held = folders.bare(order)
+        else:
+            held = locked(runs[0]) if runs[0].is_dir() else contextlib.nullcontext()
+        with held as target:
+            result = self._report(runs, runs[0] if target is None else target)
+        say(result.table())
+        return result
+
+    def _report(self, runs: Sequence[Path], folder: Path) -> Result:
+        begun = time.perf_counter()
+        try:
+            page = self.write_page(runs, folder)
+            size = page.stat().st_size
+        except OSError as error:
+            raise UserError(f"output={folder}: the report cannot be written: {error.strerror}") from error
+        seconds = time.perf_counter() - begun
+        figures = {"runs": [str(run) for run in runs], "page": str(page), "seconds": seconds, "bytes": size}
+        summary = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, {size:,} bytes: {page}"
+        return Result("report", figures, summary, folder)
