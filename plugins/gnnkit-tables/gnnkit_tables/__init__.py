@@ -17,8 +17,8 @@ from gnnkit.graph.time_split import read_split
 from gnnkit.graph.times import NEVER, parse_time
 from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array, whole
-from gnnkit.utils.ranges import local_path, one_of, shown_names
-from gnnkit_tables.build import build_graph
+from gnnkit.utils.ranges import local_path, one_of, shown_names, switch
+from gnnkit_tables.build import build_columns, build_graph
 from gnnkit_tables.database import Database, read_database, read_tables, read_times
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import Proposal, propose
@@ -48,6 +48,7 @@ class Tables(Dataset):
         root: str,
         table: str | None = None,
         manifest: str | None = None,
+        links: bool = True,
         freeze: str = "none",
         until: Any = None,
         missing: Sequence[str] | None = None,
@@ -61,9 +62,11 @@ class Tables(Dataset):
             table: Name of the task table. Default: the only one.
             manifest: File with keys, links, times and tasks. Default: manifest.yaml in
                 the folder.
+            links: Whether other rows than the targets are nodes. Without them, the
+                graph has no edges, for a baseline of the targets' columns.
             freeze: `test` hides all rows after the first test time from all targets.
-            until: Time as of which every entity is a target without a label, in place
-                of the rows of the task table.
+            until: Time as of which every entity is a target without a label, besides
+                the rows of the task table.
             missing: Words for missing values in text, as in `dataset=edges`.
             split: `{by: time, shares: [...]}`, or three shares for a task without
                 times, if the task table has no split.
@@ -72,6 +75,7 @@ class Tables(Dataset):
         self.root = local_path("dataset.root", root)
         self.table, self.until = table, until
         self.manifest = None if manifest is None else local_path("dataset.manifest", manifest)
+        self.links = switch("dataset.links", links)
         self.freeze = one_of("dataset.freeze", freeze, FREEZES)
         self.missing = read_missing("dataset.missing", missing)
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
@@ -102,8 +106,9 @@ class Tables(Dataset):
             database = database.until(targets.first_test)
         if self.until is not None:
             time = parse_time("dataset.until", self.until, database.unit)
-            targets = targets.at(time, database.types[targets.entity])
-        return build_graph(database, targets, cut)
+            targets = targets.with_all(database.types[targets.entity], time)
+        build = build_graph if self.links else build_columns
+        return build(database, targets, cut)
 
     def _task_name(self, folder: Folder) -> str:
         """Returns the task. Raises `UserError` if there are several, or none."""
@@ -117,7 +122,9 @@ class Tables(Dataset):
 
     def _read_manifest(self, folder: Folder) -> Manifest:
         path = self.manifest or folder.root / FILE
-        if path.exists() or self.manifest is not None:
+        if self.manifest is not None and not path.is_file():
+            raise UserError(f"dataset.manifest={path}: no such file; job=init dataset=tables writes one")
+        if path.exists():
             return Manifest.read(path)
         say(f"tables: no {FILE}, so keys, links and times are guesses; job=init writes them with reasons")
         return self._propose(folder).manifest

@@ -21,6 +21,7 @@ from gnnkit_tables.history import is_event, past_columns
 from gnnkit_tables.targets import Targets
 
 BACK = "rev_"  # prefix of inverse relations, as in PyG
+PLACEHOLDER = "row"  # column of ones of a type without columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,40 +50,60 @@ def build_graph(database: Database, targets: Targets, cut: int) -> Graph:
         targets: What to predict.
         cut: Last time of the rows that determine scales and categories.
     """
-    encoded = {name: encode(rows.table, rows.columns, rows.times <= cut) for name, rows in database.types.items()}
-    sizes = {name: rows.num_rows for name, rows in database.types.items()} | {targets.name: len(targets.rows)}
+    encoded = encode_types(database, targets, cut)
+    sizes = {name: len(part.rows) for name, part in encoded.items()}
     begin = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
     edges = list(_list_edges(database, targets))
-    encoded[targets.name] = _target_columns(database, encoded, targets)
-    features, tables = pack_tables(
-        [rows.rows if rows.names else None for rows in encoded.values()], list(sizes.values())
-    )
-    names = [
-        f"{name}.{column}"
-        for name, rows in encoded.items()
-        for column in rows.names or ((name,) if features is not None else ())
-    ]
+    features, tables = pack_tables([part.rows if part.names else None for part in encoded.values()], [*sizes.values()])
+    names = [f"{name}.{column}" for name, part in encoded.items() for column in part.names or (PLACEHOLDER,)]
     timed = not (targets.times == ALWAYS).all()
-    counts = [len(part.src) for part in edges]
+    num_nodes = sum(sizes.values())
     return Graph.from_edges(
         np.concatenate([part.src + begin[part.relation.source] for part in edges]),
         np.concatenate([part.dst + begin[part.relation.destination] for part in edges]),
-        sum(sizes.values()),
+        num_nodes,
         features=features,
         feature_names=names if features is not None and len(names) == features.shape[1] else None,
         feature_tables=tables,
-        labels=_all_labels(targets, sum(sizes.values())),
+        labels=np.concatenate([unlabelled(targets.labels, num_nodes - len(targets.rows)), targets.labels]),
         class_names=targets.class_names,
         split=np.concatenate([np.zeros(begin[targets.name], np.int8), targets.split]),
-        node_ids=_all_ids(database, targets),
+        node_ids=_node_ids(database, targets),
         node_types=tuple(sizes.items()),
-        edge_types=np.repeat(np.arange(len(edges)), counts),
+        edge_types=np.repeat(np.arange(len(edges)), [len(part.src) for part in edges]),
         edge_type_names=[part.relation.edge_type for part in edges],
         relations=tuple(part.relation for part in edges),
         edge_time=np.concatenate([part.times for part in edges]) if timed else None,
         node_time=np.concatenate([*(rows.times for rows in database.types.values()), targets.times]) if timed else None,
         time_unit=database.unit if timed else None,
     )
+
+
+def build_columns(database: Database, targets: Targets, cut: int) -> Graph:
+    """Makes a graph of the targets alone, without edges, as baselines read them.
+
+    The arguments are those of `build_graph`.
+    """
+    columns, timed = encode_types(database, targets, cut)[targets.name], not (targets.times == ALWAYS).all()
+    return Graph.from_edges(
+        np.empty(0, np.int64),
+        np.empty(0, np.int64),
+        len(targets.rows),
+        features=columns.rows,
+        feature_names=list(columns.names),
+        labels=targets.labels,
+        class_names=targets.class_names,
+        split=targets.split,
+        node_ids=_node_ids(database, targets)[-len(targets.rows) :],
+        node_time=targets.times if timed else None,
+        time_unit=database.unit if timed else None,
+    )
+
+
+def encode_types(database: Database, targets: Targets, cut: int) -> dict[str, Encoded]:
+    """Encodes the columns of all types, and those of the targets as the last entry."""
+    encoded = {name: encode(rows.table, rows.columns, rows.times <= cut) for name, rows in database.types.items()}
+    return {**encoded, targets.name: _target_columns(database, encoded, targets)}
 
 
 def _list_edges(database: Database, targets: Targets) -> Iterator[RelationEdges]:
@@ -116,12 +137,7 @@ def _target_columns(database: Database, encoded: Mapping[str, Encoded], targets:
     return Encoded.join([row, past_columns(database, dict(encoded), targets)], len(targets.rows))
 
 
-def _all_labels(targets: Targets, num_nodes: int) -> npt.NDArray[np.generic]:
-    rest = unlabelled(targets.labels, num_nodes - len(targets.labels))
-    return np.concatenate([rest, targets.labels])
-
-
-def _all_ids(database: Database, targets: Targets) -> npt.NDArray[np.str_]:
+def _node_ids(database: Database, targets: Targets) -> npt.NDArray[np.str_]:
     """Returns ids such as `drivers:1`, and `task:1@2010-01-01` of targets."""
     keys = {name: _row_keys(rows) for name, rows in database.types.items()}
     target = keys[targets.entity].take(pa.array(targets.rows))

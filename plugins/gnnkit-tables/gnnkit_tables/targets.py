@@ -28,6 +28,7 @@ from gnnkit_tables.keys import KeyIndex, find_parents
 from gnnkit_tables.manifest import TaskSpec
 
 _SAME = 0.999  # share of training rows in which a column equals the label
+_FEW = 10  # entities with a training row below which equal columns are chance
 _EXAMPLES = 3  # values in a message
 
 
@@ -84,12 +85,19 @@ class Targets:
             parts[order[begin:end]] = part
         return replace(self, split=parts)
 
-    def at(self, time: int, entities: RowType) -> Targets:
-        """Returns one row without a label for each entity that is visible at a time."""
-        rows = np.flatnonzero(entities.times <= time)
-        labels = unlabelled(self.labels, len(rows))
+    def with_all(self, entities: RowType, time: int) -> Targets:
+        """Adds a row without a label for each entity that is visible at a time.
+
+        Entities that have a row at this time get no other.
+        """
+        present = self.rows[self.times == time]
+        rows = np.setdiff1d(np.flatnonzero(entities.times <= time), present)
         return replace(
-            self, rows=rows, times=np.full(len(rows), time), labels=labels, split=np.zeros(len(rows), np.int8)
+            self,
+            rows=np.concatenate([self.rows, rows]),
+            times=np.concatenate([self.times, np.full(len(rows), time)]),
+            labels=np.concatenate([self.labels, unlabelled(self.labels, len(rows))]),
+            split=np.concatenate([self.split, np.zeros(len(rows), np.int8)]),
         )
 
     def check_times(self, unit: str | None) -> None:
@@ -164,7 +172,7 @@ def _check_distinct(targets: Targets, table: Table, unit: str | None) -> None:
 def _check_label(targets: Targets, entities: RowType, table: Table, spec: TaskSpec) -> None:
     """Raises `UserError` if a visible column of the entity's row equals the label."""
     rows = np.flatnonzero((targets.split == Split.TRAIN) & (entities.times[targets.rows] <= targets.times))
-    if len(rows) < 2:
+    if len(np.unique(targets.rows[rows])) < _FEW:
         return
     label = table.plain(spec.label).take(rows)
     same = [name for name in entities.columns if _equal_share(label, entities, name, targets.rows[rows]) >= _SAME]
