@@ -49,7 +49,7 @@ COMMAND = "command"  # the kind of what the command line starts besides jobs
 FUNCTION = "function"  # the kind of `gnnkit.NAME`, called from Python
 JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
 PACKAGES = {
-    "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt"},
+    "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt", "tables": "gnnkit-tables"},
     "partition": {"kaminpar": "gnnkit-kaminpar", "metis": "gnnkit-metis", "mtkahypar": "gnnkit-mtkahypar"},
     "strategy": {
         "owned_seeds": "gnnkit-owned-seeds",

@@ -46,6 +46,7 @@ from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import GRIDS
 from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
+from tests import shops
 from tests.folders import graphar_folder, graphbolt_folder, ogb, saint, store
 from tests.forked import Forked
 from tests.launch.outside import by_hand
@@ -94,6 +95,7 @@ def arguments(tmp_path: Path) -> dict[str, dict[str, Any]]:
         "saved": {"root": str(tmp_path / "saved")},
         "graphar": {"root": str(tmp_path / "graphar")},
         "graphbolt": {"root": str(tmp_path / "graphbolt")},
+        "tables": {"root": str(shops.write(tmp_path / "tables"))},
         "graphsaint": {"root": str(saint(tmp_path / "saint"))},
         "ogb": {"root": str(ogb(tmp_path / "ogbn_arxiv"))},
     }
