@@ -33,13 +33,21 @@ class EventHistory:
     def __init__(self, keys: Ids, times: Ids) -> None:
         self._keys, key = np.unique(keys, return_inverse=True)
         self._times, time = np.unique(times, return_inverse=True)
-        self._events = np.sort(self._place(key, time))
+        places = self._place(key, time)
+        self.order = np.argsort(places, kind="stable")  # [num_events] events sorted by key and time
+        self._events = places[self.order]
 
     def _place(self, key: Ids, time: Ids) -> Ids:
         return np.asarray(key * (len(self._times) + 1) + time)
 
-    def _range(self, keys: Ids, before: Times) -> tuple[Ids, Ids]:
-        """Returns the range of each key's events before a time."""
+    def range(self, keys: Ids, before: Times) -> tuple[Ids, Ids]:
+        """Returns where each key's events before a time begin and end in `order`.
+
+        Args:
+            keys: [...] int64.
+            before: Times that broadcast to `keys`.
+        """
+        before = np.broadcast_to(before, keys.shape)
         key = np.searchsorted(self._keys, keys)
         time = np.searchsorted(self._times, before)
         occurs = np.append(self._keys, NEVER)[key] == keys
@@ -47,13 +55,8 @@ class EventHistory:
         return first, np.where(occurs, np.searchsorted(self._events, self._place(key, time)), first)
 
     def count(self, keys: Ids, before: Times) -> Ids:
-        """Counts each key's events before a time.
-
-        Args:
-            keys: [...] int64.
-            before: Times that broadcast to `keys`.
-        """
-        first, end = self._range(keys, np.broadcast_to(before, keys.shape))
+        """Counts each key's events before a time, for the arguments of `range`."""
+        first, end = self.range(keys, before)
         return np.asarray(end - first)
 
     def last(self, keys: Ids, before: Times) -> Times:
@@ -61,7 +64,7 @@ class EventHistory:
 
         A key without such an event has the lowest int64.
         """
-        first, end = self._range(keys, np.broadcast_to(before, keys.shape))
+        first, end = self.range(keys, before)
         times = np.append(self._times, NEVER)[np.append(self._events, 0)[end - 1] % (len(self._times) + 1)]
         return np.where(end > first, times, NEVER)
 

@@ -28,7 +28,7 @@ from gnnkit.sampler.links import (
 )
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
-from gnnkit.task.decoder import PairDots, ProductMLP, dot, score_all
+from gnnkit.task.decoder import EventDecoder, PairDots, ProductMLP, dot, score_all
 from gnnkit.task.item_ranking import ItemRanking, TopItems, metric_names
 from gnnkit.task.labelled_edges import check_pairs
 from gnnkit.task.link_losses import LOSSES, link_losses
@@ -132,16 +132,32 @@ class LinkPrediction(Task):
         self._rules: tuple[Links, dict[str, float]] | None = None  # figures of `measure_rules`
         self.ranking: ItemRanking | None = None  # of the latest run
         self._ranks = False
+        self._decoder: EventDecoder | None = None  # of the model
+        self._links: Links | None = None
 
     @property
     def progress(self) -> str:
         return f"val_{metric_names(self.list_length)[0]}" if self._ranks else super().progress
 
+    def adopt(self, model: nn.Module) -> None:
+        if not isinstance(decoder := getattr(model, "decoder", None), EventDecoder):
+            return
+        if self.top_k not in ("auto", None):
+            raise UserError(
+                f"task.top_k={self.top_k}: model={type(model).__name__} scores pairs at a time: remove the key"
+            )
+        self._decoder, self.top_k, self._ranks = decoder, None, False
+        self.without_learning, self.least_skill = "the best rule without a model", 0.0
+        if self._links is not None:
+            decoder.fit(self._links)
+
     def begin(self, worker: Worker) -> None:
+        assert isinstance(worker.links, Links)
+        self._links = worker.links
         if _item_ranking(self, worker) is not None:
             self._ranks = True
             self.without_learning, self.least_skill = "the items' popularity", 0.0
-        elif isinstance(worker.links, Links) and worker.links.events is not None:
+        elif self._links.events is not None:
             self.without_learning, self.least_skill = "the best rule without a model", 0.0
 
     def num_outputs(self, num_classes: int) -> int:
@@ -159,6 +175,9 @@ class LinkPrediction(Task):
             outputs: [..., 2, width] embeddings of sources and destinations.
             events: [..., 3] sources, destinations and times of a split by time.
         """
+        if self._decoder is not None:
+            assert self._links is not None
+            return self._decoder(outputs, events, self._links)  # type: ignore[no-any-return]
         head = self.head()
         scores: Tensor = dot(outputs) if head is None else head(outputs)
         return scores
@@ -234,6 +253,8 @@ class LinkPrediction(Task):
         return graph, links
 
     def recommend(self, outputs: Tensor, worker: Worker) -> TopItems | None:
+        if self._decoder is not None and self._links is None:
+            raise UserError("job=predict: the model scores pairs at a time and recommends none: use job=test")
         ranking = _item_ranking(self, worker)
         return None if ranking is None else ranking.top(outputs, worker, functools.partial(score_all, head=self.head()))
 
@@ -241,6 +262,8 @@ class LinkPrediction(Task):
         return link_losses(self.loss, self.score(outputs), labels, self.negatives)
 
     def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:  # [k]
+        if self._decoder is not None:
+            return link_losses(self.loss, self.score(reached[rows], features), labels, self.negatives)
         if self.head() is not None or reached.device.type != "cpu":
             return super().losses_of(reached, rows, labels)
         scores: Tensor = PairDots.apply(reached.to(wide(reached.dtype)), rows)
