@@ -63,7 +63,7 @@ PACKAGES = {
     "comm": {"slow_link": "gnnkit-slow-link"},
     "launcher": {"ray": "gnnkit-ray"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
-    "model": {"boosting": "gnnkit-boosting"},
+    "model": {"boosting": "gnnkit-boosting", "mixer": "gnnkit-temporal"},
     "upload": {"fsspec": "gnnkit-upload"},
     "job": {
         "compare": "gnnkit-compare",

@@ -94,17 +94,25 @@ def relation_names(types: Ids | None, names: Sequence[str] | None) -> tuple[str,
 
 def pairs_of(name: str, values: object | None, num_nodes: int) -> npt.NDArray[np.int64] | None:
     """Reads optional node pairs [num_pairs, 2]."""
+    pairs = nodes_of(name, values, num_nodes)
+    if pairs is not None and pairs.shape[1] != 2:
+        raise UserError(f"{name} has shape {list(pairs.shape)}, expected rows of source and destination")
+    return pairs
+
+
+def nodes_of(name: str, values: object | None, num_nodes: int) -> npt.NDArray[np.int64] | None:
+    """Reads an optional table of nodes [num_rows, width]."""
     if values is None:
         return None
-    pairs = checks.array(name, values)
-    if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise UserError(f"{name} has shape {list(pairs.shape)}, expected rows of source and destination")
-    ends = checks.int64s(name, pairs.reshape(-1))
-    bad = np.flatnonzero((ends < 0) | (ends >= num_nodes))
+    table = checks.array(name, values)
+    if table.ndim != 2:
+        raise UserError(f"{name} has shape {list(table.shape)}, expected rows of nodes")
+    nodes = checks.int64s(name, table.reshape(-1))
+    bad = np.flatnonzero((nodes < 0) | (nodes >= num_nodes))
     if len(bad):
-        place = f"{name}[{bad[0] // 2}, {bad[0] % 2}]"
-        raise UserError(f"{place} = {ends[bad[0]]} is out of range for {num_nodes} nodes")
-    return np.ascontiguousarray(ends.reshape(-1, 2))
+        row, column = divmod(int(bad[0]), table.shape[1])
+        raise UserError(f"{name}[{row}, {column}] = {nodes[bad[0]]} is out of range for {num_nodes} nodes")
+    return np.ascontiguousarray(nodes.reshape(table.shape))
 
 
 def distinct_ids(values: object) -> Array:

@@ -33,6 +33,7 @@ from gnnkit.graph.fields import (
     names_of,
     narrowed_positions,
     node_ids_of,
+    nodes_of,
     pairs_of,
     relation_names,
 )
@@ -60,6 +61,8 @@ _ARRAYS = (
     "coordinates",
     "val_edges",
     "test_edges",
+    "val_negatives",
+    "test_negatives",
     "node_ids",
     "missing",
     "node_time",
@@ -84,7 +87,10 @@ class Graph:
     - [num_nodes] or [num_nodes, numbers] floating: numbers, NaN if unlabelled
 
     `val_edges` and `test_edges` are (source, destination) pairs to predict. They need
-    not be edges of `csc`.
+    not be edges of `csc`. `val_negatives` and `test_negatives` are equally many other
+    destinations for each of them, with which an evaluation compares the edge. If edges
+    are split by time instead, they have one row per held-out edge, in the order of the
+    edge list.
 
     `edge_positions` are the edges' positions in the original edge list. Default:
     positions in `csc`.
@@ -134,6 +140,8 @@ class Graph:
     edge_positions: Ids | None = field(default=None, kw_only=True)  # [num_edges] int32 or int64
     val_edges: Ids | None = field(default=None, kw_only=True)  # [num_val, 2] int64
     test_edges: Ids | None = field(default=None, kw_only=True)  # [num_test, 2] int64
+    val_negatives: Ids | None = field(default=None, kw_only=True)  # [num_val, k] int64 destinations
+    test_negatives: Ids | None = field(default=None, kw_only=True)  # [num_test, k] int64 destinations
     node_ids: npt.NDArray[Any] | None = field(default=None, kw_only=True)  # [num_nodes] whole numbers or text
     feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width]
     category_of: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width] a text column, or ""
@@ -173,6 +181,8 @@ class Graph:
             coordinates=optional_rows("coordinates", self.coordinates, n),
             val_edges=pairs_of("val_edges", self.val_edges, n),
             test_edges=pairs_of("test_edges", self.test_edges, n),
+            val_negatives=nodes_of("val_negatives", self.val_negatives, n),
+            test_negatives=nodes_of("test_negatives", self.test_negatives, n),
             node_ids=node_ids_of(self.node_ids, n),
             node_types=node_types_of(self.node_types, n),
             **check_fields({name: getattr(self, name) for name in ("node_time", *TIME_FACTS)}, n),
@@ -705,6 +715,8 @@ class Graph:
             coordinates=take(self.coordinates, order),
             val_edges=None if self.val_edges is None else number[self.val_edges],
             test_edges=None if self.test_edges is None else number[self.test_edges],
+            val_negatives=None if self.val_negatives is None else number[self.val_negatives],
+            test_negatives=None if self.test_negatives is None else number[self.test_negatives],
             node_ids=take(self.node_ids, order),
             node_types=None,
             feature_tables=None,
@@ -841,6 +853,8 @@ class EdgeListFields(TypedDict, total=False):
     node_time: npt.ArrayLike | None  # [num_nodes] like `edge_time`
     time_unit: str | None  # s, ms, us or ns, if integers are dates since 1970
     date_columns: Sequence[str] | None  # names of features that are dates
+    val_negatives: npt.ArrayLike | None  # [num_val, k] destinations to compare with each validation edge
+    test_negatives: npt.ArrayLike | None  # [num_test, k]
 
 
 _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {

@@ -280,6 +280,8 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | Targets | None, list
         graph = with_inverse_edges(graph)
         lines = [*lines, f"edges: {graph.num_edges // 2:,} inverse edges were added (model.inverse=true)"]
     graph = in_listed_order(graph) if needs.edge_order else graph
+    if isinstance(links, Links) and links.train_time is not None:  # edges may have other ids now
+        links = replace(links, train_time=np.asarray(graph.edge_time))
     return graph, links, [*input_lines, *lines]
 
 

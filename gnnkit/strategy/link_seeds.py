@@ -112,10 +112,11 @@ class LinkSeeds(Seeds):
 
     def _step(self, deal: DealEdges, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
         key, links, edges = derive(self._seed, epoch * len(self) + step), self._links, deal(step, comm, sent)
-        pairs, labels = supervised_pairs(links, edges.own["ends"], edges.own["id"], key, threads=self._threads)
+        own = edges.own["ends"], edges.own["id"]
+        pairs, labels, events = supervised_pairs(links, *own, key, threads=self._threads)
         seeds, rows = np.unique(pairs, return_inverse=True)
         hidden = None if links.relation is None else links.relation.hidden
-        wanted = SeedPairs(rows.reshape(-1, 2), labels, edges.excluded, hidden)
+        wanted = SeedPairs(rows.reshape(-1, 2), labels, edges.excluded, hidden, events)
         return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), wanted)
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:

@@ -73,13 +73,14 @@ class LinkedShare(Workload):
         taken = self._taken(self._pairs, epoch)
         is_own = taken & self._predicted & (self._owner[self._pairs[:, 1]] == worker.comm.rank)
         keyed = derive(worker.seed, epoch, _NEGATIVES)
-        pairs, labels = supervised_pairs(
+        pairs, labels, events = supervised_pairs(
             self._links, self._pairs[is_own], block.edge_ids[is_own], keyed, block.src_nodes
         )
         share = WorkerShare(_without(block, taken & self._hidden), len(block.src_nodes))
         rows = torch.from_numpy(self._place[pairs]).to(worker.device)
         share_inputs = self._reader.hold(share, self._x).inputs(key)
-        return replace(share_inputs, rows=rows, labels=torch.from_numpy(labels).to(worker.device))
+        values = {"labels": tensor_of(labels, worker.device), "pair_features": tensor_of(events, worker.device)}
+        return replace(share_inputs, rows=rows, **values)  # type: ignore[arg-type]
 
     def rows_between(self, first: int, last: int) -> int:
         return sum(self._count(epoch) for epoch in range(first, last))  # an epoch has one step

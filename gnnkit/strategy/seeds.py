@@ -38,7 +38,7 @@ class SeedPairs:
     labels: npt.NDArray[Any]  # [k, ...] labels of the pairs, or 1 for an edge and 0 for a drawn pair
     excluded: npt.NDArray[np.int64] | None  # [num_excluded] ascending `unordered` codes of all ranks' edges. None: none
     relations: tuple[int, ...] | None = None  # relations whose edges may join excluded pairs. None: all
-    features: npt.NDArray[Any] | None = None  # [k, edge_width] the pairs' features. None: they have none
+    features: npt.NDArray[Any] | None = None  # [k, edge_width] of the pairs, or [k, 3] their events if split by time
 
 
 @dataclass(frozen=True, slots=True, eq=False)

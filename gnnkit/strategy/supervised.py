@@ -118,14 +118,16 @@ class KeyedEdges(Supervision):
         # A cell's slice ranks hold the same edges, and each predicts a part of them.
         shared_edges = np.flatnonzero(taken & self._predicted & (shard.edge_ids % shard.grid.slices == shard.slice))
         key = derive(worker.seed, epoch, _NEGATIVES)
-        pairs, labels = supervised_pairs(
+        pairs, labels, events = supervised_pairs(
             links, self._pairs[shared_edges], shard.edge_ids[shared_edges], key, threads=worker.threads
         )
         reach, rows = self._lookup.find(pairs, self._num_layers)
         count = worker.comm.all_reduce(torch.tensor([len(pairs)], device=worker.device))
         relations = None if links.relation is None else links.relation.hidden
         engine = self._engine.keeping(np.flatnonzero(~(taken & self._hidden)), relations)
-        return Supervised(engine, rows, torch.from_numpy(labels).to(worker.device), int(count.item()), reach)
+        labels_here, events_here = (tensor_of(values, worker.device) for values in (labels, events))
+        assert labels_here is not None
+        return Supervised(engine, rows, labels_here, int(count.item()), reach, events_here)
 
 
 def _types_of(shard: Shard, edge_ids: Ids) -> Ids | None:  # [num_edges]

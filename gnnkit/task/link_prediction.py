@@ -28,16 +28,17 @@ from gnnkit.sampler.links import (
 )
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
-from gnnkit.task.decoder import PairDots, ProductMLP, dot, score_all
+from gnnkit.task.decoder import EventDecoder, PairDots, ProductMLP, dot, score_all
 from gnnkit.task.item_ranking import ItemRanking, TopItems, metric_names
 from gnnkit.task.labelled_edges import check_pairs
 from gnnkit.task.link_losses import LOSSES, link_losses
 from gnnkit.task.link_relation import find_relation, read_relation, relation_number
 from gnnkit.task.link_split import (
+    check_negatives,
     draw_split,
     edge_filters,
     held_out_scores,
-    read_events,
+    read_negatives,
     read_split,
     split_events,
     with_edges,
@@ -131,16 +132,32 @@ class LinkPrediction(Task):
         self._rules: tuple[Links, dict[str, float]] | None = None  # figures of `measure_rules`
         self.ranking: ItemRanking | None = None  # of the latest run
         self._ranks = False
+        self._decoder: EventDecoder | None = None  # of the model
+        self._links: Links | None = None
 
     @property
     def progress(self) -> str:
         return f"val_{metric_names(self.list_length)[0]}" if self._ranks else super().progress
 
+    def adopt(self, model: nn.Module) -> None:
+        if not isinstance(decoder := getattr(model, "decoder", None), EventDecoder):
+            return
+        if self.top_k not in ("auto", None):
+            raise UserError(
+                f"task.top_k={self.top_k}: model={type(model).__name__} scores pairs at a time: remove the key"
+            )
+        self._decoder, self.top_k, self._ranks = decoder, None, False
+        self.without_learning, self.least_skill = "the best rule without a model", 0.0
+        if self._links is not None:
+            decoder.fit(self._links)
+
     def begin(self, worker: Worker) -> None:
+        assert isinstance(worker.links, Links)
+        self._links = worker.links
         if _item_ranking(self, worker) is not None:
             self._ranks = True
             self.without_learning, self.least_skill = "the items' popularity", 0.0
-        elif isinstance(worker.links, Links) and worker.links.events is not None:
+        elif self._links.events is not None:
             self.without_learning, self.least_skill = "the best rule without a model", 0.0
 
     def num_outputs(self, num_classes: int) -> int:
@@ -151,8 +168,16 @@ class LinkPrediction(Task):
             self._head = ProductMLP(self.width)
         return self._head
 
-    def score(self, outputs: Tensor) -> Tensor:  # [..., 2, width] -> [...]
-        """Scores embedding pairs."""
+    def score(self, outputs: Tensor, events: Tensor | None = None) -> Tensor:  # [..., 2, width] -> [...]
+        """Scores embedding pairs.
+
+        Args:
+            outputs: [..., 2, width] embeddings of sources and destinations.
+            events: [..., 3] sources, destinations and times of a split by time.
+        """
+        if self._decoder is not None:
+            assert self._links is not None
+            return self._decoder(outputs, events, self._links)  # type: ignore[no-any-return]
         head = self.head()
         scores: Tensor = dot(outputs) if head is None else head(outputs)
         return scores
@@ -165,9 +190,8 @@ class LinkPrediction(Task):
         predicted = np.ones(len(pairs), bool)
         if number is not None and graph.edge_types is not None:
             predicted = graph.edge_types == number
-        by_time = graph.time_borders is not None and graph.edge_time is not None
-        has_held_out = by_time or graph.val_edges is not None or graph.test_edges is not None
-        val, test, held = self._split(graph, pairs, predicted, number)
+        val, test, held, times = self._split(graph, pairs, predicted, number)
+        has_held_out = bool(times) or graph.val_edges is not None or graph.test_edges is not None
         if number is not None and not has_held_out:  # edges without a predicted counterpart stay
             drawn = unordered(pairs, n)
             held &= np.isin(drawn, drawn[held & predicted])
@@ -179,7 +203,10 @@ class LinkPrediction(Task):
         training = known = None
         if self.filtered:
             filtered = pairs[predicted], held[predicted], np.concatenate([val, test])
-            training, known = edge_filters(*filtered, n, relation)
+            training, known = edge_filters(*filtered, n)
+            if not times:
+                check_negatives(known, n, relation)
+        negatives = read_negatives(graph, val, test)
         links = Links(
             n,
             val,
@@ -187,26 +214,31 @@ class LinkPrediction(Task):
             training,
             known,
             self.negatives,
-            self.eval_negatives,
+            next((nodes.shape[1] for nodes in negatives.values()), self.eval_negatives),
             _SUPERVISED,
             derive(self.seed, _EVALUATION),
             has_held_out,
             relation,
             repeat_by_popularity(pairs[predicted & ~held], n) if self.negative_sampling == "popularity" else None,
-            **(read_events(graph, pairs, predicted) if by_time else {}),
+            **times,
+            **negatives,
         )
-        leave = held if by_time else held & links.hides(graph.edge_types)
+        leave = held if times else held & links.hides(graph.edge_types)
         return with_edges(graph, np.flatnonzero(~leave)), links
 
-    def _split(self, graph: Graph, pairs: Ids, predicted: Mask, number: int | None) -> tuple[Ids, Ids, Mask]:
-        """Returns validation edges, test edges, and which of `pairs` are held out."""
-        by_time = graph.time_borders is not None and graph.edge_time is not None
-        if by_time or graph.val_edges is not None or graph.test_edges is not None:
+    def _split(
+        self, graph: Graph, pairs: Ids, predicted: Mask, number: int | None
+    ) -> tuple[Ids, Ids, Mask, dict[str, Ids]]:
+        """Returns held-out edges like `split_events`, without times if not by time."""
+        if graph.time_borders is not None and graph.edge_time is not None:
             _check_no_shares(self.shares)
-            return split_events(graph, pairs, predicted) if by_time else read_split(graph, pairs, number)
+            return split_events(graph, pairs, predicted)
+        if graph.val_edges is not None or graph.test_edges is not None:
+            _check_no_shares(self.shares)
+            return *read_split(graph, pairs, number), {}
         warn_random_split(graph)
         shares, key = (self.val_share, self.test_share), derive(self.seed, _SPLIT)
-        return draw_split(pairs, graph.num_nodes, shares, key, predicted)
+        return *draw_split(pairs, graph.num_nodes, shares, key, predicted), {}
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Links | None]:
         task = copy.copy(self)
@@ -221,6 +253,8 @@ class LinkPrediction(Task):
         return graph, links
 
     def recommend(self, outputs: Tensor, worker: Worker) -> TopItems | None:
+        if self._decoder is not None and self._links is None:
+            raise UserError("job=predict: the model scores pairs at a time and recommends none: use job=test")
         ranking = _item_ranking(self, worker)
         return None if ranking is None else ranking.top(outputs, worker, functools.partial(score_all, head=self.head()))
 
@@ -228,6 +262,8 @@ class LinkPrediction(Task):
         return link_losses(self.loss, self.score(outputs), labels, self.negatives)
 
     def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:  # [k]
+        if self._decoder is not None:
+            return link_losses(self.loss, self.score(reached[rows], features), labels, self.negatives)
         if self.head() is not None or reached.device.type != "cpu":
             return super().losses_of(reached, rows, labels)
         scores: Tensor = PairDots.apply(reached.to(wide(reached.dtype)), rows)
@@ -246,10 +282,8 @@ class LinkPrediction(Task):
         assert isinstance(links, Links)
         metrics: dict[str, float] = {}
         for split in splits:
-            pairs: Ids = getattr(links, split)
-            if len(pairs):
-                number = self.splits.index(split)
-                scores = worker.comm.gather(held_out_scores(self.score, outputs, worker, links, pairs, number))
+            if len(getattr(links, split)):
+                scores = worker.comm.gather(held_out_scores(self.score, outputs, worker, links, split))
                 figures = ranking(torch.cat(scores)) if scores else {}
                 metrics |= {f"{split}_{name}": value for name, value in worker.comm.share(figures).items()}
         if links.events is not None:
@@ -290,9 +324,8 @@ class LinkPrediction(Task):
         """Returns the test edges' source, destination and score."""
         links = worker.links
         assert isinstance(links, Links)
-        parts = worker.comm.gather(
-            held_out_scores(self.score, outputs, worker, replace(links, eval_negatives=0), links.test, 1)
-        )
+        scored = held_out_scores(self.score, outputs, worker, replace(links, eval_negatives=0), "test")
+        parts = worker.comm.gather(scored)
         if not parts:
             return None
         scores = ranked(parts, len(links.test))
