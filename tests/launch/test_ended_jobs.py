@@ -34,7 +34,7 @@ JOBS = {
     "train": (TRAIN, "epoch 1/"),
     "train on threads": ((*TRAIN, "comm=threads"), "epoch 1/"),
     "compare": (("job=compare", *DATA, *TRAIN[-3:], "compare.ways=[vertex_centric,individual_sample]"), "epoch 1/"),
-    "sweep": (("-m", *TRAIN[:-1], "seed=1,2", "hydra.sweep.dir=run"), "seed=1"),
+    "sweep": (("-m", *TRAIN[:-1], "seed=1,2", "hydra.sweep.dir=run"), "epoch 1/"),
     "init": (("job=init", "dataset=edges", "dataset.root=data", "init.minutes=1", "output=new"), "[1 of"),
     "import": (("job=import", "dataset=edges", "dataset.root=data", "workers=1", "output=run"), "job=import"),
 }
