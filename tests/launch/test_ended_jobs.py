@@ -34,7 +34,7 @@ JOBS = {
     "train": (TRAIN, "epoch 1/"),
     "train on threads": ((*TRAIN, "comm=threads"), "epoch 1/"),
     "compare": (("job=compare", *DATA, *TRAIN[-3:], "compare.ways=[vertex_centric,individual_sample]"), "epoch 1/"),
-    "sweep": (("-m", *TRAIN[:-1], "seed=1,2", "hydra.sweep.dir=run"), "seed=1"),
+    "sweep": (("-m", *TRAIN[:-1], "seed=1,2", "hydra.sweep.dir=run"), "epoch 1/"),
     "init": (("job=init", "dataset=edges", "dataset.root=data", "init.minutes=1", "output=new"), "[1 of"),
     "import": (("job=import", "dataset=edges", "dataset.root=data", "workers=1", "output=run"), "job=import"),
 }
@@ -77,7 +77,7 @@ def test_a_signal_ends_a_job_in_order(job: str, number: signal.Signals, tmp_path
     import_for_training()
     words, marker = JOBS[job]
     (tmp_path / "tmp").mkdir()
-    write_tables(tmp_path / "data", 400, 200_000 if job == "import" else 2_000)
+    write_tables(tmp_path / "data", 400, 600_000 if job == "import" else 2_000)
     with forked(lambda: start(words, tmp_path), tmp_path) as running:
         wait_until(lambda: marker in running.text(), alive=lambda: running.poll() is None)
         time.sleep(0.1)

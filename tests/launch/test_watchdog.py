@@ -543,7 +543,7 @@ def test_a_slow_rank_is_named_while_it_works(
         (loop if rank == 1 else time.sleep)(5.0)
         return {}
 
-    launch(function, 3, patience=Patience(NEVER, NEVER, NEVER))
+    launch(function, 3, patience=Patience(1.0, NEVER, NEVER))  # looks every 0.2 s
     told = capfd.readouterr().err
     assert re.search(r"(?m)^no step for \d+ s, longer than usual: rank 1 in step 79, 2 others wait$", told)
 
