@@ -51,6 +51,7 @@ JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys
 PACKAGES = {
     "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt", "tables": "gnnkit-tables"},
     "partition": {"kaminpar": "gnnkit-kaminpar", "metis": "gnnkit-metis", "mtkahypar": "gnnkit-mtkahypar"},
+    "sampler": {"top_k": "gnnkit-top-k"},
     "strategy": {
         "owned_seeds": "gnnkit-owned-seeds",
         **dict.fromkeys(("cluster", "coverage", "dynamic", "llcg"), "gnnkit-preset"),

@@ -216,6 +216,20 @@ pub enum Error {
         /// Destination of the edges.
         node: usize,
     },
+    /// A law drew what the node may not draw.
+    #[error("the law drew {value} for node {node}, which is none of its in-edges")]
+    Drawn {
+        /// The node that draws.
+        node: usize,
+        /// Position of an edge, or a node.
+        value: i64,
+    },
+    /// A law removed what earlier rows had drawn.
+    #[error("the law of node {node} removed draws of other nodes")]
+    Withdrawn {
+        /// The node that draws.
+        node: usize,
+    },
     /// A fanout is neither a number of neighbours nor -1.
     #[error("fanouts[{hop}] = {fanout} is below -1 (-1 means all neighbours)")]
     Fanout {

@@ -166,7 +166,7 @@ impl<'a, I: Id> View<'a, I> {
 
     /// The weight of `edge`: 1 where nothing says otherwise.
     #[inline(always)]
-    pub(crate) fn weight(&self, edge: usize) -> Result<f64, Error> {
+    pub fn weight(&self, edge: usize) -> Result<f64, Error> {
         let value = match self.extra.weight {
             None => return Ok(1.0),
             Some(Floats::F32(values)) => f64::from(load(&values[edge])),

@@ -4,7 +4,7 @@ use crate::Error;
 
 /// One node that draws.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Row {
+pub struct Row {
     /// Position among the nodes that draw in this hop.
     pub at: usize,
     /// Number of the node among the destinations of the graph.
@@ -33,16 +33,57 @@ impl Most<'_> {
     }
 }
 
-/// The rule by which nodes draw. The draws of a row follow from the row alone, so any
-/// thread may draw rows in any order.
-pub(crate) trait Law: Sync {
+/// The rule by which nodes draw, such as one of another crate, which
+/// [`draw_by`](super::draw_by) draws hops by.
+///
+/// The draws of a row follow from the row and the law alone, so any thread may draw rows
+/// in any order. A law keeps its own key and fanout, and hashes the row's `id`, so that a
+/// node draws the same in every batch of the key, on every rank:
+///
+/// ```
+/// use gnnkit_core::Error;
+/// use gnnkit_core::rng::{Stream, derive};
+/// use gnnkit_core::sample::{Law, Row, Scratch, draw_by};
+/// use gnnkit_core::view::View;
+///
+/// /// Each in-edge on its own, with probability `share`.
+/// struct Coins {
+///     key: u64,
+///     share: f64,
+/// }
+///
+/// impl Law for Coins {
+///     type Room = ();
+///
+///     fn draw(&self, row: &Row, _: &mut (), out: &mut Vec<i64>) -> Result<(), Error> {
+///         let mut stream = Stream::new(derive(self.key, row.id));
+///         let edges = row.start..row.start + row.degree;
+///         out.extend(edges.filter(|_| stream.next_f64() < self.share).map(|edge| edge as i64));
+///         Ok(())
+///     }
+/// }
+///
+/// // A node with 1,000 in-edges keeps about a quarter of them, in 200 batches.
+/// let (indptr, indices) = ([0, 1000], vec![0i32; 1000]);
+/// let graph = View::new(&indptr, &indices, 1)?;
+/// let mut total = 0;
+/// for key in 0..200 {
+///     let law = Coins { key, share: 0.25 };
+///     total += draw_by(&graph, &[0], &law, 250, &mut Scratch::default())?.edge_ids.len();
+/// }
+/// let deviation = (200_000.0 * 0.25 * 0.75f64).sqrt();
+/// assert!((total as f64 - 50_000.0).abs() < 4.0 * deviation);
+/// # Ok::<(), Error>(())
+/// ```
+pub trait Law: Sync {
     /// Memory that draws reuse, one per thread. Its contents never reach a result.
     type Room: Default + Send + 'static;
 
     /// Whether the law draws nodes instead of positions of edges.
     const DRAWS_NODES: bool = false;
 
-    /// Appends the positions of the edges drawn.
+    /// Appends the positions of the edges drawn, of `row.start..row.start + row.degree`.
+    /// A law that `DRAWS_NODES` appends nodes.
     fn draw(&self, row: &Row, room: &mut Self::Room, out: &mut Vec<i64>) -> Result<(), Error>;
 
     /// 1 / the expected number of draws of `edge`, after `draw` of the same row

@@ -12,10 +12,12 @@
 //!    are laws, and `balanced` is one that draws as `uniform` does.
 //! 3. `edges` draws rows by a law, `crew` does so on several threads, and `expand`
 //!    numbers the nodes that a hop finds.
-//! 4. `sampler` chooses the law, and `grow` runs the hops of a batch.
+//! 4. `by_law` draws one hop by a law of any crate. `sampler` chooses among the laws
+//!    here, and `grow` runs the hops of a batch.
 
 mod balanced;
 mod batch;
+mod by_law;
 mod cluster;
 mod crew;
 mod edges;
@@ -35,8 +37,10 @@ mod weighted;
 
 pub use balanced::water_fill;
 pub use batch::{Batch, Hop, Nodes, Subgraph};
+pub use by_law::draw_by;
 pub use edges::Importance;
 pub use grow::{EdgeType, Request, Seeds, Trees};
+pub use law::{Law, Row};
 pub use numbering::Numbering;
 pub use sampler::{Fanout, Kind, MAX_HOPS, Sampler, Scratch};
 pub use table::DENSE_NODES;
