@@ -58,6 +58,19 @@ def check_fields(values: Mapping[str, Any], num_nodes: int) -> Fields:
     }
 
 
+def latest_visible(times: Times, rule: str) -> Times:
+    """Returns the latest time of an edge that each seed sees.
+
+    A seed without a time sees all edges that have one.
+
+    Args:
+        times: [n] times of seeds.
+        rule: strict, or inclusive for edges of the seed's own time too.
+    """
+    untimed = (times == ALWAYS) | (times == NEVER)
+    return np.where(untimed, NEVER - 1, np.where(untimed, 0, times) - (rule == "strict"))
+
+
 def show_time(time: int, unit: str | None) -> str:
     """Formats a time as a date, or as a number if there is no unit."""
     if unit is None:

@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit.config.settings import Settings
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.graph.time_split import parts_of
 from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time
@@ -65,6 +67,32 @@ def describe_visible(graphs: Mapping[str, Graph], unit: str | None) -> list[str]
     first = show_time(_first_later(graphs["test"]) or 0, unit)
     line = f"time: {test - train:,} edges from {first} on pass no messages in training, which reads {train:,}"
     return [f"{line}; val is evaluated on {val:,} edges, test on {test:,}"]
+
+
+def by_time(settings: Settings) -> bool:
+    """Returns whether seeds see earlier edges only."""
+    return settings.sampler is not None and settings.sampler.create().time != "none"
+
+
+def describe_sampled(graph: Graph, settings: Settings) -> list[str]:
+    """Describes what seeds see. Raises `UserError` if data or seeds have no times."""
+    assert settings.sampler is not None, "samples by time"
+    rule = settings.sampler.create().time
+    if graph.edge_time is None and graph.node_time is None:
+        raise UserError(
+            f"sampler.time={rule}: neither edges nor nodes have times: dataset.time=COLUMN names their column, or use "
+            "sampler.time=none"
+        )
+    predicted = graph.labelled & (graph.split != Split.NONE)
+    times = np.full(graph.num_nodes, ALWAYS) if graph.node_time is None else graph.node_time
+    untimed = int(np.count_nonzero(predicted & ((times == ALWAYS) | (times == NEVER))))
+    if untimed:
+        raise UserError(
+            f"sampler.time={rule}: {untimed:,} of {np.count_nonzero(predicted):,} nodes in the split have no time: give "
+            "each one (node_time), or remove it from the split"
+        )
+    seen = "before its own time" if rule == "strict" else "up to its own time"
+    return [f"sampler.time={rule}: each node sees the edges {seen}, in training and evaluation"]
 
 
 def describe_store(graph: Graph) -> list[str]:

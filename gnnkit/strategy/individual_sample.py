@@ -18,6 +18,7 @@ from gnnkit.engine.remote.row_cache import CACHES, RowCache
 from gnnkit.errors import UserError
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
+    ByTime,
     EdgeTask,
     GatheredRows,
     JoinedLayers,
@@ -47,6 +48,10 @@ _CACHED = (  # for learned rows
     "caches rows of other workers, but learned rows change in each step: use strategy.cache=none"
 )
 _COST_OF_NODES = "strategy.batching=balanced evens out the cost of nodes, not of edges: leave batching out"
+_WHOLE_GRAPH = (  # for sampling by time
+    "samples by time from shared memory only, in batches of equal size: use strategy.topology=shared, "
+    "strategy.features=shared and strategy.batching=plain"
+)
 _DIVIDED = (
     "cannot move seeds with strategy.batching=balanced, which balances costs, or with "
     "strategy.features=partitioned, in which workers serve each other: leave batching out and use shared features"
@@ -115,6 +120,7 @@ class IndividualSample(ExecutionStrategy):
             RowsOnDisk(but=_LRU if cache == "lru" else None),
             LearnedInputs(but=None if cache == "none" else f"with strategy.cache={cache} {_CACHED}"),
             EdgeTask("all", but=None if plain else _COST_OF_NODES),
+            ByTime(but=None if plain and not fetches else _WHOLE_GRAPH),
             MovableSeeds(but=None if plain and not fetches else _DIVIDED),
         )
 

@@ -20,7 +20,8 @@ from gnnkit.engine.block_edges import relation_counts
 from gnnkit.engine.remote import Reach
 from gnnkit.engine.remote.owners import Sent, to_all
 from gnnkit.errors import UserError
-from gnnkit.graph import Block, Ids, Split
+from gnnkit.graph import CSC, Block, Ids, MiniBatch, RelationGroups, Split
+from gnnkit.graph.times import Times
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.relations import shared_weights
 from gnnkit.sampler import Sampler
@@ -50,6 +51,7 @@ class Step:
     key: int  # random key of layers, equal on all ranks
     draws: int = 0  # random key of sampling, equal on all ranks
     pairs: SeedPairs | None = None  # None: the loss reads the seeds' rows
+    times: Times | None = None  # [num_seeds] time of each seed. None: sampling ignores time
 
     def kept(self, blocks: Sequence[Block], layers: LayerValues) -> Sequence[Block]:
         """Removes the edges that any rank predicts in this step from blocks.
@@ -157,6 +159,10 @@ class NodeSeeds(Seeds):
     def __len__(self) -> int:
         return self._schedule.num_steps
 
+    def deal(self, shares: Sequence[float]) -> None:
+        """Distributes each step's seeds by shares, [world_size] with sum 1."""
+        self._schedule = replace(self._schedule, shares=tuple(shares))
+
     def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
         plan = self._schedule.epoch(order_key(wrap(self._worker.seed), epoch), self._costs)
         return partial(self._step, plan, epoch)
@@ -164,7 +170,8 @@ class NodeSeeds(Seeds):
     def _step(self, plan: Epoch, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
         seed, total = self._worker.seed, int(plan.bounds[step, -1] - plan.bounds[step, 0])
         draws = derive(draws_key(wrap(seed), epoch), step)
-        return Step(self._seeds(plan, step), total, derive(seed, epoch * plan.num_steps + step), draws)
+        seeds, key = self._seeds(plan, step), derive(seed, epoch * plan.num_steps + step)
+        return Step(seeds, total, key, draws, times=self._worker.seed_times(seeds))
 
     def _seeds(self, plan: Epoch, step: int) -> Ids:
         """Returns this rank's seeds."""
@@ -182,6 +189,12 @@ class OwnedSeeds(NodeSeeds):
     def _seeds(self, plan: Epoch, step: int) -> Ids:
         seeds = self.ids[plan.order[plan.bounds[step, 0] : plan.bounds[step, -1]]]
         return seeds[np.isin(seeds, self._worker.owned)]
+
+
+def sample_step(sampler: Sampler, graph: CSC | RelationGroups, step: Step) -> MiniBatch:
+    """Draws the batch of a step from the complete graph."""
+    times: Any = {} if step.times is None else {"times": step.times}
+    return sampler.sample(graph, step.seeds, key=step.draws, **times)  # type: ignore[arg-type]
 
 
 def drawing(worker: Worker) -> Sampler:
