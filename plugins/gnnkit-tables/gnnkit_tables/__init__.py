@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from gnnkit.dataset.base import Dataset
+from gnnkit.dataset.base import Advice, Dataset
 from gnnkit.dataset.table_files import read_table
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
@@ -18,6 +19,7 @@ from gnnkit.graph.times import NEVER, parse_time
 from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import local_path, one_of, shown_names, switch
+from gnnkit_tables.baselines import describe_baselines
 from gnnkit_tables.build import build_columns, build_graph
 from gnnkit_tables.database import Database, read_database, read_tables, read_times
 from gnnkit_tables.folder import Folder
@@ -26,6 +28,18 @@ from gnnkit_tables.manifest import FILE, Manifest
 from gnnkit_tables.targets import Targets, read_targets
 
 FREEZES = ("none", "test")
+MODEL_KEYS = {
+    "model": ("rgcn", "means for each relation"),
+    "types": ("read", "relations are foreign keys"),
+    "model.project": (True, "each table has columns of its own"),
+    "model.hidden": (32, "width of the hidden layers"),
+    "model.num_layers": (3, "entities, the rows that refer to them, and what these refer to"),
+    "model.skip": (True, "the summaries of the past are outputs' inputs, too"),
+    "model.dropout": (0.2, ""),
+    "model.inverse": (False, "the graph has both directions"),
+    "trainer.max_epochs": (30, "at most"),
+    "trainer.patience": (10, "evaluations without a better one end the training"),
+}  # keys of job=init, with their reasons
 
 
 class Tables(Dataset):
@@ -81,6 +95,26 @@ class Tables(Dataset):
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
 
     def load(self) -> Graph:
+        database, targets = self._read()
+        if self._manifest_file(Folder.find(self.root)) is None:
+            say(f"tables: no {FILE}, so keys, links and times are guesses; job=init writes them with reasons")
+        for line in database.lines():
+            say(line)
+        targets.check_times(database.unit)
+        return self._build(database, targets, links=self.links)
+
+    def advise(self) -> Advice:
+        """Proposes a manifest if there is none, and prints the baselines."""
+        for line in describe_baselines(self._build(*self._read(), links=False)):
+            say(line)
+        folder = Folder.find(self.root)
+        if self._manifest_file(folder) is not None:
+            return Advice(MODEL_KEYS)
+        proposal = self._propose(folder)
+        keys = {"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **MODEL_KEYS}
+        return Advice(keys, {FILE: proposal.manifest.text(proposal.reasons)})
+
+    def _read(self) -> tuple[Database, Targets]:
         folder = Folder.find(self.root)
         name, manifest = self._task_name(folder), self._read_manifest(folder)
         if name not in manifest.tasks:
@@ -93,13 +127,9 @@ class Tables(Dataset):
         index = database.types[spec.table].index
         assert index is not None, "the manifest is checked"
         targets = read_targets(name, spec, task, times.get((name, spec.time or "")), database, index)
-        targets = targets.split_by(self.split, self.seed, unit)
-        targets.check_times(unit)
-        for line in database.lines():
-            say(line)
-        return self._build(database, targets)
+        return database, targets.split_by(self.split, self.seed, unit)
 
-    def _build(self, database: Database, targets: Targets) -> Graph:
+    def _build(self, database: Database, targets: Targets, *, links: bool) -> Graph:
         """Makes the graph, as of the times that `freeze` and `until` name."""
         cut = targets.cut
         if self.freeze == "test":
@@ -107,7 +137,7 @@ class Tables(Dataset):
         if self.until is not None:
             time = parse_time("dataset.until", self.until, database.unit)
             targets = targets.with_all(database.types[targets.entity], time)
-        build = build_graph if self.links else build_columns
+        build = build_graph if links else build_columns
         return build(database, targets, cut)
 
     def _task_name(self, folder: Folder) -> str:
@@ -121,13 +151,19 @@ class Tables(Dataset):
         return name
 
     def _read_manifest(self, folder: Folder) -> Manifest:
+        if (path := self._manifest_file(folder)) is not None:
+            return Manifest.read(path)
+        return self._propose(folder).manifest
+
+    def _manifest_file(self, folder: Folder) -> Path | None:
+        """Returns the manifest, or None if it must be guessed.
+
+        Raises `UserError` if the configured file does not exist.
+        """
         path = self.manifest or folder.root / FILE
         if self.manifest is not None and not path.is_file():
             raise UserError(f"dataset.manifest={path}: no such file; job=init dataset=tables writes one")
-        if path.exists():
-            return Manifest.read(path)
-        say(f"tables: no {FILE}, so keys, links and times are guesses; job=init writes them with reasons")
-        return self._propose(folder).manifest
+        return path if path.exists() else None
 
     def _propose(self, folder: Folder) -> Proposal:
         """Reads all tables and tasks, and proposes their entries in the manifest."""

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from gnnkit_tables import Tables
-from tests.shops import MANIFEST, day, days, tables, task, write
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.testing import check_dataset
+from tests.shops import MANIFEST, day, days, tables, task, write
 
 
 def load(folder: Path, **keys: Any) -> Graph:
