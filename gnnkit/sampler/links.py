@@ -83,6 +83,7 @@ class Links:
     val_time: Times | None = None  # [num_val]
     test_time: Times | None = None  # [num_test]
     node_time: Times | None = None  # [num_nodes] time after which each node exists
+    historical: bool = False  # whether half of the training negatives are earlier destinations of the source
     val_negatives: Ids | None = None  # [num_val, eval_negatives] int64 other destinations that the data define
     test_negatives: Ids | None = None  # [num_test, eval_negatives]
     _drawing: dict[bool, EventNegatives] = field(default_factory=dict, init=False, repr=False)  # by `evaluates`
@@ -124,7 +125,11 @@ class Links:
         """Writes the arrays into `folder` atomically."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         relation = None if self.relation is None else asdict(self.relation)
-        save_arrays(folder, arrays, {**{name: getattr(self, name) for name in _SCALARS}, "relation": relation})
+        save_arrays(
+            folder,
+            arrays,
+            {**{name: getattr(self, name) for name in _SCALARS}, "relation": relation, "historical": self.historical},
+        )
 
     @classmethod
     def load(cls, folder: Path) -> Links:
@@ -142,7 +147,7 @@ class Links:
         fields: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
         try:
             fields["relation"] = LinkRelation.of_plain(meta.get("relation"))
-            links = cls(**fields, **{name: meta[name] for name in _SCALARS})
+            links = cls(historical=meta.get("historical") is True, **fields, **{name: meta[name] for name in _SCALARS})
             links.check()
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
@@ -248,13 +253,16 @@ class Links:
         if among is None and evaluates in self._drawing:
             return self._drawing[evaluates]
         assert self.node_time is not None
+        assert self.events is not None
         nodes = self._candidates(among, evaluates=evaluates)[0]
         nodes = np.arange(self.num_nodes) if nodes is None else nodes
         if self.relation is not None and self.relation.ends is not None:
             first, last = self.relation.ends[2:]
             nodes = nodes[(nodes >= first) & (nodes < last)]
-        history = None if self.known is None else self.history()
-        negatives = EventNegatives.of(nodes, self.node_time, history)
+        history, earlier = None if self.known is None else self.history(), None
+        if self.historical and not evaluates:
+            earlier = EventHistory(self.events[:, 0], self.events[:, 2]), self.events[:, 1]
+        negatives = EventNegatives.of(nodes, self.node_time, history, earlier)
         if among is None:
             self._drawing[evaluates] = negatives
         return negatives

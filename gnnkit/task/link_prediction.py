@@ -48,6 +48,7 @@ from gnnkit.task.recurrence import RULES, measure_rules
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, share, switch, whole
 
+_SAMPLING = ("uniform", "popularity", "historical")
 _SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # shares of held-out edges
 _SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless it predicts all
 _TOP_K = 20  # length of the ranked lists with task.top_k=auto
@@ -81,8 +82,10 @@ class LinkPrediction(Task):
             relation, or all edges for models that read no types.
         loss: "cross_entropy" over pairs, "bpr" or "softmax" over an edge and its
             negative pairs.
-        negative_sampling: "uniform" or "popularity", which draws a training negative's
-            other node in proportion to its number of training edges to the power 0.75.
+        negative_sampling: "uniform"; "popularity", which draws a training negative's
+            other node in proportion to its number of training edges to the power 0.75;
+            or, if edges are split by time, "historical", which draws half of them
+            among the earlier destinations of the source.
         top_k: Length of ranked lists. The run then ranks all destinations without
             an edge for each source, which measures recall, NDCG and MRR in addition and
             recommends items. "auto": 20 if the relation joins two node types. None: no
@@ -123,7 +126,7 @@ class LinkPrediction(Task):
         self.seed = whole("task.seed", seed, 0, 2**63 - 1)
         self.relation = read_relation(relation)
         self.loss = one_of("task.loss", loss, LOSSES)
-        self.negative_sampling = one_of("task.negative_sampling", negative_sampling, ("uniform", "popularity"))
+        self.negative_sampling = one_of("task.negative_sampling", negative_sampling, _SAMPLING)
         self.top_k = top_k if top_k in ("auto", None) else whole("task.top_k", top_k, 1, MAX_COUNT)
         self.list_length = _TOP_K if self.top_k == "auto" else int(self.top_k or 0)
         names = () if top_k is None else metric_names(self.list_length)
@@ -206,6 +209,12 @@ class LinkPrediction(Task):
             training, known = edge_filters(*filtered, n)
             if not times:
                 check_negatives(known, n, relation)
+        historical = self.negative_sampling == "historical"
+        if historical and not times:
+            raise UserError(
+                "task.negative_sampling=historical draws earlier destinations, and the edges are not split by time: set "
+                "dataset.split='{by: time, shares: [0.7,0.15,0.15]}'"
+            )
         negatives = read_negatives(graph, val, test)
         links = Links(
             n,
@@ -220,6 +229,7 @@ class LinkPrediction(Task):
             has_held_out,
             relation,
             repeat_by_popularity(pairs[predicted & ~held], n) if self.negative_sampling == "popularity" else None,
+            historical=historical,
             **times,
             **negatives,
         )
