@@ -221,6 +221,12 @@ class Graph:
         """Number of nodes in train, val and test."""
         return {part.name.lower(): int(np.count_nonzero(self.split == part)) for part in Split if part}
 
+    @property
+    def is_split(self) -> bool:
+        """Whether nodes or edges are divided into training, validation and test."""
+        of_edges = self.edge_split is not None and bool((self.edge_split > Split.NONE).any())
+        return of_edges or bool(self.split.any()) or self.time_borders is not None
+
     def _check_columns(self) -> None:
         """Raises `UserError` if column names do not match the columns."""
         edge_width = 0 if self.edge_features is None else self.edge_features.shape[1]

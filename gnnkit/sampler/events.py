@@ -128,7 +128,7 @@ class EventNegatives:
         bounds = [events[:, 2], *([] if until is None else [np.full(len(events), until)])]
         for attempt in range(_ROUNDS * len(bounds)):
             if not len(rest):
-                break
+                return drawn[:, :2].reshape(len(events), count, 2)
             edges, places = np.divmod(rest, count)
             keys = np.stack([places, count + ids[edges] % (MAX_NODES - count)], 1)
             shares = _core.pair_draws(keys, MAX_NODES, _core.derive(key, attempt), threads)
@@ -136,13 +136,11 @@ class EventNegatives:
             if self.earlier is not None and not attempt:
                 self._find_earlier(drawn, shares, (ids[edges] + places) % 2 == 1)
             rest = rest[~self._are_negative(drawn[rest], events[edges, 1])]
-        if len(rest):
-            source, destination, time = events[rest[0] // count]
-            raise UserError(
-                f"the edge from node {source} to node {destination} at time {time} has no negative pair: each node that "
-                "exists then is an end of it, or a destination at this time"
-            )
-        return drawn[:, :2].reshape(len(events), count, 2)
+        source, destination, time = events[rest[0] // count]
+        raise UserError(
+            f"the edge from node {source} to node {destination} at time {time} has no negative pair: each node that "
+            "exists then is an end of it, or a destination at this time"
+        )
 
     def _find(self, shares: npt.NDArray[np.float64], bounds: Times) -> Ids:  # [k]
         """Returns the node at a share of those that exist before a time, or -1."""
