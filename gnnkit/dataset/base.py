@@ -102,8 +102,7 @@ def with_split(graph: Graph, split: Sequence[float] | TimeSplit | None, seed: in
     if split is None:
         return graph
     of_edges = graph.edge_split is not None
-    has_split = graph.split.any() or (graph.edge_split is not None and (graph.edge_split > 0).any())
-    if has_split or graph.time_borders is not None:
+    if graph.is_split:
         text = "by time" if isinstance(split, TimeSplit) else list(split)
         raise UserError(f"dataset.split={text}: the data already has a split; remove the key")
     if isinstance(split, TimeSplit):

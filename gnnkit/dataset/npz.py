@@ -11,6 +11,7 @@ import numpy as np
 from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row, warn_unlabelled, with_split
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, TimeSplit, read_split
+from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.labels import settle_labels
 from gnnkit.graph.times import TIME_FIELDS, read_time_fields
 from gnnkit.graph.zipped import Arrays
@@ -90,7 +91,7 @@ class Npz(Dataset):
             settle_labels(labels),
             self.masks(fields, csc.num_nodes),
             **self._edge_labels(fields),
-            **{name: fields.optional(name) for name in ("val_edges", "test_edges", "val_negatives", "test_negatives")},
+            **{name: fields.optional(name) for name in HELD_OUT},
             **read_time_fields({name: fields.optional(name) for name in TIME_FIELDS}),
         )
 

@@ -92,21 +92,16 @@ def relation_names(types: Ids | None, names: Sequence[str] | None) -> tuple[str,
     return tuple(map(str, range(int(types.max(initial=0)) + 1)))
 
 
-def pairs_of(name: str, values: object | None, num_nodes: int) -> npt.NDArray[np.int64] | None:
-    """Reads optional node pairs [num_pairs, 2]."""
-    pairs = nodes_of(name, values, num_nodes)
-    if pairs is not None and pairs.shape[1] != 2:
-        raise UserError(f"{name} has shape {list(pairs.shape)}, expected rows of source and destination")
-    return pairs
-
-
-def nodes_of(name: str, values: object | None, num_nodes: int) -> npt.NDArray[np.int64] | None:
-    """Reads an optional table of nodes [num_rows, width]."""
+def nodes_of(
+    name: str, values: object | None, num_nodes: int, width: int | None = None
+) -> npt.NDArray[np.int64] | None:
+    """Reads an optional table of nodes [num_rows, width], of any width or of pairs."""
     if values is None:
         return None
     table = checks.array(name, values)
-    if table.ndim != 2:
-        raise UserError(f"{name} has shape {list(table.shape)}, expected rows of nodes")
+    if table.ndim != 2 or width not in (None, table.shape[1]):
+        expected = "nodes" if width is None else "source and destination"
+        raise UserError(f"{name} has shape {list(table.shape)}, expected rows of {expected}")
     nodes = checks.int64s(name, table.reshape(-1))
     bad = np.flatnonzero((nodes < 0) | (nodes >= num_nodes))
     if len(bad):

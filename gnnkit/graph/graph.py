@@ -34,7 +34,6 @@ from gnnkit.graph.fields import (
     narrowed_positions,
     node_ids_of,
     nodes_of,
-    pairs_of,
     relation_names,
 )
 from gnnkit.graph.labels import check_labelled, labelled, read_labels, settle_labels
@@ -57,12 +56,10 @@ NAME_FIELDS = (
     "date_columns",
 )  # fields that a saved graph stores as JSON
 TIME_FACTS = ("time_unit", "time_borders")  # further fields in JSON
+HELD_OUT = {"val_edges": 2, "test_edges": 2, "val_negatives": None, "test_negatives": None}  # tables, and widths
 _ARRAYS = (
     "coordinates",
-    "val_edges",
-    "test_edges",
-    "val_negatives",
-    "test_negatives",
+    *HELD_OUT,
     "node_ids",
     "missing",
     "node_time",
@@ -179,10 +176,7 @@ class Graph:
             split=split,
             class_names=names,
             coordinates=optional_rows("coordinates", self.coordinates, n),
-            val_edges=pairs_of("val_edges", self.val_edges, n),
-            test_edges=pairs_of("test_edges", self.test_edges, n),
-            val_negatives=nodes_of("val_negatives", self.val_negatives, n),
-            test_negatives=nodes_of("test_negatives", self.test_negatives, n),
+            **{name: nodes_of(name, getattr(self, name), n, width) for name, width in HELD_OUT.items()},
             node_ids=node_ids_of(self.node_ids, n),
             node_types=node_types_of(self.node_types, n),
             **check_fields({name: getattr(self, name) for name in ("node_time", *TIME_FACTS)}, n),
@@ -226,6 +220,12 @@ class Graph:
     def split_sizes(self) -> dict[str, int]:
         """Number of nodes in train, val and test."""
         return {part.name.lower(): int(np.count_nonzero(self.split == part)) for part in Split if part}
+
+    @property
+    def is_split(self) -> bool:
+        """Whether nodes or edges are divided into training, validation and test."""
+        of_edges = self.edge_split is not None and bool((self.edge_split > Split.NONE).any())
+        return of_edges or bool(self.split.any()) or self.time_borders is not None
 
     def _check_columns(self) -> None:
         """Raises `UserError` if column names do not match the columns."""
@@ -713,10 +713,7 @@ class Graph:
             labels=self.labels[order],
             split=self.split[order],
             coordinates=take(self.coordinates, order),
-            val_edges=None if self.val_edges is None else number[self.val_edges],
-            test_edges=None if self.test_edges is None else number[self.test_edges],
-            val_negatives=None if self.val_negatives is None else number[self.val_negatives],
-            test_negatives=None if self.test_negatives is None else number[self.test_negatives],
+            **{name: None if (nodes := getattr(self, name)) is None else number[nodes] for name in HELD_OUT},
             node_ids=take(self.node_ids, order),
             node_types=None,
             feature_tables=None,

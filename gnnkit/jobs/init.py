@@ -290,21 +290,6 @@ def _choose_split(graph: Graph) -> tuple[list[float] | dict[str, Any], str]:
     return SPLIT, "the data has labels and no split: train, validate, test"
 
 
-def _lacks_split(graph: Graph) -> bool:
-    """Returns whether the data have labels, but no split of them."""
-    if graph.time_borders is not None:
-        return False
-    if graph.edge_labels is not None and graph.edge_split is not None:
-        return not (graph.edge_split > Split.NONE).any()
-    return bool(graph.labelled.any()) and not graph.split.any()
-
-
-def _has_targets(graph: Graph) -> bool:
-    """Returns whether the data name what to predict: labels, or held-out edges."""
-    edges = (graph.edge_labels, graph.val_edges, graph.test_edges, graph.time_borders)
-    return bool(graph.labelled.any()) or any(value is not None for value in edges)
-
-
 def _figure(graph: Graph, task: str) -> str | None:
     """Returns the validation metric for uneven classes, or None."""
     if task != "node_classification" or graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
@@ -376,7 +361,9 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
         why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
         yield KeyChoice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
     split, why = _choose_split(graph)
-    if _lacks_split(graph) or (isinstance(split, dict) and not _has_targets(graph)):
+    is_held_out = graph.is_split or graph.val_edges is not None or graph.test_edges is not None
+    is_labelled = bool(graph.labelled.any()) or graph.edge_labels is not None
+    if not graph.is_split if is_labelled else isinstance(split, dict) and not is_held_out:
         if "split" not in usual:
             raise UserError(f"dataset={chosen.name} has labels, but no split: add a split to the data")
         yield KeyChoice("dataset.split", split, why)

@@ -89,18 +89,23 @@ class EventNegatives:
     times: Times  # [num_candidates] ascending
     events: EventHistory | None  # all events by `codes`. None: all pairs are negative
     num_nodes: int
+    earlier: tuple[EventHistory, Ids] | None = None  # of sources, and the events' destinations
 
     @classmethod
-    def of(cls, nodes: Ids, times: Times, events: EventHistory | None) -> EventNegatives:
+    def of(
+        cls, nodes: Ids, times: Times, events: EventHistory | None, earlier: tuple[EventHistory, Ids] | None = None
+    ) -> EventNegatives:
         """Sorts candidates by time.
 
         Args:
             nodes: [num_candidates] nodes, repeated by their weight.
             times: [num_nodes] time of each node.
             events: All events by `codes`. None: all pairs are negative.
+            earlier: All events by source, and their destinations, which half of the
+                pairs have. None: none of them.
         """
         order = np.argsort(times[nodes], kind="stable")
-        return cls(nodes[order], times[nodes[order]], events, len(times))
+        return cls(nodes[order], times[nodes[order]], events, len(times), earlier)
 
     def draw(
         self, events: Ids, ids: Ids, count: int, key: int, until: int | None = None, threads: int = 1
@@ -123,24 +128,33 @@ class EventNegatives:
         bounds = [events[:, 2], *([] if until is None else [np.full(len(events), until)])]
         for attempt in range(_ROUNDS * len(bounds)):
             if not len(rest):
-                break
+                return drawn[:, :2].reshape(len(events), count, 2)
             edges, places = np.divmod(rest, count)
             keys = np.stack([places, count + ids[edges] % (MAX_NODES - count)], 1)
             shares = _core.pair_draws(keys, MAX_NODES, _core.derive(key, attempt), threads)
             drawn[rest, 1] = self._find(shares, bounds[attempt // _ROUNDS][edges])
+            if self.earlier is not None and not attempt:
+                self._find_earlier(drawn, shares, (ids[edges] + places) % 2 == 1)
             rest = rest[~self._are_negative(drawn[rest], events[edges, 1])]
-        if len(rest):
-            source, destination, time = events[rest[0] // count]
-            raise UserError(
-                f"the edge from node {source} to node {destination} at time {time} has no negative pair: each node that "
-                "exists then is an end of it, or a destination at this time"
-            )
-        return drawn[:, :2].reshape(len(events), count, 2)
+        source, destination, time = events[rest[0] // count]
+        raise UserError(
+            f"the edge from node {source} to node {destination} at time {time} has no negative pair: each node that "
+            "exists then is an end of it, or a destination at this time"
+        )
 
     def _find(self, shares: npt.NDArray[np.float64], bounds: Times) -> Ids:  # [k]
         """Returns the node at a share of those that exist before a time, or -1."""
         present = np.searchsorted(self.times, bounds)
         return np.append(self.nodes, -1)[np.where(present > 0, (shares * present).astype(np.int64), len(self.nodes))]
+
+    def _find_earlier(self, drawn: Ids, shares: npt.NDArray[np.float64], mask: Mask) -> None:
+        """Replaces destinations in a mask by earlier ones of the source, if any."""
+        assert self.earlier is not None
+        history, destinations = self.earlier
+        first, end = history.range(drawn[:, 0], drawn[:, 2])
+        rows = np.flatnonzero(mask & (end > first))
+        places = first[rows] + (shares[rows] * (end - first)[rows]).astype(np.int64)
+        drawn[rows, 1] = destinations[history.order[places]]
 
     def _are_negative(self, events: Ids, destinations: Ids) -> Mask:  # [k, 3], [k] -> [k]
         differ = (events[:, 1] >= 0) & (events[:, 1] != events[:, 0]) & (events[:, 1] != destinations)

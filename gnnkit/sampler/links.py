@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -59,7 +60,7 @@ class LinkRelation:
             raise UserError(f"ends={ends.tolist()} must be the first and last sources and destinations")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Links:
     """The edges that a task predicts. Training edges are the graph's edges.
 
@@ -83,10 +84,10 @@ class Links:
     val_time: Times | None = None  # [num_val]
     test_time: Times | None = None  # [num_test]
     node_time: Times | None = None  # [num_nodes] time after which each node exists
+    historical: bool = False  # whether half of the training negatives are earlier destinations of the source
     val_negatives: Ids | None = None  # [num_val, eval_negatives] int64 other destinations that the data define
     test_negatives: Ids | None = None  # [num_test, eval_negatives]
     _drawing: dict[bool, EventNegatives] = field(default_factory=dict, init=False, repr=False)  # by `evaluates`
-    _histories: list[EventHistory] = field(default_factory=list, init=False, repr=False)  # of all edges, once needed
 
     def predicts(self, types: Ids | None) -> Mask | np.bool_:  # [num_edges]
         """Returns whether edges are predicted, self-loops aside.
@@ -108,6 +109,11 @@ class Links:
             return np.True_
         return np.isin(types, self.relation.hidden)
 
+    def draw_supervised(self, pairs: Ids, key: int, threads: int = 1) -> Mask:  # [k]
+        """Draws the edges [k, 2] that an epoch predicts, without self-loops."""
+        drawn = draw_for_pairs(pairs, self.num_nodes, key, threads) < self.supervision_share
+        return np.asarray(drawn & (pairs[:, 0] != pairs[:, 1]))
+
     def with_inverse_edges(self, num_relations: int) -> Links:
         """Hides the inverse edges too. Their relations are numbered after the others.
 
@@ -124,7 +130,11 @@ class Links:
         """Writes the arrays into `folder` atomically."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         relation = None if self.relation is None else asdict(self.relation)
-        save_arrays(folder, arrays, {**{name: getattr(self, name) for name in _SCALARS}, "relation": relation})
+        save_arrays(
+            folder,
+            arrays,
+            {**{name: getattr(self, name) for name in _SCALARS}, "relation": relation, "historical": self.historical},
+        )
 
     @classmethod
     def load(cls, folder: Path) -> Links:
@@ -142,7 +152,7 @@ class Links:
         fields: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
         try:
             fields["relation"] = LinkRelation.of_plain(meta.get("relation"))
-            links = cls(**fields, **{name: meta[name] for name in _SCALARS})
+            links = cls(historical=meta.get("historical") is True, **fields, **{name: meta[name] for name in _SCALARS})
             links.check()
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
@@ -183,13 +193,7 @@ class Links:
         if events.dtype != np.int64 or events.ndim != 2 or events.shape[1] != 3:
             raise UserError("events is not a table of int64 with three columns")
         check_range("events", events[:, :2].ravel(), 0, self.num_nodes)
-        sizes = {
-            "val_time": len(self.val),
-            "test_time": len(self.test),
-            "node_time": self.num_nodes,
-            "train_time": None,
-        }
-        for name, size in sizes.items():
+        for name, size in zip(_TIMES, (None, len(self.val), len(self.test), self.num_nodes), strict=True):
             times = getattr(self, name)
             if times is None or times.dtype != np.int64 or times.shape != (len(times) if size is None else size,):
                 raise UserError(f"{name} is not a list of int64, one for each of {size or 'all'} rows")
@@ -209,16 +213,11 @@ class Links:
 
         Draws depend only on the key and the edge's id. Both ends are replaced equally
         often, by a node drawn from all nodes that give a valid pair: uniformly, or in
-        training from `popular` if set. If the
-        relation's end types are known, the destination is replaced by a node of its
-        type; the source only if there is no such node. No pair is a self-loop.
-        Evaluation pairs exclude all edges. Training pairs exclude training edges only,
-        so that negatives do not reveal held-out edges. Raises `UserError` if no valid
-        pair is found.
-
-        If edges are split by time, the destination is replaced by a node that exists at
-        the edge's time, and pairs exclude the edges at this time only. In training, the
-        first edges, for which there is no such node, draw from all nodes in training.
+        training from `popular` if set. With known end types, the destination is
+        replaced by a node of its type; the source only if there is none. No pair is a
+        self-loop. Evaluation pairs exclude all edges, and training pairs the training
+        edges only, so that they do not reveal held-out edges. Edges with times have the
+        pairs of `EventNegatives`. Raises `UserError` if no valid pair is found.
 
         Args:
             pairs: [k, 2] edges, or [k, 3] with their times.
@@ -229,42 +228,42 @@ class Links:
             threads: Number of threads. Default: 1.
             evaluates: Whether the pairs are used for evaluation.
         """
-        filtered = self.known if evaluates else self.training
+        filtered, rule = self.known if evaluates else self.training, (count, key % 2**64)
         try:
             if pairs.shape[1] > 2:
                 until = None if evaluates else int(self.train_time.max(initial=0)) + 1  # type: ignore[union-attr]
-                negatives = self._event_negatives(among, evaluates=evaluates)
-                return negatives.draw(_int64(pairs), _int64(ids), count, key % 2**64, until, threads)
+                return self._by_time(among, evaluates=evaluates).draw(_int64(pairs), _int64(ids), *rule, until, threads)
             nodes, ends = self._candidates(among, evaluates=evaluates)
-            drawn_from = (_int64(pairs), _int64(ids), self.num_nodes, filtered, nodes, count, key % 2**64, threads)
-            return _core.negative_pairs(*drawn_from, *ends).reshape(len(ids), count, 2)
+            edges = _int64(pairs), _int64(ids), self.num_nodes, filtered, nodes
+            return _core.negative_pairs(*edges, *rule, threads, *ends).reshape(len(ids), count, 2)
         except UserError as error:
-            config_key = "task.eval_negatives" if evaluates else "task.negatives"
             cure = "" if filtered is None else "; use task.filtered=false"
-            raise UserError(f"{config_key}={count}: {error}{cure}") from error
+            raise UserError(f"task.{'eval_' * evaluates}negatives={count}: {error}{cure}") from error
 
-    def _event_negatives(self, among: Ids | None, *, evaluates: bool) -> EventNegatives:
+    def _by_time(self, among: Ids | None, *, evaluates: bool) -> EventNegatives:
         """Returns the rule that draws destinations by time."""
         if among is None and evaluates in self._drawing:
             return self._drawing[evaluates]
         assert self.node_time is not None
+        assert self.events is not None
         nodes = self._candidates(among, evaluates=evaluates)[0]
         nodes = np.arange(self.num_nodes) if nodes is None else nodes
         if self.relation is not None and self.relation.ends is not None:
             first, last = self.relation.ends[2:]
             nodes = nodes[(nodes >= first) & (nodes < last)]
-        history = None if self.known is None else self.history()
-        negatives = EventNegatives.of(nodes, self.node_time, history)
+        history, earlier = None if self.known is None else self.history, None
+        if self.historical and not evaluates:
+            earlier = EventHistory(self.events[:, 0], self.events[:, 2]), self.events[:, 1]
+        negatives = EventNegatives.of(nodes, self.node_time, history, earlier)
         if among is None:
             self._drawing[evaluates] = negatives
         return negatives
 
+    @functools.cached_property
     def history(self) -> EventHistory:
-        """Returns the history of all edges by `codes`, if they are split by time."""
+        """The history of all edges by `codes`, if they are split by time."""
         assert self.events is not None
-        if not self._histories:
-            self._histories.append(EventHistory(codes(self.events, self.num_nodes), self.events[:, 2]))
-        return self._histories[0]
+        return EventHistory(codes(self.events, self.num_nodes), self.events[:, 2])
 
     def at_times(self, pairs: Ids, times: Times | None) -> Ids:  # [k, 2 or 3]
         """Appends times [k] to pairs [k, 2], if edges are split by time."""
@@ -403,6 +402,5 @@ def supervised_pairs(
     labels = np.zeros(len(pairs) + len(negative), np.float32)
     labels[: len(pairs)] = 1
     drawn = np.concatenate([pairs, negative])
-    if times is None:
-        return drawn, labels, None
-    return drawn, labels, links.at_times(drawn, np.append(times, np.repeat(times, links.negatives)))
+    repeated = None if times is None else np.append(times, np.repeat(times, links.negatives))
+    return drawn, labels, None if times is None else links.at_times(drawn, repeated)

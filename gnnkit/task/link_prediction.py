@@ -48,6 +48,7 @@ from gnnkit.task.recurrence import RULES, measure_rules
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, share, switch, whole
 
+_SAMPLING = ("uniform", "popularity", "historical")
 _SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # shares of held-out edges
 _SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless it predicts all
 _TOP_K = 20  # length of the ranked lists with task.top_k=auto
@@ -81,8 +82,10 @@ class LinkPrediction(Task):
             relation, or all edges for models that read no types.
         loss: "cross_entropy" over pairs, "bpr" or "softmax" over an edge and its
             negative pairs.
-        negative_sampling: "uniform" or "popularity", which draws a training negative's
-            other node in proportion to its number of training edges to the power 0.75.
+        negative_sampling: "uniform"; "popularity", which draws a training negative's
+            other node in proportion to its number of training edges to the power 0.75;
+            or, if edges are split by time, "historical", which draws half of them
+            among the earlier destinations of the source.
         top_k: Length of ranked lists. The run then ranks all destinations without
             an edge for each source, which measures recall, NDCG and MRR in addition and
             recommends items. "auto": 20 if the relation joins two node types. None: no
@@ -123,7 +126,7 @@ class LinkPrediction(Task):
         self.seed = whole("task.seed", seed, 0, 2**63 - 1)
         self.relation = read_relation(relation)
         self.loss = one_of("task.loss", loss, LOSSES)
-        self.negative_sampling = one_of("task.negative_sampling", negative_sampling, ("uniform", "popularity"))
+        self.negative_sampling = one_of("task.negative_sampling", negative_sampling, _SAMPLING)
         self.top_k = top_k if top_k in ("auto", None) else whole("task.top_k", top_k, 1, MAX_COUNT)
         self.list_length = _TOP_K if self.top_k == "auto" else int(self.top_k or 0)
         names = () if top_k is None else metric_names(self.list_length)
@@ -195,47 +198,47 @@ class LinkPrediction(Task):
         if number is not None and not has_held_out:  # edges without a predicted counterpart stay
             drawn = unordered(pairs, n)
             held &= np.isin(drawn, drawn[held & predicted])
-        relation = None if number is None else find_relation(graph, number, pairs, held)
-        if not np.any(predicted & ~held & (pairs[:, 0] != pairs[:, 1])):
+        relation, training = None if number is None else find_relation(graph, number, pairs, held), predicted & ~held
+        if not np.any(training & (pairs[:, 0] != pairs[:, 1])):
             of_relation = "" if number is None else f" of the relation {graph.schema.edge_types[number]}"
             raise UserError(f"task=link_prediction: the dataset has no training edges{of_relation}")
         _check_ranking(self.top_k, relation, filtered=self.filtered)
-        training = known = None
+        filters: tuple[Ids | None, Ids | None] = None, None
         if self.filtered:
-            filtered = pairs[predicted], held[predicted], np.concatenate([val, test])
-            training, known = edge_filters(*filtered, n)
+            filters = edge_filters(pairs[predicted], held[predicted], np.concatenate([val, test]), n)
             if not times:
-                check_negatives(known, n, relation)
-        negatives = read_negatives(graph, val, test)
-        links = Links(
-            n,
-            val,
-            test,
-            training,
-            known,
-            self.negatives,
-            next((nodes.shape[1] for nodes in negatives.values()), self.eval_negatives),
-            _SUPERVISED,
-            derive(self.seed, _EVALUATION),
-            has_held_out,
-            relation,
-            repeat_by_popularity(pairs[predicted & ~held], n) if self.negative_sampling == "popularity" else None,
-            **times,
-            **negatives,
-        )
+                check_negatives(filters[1], n, relation)
+        counts = self.negatives, self.eval_negatives, _SUPERVISED
+        links = Links(n, val, test, *filters, *counts, derive(self.seed, _EVALUATION), has_held_out, relation, **times)
+        links = self._with_sampling(links, pairs[training], graph)
         leave = held if times else held & links.hides(graph.edge_types)
         return with_edges(graph, np.flatnonzero(~leave)), links
+
+    def _with_sampling(self, links: Links, training: Ids, graph: Graph) -> Links:
+        """Returns the links with the data's negative pairs and the rules of others."""
+        if self.negative_sampling == "historical" and links.events is None:
+            raise UserError(
+                "task.negative_sampling=historical draws earlier destinations, and the edges are not split by time: set "
+                "dataset.split='{by: time, shares: [0.7,0.15,0.15]}'"
+            )
+        popular = self.negative_sampling == "popularity"
+        fields = read_negatives(graph, links.val, links.test)
+        return replace(
+            links,
+            historical=self.negative_sampling == "historical",
+            popular=repeat_by_popularity(training, links.num_nodes) if popular else None,
+            eval_negatives=next((nodes.shape[1] for nodes in fields.values()), self.eval_negatives),
+            **fields,
+        )
 
     def _split(
         self, graph: Graph, pairs: Ids, predicted: Mask, number: int | None
     ) -> tuple[Ids, Ids, Mask, dict[str, Ids]]:
         """Returns held-out edges like `split_events`, without times if not by time."""
-        if graph.time_borders is not None and graph.edge_time is not None:
+        by_time = graph.time_borders is not None and graph.edge_time is not None
+        if by_time or graph.val_edges is not None or graph.test_edges is not None:
             _check_no_shares(self.shares)
-            return split_events(graph, pairs, predicted)
-        if graph.val_edges is not None or graph.test_edges is not None:
-            _check_no_shares(self.shares)
-            return *read_split(graph, pairs, number), {}
+            return split_events(graph, pairs, predicted) if by_time else (*read_split(graph, pairs, number), {})
         warn_random_split(graph)
         shares, key = (self.val_share, self.test_share), derive(self.seed, _SPLIT)
         return *draw_split(pairs, graph.num_nodes, shares, key, predicted), {}

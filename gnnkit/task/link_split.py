@@ -14,13 +14,13 @@ from gnnkit.engine import Tally, derive
 from gnnkit.engine.remote import Lookup
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
+from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.time_split import parts_of
 from gnnkit.graph.times import NEVER
 from gnnkit.sampler.links import LinkRelation, Links, Mask, codes, draw_for_pairs, unordered
 from gnnkit.strategy import Worker
 from gnnkit.task.link_relation import check_ends
 
-_HELD_OUT = ("val_edges", "test_edges", "val_negatives", "test_negatives")
 _CHUNK = 2**16  # pairs whose rows are in memory at a time
 
 
@@ -209,7 +209,7 @@ def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
         edge_ids: [k] ascending edge ids.
     """
     csc = CSC(np.searchsorted(edge_ids, graph.csc.indptr), graph.csc.indices[edge_ids])
-    return replace(graph.with_edges(csc, graph.edge_columns.select(edge_ids)), **dict.fromkeys(_HELD_OUT))
+    return replace(graph.with_edges(csc, graph.edge_columns.select(edge_ids)), **dict.fromkeys(HELD_OUT))
 
 
 def with_edges_before(graph: Graph, time: int) -> Graph:

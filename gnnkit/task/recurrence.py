@@ -33,16 +33,16 @@ class Recurrence:
     - popularity: how often the destination has been in an event in the time window.
 
     Args:
-        events: [num_events, 2] sources and destinations, also of the evaluated events.
-        times: [num_events] int64 time of each event.
+        events: [num_events, 3] sources, destinations and times, also of the evaluated
+            events.
         num_nodes: Number of nodes.
         window: Length of the time window.
     """
 
-    def __init__(self, events: Ids, times: Ids, num_nodes: int, window: int) -> None:
+    def __init__(self, events: Ids, num_nodes: int, window: int) -> None:
         self._num_nodes, self._window = num_nodes, window
-        self._pairs = EventHistory(codes(events, num_nodes), times)
-        self._nodes = EventHistory(events.T.ravel().astype(np.int64), np.tile(times, 2))
+        self._pairs = EventHistory(codes(events, num_nodes), events[:, 2])
+        self._nodes = EventHistory(events[:, :2].T.ravel().astype(np.int64), np.tile(events[:, 2], 2))
 
     def scores(self, pairs: Ids, times: Times) -> dict[str, npt.NDArray[np.float64]]:
         """Scores pairs by what came before each row's time.
@@ -79,7 +79,7 @@ def measure_rules(worker: Worker, links: Links, splits: Sequence[str]) -> dict[s
     assert links.events is not None
     held_out = np.concatenate([links.val_time, links.test_time])  # type: ignore[list-item]
     window = int(np.ptp(held_out)) // 2 if len(held_out) else 0
-    rules = Recurrence(links.events[:, :2], links.events[:, 2], links.num_nodes, window)
+    rules = Recurrence(links.events, links.num_nodes, window)
     figures: dict[str, float] = {}
     for split in splits:
         sums, num_edges = torch.zeros(len(RULES), dtype=torch.float64), len(getattr(links, split))

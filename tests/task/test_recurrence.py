@@ -25,7 +25,7 @@ def last_of(times: list[int]) -> int:
 def test_each_rule_reads_only_what_came_before(events: list[tuple[int, int, int]], now: int) -> None:
     table = np.array(events, np.int64).reshape(-1, 3)
     candidates = [(src, dst) for src in range(4) for dst in range(4)]
-    rules = Recurrence(table[:, :2], table[:, 2], 4, 2)
+    rules = Recurrence(table, 4, 2)
     scores = rules.scores(np.array(candidates)[None], np.array([now]))
     before = [event for event in events if event[2] < now]
     expected = {
@@ -76,7 +76,7 @@ def test_messages_of_students_recur_as_published(negatives: str, data_folder: Pa
             earlier = links.events[(links.events[:, 0] == source) & (links.events[:, 2] < time), 1]
             places = rng.permutation(np.unique(earlier[earlier != destination]))[:100]
             pairs[row, 1 : 1 + len(places), 1] = places
-    rules = Recurrence(links.events[:, :2], links.events[:, 2], links.num_nodes, WEEK)
+    rules = Recurrence(links.events, links.num_nodes, WEEK)
     for rule, scores in rules.scores(pairs, events[:, 2]).items():
         if rule in PUBLISHED[negatives]:
             expected = pytest.approx(PUBLISHED[negatives][rule], abs=0.04)

@@ -37,7 +37,7 @@ class EndEvents:
         events = np.asarray(links.events)
         self._times = np.tile(events[:, 2], 2)
         self._nodes = EventHistory(events[:, :2].T.ravel().astype(np.int64), self._times)
-        self._pairs = links.history()
+        self._pairs = links.history
         self._received = EventHistory(events[:, 1].astype(np.int64), events[:, 2])
 
     def tokens(self, nodes: Ids, times: Ids, count: int) -> Tokens:
