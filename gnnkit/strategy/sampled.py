@@ -67,6 +67,7 @@ class SampledBatches:
         batching: "plain" or "balanced".
         window: Number of steps over which balanced batching evens out work.
         prefetch: Number of prefetched batches.
+        seeds: The seeds of all ranks. None: training nodes, or pairs to predict.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class SampledBatches:
         batching: str = "plain",
         window: int = 8,
         prefetch: int = 2,
+        seeds: Seeds | None = None,
     ) -> None:
         if worker.graph is None or worker.sampler is None:
             raise UserError("a strategy that draws needs the whole graph and a sampler")
@@ -88,8 +90,9 @@ class SampledBatches:
         self._source: _Nodes | _Steps
         self._tally, self._disk, self._prefetch = tally, worker.disk, prefetch
         self.window: int | None = None  # number of batches sampled in advance, once known
-        if worker.links is not None or worker.samples_by_time:
+        if seeds is None and (worker.links is not None or worker.samples_by_time):
             seeds = make_seeds(worker, batch_size, lambda: NodeSeeds(worker, batch_size, batching, window, model=model))
+        if seeds is not None:
             self._source = _Steps(worker, self.layers, self._drawn, seeds, prefetch)
             return
         sampler = weighing_sums(worker.sampler)
@@ -118,6 +121,9 @@ class SampledBatches:
     def deal(self, shares: Sequence[float]) -> None:
         """Distributes each step's training nodes by shares [world_size] of sum 1."""
         self._source.deal(shares)
+
+    def close(self) -> None:
+        """Does nothing: threads end with an epoch."""
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yields an epoch's batches, starting at step `first`."""
@@ -252,7 +258,7 @@ class _Steps:
         self._seeds.deal(shares)
 
     def epoch(self, epoch: int, first: int) -> Generator[_Prefetched, None, None]:
-        deal = self._seeds.epoch(epoch, self._worker.comm, Sent.nothing(1))
+        deal = self._seeds.epoch(epoch, self._worker.comm, Sent.nothing(self._worker.comm.world_size))
         return ahead(partial(self._make, deal), range(first, len(self)), self._prefetch)
 
     def _make(self, deal: Deal, number: int) -> _Prefetched:

@@ -29,6 +29,7 @@ from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import BatchSchedule, Epoch, draws_key, order_key
 from gnnkit.sampler.links import edges_without, without_pairs
 from gnnkit.strategy.base import Batch, Worker, tensor_of, weighing_sums
+from gnnkit.utils.checks import int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,10 +169,12 @@ class NodeSeeds(Seeds):
         return partial(self._step, plan, epoch)
 
     def _step(self, plan: Epoch, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
-        seed, total = self._worker.seed, int(plan.bounds[step, -1] - plan.bounds[step, 0])
+        return self._made(epoch, step, self._seeds(plan, step), int(plan.bounds[step, -1] - plan.bounds[step, 0]))
+
+    def _made(self, epoch: int, step: int, seeds: Ids, total: int) -> Step:
+        seed = self._worker.seed
         draws = derive(draws_key(wrap(seed), epoch), step)
-        seeds, key = self._seeds(plan, step), derive(seed, epoch * plan.num_steps + step)
-        return Step(seeds, total, key, draws, times=self._worker.seed_times(seeds))
+        return Step(seeds, total, derive(seed, epoch * len(self) + step), draws, times=self._worker.seed_times(seeds))
 
     def _seeds(self, plan: Epoch, step: int) -> Ids:
         """Returns this rank's seeds."""
@@ -181,6 +184,36 @@ class NodeSeeds(Seeds):
         num_ranks, per_rank = self._worker.comm.world_size, self._schedule.batch_size
         share: float = min(per_rank * num_ranks / max(len(self.ids), 1), 1) / num_ranks
         return np.asarray(self._train * share, np.float64)
+
+
+class ChosenSeeds(NodeSeeds):
+    """Seeds that a strategy chooses on each rank, spread evenly over the steps."""
+
+    def __init__(self, worker: Worker, batch_size: int, choose: Callable[[Worker, int], Ids]) -> None:
+        """Counts the steps. Collective.
+
+        Args:
+            worker: This rank, with a sampler.
+            batch_size: Maximum number of seeds per worker and step in epoch 0.
+            choose: `IndividualSample.seeds`.
+        """
+        super().__init__(worker, batch_size)
+        self._choose = choose
+        counts = to_all(worker.comm, np.array([len(choose(worker, 0))]))
+        self._num_steps = max(-(-int(max(map(np.max, counts))) // batch_size), 1)
+
+    def __len__(self) -> int:
+        return self._num_steps
+
+    def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
+        seeds = int64s("seeds", self._choose(self._worker, epoch))
+        if not np.isin(seeds, self.ids).all():
+            raise UserError("strategy: seeds returned nodes that are not training nodes")
+        steps = np.array_split(seeds, len(self))
+        if any(len(np.unique(ids)) < len(ids) for ids in steps):
+            raise UserError("strategy: seeds returned a node twice in one step")
+        totals = np.sum(to_all(comm, np.array([[len(ids) for ids in steps]]), sent), axis=0)[0]
+        return lambda step, comm, sent: self._made(epoch, step, steps[step], int(totals[step]))
 
 
 class OwnedSeeds(NodeSeeds):
