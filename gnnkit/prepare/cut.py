@@ -153,6 +153,7 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
     """
     task: Task = settings.task.create()
     check_implied_task(settings, graph)
+    graph = replace(graph, time_borders=None) if by_time(settings) else graph  # no edge leaves
     try:
         with warnings_in_lines(settings.dataset.name):
             prepared, links = task.prepare(graph)
@@ -280,7 +281,7 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | Targets | None, list
         graph = with_inverse_edges(graph)
         lines = [*lines, f"edges: {graph.num_edges // 2:,} inverse edges were added (model.inverse=true)"]
     if by_time(settings):
-        lines = [*lines, *describe_sampled(graph, settings)]
+        lines = [*lines, *describe_sampled(graph, links, settings)]
         return in_time_order(graph), links, [*input_lines, *lines]
     graph = in_listed_order(graph) if needs.edge_order else graph
     if isinstance(links, Links) and links.train_time is not None:  # edges may have other ids now
