@@ -19,6 +19,7 @@ from gnnkit.config.settings import AUTO, in_notebook
 from gnnkit.jobs import figures, weights
 from gnnkit.jobs.order import redact_config
 from gnnkit.jobs.outputs import EMBEDDING, Scores, write_array, write_names, write_outputs
+from gnnkit.jobs.pages import displays
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.rank_run import RankRun, measured_splits, open_run
 from gnnkit.jobs.restarts import RunRecord, marks_in
@@ -29,7 +30,6 @@ from gnnkit.leader.meter import SyncMeter
 from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.result.figures import Drift
 from gnnkit.sync import drift
-from gnnkit.training.display import Display
 from gnnkit.training.logger import Loggers
 from gnnkit.training.monitor import Monitor, ended_by_user, selection, validates
 from gnnkit.training.run_site import RunSite
@@ -114,7 +114,7 @@ def _fit(run: RankRun) -> None:
                 *_step_callbacks(run),
                 *run.hooks,
                 *([run.resumed] if run.resumed else []),
-                *([Display(watch)] if shows and watch is not None else []),
+                *(displays(watch) if shows and watch is not None else []),
             ],
             logger=run.loggers.lightning or False,
             max_epochs=settings.max_epochs,

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_report.terminal import Display, worker_table
 from rich.console import Console
 from torch import Tensor
 
@@ -25,13 +26,11 @@ from gnnkit.comm import PeerLost
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
 from gnnkit.graph import Graph, Split
-from gnnkit.jobs import train as running
 from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.stragglers import Straggler, Stragglers
 from gnnkit.leader.watch import Watch, WorkerState, _is_listed
 from gnnkit.model.gcn import GCN
 from gnnkit.sampler import Loader, NeighborSampler
-from gnnkit.training.display import Display, worker_table
 from tests.cases import exhaustive
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
@@ -251,7 +250,7 @@ def test_a_terminal_shows_workers_live_and_a_pipe_does_not(
         def __init__(self, watch: Any) -> None:
             super().__init__(watch, Console(file=screen.open("w"), force_terminal=True, width=120))
 
-    monkeypatch.setattr(running, "Display", OnScreen)
+    monkeypatch.setattr("gnnkit_report.terminal.Display", OnScreen)
     train(tmp_path / "terminal", comm="threads", trainer={"progress_bar": True, "max_epochs": 20})
     drawn = screen.read_text()
     for expected in ("20/20", "train_loss", "gradient", "exchange", "seeds/s", "edges/s", "bytes/s"):

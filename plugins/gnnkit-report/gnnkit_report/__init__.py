@@ -1,4 +1,4 @@
-"""HTML pages about one or several runs, with figures that are also saved as SVG files.
+"""What shows runs: HTML pages, whose figures are also saved, and displays of training.
 
 Only the files in run folders are read. A `Figure` is a list of SVG shapes. The Jinja2
 templates in `templates/` render figures and tables and escape all text.
@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from gnnkit import plugins
 from gnnkit.config.settings import Section
@@ -21,6 +21,13 @@ from gnnkit.jobs import Job, Order, Result
 from gnnkit.jobs import folder as folders
 from gnnkit.jobs.lock import locked
 from gnnkit.launch.phases import say
+
+if TYPE_CHECKING:
+    from lightning.pytorch.callbacks import Callback
+
+    from gnnkit.config.settings import Settings
+    from gnnkit.leader.watch import Watch
+    from gnnkit_report.notebook import Bar
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,20 @@ class Report(Job):
         contents = [read_run(run) for run in runs]
         page: Path = write(contents[0], folder) if write_several is None else write_several(contents, folder)
         return page
+
+    @staticmethod
+    def display(watch: Watch) -> Callback:
+        """Returns the callback that shows training in a terminal."""
+        from gnnkit_report.terminal import Display
+
+        return Display(watch)
+
+    @staticmethod
+    def notebook_bar(settings: Settings, folder: Path) -> Bar:
+        """Shows a bar in a notebook, and returns it."""
+        from gnnkit_report.notebook import Bar
+
+        return Bar(settings, folder)
 
     def start(self, order: Order) -> Result:
         runs = [Path(run) for run in order.settings.job_keys.runs]

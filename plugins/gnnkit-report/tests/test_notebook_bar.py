@@ -9,11 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gnnkit_report.notebook import Bar
 
 from gnnkit import config
 from gnnkit.config import settings
 from gnnkit.jobs import notebook
-from gnnkit.jobs.notebook import Bar, shows_bar
+from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.launch import phases
 
