@@ -122,7 +122,7 @@ def init(order: Order) -> Result:
 def _advised(advice: Advice, folder: Path) -> list[KeyChoice]:
     """Returns the data set's keys, with the paths of its files."""
     values = {name: str(folder / name) for name in advice.files}
-    return [KeyChoice(key, values.get(value, value), why) for key, (value, why) in advice.keys.items()]
+    return [KeyChoice(key, values.get(str(value), value), why) for key, (value, why) in advice.keys.items()]
 
 
 def _named_choices(order: Order) -> list[KeyChoice]:

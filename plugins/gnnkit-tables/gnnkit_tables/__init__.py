@@ -29,17 +29,25 @@ from gnnkit_tables.targets import Targets, read_targets
 
 FREEZES = ("none", "test")
 MODEL_KEYS = {
+    "strategy": ("individual_sample", "each target sees its own past"),
+    "strategy.batch_size": (512, "targets of a step"),
+    "sampler.fanouts": ([1, 20, 5], "the entity, the rows that refer to it, and the rows to which these refer"),
     "model": ("rgcn", "means for each relation"),
     "types": ("read", "relations are foreign keys"),
     "model.project": (True, "each table has columns of its own"),
     "model.hidden": (32, "width of the hidden layers"),
-    "model.num_layers": (3, "entities, the rows that refer to them, and what these refer to"),
-    "model.skip": (True, "the summaries of the past are outputs' inputs, too"),
-    "model.dropout": (0.2, ""),
+    "model.num_layers": (3, "one for each number of fanouts"),
+    "model.skip": (True, "outputs read the summaries of the past, too"),
+    "model.dropout": (0.2, "of the layers' inputs"),
     "model.inverse": (False, "the graph has both directions"),
-    "trainer.max_epochs": (30, "at most"),
-    "trainer.patience": (10, "evaluations without a better one end the training"),
+    "trainer.lr": (0.002, "few steps are enough"),
+    "trainer.max_epochs": (20, "at most"),
+    "trainer.patience": (5, "evaluations without a better one end the training"),
 }  # keys of job=init, with their reasons
+TIME_KEYS = {
+    "sampler.time": ("strict", "rows before the target's time"),
+    "sampler.pick": ("last", "the latest rows say most"),
+}  # further ones if targets have times
 
 
 class Tables(Dataset):
@@ -105,13 +113,14 @@ class Tables(Dataset):
 
     def advise(self) -> Advice:
         """Proposes a manifest if there is none, and prints the baselines."""
-        for line in describe_baselines(self._build(*self._read(), links=False)):
+        columns, folder = self._build(*self._read(), links=False), Folder.find(self.root)
+        for line in describe_baselines(columns):
             say(line)
-        folder = Folder.find(self.root)
+        keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
         if self._manifest_file(folder) is not None:
-            return Advice(MODEL_KEYS)
+            return Advice(keys)
         proposal = self._propose(folder)
-        keys = {"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **MODEL_KEYS}
+        keys = {"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **keys}
         return Advice(keys, {FILE: proposal.manifest.text(proposal.reasons)})
 
     def _read(self) -> tuple[Database, Targets]:

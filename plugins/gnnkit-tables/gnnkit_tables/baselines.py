@@ -14,7 +14,8 @@ from gnnkit.task.ranking import mean_areas
 from gnnkit.utils.checks import Array
 
 _TREES, _STEP = 300, 20  # at most, and between two validations
-_OPTIONS = {"learning_rate": 0.05, "max_leaf_nodes": 8, "min_samples_leaf": 50}
+_OPTIONS = {"learning_rate": 0.05, "max_leaf_nodes": 8}
+_LEAF, _LEAVES = 50, 20  # rows of a leaf at most, and leaves that all training rows can fill
 Predict = Callable[[Array], Array]  # from columns [k, width] to scores or numbers [k]
 
 
@@ -73,8 +74,10 @@ def _boosting(columns: Graph, metric: str) -> Baseline | None:
         return None
     kind: Any = HistGradientBoostingRegressor if metric == "mae" else HistGradientBoostingClassifier
     loss = {"loss": "absolute_error"} if metric == "mae" else {}
-    estimator = kind(**_OPTIONS, **loss, warm_start=True, early_stopping=False, random_state=0)
     rows, train = np.asarray(columns.features), columns.split == Split.TRAIN
+    leaf = max(min(_LEAF, int(train.sum()) // _LEAVES), 1)
+    fixed = {"warm_start": True, "early_stopping": False, "random_state": 0, "min_samples_leaf": leaf}
+    estimator = kind(**_OPTIONS, **loss, **fixed)
     figures: list[tuple[float, float]] = []
     with threadpool_limits(1):
         for size in range(_STEP, _TREES + 1, _STEP):
