@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,27 +90,24 @@ class EventNegatives:
     times: Times  # [num_candidates] ascending
     events: EventHistory | None  # all events by `codes`. None: all pairs are negative
     num_nodes: int
-    earlier: tuple[EventHistory, Ids] | None = None  # of sources, and the events' destinations
+    until: int | None  # events without a negative pair draw from the nodes that exist at this time. None: an error
+    earlier: (
+        tuple[EventHistory, Ids] | None
+    )  # all events by source, and their destinations, which half of the pairs have
 
     @classmethod
-    def of(
-        cls, nodes: Ids, times: Times, events: EventHistory | None, earlier: tuple[EventHistory, Ids] | None = None
-    ) -> EventNegatives:
+    def of(cls, nodes: Ids, times: Times, **fields: Any) -> EventNegatives:
         """Sorts candidates by time.
 
         Args:
             nodes: [num_candidates] nodes, repeated by their weight.
             times: [num_nodes] time of each node.
-            events: All events by `codes`. None: all pairs are negative.
-            earlier: All events by source, and their destinations, which half of the
-                pairs have. None: none of them.
+            **fields: The other fields.
         """
         order = np.argsort(times[nodes], kind="stable")
-        return cls(nodes[order], times[nodes[order]], events, len(times), earlier)
+        return cls(nodes[order], times[nodes[order]], num_nodes=len(times), **fields)
 
-    def draw(
-        self, events: Ids, ids: Ids, count: int, key: int, until: int | None = None, threads: int = 1
-    ) -> Ids:  # [k, count, 2]
+    def draw(self, events: Ids, ids: Ids, count: int, key: int, threads: int = 1) -> Ids:  # [k, count, 2]
         """Draws negative pairs, each by the key, its event and the event's id only.
 
         Raises `UserError` if an event has no negative pair.
@@ -119,13 +117,11 @@ class EventNegatives:
             ids: [k] distinct numbers from 0.
             count: Number of pairs per event.
             key: Key of all draws.
-            until: Events without a negative pair draw from the nodes that exist at this
-                time. None: an error.
             threads: Number of threads.
         """
         drawn = np.repeat(events, count, 0)
         rest = np.arange(len(drawn))
-        bounds = [events[:, 2], *([] if until is None else [np.full(len(events), until)])]
+        bounds = [events[:, 2], *([] if self.until is None else [np.full(len(events), self.until)])]
         for attempt in range(_ROUNDS * len(bounds)):
             if not len(rest):
                 return drawn[:, :2].reshape(len(events), count, 2)

@@ -212,12 +212,11 @@ class Links:
         """Draws negative pairs for each edge, with another source or destination.
 
         Draws depend only on the key and the edge's id. Both ends are replaced equally
-        often, by a node drawn from all nodes that give a valid pair: uniformly, or in
-        training from `popular` if set. With known end types, the destination is
-        replaced by a node of its type; the source only if there is none. No pair is a
-        self-loop. Evaluation pairs exclude all edges, and training pairs the training
-        edges only, so that they do not reveal held-out edges. Edges with times have the
-        pairs of `EventNegatives`. Raises `UserError` if no valid pair is found.
+        often, by any node that gives a valid pair, in training from `popular` if set.
+        With known end types, the destination is replaced by a node of its type, or the
+        source if there is none. No pair is a self-loop. Evaluation pairs exclude all
+        edges, training pairs only training edges. Edges with times have the pairs of
+        `EventNegatives`. Raises `UserError` if no valid pair is found.
 
         Args:
             pairs: [k, 2] edges, or [k, 3] with their times.
@@ -228,14 +227,14 @@ class Links:
             threads: Number of threads. Default: 1.
             evaluates: Whether the pairs are used for evaluation.
         """
-        filtered, rule = self.known if evaluates else self.training, (count, key % 2**64)
+        filtered = self.known if evaluates else self.training
+        edges, rule = (_int64(pairs), _int64(ids)), (count, key % 2**64)
         try:
             if pairs.shape[1] > 2:
-                until = None if evaluates else int(self.train_time.max(initial=0)) + 1  # type: ignore[union-attr]
-                return self._by_time(among, evaluates=evaluates).draw(_int64(pairs), _int64(ids), *rule, until, threads)
+                return self._by_time(among, evaluates=evaluates).draw(*edges, *rule, threads)
             nodes, ends = self._candidates(among, evaluates=evaluates)
-            edges = _int64(pairs), _int64(ids), self.num_nodes, filtered, nodes
-            return _core.negative_pairs(*edges, *rule, threads, *ends).reshape(len(ids), count, 2)
+            drawn = _core.negative_pairs(*edges, self.num_nodes, filtered, nodes, *rule, threads, *ends)
+            return drawn.reshape(len(ids), count, 2)
         except UserError as error:
             cure = "" if filtered is None else "; use task.filtered=false"
             raise UserError(f"task.{'eval_' * evaluates}negatives={count}: {error}{cure}") from error
@@ -246,15 +245,18 @@ class Links:
             return self._drawing[evaluates]
         assert self.node_time is not None
         assert self.events is not None
+        assert self.train_time is not None
         nodes = self._candidates(among, evaluates=evaluates)[0]
         nodes = np.arange(self.num_nodes) if nodes is None else nodes
         if self.relation is not None and self.relation.ends is not None:
             first, last = self.relation.ends[2:]
             nodes = nodes[(nodes >= first) & (nodes < last)]
-        history, earlier = None if self.known is None else self.history, None
+        history, until, earlier = None if self.known is None else self.history, None, None
+        if not evaluates:
+            until = int(self.train_time.max(initial=0)) + 1
         if self.historical and not evaluates:
             earlier = EventHistory(self.events[:, 0], self.events[:, 2]), self.events[:, 1]
-        negatives = EventNegatives.of(nodes, self.node_time, history, earlier)
+        negatives = EventNegatives.of(nodes, self.node_time, events=history, until=until, earlier=earlier)
         if among is None:
             self._drawing[evaluates] = negatives
         return negatives
