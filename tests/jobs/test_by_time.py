@@ -152,6 +152,8 @@ def test_other_jobs_draw_the_same(train: Callable[..., Result], tmp_path: Path) 
     later = gnnkit.predict(folder, reported(after=CUT), folder=tmp_path / "predict", **options)
     before = np.flatnonzero(np.asarray(reported().node_time)[:N] <= CUT)
     np.testing.assert_allclose(logits(later)[before], rows[before], atol=1e-5)
+    with pytest.raises(gnnkit.UserError, match=r"sampler.time: job=explain explains outputs on all edges"):
+        gnnkit.explain(folder, [0], reported(), folder=tmp_path / "explain")
     trainer = {"max_epochs": 1}
     train(reported(), trainer=trainer, output=str(tmp_path / "half"))
     trainer = {"resume": str(tmp_path / "half")}
