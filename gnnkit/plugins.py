@@ -62,7 +62,7 @@ PACKAGES = {
         "sampled": "gnnkit-lossy-exchange",
     },
     "comm": {"slow_link": "gnnkit-slow-link"},
-    "launcher": {"ray": "gnnkit-ray"},
+    "launcher": {"ray": "gnnkit-ray", "submitit": "gnnkit-sweep"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
     "model": {"boosting": "gnnkit-boosting", "mixer": "gnnkit-temporal"},
     "upload": {"fsspec": "gnnkit-upload"},

@@ -1,8 +1,8 @@
 """Launchers, which start the ranks of a job and the jobs of a sweep.
 
 `base` is the interface. Ranks are `processes` or `threads` of this machine, or were
-started `outside`. Jobs are `processes`, or are submitted through `submitit`. The tools
-for starting processes are in `gnnkit.launch`.
+started `outside`. Jobs are `processes`. The tools for starting processes are in
+`gnnkit.launch`.
 """
 
 from gnnkit.launch.environment import StartedRank as StartedRank

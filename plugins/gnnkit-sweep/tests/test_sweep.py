@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from gnnkit_sweep import plans, table
+from gnnkit_sweep import plans, submitit, table
 from gnnkit_sweep.rows import DONE
 from gnnkit_sweep.runner import FAILED, JobOutcome, SweepJob
 
@@ -24,7 +24,6 @@ from gnnkit.__main__ import main
 from gnnkit.dataset.npz import Npz
 from gnnkit.errors import UserError
 from gnnkit.jobs.order import Order
-from gnnkit.launch.launcher import submitit
 from gnnkit.prepare import kept
 from gnnkit.task.node_classification import NodeClassification
 from tests.cases import few

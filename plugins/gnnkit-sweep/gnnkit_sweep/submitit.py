@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gnnkit.errors import UserError
-from gnnkit.launch.launcher.base import JOBS, Jobs, Launcher
+from gnnkit.launch.launcher import JOBS, Jobs, Launcher
 from gnnkit.utils.ranges import MAX_COUNT, real, whole
 
 POLL = 0.5  # seconds between checks
