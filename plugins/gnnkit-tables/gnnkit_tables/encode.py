@@ -47,6 +47,11 @@ class Encoded:
             tuple(name for part in parts for name in part.sources),
         )
 
+    def select(self, places: Sequence[int]) -> Encoded:
+        """Returns some of the columns."""
+        names, sources = ([labels[place] for place in places] for labels in (self.names, self.sources))
+        return Encoded(self.rows[:, places], tuple(names), tuple(sources))
+
 
 def encode(table: Table, columns: Sequence[str], fits: Mask) -> Encoded:
     """Encodes columns, with statistics of some rows only.
@@ -120,6 +125,11 @@ def _categories(text: pa.Array, name: str, fits: Mask, missing: Sequence[str]) -
     names = (*(f"{name}={value}" for value in values), f"{name} is other", f"{name} is empty")
     rest = ~empty & ~rows.any(1)
     return Encoded(np.column_stack([rows, rest, empty]).astype(np.float32), names, (name,) * len(names))
+
+
+def is_hashed(name: str) -> bool:
+    """Returns whether a column counts hashed pieces of text."""
+    return name.rpartition("#")[2].isdigit()
 
 
 def _hashed(column: pa.Array, name: str, missing: Sequence[str]) -> Encoded:
