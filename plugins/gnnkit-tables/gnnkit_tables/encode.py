@@ -72,6 +72,8 @@ def encode(table: Table, columns: Sequence[str], fits: Mask) -> Encoded:
 def scaled(numbers: Floats, names: Sequence[str], sources: Sequence[str], fits: Mask) -> Encoded:
     """Scales numbers, and adds a column that marks empty cells of each column.
 
+    Numbers outside the range of the rows that fit become its ends, as in trees.
+
     Args:
         numbers: [num_rows, width] with NaN in empty cells.
         names: [width].
@@ -82,6 +84,7 @@ def scaled(numbers: Floats, names: Sequence[str], sources: Sequence[str], fits: 
     counts = np.maximum((~empty[fits]).sum(0), 1)
     mean = np.where(empty[fits], 0, numbers[fits]).sum(0) / counts
     complete: Floats = np.where(empty, mean, numbers)
+    complete = np.clip(complete, complete[places].min(0), complete[places].max(0))  # later rows may exceed the range
     scale = Scale.standard(complete, places).compress(complete, places)
     rows = np.where(empty, 0, scale.apply(complete)).astype(np.float32)
     marked = np.flatnonzero(empty[fits].any(0))
