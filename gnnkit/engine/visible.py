@@ -88,9 +88,6 @@ class TimedLayers(BlockLayers):
     and added self-loops have the mean features of these.
     """
 
-    num_in_edges: Ids  # [num_occurrences]
-    graph_in_degree: Floats  # [num_occurrences]
-
     def __init__(self, layers: BlockLayers, timed: TimedEdges, batch: MiniBatch, sampler: Sampler) -> None:
         """Copies the values that do not depend on time.
 
@@ -106,8 +103,8 @@ class TimedLayers(BlockLayers):
         self._timed, self._latest = timed, getattr(sampler, "pick", "uniform") == "last"
         nodes, bounds = batch.nodes.astype(np.int64), latest_visible(batch.times, sampler.time)
         self._nodes, self._bounds = nodes, bounds
-        self.num_in_edges = timed.incoming.counts(nodes, bounds)
-        self.graph_in_degree = timed.incoming.degrees(nodes, bounds)
+        self.num_in_edges = ComputedValues(lambda rows: timed.incoming.counts(nodes[rows], bounds[rows]))
+        self.graph_in_degree = ComputedValues(lambda rows: timed.incoming.degrees(nodes[rows], bounds[rows]))
         if self._latest:
             self._count_drawn(batch.blocks[0])
         self.gets_loop = ComputedValues(lambda rows: timed.first_loop[nodes[rows]] > bounds[rows])
@@ -120,8 +117,10 @@ class TimedLayers(BlockLayers):
         """Makes the drawn edges of a block all that its destinations see."""
         drawn, rows = np.diff(outer.indptr), np.arange(outer.num_dst)
         weight = None if self.weight is None else self.weight[check_edge_ids(outer)]
-        self.num_in_edges[rows] = drawn
-        self.graph_in_degree[rows] = np.bincount(np.repeat(rows, drawn), weight, len(rows))
+        counts, degrees = (values[np.arange(len(self._nodes))] for values in (self.num_in_edges, self.graph_in_degree))
+        counts[rows] = drawn
+        degrees[rows] = np.bincount(np.repeat(rows, drawn), weight, len(rows))
+        self.num_in_edges, self.graph_in_degree = counts, degrees
 
     def node_ids(self, nodes: Ids) -> Ids:
         return self._nodes[nodes]

@@ -361,8 +361,10 @@ _TIME = Topic(
         "sampler.time={p.sampler.time}: strategy={s.strategy.name} {lacks[ByTime]}": lambda s, p: p.strategy.lacks(
             ByTime
         ),
-        "sampler.time={p.sampler.time}: task={s.task.name} predicts pairs, which have no times of their own yet: use "
-        "sampler.time=none": lambda s, p: p.task.pairs,
+        "sampler.time={p.sampler.time}: task={s.task.name} draws pairs without a time: use sampler.time=none, which "
+        "passes messages over the edges before the first held-out one": lambda s, p: p.task.hides_edges,
+        "sampler.time={p.sampler.time}: write={written} needs one time for each node, and task={s.task.name} has one for "
+        "each edge: remove embeddings": lambda s, p: p.task.pairs and "embeddings" in s.write,
         "sampler.time={p.sampler.time}: inputs={s.inputs} reads rows that later edges change: use inputs=features": (
             lambda s, p: s.inputs != "features"
         ),

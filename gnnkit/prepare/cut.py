@@ -153,6 +153,7 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
     """
     task: Task = settings.task.create()
     check_implied_task(settings, graph)
+    graph = replace(graph, time_borders=None) if by_time(settings) else graph  # no edge leaves
     try:
         with warnings_in_lines(settings.dataset.name):
             prepared, links = task.prepare(graph)
@@ -201,6 +202,10 @@ def prepare(asked: Preparation) -> Json:
     graph, links, lines = _read_graph(asked)
     later = visible_graphs(graph) if needs.trains and links is None and not by_time(settings) else {}
     lines += describe_visible(later, graph.time_unit)
+    if later and settings.sampler is not None and "time" in settings.sampler.arguments:
+        lines.append(
+            "time: sampler.time=strict trains and evaluates each node on the edges before its own time instead"
+        )
     graph = later.pop("train", graph)
     cache, read_at = Kept(settings.cache, graph), time.monotonic()
     phase(f"partitioning {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
@@ -280,7 +285,7 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | Targets | None, list
         graph = with_inverse_edges(graph)
         lines = [*lines, f"edges: {graph.num_edges // 2:,} inverse edges were added (model.inverse=true)"]
     if by_time(settings):
-        lines = [*lines, *describe_sampled(graph, settings)]
+        lines = [*lines, *describe_sampled(graph, links, settings)]
         return in_time_order(graph), links, [*input_lines, *lines]
     graph = in_listed_order(graph) if needs.edge_order else graph
     return graph, links, [*input_lines, *lines]

@@ -50,7 +50,7 @@ _CACHED = (  # for learned rows
 _COST_OF_NODES = "strategy.batching=balanced evens out the cost of nodes, not of edges: leave batching out"
 _WHOLE_GRAPH = (  # for sampling by time
     "samples by time from shared memory only, in batches of equal size: use strategy.topology=shared, "
-    "strategy.features=shared and strategy.batching=plain"
+    "strategy.features=shared and strategy.options.batching=plain"
 )
 _DIVIDED = (
     "cannot move seeds with strategy.batching=balanced, which balances costs, or with "

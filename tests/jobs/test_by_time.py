@@ -136,3 +136,62 @@ def test_the_rule_is_printed_and_data_without_times_are_refused(
     missing = Graph.from_edges(np.arange(8), np.arange(1, 9), 9, node_time=[1, np.nan, *range(7)], **fields)
     with pytest.raises(gnnkit.UserError, match=r"sampler.time=strict: 1 of 9 nodes in the split have no time"):
         train(missing)
+
+
+def test_other_jobs_draw_the_same(train: Callable[..., Result], tmp_path: Path) -> None:
+    result = train(reported(), write=["logits"])
+    rows, folder = logits(result), tmp_path / "run"
+    assert result["evaluation"] == "fresh"
+    for place in ("disk", "mapped"):
+        other = train(reported(), write=["logits"], features={"place": place}, output=str(tmp_path / place))
+        np.testing.assert_array_equal(logits(other), rows)
+    options = {"write": ["logits"], "workers": 2, "comm": "threads", "launcher": "threads"}
+    tested = gnnkit.predict(folder, reported(), job="test", folder=tmp_path / "test", **options)
+    np.testing.assert_allclose(logits(tested), rows, atol=1e-5)
+    assert tested["evaluation"] == "fresh"
+    later = gnnkit.predict(folder, reported(after=CUT), folder=tmp_path / "predict", **options)
+    before = np.flatnonzero(np.asarray(reported().node_time)[:N] <= CUT)
+    np.testing.assert_allclose(logits(later)[before], rows[before], atol=1e-5)
+    with pytest.raises(gnnkit.UserError, match=r"sampler.time: job=explain explains outputs on all edges"):
+        gnnkit.explain(folder, [0], reported(), folder=tmp_path / "explain")
+    trainer = {"max_epochs": 1}
+    train(reported(), trainer=trainer, output=str(tmp_path / "half"))
+    trainer = {"resume": str(tmp_path / "half")}
+    resumed = train(reported(), write=["logits"], trainer=trainer, output=str(tmp_path / "resumed"))
+    np.testing.assert_array_equal(logits(resumed), rows)
+
+
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_workers_take_the_steps_of_one_process(norm: str, train: Callable[..., Result]) -> None:
+    options: dict[str, Any] = {"model": {"name": "sage", "hidden": 8, "norm": norm}, "sampler": {"fanouts": [3, 3]}}
+    result = train(reported(), job="verify", workers=3, **options)
+    assert result["verified"], result
+    assert result["reference"] == "one rank with the whole graph"
+
+
+def told_later(seed: int = 0) -> Graph:
+    """Returns labelled edges whose labels a later edge into the destination tells."""
+    rng, n, m = np.random.default_rng(seed), 120, 300
+    time, label = np.sort(rng.integers(0, 1000, m)), rng.integers(0, 2, m)
+    features = np.zeros((n + 2 * m, 3), np.float32)
+    features[:n, 1:] = rng.normal(size=(n, 2))
+    features[n : n + m, 0] = 2 * label - 1
+    events = n + m + np.arange(m)
+    src, dst = np.append(rng.integers(0, n, m), n + np.arange(m)), np.append(events, events)
+    times, labels = np.append(time, time + rng.integers(1, 40, m)), np.append(label, np.full(m, -1))
+    graph = Graph.from_edges(src, dst, n + 2 * m, features=features, edge_time=times, edge_labels=labels)
+    return graph.split_by_time(borders=[500, 750])
+
+
+def test_labelled_edges_are_predicted_as_of_their_own_times(train: Callable[..., Result]) -> None:
+    options: dict[str, Any] = {"task": "edge_classification", "sampler": {"fanouts": [3, 3]}}
+    long: dict[str, Any] = {"trainer": {"max_epochs": 16, "lr": 0.05, "check_val_every_n_epoch": 16}}
+    leaking = train(told_later(), "none", **options, **long)
+    assert leaking["evaluation"] == "frozen"
+    assert leaking["train_loss"] < 0.5
+    assert train(told_later(), **options, **long)["train_loss"] > 0.65
+    names = ("train_loss", "val_loss", "test_loss", "test_roc_auc")
+    base = train(told_later(), **options)
+    assert base["evaluation"] == "fresh"
+    other = train(told_later(), workers=3, **options, trainer={"evaluation_memory": 0.01})
+    assert {name: other[name] for name in names} == pytest.approx({name: base[name] for name in names}, abs=1e-10)

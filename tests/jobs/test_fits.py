@@ -82,6 +82,7 @@ REFUSED = [
     [SAMPLED, "trainer.accumulate=4", LABELS],
     [SAMPLED, *STRICT, "strategy.topology=partitioned"],
     [SAMPLED, *STRICT, LINKS],
+    [SAMPLED, *STRICT, "task=edge_classification", "write=[embeddings]"],
     [SAMPLED, *STRICT, "inputs=degree"],
     [SAMPLED, *STRICT, "features.degree=true"],
     [SAMPLED, *STRICT, LABELS],

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gnnkit.engine.default_dtype import default_dtype
 from gnnkit.graph import Ids
+from gnnkit.graph.times import Times, at_times
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import draws_key
 from gnnkit.strategy import Worker
@@ -19,7 +20,9 @@ from gnnkit.task.evaluation.logits import COPIES, MIB, Evaluation, chunks, of_sp
 
 
 class TimedEvaluation(Evaluation):
-    """Evaluates each node on edges that it sees, drawn as in training.
+    """Evaluates each node, or each end of a pair, on edges that it sees.
+
+    They are drawn as in training. Outputs of pairs are [num_pairs * 2, width].
 
     Draws follow from the node, its time and the seed of the run. Outputs therefore do
     not depend on the other nodes of a chunk, nor on edges of the future.
@@ -32,19 +35,26 @@ class TimedEvaluation(Evaluation):
         self._layers, self._drawn = worker.layers(model), worker.drawn(model)
 
     def _logits(self, model: nn.Module) -> Tensor:
-        nodes, features = self.worker.owned, self._whole.features
+        worker = self.worker
+        if worker.links is None:
+            nodes, places = worker.owned, None
+            times = worker.seed_times(nodes)
+        else:
+            ends = worker.targets.rows.reshape(-1), worker.targets.end_times.reshape(-1)
+            nodes, times, places = at_times(*ends)
+        assert times is not None, "samples by time"
         rows = self._sampler.costs(self._drawn, nodes)  # type: ignore[arg-type]
-        bytes_of_row = COPIES * features.width * self.worker.dtype.itemsize
-        return torch.cat([self._outputs(model, part) for part in chunks(nodes, rows * bytes_of_row, self._memory)])
+        costs = rows * (COPIES * self._whole.features.width * worker.dtype.itemsize)
+        parts = chunks(np.arange(len(nodes)), costs, self._memory)
+        outputs = torch.cat([self._outputs(model, nodes[part], times[part]) for part in parts])
+        return outputs if places is None else outputs[torch.from_numpy(places).to(outputs.device)]
 
-    def _outputs(self, model: nn.Module, nodes: Ids) -> Tensor:  # [k, width]
-        """Computes the outputs of some nodes."""
+    def _outputs(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [k, width]
+        """Computes the outputs of some nodes at times."""
         worker, num_layers = self._whole, int(model.num_layers)  # type: ignore[arg-type]
         key, apart = draws_key(wrap(worker.seed), wrap(-1)), not self._sampler.rank_invariant
         sample: Any = self._sampler.sample  # with `times`, as `Sampler.time` says
-        batch = sample(
-            self._drawn, np.asarray(nodes, np.int64), key=key, times=worker.seed_times(nodes), disjoint=apart
-        )
+        batch = sample(self._drawn, np.asarray(nodes, np.int64), key=key, times=times, disjoint=apart)
         blocks = batch.blocks[len(batch.blocks) - num_layers :]  # a model without its last layer reads fewer
         x = worker.features.input_rows(batch.input_nodes[: len(blocks[0].src_nodes)], model)
         with default_dtype(worker.dtype):

@@ -52,11 +52,18 @@ class Explain(OnRanks):
     needs_labels = False
 
     def check_parts(self, order: Order) -> Order:
+        from gnnkit.prepare.times import by_time  # loads torch
+
         task = order.settings.task
         if order.source.trains and (task.load().pairs or not issubclass(task.load(), NodeTask)):
             raise UserError(
                 f"job=explain: task={task.name} predicts pairs of nodes, and this job explains outputs of single nodes: use "
                 "PyG's Explainer on gnnkit.load(run), as in docs/howto/explain.md"
+            )
+        if by_time(order.settings):
+            raise UserError(
+                "sampler.time: job=explain explains outputs on all edges, and this model sees those before each node's time: "
+                "use PyG's Explainer on gnnkit.load(run), as in docs/howto/explain.md"
             )
         return super().check_parts(order)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fastapi.testclient import TestClient
+from gnnkit_serve.extensible import check_inputs
 from gnnkit_serve.new_nodes import NewColumns, NewEdge
 from test_serve import answered, tables, write_tables
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import GraphConv, HeteroConv, RGCNConv, SAGEConv
 
 import gnnkit
+from gnnkit import config
+from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Graph
 from tests.cases import few
@@ -374,3 +377,9 @@ def test_columns_that_a_request_cannot_have_are_refused(options: dict[str, Any],
     case = plain("gcn", **options)
     response = served(case, tmp_path / "run").post("/predict_new", json={"nodes": case.nodes})
     assert (response.status_code, message in response.text) == (422, True)
+
+
+def test_new_nodes_of_a_model_that_samples_by_time_are_refused() -> None:
+    overrides = ["strategy=individual_sample", "sampler=neighbor", "sampler.time=strict"]
+    with pytest.raises(gnnkit.UserError, match=r"sampler.time: a request has no time"):
+        check_inputs(settle(config.compose(overrides)))
