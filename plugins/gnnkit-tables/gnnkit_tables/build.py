@@ -16,7 +16,7 @@ from gnnkit.graph.schema import pack_tables
 from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.graph.types import Ids
 from gnnkit_tables.database import Database, RowType
-from gnnkit_tables.encode import Encoded, encode
+from gnnkit_tables.encode import Encoded, encode, is_hashed
 from gnnkit_tables.history import is_event, past_columns
 from gnnkit_tables.targets import Targets
 
@@ -130,10 +130,14 @@ def _target_edges(name: str, source: str, rows: Ids, times: Times, targets: Targ
 
 
 def _target_columns(database: Database, encoded: Mapping[str, Encoded], targets: Targets) -> Encoded:
-    """Joins the entity's columns, where its row is visible, and those of its past."""
-    entities, rows = database.types[targets.entity], encoded[targets.entity]
+    """Joins the entity's columns, where its row is visible, and those of its past.
+
+    Hashed text is left to the entity's node, because it tells entities apart.
+    """
+    entities, columns = database.types[targets.entity], encoded[targets.entity]
+    columns = columns.select([place for place, name in enumerate(columns.names) if not is_hashed(name)])
     visible = entities.times[targets.rows] <= np.where(targets.times == ALWAYS, NEVER - 1, targets.times)
-    row = Encoded(rows.rows[targets.rows] * visible[:, None], rows.names, rows.sources)
+    row = Encoded(columns.rows[targets.rows] * visible[:, None], columns.names, columns.sources)
     return Encoded.join([row, past_columns(database, dict(encoded), targets)], len(targets.rows))
 
 

@@ -47,6 +47,11 @@ class Encoded:
             tuple(name for part in parts for name in part.sources),
         )
 
+    def select(self, places: Sequence[int]) -> Encoded:
+        """Returns some of the columns."""
+        names, sources = ([labels[place] for place in places] for labels in (self.names, self.sources))
+        return Encoded(self.rows[:, places], tuple(names), tuple(sources))
+
 
 def encode(table: Table, columns: Sequence[str], fits: Mask) -> Encoded:
     """Encodes columns, with statistics of some rows only.
@@ -67,6 +72,8 @@ def encode(table: Table, columns: Sequence[str], fits: Mask) -> Encoded:
 def scaled(numbers: Floats, names: Sequence[str], sources: Sequence[str], fits: Mask) -> Encoded:
     """Scales numbers, and adds a column that marks empty cells of each column.
 
+    Numbers outside the range of the rows that fit become its ends, as in trees.
+
     Args:
         numbers: [num_rows, width] with NaN in empty cells.
         names: [width].
@@ -77,6 +84,7 @@ def scaled(numbers: Floats, names: Sequence[str], sources: Sequence[str], fits: 
     counts = np.maximum((~empty[fits]).sum(0), 1)
     mean = np.where(empty[fits], 0, numbers[fits]).sum(0) / counts
     complete: Floats = np.where(empty, mean, numbers)
+    complete = np.clip(complete, complete[places].min(0), complete[places].max(0))  # later rows may exceed the range
     scale = Scale.standard(complete, places).compress(complete, places)
     rows = np.where(empty, 0, scale.apply(complete)).astype(np.float32)
     marked = np.flatnonzero(empty[fits].any(0))
@@ -120,6 +128,11 @@ def _categories(text: pa.Array, name: str, fits: Mask, missing: Sequence[str]) -
     names = (*(f"{name}={value}" for value in values), f"{name} is other", f"{name} is empty")
     rest = ~empty & ~rows.any(1)
     return Encoded(np.column_stack([rows, rest, empty]).astype(np.float32), names, (name,) * len(names))
+
+
+def is_hashed(name: str) -> bool:
+    """Returns whether a column counts hashed pieces of text."""
+    return name.rpartition("#")[2].isdigit()
 
 
 def _hashed(column: pa.Array, name: str, missing: Sequence[str]) -> Encoded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from gnnkit_tables.encode import Encoded, scaled
 from gnnkit_tables.targets import Targets
 
 LAST = (1, 5, 20)  # numbers of the latest rows that a mean reads, besides all rows
+_FEW = 10  # columns of a column, above which means of its values fit noise
 LABELS = "earlier labels"
 
 
@@ -68,13 +70,9 @@ def _list_children(database: Database, encoded: dict[str, Encoded], targets: Tar
 
 
 def _means_of(encoded: Encoded) -> Encoded:
-    """Leaves out hashed text, whose means say little."""
-    chosen = [place for place, name in enumerate(encoded.names) if "#" not in name]
-    return Encoded(
-        encoded.rows[:, chosen],
-        tuple(encoded.names[place] for place in chosen),
-        tuple(encoded.sources[place] for place in chosen),
-    )
+    """Selects columns with a mean that says something: numbers, and few categories."""
+    widths = Counter(encoded.sources)
+    return encoded.select([place for place, source in enumerate(encoded.sources) if widths[source] <= _FEW])
 
 
 def _label_columns(targets: Targets) -> Encoded | None:

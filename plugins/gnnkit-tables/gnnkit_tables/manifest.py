@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -97,27 +97,26 @@ class Manifest:
 
     def text(self, reasons: Reasons) -> str:
         """Returns the file's content, with a comment after each line that has one."""
-        lines = ["tables:"]
-        for name, table in self.tables.items():
-            entry = {
-                "key": list(table.key),
-                "time": table.time,
-                "links": _plain_links(table.links),
-                "later": {column: list(columns) for column, columns in table.later.items()},
-                "ignore": list(table.ignore),
-            }
-            lines += [f"  {_scalar(name)}:", *_entry_lines(("tables", name), entry, reasons)]
-        lines += ["tasks:" if self.tasks else "tasks: {}"]
-        for name, task in self.tasks.items():
-            entry = {
-                "table": task.table,
-                "entity": list(task.entity),
-                "time": task.time,
-                "label": task.label,
-                "horizon": task.horizon,
-            }
-            lines += [f"  {_scalar(name)}:", *_entry_lines(("tasks", name), entry, reasons)]
+        entries = {
+            "tables": {name: _plain_table(table) for name, table in self.tables.items()},
+            "tasks": {name: {**asdict(task), "entity": list(task.entity)} for name, task in self.tasks.items()},
+        }
+        lines = []
+        for section, parts in entries.items():
+            lines.append(f"{section}:" if parts else f"{section}: {{}}")
+            for name, entry in parts.items():
+                lines += [f"  {_scalar(name)}:", *_entry_lines((section, name), entry, reasons)]
         return "\n".join(lines) + "\n"
+
+
+def _plain_table(table: TableSpec) -> dict[str, Any]:
+    return {
+        "key": list(table.key),
+        "time": table.time,
+        "links": _plain_links(table.links),
+        "later": {column: list(names) for column, names in table.later.items()},
+        "ignore": list(table.ignore),
+    }
 
 
 def _plain_links(links: Sequence[Link]) -> dict[str, str] | list[dict[str, Any]]:
@@ -149,7 +148,8 @@ def _why(reasons: Reasons, *path: str) -> str:
 
 
 def _scalar(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n").removesuffix("\n...")
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _read_table(place: str, value: Any) -> TableSpec:
