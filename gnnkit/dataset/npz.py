@@ -14,6 +14,7 @@ from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, TimeSplit,
 from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.labels import settle_labels
 from gnnkit.graph.times import TIME_FIELDS, read_time_fields
+from gnnkit.graph.types import Fields
 from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path
@@ -84,6 +85,7 @@ class Npz(Dataset):
 
     def _planetoid(self, fields: Arrays) -> Graph:
         csc = CSC(fields["indptr"], fields["indices"], fields.optional("weight"))
+        held_out: Fields = {name: fields.optional(name) for name in HELD_OUT}
         labels = np.full(csc.num_nodes, -1) if (classes := fields.optional("y")) is None else classes
         return Graph(
             csc,
@@ -91,7 +93,7 @@ class Npz(Dataset):
             settle_labels(labels),
             self.masks(fields, csc.num_nodes),
             **self._edge_labels(fields),
-            **{name: fields.optional(name) for name in HELD_OUT},
+            **held_out,
             **read_time_fields({name: fields.optional(name) for name in TIME_FIELDS}),
         )
 

@@ -41,7 +41,7 @@ class EventHistory:
     def _place(self, key: Ids, time: Ids) -> Ids:
         return np.asarray(key * (len(self._times) + 1) + time)
 
-    def range(self, keys: Ids, before: Times) -> tuple[Ids, Ids]:
+    def range(self, keys: Ids, before: Ids) -> tuple[Ids, Ids]:
         """Returns where each key's events before a time begin and end in `order`.
 
         Args:
@@ -55,12 +55,12 @@ class EventHistory:
         first = np.searchsorted(self._events, self._place(key, np.zeros_like(time)))
         return first, np.where(occurs, np.searchsorted(self._events, self._place(key, time)), first)
 
-    def count(self, keys: Ids, before: Times) -> Ids:
+    def count(self, keys: Ids, before: Ids) -> Ids:
         """Counts each key's events before a time, for the arguments of `range`."""
         first, end = self.range(keys, before)
         return np.asarray(end - first)
 
-    def last(self, keys: Ids, before: Times) -> Times:
+    def last(self, keys: Ids, before: Ids) -> Times:
         """Returns the time of each key's last event before a time.
 
         A key without such an event has the lowest int64.
@@ -69,7 +69,7 @@ class EventHistory:
         times = np.append(self._times, NEVER)[np.append(self._events, 0)[end - 1] % (len(self._times) + 1)]
         return np.where(end > first, times, NEVER)
 
-    def occurs(self, keys: Ids, times: Times) -> Mask:
+    def occurs(self, keys: Ids, times: Ids) -> Mask:
         """Returns whether each key has an event at a time.
 
         Args:
@@ -153,10 +153,10 @@ class EventNegatives:
         drawn[rows, 1] = destinations[history.order[places]]
 
     def _are_negative(self, events: Ids, destinations: Ids) -> Mask:  # [k, 3], [k] -> [k]
-        differ = (events[:, 1] >= 0) & (events[:, 1] != events[:, 0]) & (events[:, 1] != destinations)
-        if self.events is None:
-            return differ
-        return differ & ~self.events.occurs(codes(events, self.num_nodes), events[:, 2])
+        differ: Mask = (events[:, 1] >= 0) & (events[:, 1] != events[:, 0]) & (events[:, 1] != destinations)
+        if self.events is not None:
+            differ &= ~self.events.occurs(codes(events, self.num_nodes), events[:, 2])
+        return differ
 
 
 def codes(pairs: Ids, num_nodes: int) -> npt.NDArray[np.int64]:  # [k]

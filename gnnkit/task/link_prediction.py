@@ -16,12 +16,13 @@ from gnnkit.engine import derive
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.graph.time_split import warn_random_split
+from gnnkit.graph.types import Fields
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
+from gnnkit.sampler.events import Mask
 from gnnkit.sampler.links import (
     LinkRelation,
     Links,
-    Mask,
     pairs_of,
     repeat_by_popularity,
     unordered,
@@ -208,8 +209,9 @@ class LinkPrediction(Task):
             filters = edge_filters(pairs[predicted], held[predicted], np.concatenate([val, test]), n)
             if not times:
                 check_negatives(filters[1], n, relation)
-        counts = self.negatives, self.eval_negatives, _SUPERVISED
-        links = Links(n, val, test, *filters, *counts, derive(self.seed, _EVALUATION), has_held_out, relation, **times)
+        counts = self.negatives, self.eval_negatives
+        draws = _SUPERVISED, derive(self.seed, _EVALUATION)
+        links = Links(n, val, test, *filters, *counts, *draws, has_held_out, relation, **times)
         links = self._with_sampling(links, pairs[training], graph)
         leave = held if times else held & links.hides(graph.edge_types)
         return with_edges(graph, np.flatnonzero(~leave)), links
@@ -231,9 +233,7 @@ class LinkPrediction(Task):
             **fields,
         )
 
-    def _split(
-        self, graph: Graph, pairs: Ids, predicted: Mask, number: int | None
-    ) -> tuple[Ids, Ids, Mask, dict[str, Ids]]:
+    def _split(self, graph: Graph, pairs: Ids, predicted: Mask, number: int | None) -> tuple[Ids, Ids, Mask, Fields]:
         """Returns held-out edges like `split_events`, without times if not by time."""
         by_time = graph.time_borders is not None and graph.edge_time is not None
         if by_time or graph.val_edges is not None or graph.test_edges is not None:

@@ -17,7 +17,9 @@ from gnnkit.graph import CSC, Graph, Ids, Split
 from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.time_split import parts_of
 from gnnkit.graph.times import NEVER
-from gnnkit.sampler.links import LinkRelation, Links, Mask, codes, draw_for_pairs, unordered
+from gnnkit.graph.types import Fields
+from gnnkit.sampler.events import Mask, codes
+from gnnkit.sampler.links import LinkRelation, Links, draw_for_pairs, unordered
 from gnnkit.strategy import Worker
 from gnnkit.task.link_relation import check_ends
 
@@ -100,7 +102,7 @@ def _count_events(pairs: Ids, num_nodes: int) -> tuple[Ids, Ids]:
     return keys, most
 
 
-def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, Mask, dict[str, Ids]]:
+def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, Mask, Fields]:
     """Holds out the edges from `Graph.time_borders` on, and no others of their pairs.
 
     Edges that are never visible are no events. A node exists after `Graph.node_time`,
@@ -140,7 +142,7 @@ def _in_listed_order(graph: Graph, mask: Mask) -> Ids:
     return edges if graph.edge_positions is None else edges[np.argsort(graph.edge_positions[edges], kind="stable")]
 
 
-def read_negatives(graph: Graph, val: Ids, test: Ids) -> dict[str, Ids]:
+def read_negatives(graph: Graph, val: Ids, test: Ids) -> Fields:
     """Returns the fields of `Links` about negative pairs that the data define.
 
     Raises `UserError` if they are not equally many for each held-out edge.
@@ -150,7 +152,7 @@ def read_negatives(graph: Graph, val: Ids, test: Ids) -> dict[str, Ids]:
         val: [num_val, 2] validation edges.
         test: [num_test, 2] test edges.
     """
-    fields = {}
+    fields: Fields = {}
     for name, pairs in (("val_negatives", val), ("test_negatives", test)):
         nodes = getattr(graph, name)
         if nodes is None:
@@ -209,7 +211,8 @@ def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
         edge_ids: [k] ascending edge ids.
     """
     csc = CSC(np.searchsorted(edge_ids, graph.csc.indptr), graph.csc.indices[edge_ids])
-    return replace(graph.with_edges(csc, graph.edge_columns.select(edge_ids)), **dict.fromkeys(HELD_OUT))
+    no_pairs: Fields = dict.fromkeys(HELD_OUT)
+    return replace(graph.with_edges(csc, graph.edge_columns.select(edge_ids)), **no_pairs)
 
 
 def with_edges_before(graph: Graph, time: int) -> Graph:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.graph import Ids
-from gnnkit.sampler.events import NEVER, EventHistory, Times, codes
+from gnnkit.sampler.events import NEVER, EventHistory, codes
 from gnnkit.sampler.links import Links
 from gnnkit.strategy import Worker
 from gnnkit.task.link_split import held_out_candidates
@@ -44,7 +44,7 @@ class Recurrence:
         self._pairs = EventHistory(codes(events, num_nodes), events[:, 2])
         self._nodes = EventHistory(events[:, :2].T.ravel().astype(np.int64), np.tile(events[:, 2], 2))
 
-    def scores(self, pairs: Ids, times: Times) -> dict[str, npt.NDArray[np.float64]]:
+    def scores(self, pairs: Ids, times: Ids) -> dict[str, npt.NDArray[np.float64]]:
         """Scores pairs by what came before each row's time.
 
         Args:
@@ -77,7 +77,7 @@ def measure_rules(worker: Worker, links: Links, splits: Sequence[str]) -> dict[s
         splits: Names of the splits.
     """
     assert links.events is not None
-    held_out = np.concatenate([links.val_time, links.test_time])  # type: ignore[list-item]
+    held_out = np.concatenate([links.val_time, links.test_time])
     window = int(np.ptp(held_out)) // 2 if len(held_out) else 0
     rules = Recurrence(links.events, links.num_nodes, window)
     figures: dict[str, float] = {}

@@ -130,4 +130,5 @@ class MixerDecoder(EventDecoder):
         x = self.read(x * exists)
         x = x + self.over_events(self.norms[0](x).transpose(1, 2)).transpose(1, 2)
         x = self.norms[2](x + self.over_columns(self.norms[1](x)))
-        return (x * exists).sum(1) / exists.sum(1).clamp(min=1)
+        mean: Tensor = (x * exists).sum(1) / exists.sum(1).clamp(min=1)
+        return mean
