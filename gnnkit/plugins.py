@@ -49,7 +49,7 @@ COMMAND = "command"  # the kind of what the command line starts besides jobs
 FUNCTION = "function"  # the kind of `gnnkit.NAME`, called from Python
 JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
 PACKAGES = {
-    "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt"},
+    "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt", "tables": "gnnkit-tables"},
     "partition": {"kaminpar": "gnnkit-kaminpar", "metis": "gnnkit-metis", "mtkahypar": "gnnkit-mtkahypar"},
     "sampler": {"top_k": "gnnkit-top-k"},
     "strategy": {
@@ -64,7 +64,7 @@ PACKAGES = {
     "comm": {"slow_link": "gnnkit-slow-link"},
     "launcher": {"ray": "gnnkit-ray", "submitit": "gnnkit-sweep"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
-    "model": {"boosting": "gnnkit-boosting"},
+    "model": {"boosting": "gnnkit-boosting", "mixer": "gnnkit-temporal"},
     "upload": {"fsspec": "gnnkit-upload"},
     "job": {
         "compare": "gnnkit-compare",

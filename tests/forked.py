@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-SECONDS = 60.0  # that a program may take to end
+from tests.waiting import GUARD
+
+SECONDS = GUARD  # that a program may take to end
 
 
 class Forked:

@@ -97,6 +97,6 @@ def check_cases(module: str, few: int) -> None:
     count = int(os.environ.get("GNNKIT_FUZZ_EXAMPLES", few))
     first = int(os.environ.get("GNNKIT_FUZZ_FIRST", "0"))
     command = [sys.executable, "-m", module, str(first), str(count), str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + count + 60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + count + 240)
     assert done.returncode == 0, f"case {done.stdout.split()[-1:]} ended with {done.returncode}: {done.stderr[-3000:]}"
     print(done.stderr)

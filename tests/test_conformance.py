@@ -44,11 +44,13 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing import exchange
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import GRIDS
+from tests import shops
 from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
 from tests.folders import graphar_folder, graphbolt_folder, ogb, saint, store
 from tests.forked import Forked
 from tests.launch.outside import by_hand
+from tests.waiting import wait_until
 
 PARTITIONERS = sorted({*plugins.names("partition")} - {"stored"})  # stored is of one graph only
 GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes == 24)
@@ -93,6 +95,7 @@ def arguments(tmp_path: Path) -> dict[str, dict[str, Any]]:
         "saved": {"root": str(tmp_path / "saved")},
         "graphar": {"root": str(tmp_path / "graphar")},
         "graphbolt": {"root": str(tmp_path / "graphbolt")},
+        "tables": {"root": str(shops.write(tmp_path / "tables"))},
         "graphsaint": {"root": str(saint(tmp_path / "saint"))},
         "ogb": {"root": str(ogb(tmp_path / "ogbn_arxiv"))},
     }
@@ -588,7 +591,7 @@ class Twisted(Threads):
 def test_wrong_communicators_are_found(broken: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Twisted, "broken", broken)
     with pytest.raises(AssertionError, match=told):
-        Twisted.run(testing.check_communicator, 3, timeout=2.0)
+        Twisted.run(testing.check_communicator, 3)
 
 
 class MeanOverRows(NodeClassification):
@@ -647,11 +650,13 @@ class Leaves(Processes):
 
 
 def _left_behind(work: Callable[[Any], Any], comm: Any) -> Any:
-    if os.fork() == 0:
-        (Path(work.args[0]) / f"child.{os.getpid()}").touch()  # type: ignore[attr-defined]
-        time.sleep(4)
+    folder = Path(work.args[0])  # type: ignore[attr-defined]
+    if (child := os.fork()) == 0:
+        (folder / f"child.{os.getpid()}").touch()
+        while folder.exists():  # until the check has ended
+            time.sleep(0.02)
         os._exit(0)
-    time.sleep(0.2)
+    wait_until((folder / f"child.{child}").exists)
     return work(comm)
 
 
@@ -676,7 +681,9 @@ class Nothing(Launcher):
         (Nothing, "starts ranks or jobs"),
     ],
 )
-def test_wrong_launchers_are_found(wrong: type[Launcher], told: str) -> None:
+def test_wrong_launchers_are_found(wrong: type[Launcher], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if wrong is Leaves:
+        monkeypatch.setattr("gnnkit.testing.launcher.ENDING", 0.5)
     with pytest.raises(AssertionError, match=told):
         testing.check_launcher(wrong)
 

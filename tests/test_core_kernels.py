@@ -479,4 +479,4 @@ def sums_of_a_large_graph() -> bytes:
 def test_a_child_forked_after_threads_ran_has_threads_of_its_own() -> None:
     expected = sums_of_a_large_graph()
     with multiprocessing.get_context("fork").Pool(1) as children:
-        assert children.apply_async(sums_of_a_large_graph).get(timeout=30) == expected
+        assert children.apply_async(sums_of_a_large_graph).get(timeout=120) == expected

@@ -117,7 +117,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("make", [pipe, unix_socket, device, folder])
 @pytest.mark.parametrize("name", READERS)
 def test_no_reader_waits_for_a_file_that_is_not_regular(

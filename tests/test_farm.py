@@ -43,7 +43,7 @@ def test_processes_share_a_run_that_is_made_once(tmp_path: Path, capsys: pytest.
             other.join()
         assert [other.exitcode for other in others] == [0] * 3
         assert farm.copy("one", tmp_path / "copy") == tmp_path / "copy"
-        assert [path.name for path in run.iterdir()] == [path.name for path in (tmp_path / "copy").iterdir()]
+        assert {path.name for path in run.iterdir()} == {path.name for path in (tmp_path / "copy").iterdir()}
     assert (tmp_path / "log").read_text() == "made\n"
     assert not (tmp_path / "farm").exists()
     assert capsys.readouterr().out == "", "what the run prints is no output of the test"

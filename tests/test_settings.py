@@ -273,6 +273,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
         "graphsaint": ["dataset.root=folder"],
         "ogb": ["dataset.root=folder"],
         "saved": ["dataset.root=folder"],
+        "tables": ["dataset.root=folder"],
         "store": ["dataset.root=folder"],
         "cluster": [f"sampler.clusters={clusters}"],
         "stored": [f"partition.path={clusters.parent}"],

@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,14 @@ from gnnkit.utils.ranges import shown, shown_names
 
 ONE_WAY = 0.1  # warn if the share of edges with a reverse edge is smaller
 _LOOKED_AT = 1000  # edges that `both_ways` samples
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What a data set contributes to the configuration that `job=init` writes."""
+
+    keys: Mapping[str, tuple[Any, str]] = field(default_factory=dict)  # value and reason by configuration key
+    files: Mapping[str, str] = field(default_factory=dict)  # content by file name; a key with this value names its path
 
 
 class Dataset(ABC):
@@ -55,6 +64,14 @@ class Dataset(ABC):
         """
         return None
 
+    def advise(self) -> Advice:
+        """Returns keys and files for `job=init`, which replace its choices.
+
+        Keys that the user has set take precedence. If the model is among the keys,
+        `job=init` runs no trials. Default: none.
+        """
+        return Advice()
+
     @abstractmethod
     def load(self) -> Graph:
         """Loads the graph.
@@ -85,8 +102,7 @@ def with_split(graph: Graph, split: Sequence[float] | TimeSplit | None, seed: in
     if split is None:
         return graph
     of_edges = graph.edge_split is not None
-    has_split = graph.split.any() or (graph.edge_split is not None and (graph.edge_split > 0).any())
-    if has_split or graph.time_borders is not None:
+    if graph.is_split:
         text = "by time" if isinstance(split, TimeSplit) else list(split)
         raise UserError(f"dataset.split={text}: the data already has a split; remove the key")
     if isinstance(split, TimeSplit):

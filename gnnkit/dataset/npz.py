@@ -11,6 +11,7 @@ import numpy as np
 from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row, warn_unlabelled, with_split
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, TimeSplit, read_split
+from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.labels import settle_labels
 from gnnkit.graph.times import TIME_FIELDS, read_time_fields
 from gnnkit.graph.zipped import Arrays
@@ -38,6 +39,8 @@ class Npz(Dataset):
     optional.
     - `val_edges`, `test_edges`: [k, 2] sources and destinations, for
     `task=link_prediction`. Optional.
+    - `val_negatives`, `test_negatives`: [k, negatives] destinations with which each of
+    these edges is compared, or each edge that a split by time holds out. Optional.
 
     Alternatively, it contains gnn-benchmark's arrays: `adj_indptr`, `adj_indices`,
     `adj_shape`, `adj_data` and the same for `attr`, as CSR, where row v lists the
@@ -88,8 +91,7 @@ class Npz(Dataset):
             settle_labels(labels),
             self.masks(fields, csc.num_nodes),
             **self._edge_labels(fields),
-            val_edges=fields.optional("val_edges"),
-            test_edges=fields.optional("test_edges"),
+            **{name: fields.optional(name) for name in HELD_OUT},
             **read_time_fields({name: fields.optional(name) for name in TIME_FIELDS}),
         )
 

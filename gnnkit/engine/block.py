@@ -133,6 +133,10 @@ class LayerValues:
         """Returns the nodes' global ids."""
         return nodes.astype(np.int64, copy=False)
 
+    def row_ids(self, nodes: Ids) -> Ids:  # [k] -> [k] int64
+        """Returns ids that only copies of a row share, on all ranks."""
+        return self.node_ids(nodes)
+
     def edge_ids(self, edges: Ids) -> Ids:  # [k] -> [k] int64
         """Returns the edges' global ids."""
         return edges.astype(np.int64, copy=False)
@@ -273,7 +277,7 @@ class BlockAdjacency(Adjacency):
         return other
 
     def pool(self, num_rows: int) -> Pool:
-        return self.pool_of_nodes(self.src_nodes[:num_rows])
+        return self.pool_of_nodes(self._held.ids(self._layers.row_ids(self._read[:num_rows])))
 
     def pool_of_nodes(self, nodes: Tensor) -> Pool:
         return pool_of(self._pool, nodes)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from gnnkit.graph.times import Times
 from gnnkit.graph.types import Floats, Ids
 
 
@@ -56,8 +57,14 @@ class MiniBatch:
 
     seeds: Ids  # [num_seeds] global ids
     blocks: Sequence[Block]
+    # Of a batch that is sampled by time, in which `src_nodes` number occurrences: a
+    # node that is reached from seeds of two times occurs twice.
+    nodes: Ids | None = None  # [num_occurrences] global ids, the seeds first. None: `src_nodes` are global ids
+    times: Times | None = None  # [num_occurrences] time of the seed from which each is reached
 
     @property
     def input_nodes(self) -> Ids:
         """Global ids of the feature rows that the first block reads."""
+        if self.nodes is not None:
+            return self.nodes
         return self.blocks[0].src_nodes if self.blocks else self.seeds

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.errors import UserError
+from gnnkit.graph.times import Times
 from gnnkit.graph.types import Floats, Ids, set_fields, take
 from gnnkit.utils import checks
 from gnnkit.utils.checks import whole
@@ -28,6 +29,7 @@ class CSC:
     indices: Ids  # [num_edges] int32 or int64, source of each edge
     weight: Floats | None = None  # [num_edges] finite
     num_sources: int = -1  # sources are 0..num_sources-1. -1: as many as destinations
+    time: Times | None = None  # [num_edges] int64 time from which each edge is visible, ascending within each node
 
     def __post_init__(self) -> None:
         indptr = checks.int64s("indptr", self.indptr)
@@ -37,15 +39,19 @@ class CSC:
         _core.check_csc(indptr, indices, max(num_sources, 0))
         weight = read_weights(self.weight, len(indices))
         set_fields(self, indptr=indptr, indices=indices, weight=weight, num_sources=num_sources)
+        if self.time is not None:
+            set_fields(self, time=_read_times(self, self.time))
 
     @classmethod
-    def trusted(cls, indptr: Ids, indices: Ids, weight: Floats | None, num_sources: int) -> CSC:
+    def trusted(
+        cls, indptr: Ids, indices: Ids, weight: Floats | None, num_sources: int, time: Times | None = None
+    ) -> CSC:
         """Wraps arrays that were checked before, without reading them.
 
         This keeps files larger than memory on disk.
         """
         csc = cls.__new__(cls)
-        set_fields(csc, indptr=indptr, indices=indices, weight=weight, num_sources=num_sources)
+        set_fields(csc, indptr=indptr, indices=indices, weight=weight, num_sources=num_sources, time=time)
         return csc
 
     @classmethod
@@ -82,7 +88,7 @@ class CSC:
         """Returns the same edges with other weights [num_edges], or without any."""
         if weight is self.weight:
             return self
-        return CSC.trusted(self.indptr, self.indices, read_weights(weight, self.num_edges), self.num_sources)
+        return CSC.trusted(self.indptr, self.indices, read_weights(weight, self.num_edges), self.num_sources, self.time)
 
     @property
     def num_nodes(self) -> int:
@@ -139,6 +145,18 @@ def sort_edges(
     num_nodes, num_sources = whole("num_nodes", num_nodes, 0), whole("num_sources", num_sources, 0)
     indptr, indices, order = _core.csc_from_edges(src, dst, num_nodes, num_sources, positions, checked_threads(threads))
     return CSC(indptr, indices, num_sources=num_sources), order
+
+
+def _read_times(csc: CSC, values: object) -> Times:
+    """Reads times of edges. Raises `UserError` unless they ascend within each node."""
+    times = checks.int64s("time", values, csc.num_edges)
+    rows = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
+    if len(falls := np.flatnonzero((times[1:] < times[:-1]) & (rows[1:] == rows[:-1]))):
+        raise UserError(
+            f"time[{falls[0] + 1}] = {times[falls[0] + 1]} is before time[{falls[0]}] = {times[falls[0]]} of the same node: "
+            "expected each node's in-edges in order of time"
+        )
+    return times
 
 
 def checked_threads(threads: int | None) -> int | None:

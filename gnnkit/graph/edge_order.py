@@ -8,6 +8,8 @@ import numpy as np
 
 from gnnkit.graph.csc import CSC, sort_edges
 from gnnkit.graph.graph import Graph
+from gnnkit.graph.times import ALWAYS
+from gnnkit.graph.types import Ids
 
 
 def in_listed_order(graph: Graph) -> Graph:
@@ -23,7 +25,28 @@ def in_listed_order(graph: Graph) -> Graph:
     dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
     if not ((positions[1:] < positions[:-1]) & (dst[1:] == dst[:-1])).any():
         return graph
-    order = sort_edges(positions.astype(np.int64), dst, csc.num_nodes, int(positions.max()) + 1, True, None)[1]
-    columns = graph.edge_columns.take(order)
+    return _reordered(
+        graph, sort_edges(positions.astype(np.int64), dst, csc.num_nodes, int(positions.max()) + 1, True, None)[1]
+    )
+
+
+def in_time_order(graph: Graph) -> Graph:
+    """Returns the graph with each node's in-edges in order of time.
+
+    An edge is visible from its own time and its source's on, so `edge_time` becomes the
+    later one. Edges of equal times are in the order of the user's edge list.
+    """
+    graph = in_listed_order(graph)
+    csc, since = graph.csc, graph.edge_time
+    since = np.full(csc.num_edges, ALWAYS) if since is None else since
+    if graph.node_time is not None:
+        since = np.maximum(since, graph.node_time[csc.indices])
+    dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
+    return _reordered(replace(graph, edge_time=since), np.lexsort((since, dst)))
+
+
+def _reordered(graph: Graph, order: Ids) -> Graph:
+    """Returns the graph with its edges in another order within each node."""
+    csc, columns = graph.csc, graph.edge_columns.take(order)
     csc = CSC.trusted(csc.indptr, csc.indices[order], columns.get("weight"), csc.num_sources)
     return replace(graph, csc=csc, **columns.fields_of(Graph))

@@ -92,19 +92,22 @@ def relation_names(types: Ids | None, names: Sequence[str] | None) -> tuple[str,
     return tuple(map(str, range(int(types.max(initial=0)) + 1)))
 
 
-def pairs_of(name: str, values: object | None, num_nodes: int) -> npt.NDArray[np.int64] | None:
-    """Reads optional node pairs [num_pairs, 2]."""
+def nodes_of(
+    name: str, values: object | None, num_nodes: int, width: int | None = None
+) -> npt.NDArray[np.int64] | None:
+    """Reads an optional table of nodes [num_rows, width], of any width or of pairs."""
     if values is None:
         return None
-    pairs = checks.array(name, values)
-    if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise UserError(f"{name} has shape {list(pairs.shape)}, expected rows of source and destination")
-    ends = checks.int64s(name, pairs.reshape(-1))
-    bad = np.flatnonzero((ends < 0) | (ends >= num_nodes))
+    table = checks.array(name, values)
+    if table.ndim != 2 or width not in (None, table.shape[1]):
+        expected = "nodes" if width is None else "source and destination"
+        raise UserError(f"{name} has shape {list(table.shape)}, expected rows of {expected}")
+    nodes = checks.int64s(name, table.reshape(-1))
+    bad = np.flatnonzero((nodes < 0) | (nodes >= num_nodes))
     if len(bad):
-        place = f"{name}[{bad[0] // 2}, {bad[0] % 2}]"
-        raise UserError(f"{place} = {ends[bad[0]]} is out of range for {num_nodes} nodes")
-    return np.ascontiguousarray(ends.reshape(-1, 2))
+        row, column = divmod(int(bad[0]), table.shape[1])
+        raise UserError(f"{name}[{row}, {column}] = {nodes[bad[0]]} is out of range for {num_nodes} nodes")
+    return np.ascontiguousarray(nodes.reshape(table.shape))
 
 
 def distinct_ids(values: object) -> Array:

@@ -33,7 +33,7 @@ from gnnkit.graph.fields import (
     names_of,
     narrowed_positions,
     node_ids_of,
-    pairs_of,
+    nodes_of,
     relation_names,
 )
 from gnnkit.graph.labels import check_labelled, labelled, read_labels, settle_labels
@@ -56,10 +56,10 @@ NAME_FIELDS = (
     "date_columns",
 )  # fields that a saved graph stores as JSON
 TIME_FACTS = ("time_unit", "time_borders")  # further fields in JSON
+HELD_OUT = {"val_edges": 2, "test_edges": 2, "val_negatives": None, "test_negatives": None}  # tables, and widths
 _ARRAYS = (
     "coordinates",
-    "val_edges",
-    "test_edges",
+    *HELD_OUT,
     "node_ids",
     "missing",
     "node_time",
@@ -84,7 +84,10 @@ class Graph:
     - [num_nodes] or [num_nodes, numbers] floating: numbers, NaN if unlabelled
 
     `val_edges` and `test_edges` are (source, destination) pairs to predict. They need
-    not be edges of `csc`.
+    not be edges of `csc`. `val_negatives` and `test_negatives` are equally many other
+    destinations for each of them, with which an evaluation compares the edge. If edges
+    are split by time instead, they have one row per held-out edge, in the order of the
+    edge list.
 
     `edge_positions` are the edges' positions in the original edge list. Default:
     positions in `csc`.
@@ -134,6 +137,8 @@ class Graph:
     edge_positions: Ids | None = field(default=None, kw_only=True)  # [num_edges] int32 or int64
     val_edges: Ids | None = field(default=None, kw_only=True)  # [num_val, 2] int64
     test_edges: Ids | None = field(default=None, kw_only=True)  # [num_test, 2] int64
+    val_negatives: Ids | None = field(default=None, kw_only=True)  # [num_val, k] int64 destinations
+    test_negatives: Ids | None = field(default=None, kw_only=True)  # [num_test, k] int64 destinations
     node_ids: npt.NDArray[Any] | None = field(default=None, kw_only=True)  # [num_nodes] whole numbers or text
     feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width]
     category_of: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width] a text column, or ""
@@ -171,8 +176,7 @@ class Graph:
             split=split,
             class_names=names,
             coordinates=optional_rows("coordinates", self.coordinates, n),
-            val_edges=pairs_of("val_edges", self.val_edges, n),
-            test_edges=pairs_of("test_edges", self.test_edges, n),
+            **{name: nodes_of(name, getattr(self, name), n, width) for name, width in HELD_OUT.items()},
             node_ids=node_ids_of(self.node_ids, n),
             node_types=node_types_of(self.node_types, n),
             **check_fields({name: getattr(self, name) for name in ("node_time", *TIME_FACTS)}, n),
@@ -216,6 +220,12 @@ class Graph:
     def split_sizes(self) -> dict[str, int]:
         """Number of nodes in train, val and test."""
         return {part.name.lower(): int(np.count_nonzero(self.split == part)) for part in Split if part}
+
+    @property
+    def is_split(self) -> bool:
+        """Whether nodes or edges are divided into training, validation and test."""
+        of_edges = self.edge_split is not None and bool((self.edge_split > Split.NONE).any())
+        return of_edges or bool(self.split.any()) or self.time_borders is not None
 
     def _check_columns(self) -> None:
         """Raises `UserError` if column names do not match the columns."""
@@ -703,8 +713,7 @@ class Graph:
             labels=self.labels[order],
             split=self.split[order],
             coordinates=take(self.coordinates, order),
-            val_edges=None if self.val_edges is None else number[self.val_edges],
-            test_edges=None if self.test_edges is None else number[self.test_edges],
+            **{name: None if (nodes := getattr(self, name)) is None else number[nodes] for name in HELD_OUT},
             node_ids=take(self.node_ids, order),
             node_types=None,
             feature_tables=None,
@@ -841,6 +850,8 @@ class EdgeListFields(TypedDict, total=False):
     node_time: npt.ArrayLike | None  # [num_nodes] like `edge_time`
     time_unit: str | None  # s, ms, us or ns, if integers are dates since 1970
     date_columns: Sequence[str] | None  # names of features that are dates
+    val_negatives: npt.ArrayLike | None  # [num_val, k] destinations to compare with each validation edge
+    test_negatives: npt.ArrayLike | None  # [num_test, k]
 
 
 _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {

@@ -60,18 +60,13 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
             f"data.{min(links - {'edge_label'})}: for edges to predict, pass the three Data of RandomLinkSplit as Graph.from_pyg(train, val=val, test=test)"
         )
     graph, read = _convert_data(data, num_nodes, split, labels_edges=not splits)
-    has_split = bool(splits) or _is_divided(graph)
+    has_split = bool(splits) or graph.is_split
     warn_unread("Graph.from_pyg", [f"data.{name}" for name in attributes - read - links], has_split=has_split)
     if not splits:
         return graph
     _check_supervision(data, num_nodes)
     edges: dict[str, Any] = {f"{name}_edges": _read_part(name, part, num_nodes) for name, part in splits.items()}
     return replace(graph, **edges)
-
-
-def _is_divided(graph: Graph) -> bool:
-    """Returns whether nodes or edges are in a split."""
-    return bool(graph.split.any()) or (graph.edge_split is not None and bool(graph.edge_split.any()))
 
 
 def _homogeneous(data: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gnnkit.graph.csc import CSC, sort_edges
 from gnnkit.graph.graph import Graph
-from gnnkit.graph.types import Floats, Ids
+from gnnkit.graph.types import Floats, Ids, take
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class RelationGroups:
             order = sort_edges(numbers, rows, csc.num_nodes, num_relations, True, None)[1]
             codes = codes[order]
             weight = None if csc.weight is None else csc.weight[order]
-            csc = CSC.trusted(csc.indptr, csc.indices[order], weight, csc.num_sources)
+            csc = CSC.trusted(csc.indptr, csc.indices[order], weight, csc.num_sources, take(csc.time, order))
         starts = np.flatnonzero(np.append(True, codes[1:] != codes[:-1])) if len(codes) else np.zeros(0, np.int64)
         return cls(csc, order, types, codes[starts], np.append(starts, len(codes)), tuple(names) or ("",))
 
@@ -66,13 +66,14 @@ class RelationGroups:
 
     def counts(self, nodes: Ids, relations: Ids) -> Ids:  # [k]
         """Counts in-edges of nodes [k] with relations [k]. Each group must exist."""
-        return np.diff(self.starts)[self._groups(nodes, relations)]
+        return np.diff(self.starts)[self.groups(nodes, relations)]
 
     def degrees(self, nodes: Ids, relations: Ids) -> Floats:  # [k] float64
         """Sums the weights of these in-edges, 1 each without weights."""
-        return self._degrees[self._groups(nodes, relations)]
+        return self._degrees[self.groups(nodes, relations)]
 
-    def _groups(self, nodes: Ids, relations: Ids) -> Ids:
+    def groups(self, nodes: Ids, relations: Ids) -> Ids:  # [k]
+        """Returns the positions of groups in `codes`. Each must exist."""
         return np.searchsorted(self.codes, nodes.astype(np.int64) * self.num_relations + relations)
 
     @cached_property

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph.types import Fields
+from gnnkit.graph.types import Fields, Ids
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import one_of, shown
@@ -56,6 +56,31 @@ def check_fields(values: Mapping[str, Any], num_nodes: int) -> Fields:
         "time_unit": _check_unit(values["time_unit"]),
         "time_borders": None if borders is None else tuple(checks.int64s("time_borders", list(borders), 2).tolist()),
     }
+
+
+def latest_visible(times: Times, rule: str) -> Times:
+    """Returns the latest time of an edge that each seed sees.
+
+    A seed without a time sees all edges that have one.
+
+    Args:
+        times: [n] times of seeds.
+        rule: strict, or inclusive for edges of the seed's own time too.
+    """
+    untimed = (times == ALWAYS) | (times == NEVER)
+    return np.where(untimed, NEVER - 1, np.where(untimed, 0, times) - (rule == "strict"))
+
+
+def at_times(nodes: Ids, times: Times) -> tuple[Ids, Times, Ids]:
+    """Returns distinct pairs of node and time, and each pair's place among them.
+
+    Args:
+        nodes: [n] ids.
+        times: [n] times.
+    """
+    pairs = np.stack([nodes.astype(np.int64), times], 1)
+    distinct, places = np.unique(pairs, axis=0, return_inverse=True)
+    return distinct[:, 0], distinct[:, 1], places.reshape(-1)
 
 
 def show_time(time: int, unit: str | None) -> str:

@@ -11,7 +11,8 @@ import importlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from gnnkit.config import EXPERIMENT, key_of
+from gnnkit.config import EXPERIMENT, key_of, of_option
+from gnnkit.config.settings import AUTO
 from gnnkit.jobs.lock import apply_permissions
 from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
@@ -20,6 +21,7 @@ from gnnkit.launch.phases import begin
 from gnnkit.result.result import Result
 
 if TYPE_CHECKING:
+    from gnnkit.config.settings import Choice
     from gnnkit.jobs.job import Job
 
 # Lightning's loggers import s3fs where it is installed.
@@ -38,6 +40,7 @@ def start(order: Order) -> Result:
     job = _job(order)
     if not (order.is_leader or job.on_ranks):
         return Result(job.name, {})
+    _check_unread(order)
     if job.on_ranks and order.settings.started is not None:
         count_call()
     with apply_permissions(order.settings.permissions):
@@ -57,7 +60,31 @@ def _implies_task(order: Order) -> bool:
 
 def check(order: Order) -> Order:
     """Raises `UserError` if the job cannot do the order."""
+    _check_unread(order)
     return _job(order).check(order)
+
+
+def _check_unread(order: Order) -> None:
+    """Checks the keys of plugins that the job may not read, such as `model.hidden`.
+
+    A job that trains, or reads a trained run, constructs these plugins itself.
+    """
+    settings = order.settings
+    if settings.job.trains or settings.job.reads_checkpoint:
+        return
+    if _is_configured(settings.model):
+        order.source.trial()
+    if settings.strategy.name != AUTO and _is_configured(settings.strategy):
+        settings.create_strategy()
+    for choice in (settings.task, settings.sync, settings.sampler):
+        if choice is not None and _is_configured(choice):
+            choice.create()
+
+
+def _is_configured(choice: Choice) -> bool:
+    """Returns whether a key of the plugin differs from its default."""
+    defaults = of_option(choice.kind, choice.name)
+    return any(key not in defaults or value != defaults[key] for key, value in choice.arguments.items())
 
 
 def preload(order: Order) -> None:

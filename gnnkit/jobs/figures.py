@@ -18,6 +18,8 @@ from torch import Tensor
 from gnnkit.comm import LEADER, Survivors
 from gnnkit.engine import Tally
 from gnnkit.errors import UserError
+from gnnkit.graph import Split
+from gnnkit.graph.times import ALWAYS
 from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import write_rows
@@ -41,6 +43,7 @@ from gnnkit.result.figures import (
 from gnnkit.result.folder import WORDS
 from gnnkit.result.result import versions
 from gnnkit.sampler.links import Links
+from gnnkit.sampler.targets import Targets
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.task.threshold import HALF
@@ -68,7 +71,18 @@ def plugins(job: RankJob, worker: Worker) -> Plugins:
         model=job.source.name,
         task=settings.task.name,
         edge_split=None if not isinstance(links, Links) else "data set" if links.given else "drawn",
+        evaluation="fresh" if worker.samples_by_time else "frozen" if _is_frozen(links) else None,
     )
+
+
+def _is_frozen(links: Links | Targets | None) -> bool:
+    """Returns whether held-out edges, and all later ones, pass no messages."""
+    if links is None or isinstance(links, Links):
+        return links is not None and links.events is not None
+    if links.time is None:
+        return False
+    trains, held = links.split == Split.TRAIN, links.split > Split.TRAIN
+    return bool(held.any() and links.time[trains].max(initial=ALWAYS) < links.time[held].min())
 
 
 def circumstances(job: RankJob) -> Circumstances:

@@ -21,6 +21,7 @@ from gnnkit.launch.phases import say
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.sampler import Fanouts, Sampler
 from gnnkit.strategy import (
+    ByTime,
     ExecutionStrategy,
     GatheredRows,
     LastingRows,
@@ -122,7 +123,7 @@ def _with_default_fanouts(settings: Settings, num_layers: object) -> Settings:
 
 
 _Asks = Callable[[Settings, Parts], object]
-_ABILITIES = (LastingRows, LearnedInputs, Relations, RowsOnDisk)  # named in messages
+_ABILITIES = (ByTime, LastingRows, LearnedInputs, Relations, RowsOnDisk)  # named in messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +355,27 @@ _LABEL_INPUTS = Topic(
         "use trainer.accumulate=1": lambda s, p: s.trainer.accumulate > 1,
     },
 )
+_TIME = Topic(
+    lambda s, p: p.sampler is not None and p.sampler.time != "none",
+    {
+        "sampler.time={p.sampler.time}: strategy={s.strategy.name} {lacks[ByTime]}": lambda s, p: p.strategy.lacks(
+            ByTime
+        ),
+        "sampler.time={p.sampler.time}: task={s.task.name} draws pairs without a time: use sampler.time=none, which "
+        "passes messages over the edges before the first held-out one": lambda s, p: p.task.hides_edges,
+        "sampler.time={p.sampler.time}: write={written} needs one time for each node, and task={s.task.name} has one for "
+        "each edge: remove embeddings": lambda s, p: p.task.pairs and "embeddings" in s.write,
+        "sampler.time={p.sampler.time}: inputs={s.inputs} reads rows that later edges change: use inputs=features": (
+            lambda s, p: s.inputs != "features"
+        ),
+        "sampler.time={p.sampler.time}: features.degree=true counts edges of all times: remove the key": lambda s, p: (
+            s.features.degree
+        ),
+        "sampler.time={p.sampler.time}: label_inputs={s.label_inputs} shows labels of later nodes: remove the key": (
+            lambda s, p: s.label_inputs is not None
+        ),
+    },
+)
 _DEGREE = Topic(
     lambda s, p: s.features.degree,
     {
@@ -415,6 +437,7 @@ TOPICS = (
     _PLACE,
     _LEARNED_ROWS,
     _LABEL_INPUTS,
+    _TIME,
     _DEGREE,
     _LOST_WORKERS,
     _RESTARTS,

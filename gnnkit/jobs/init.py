@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from gnnkit import plugins
 from gnnkit.config import key_of, keys
 from gnnkit.config.settings import FEW_EDGES, SMALL_EDGES, Settings, with_choice
-from gnnkit.dataset.base import both_ways, describe_share
+from gnnkit.dataset.base import Advice, both_ways, describe_share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation, Split
 from gnnkit.graph.unfit_columns import IgnorableColumns
@@ -92,10 +92,14 @@ def init(order: Order) -> Result:
     if order.graph is not None:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
     folder = local_path("output", named).absolute()
-    _check_new(folder, settings.on_exists)
-    choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings)), _named_choices(order))
+    advice = settings.dataset.create().advise()
+    _check_new(folder, settings.on_exists, {*_FILES, *advice.files})
+    from_user = [*_advised(advice, folder), *_named_choices(order)]
+    choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings)), from_user)
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
     script = _write(folder, choices, tested, command)
+    for name, content in advice.files.items():
+        write_atomically(folder / name, content.encode())
     figures: dict[str, Any] = {choice.key: choice.value for choice in choices}
     lines = [
         f"{choice.key}={choice.value}  # {one_line(choice.why)}"
@@ -113,6 +117,12 @@ def init(order: Order) -> Result:
     result = Result("init", figures, "\n".join([*lines, *ways]), folder)
     say(result.table())
     return result
+
+
+def _advised(advice: Advice, folder: Path) -> list[KeyChoice]:
+    """Returns the data set's keys, with the paths of its files."""
+    values = {name: str(folder / name) for name in advice.files}
+    return [KeyChoice(key, values.get(str(value), value), why) for key, (value, why) in advice.keys.items()]
 
 
 def _named_choices(order: Order) -> list[KeyChoice]:
@@ -179,12 +189,12 @@ def _ranked(graph: Graph) -> Relation | None:
     return relations[0] if is_ranked else None
 
 
-def _check_new(folder: Path, on_exists: str) -> None:
+def _check_new(folder: Path, on_exists: str, names: Set[str]) -> None:
     """Raises `UserError` before any trial if the folder cannot be written."""
     if on_exists == "resume":
         raise UserError("on_exists=resume: job=init cannot resume: choose refuse or replace")
     if folder.is_dir() and on_exists == "replace":
-        if not {path.name for path in folder.iterdir()} <= _FILES:
+        if not {path.name for path in folder.iterdir()} <= names:
             raise UserError(f"output={folder}: on_exists=replace replaces only what job=init wrote: name a new folder")
         return
     try:
@@ -225,7 +235,7 @@ def by_evidence(
     known, graph = {choice.key: choice.value for choice in choices}, _with_split(settings, graph)
     if leaks := describe_leaks(graph, ignored_columns(settings)):
         say(leaks)
-    if why := _why_no_trials(settings, graph, known):
+    if why := _why_no_trials(settings, graph, known, {choice.key for choice in from_user}):
         say(f"no trials: {why}")
         return choices, None
     both = both_ways(graph.csc) < _UNDIRECTED and _may_symmetrize(settings, graph)
@@ -234,20 +244,30 @@ def by_evidence(
     return choices if tested.best is None else _replace_model(choices, tested.best, tested.why), tested
 
 
-def _why_no_trials(settings: Settings, graph: Graph, known: Mapping[str, Any]) -> str:
-    """Returns why no trials are run, or "" if they are."""
-    if not settings.job_keys.init.minutes:
-        return "init.minutes=0"
-    if "trials" not in plugins.names(SEARCH):
-        package = plugins.PACKAGES[SEARCH]["trials"]
-        return f"they need the package {package}: pip install {package}: the default keys are written"
-    if known["strategy"] != "vertex_centric":
-        return "the graph is large, and a trial would take too long: the default keys are written"
-    if plugins.load("task", known["task"]).pairs:
-        return "trials support only node tasks: the default keys are written"
-    if not ((graph.split == Split.VAL).any() or "dataset.split" in known):
-        return "no validation nodes: the default keys are written"
-    return ""
+def _why_no_trials(settings: Settings, graph: Graph, known: Mapping[str, Any], advised: Set[str]) -> str:
+    """Returns why no trials are run, or "" if they are.
+
+    Args:
+        settings: The configuration of job=init.
+        graph: The graph.
+        known: The choices so far.
+        advised: Keys of the data set or the user.
+    """
+    package = plugins.PACKAGES[SEARCH]["trials"]
+    missing = f"they need the package {package}: pip install {package}"
+    reasons = {
+        f"dataset={settings.dataset.name} determines the model": "model" in advised,
+        "init.minutes=0": not settings.job_keys.init.minutes,
+        f"{missing}: the default keys are written": "trials" not in plugins.names(SEARCH),
+        "the graph is large, and a trial would take too long: the default keys are written": (
+            known["strategy"] != "vertex_centric"
+        ),
+        "trials support only node tasks: the default keys are written": plugins.load("task", known["task"]).pairs,
+        "no validation nodes: the default keys are written": (
+            not ((graph.split == Split.VAL).any() or "dataset.split" in known)
+        ),
+    }
+    return next((why for why, applies in reasons.items() if applies), "")
 
 
 def _with_split(settings: Settings, graph: Graph) -> Graph:
@@ -268,21 +288,6 @@ def _choose_split(graph: Graph) -> tuple[list[float] | dict[str, Any], str]:
     if times is not None and len(np.unique(times)) > len(SPLIT):
         return {"by": "time", "shares": SPLIT}, "rows have times: no model trains on the future of what it is tested on"
     return SPLIT, "the data has labels and no split: train, validate, test"
-
-
-def _lacks_split(graph: Graph) -> bool:
-    """Returns whether the data have labels, but no split of them."""
-    if graph.time_borders is not None:
-        return False
-    if graph.edge_labels is not None and graph.edge_split is not None:
-        return not (graph.edge_split > Split.NONE).any()
-    return bool(graph.labelled.any()) and not graph.split.any()
-
-
-def _has_targets(graph: Graph) -> bool:
-    """Returns whether the data name what to predict: labels, or held-out edges."""
-    edges = (graph.edge_labels, graph.val_edges, graph.test_edges, graph.time_borders)
-    return bool(graph.labelled.any()) or any(value is not None for value in edges)
 
 
 def _figure(graph: Graph, task: str) -> str | None:
@@ -356,7 +361,9 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
         why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
         yield KeyChoice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
     split, why = _choose_split(graph)
-    if _lacks_split(graph) or (isinstance(split, dict) and not _has_targets(graph)):
+    is_held_out = graph.is_split or graph.val_edges is not None or graph.test_edges is not None
+    is_labelled = bool(graph.labelled.any()) or graph.edge_labels is not None
+    if not graph.is_split if is_labelled else isinstance(split, dict) and not is_held_out:
         if "split" not in usual:
             raise UserError(f"dataset={chosen.name} has labels, but no split: add a split to the data")
         yield KeyChoice("dataset.split", split, why)

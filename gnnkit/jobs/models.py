@@ -218,6 +218,7 @@ class ModelSource:
                 model.fit_types(widths.schema, widths.in_features, widths.edge_width)
             if task is not None:
                 task.size_head(widths.num_targets, widths.edge_width)
+                task.adopt(model)
             if task is not None and (head := task.head()) is not None:
                 model.add_module(HEAD, head)
         if not isinstance(getattr(model, "num_layers", None), int):

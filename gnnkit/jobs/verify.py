@@ -173,7 +173,7 @@ def _steps(
         "loss": worker.comm.all_reduce(torch.stack(recorder.losses)),
         "gradients": gradients if sync.steps_here else worker.comm.all_reduce(gradients),
         "parameters": to_vector(module.parameters()),
-        "logits": _all_rows(module.evaluation.logits(module.model), worker),
+        "logits": module.evaluation.read(module.model, _all_rows),
     }
     if module.embedding is not None:
         values["embedding"] = _all_rows(module.embedding.rows.owned.detach(), worker)

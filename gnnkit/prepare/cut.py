@@ -18,7 +18,7 @@ from gnnkit.config.settings import Settings
 from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
-from gnnkit.graph.edge_order import in_listed_order
+from gnnkit.graph.edge_order import in_listed_order, in_time_order
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.launch.phases import phase, warnings_in_lines
 from gnnkit.partition.base import Partition
@@ -52,7 +52,7 @@ from gnnkit.prepare.inputs import (
 )
 from gnnkit.prepare.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.prepare.run_partition import keep, rebalanced
-from gnnkit.prepare.times import describe_times, describe_visible, visible_graphs
+from gnnkit.prepare.times import by_time, describe_sampled, describe_times, describe_visible, visible_graphs
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.sampler.links import Links
@@ -153,6 +153,7 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
     """
     task: Task = settings.task.create()
     check_implied_task(settings, graph)
+    graph = replace(graph, time_borders=None) if by_time(settings) else graph  # no edge leaves
     try:
         with warnings_in_lines(settings.dataset.name):
             prepared, links = task.prepare(graph)
@@ -199,7 +200,7 @@ def prepare(asked: Preparation) -> Json:
     settings, needs, folder = asked.settings, asked.needs, asked.folder
     phase(f"reading dataset={settings.dataset.name}")
     graph, links, lines = _read_graph(asked)
-    later = visible_graphs(graph) if needs.trains and links is None else {}
+    later = visible_graphs(graph) if needs.trains and links is None and not by_time(settings) else {}
     lines += describe_visible(later, graph.time_unit)
     graph = later.pop("train", graph)
     cache, read_at = Kept(settings.cache, graph), time.monotonic()
@@ -279,7 +280,12 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | Targets | None, list
         links = None if links is None else links.with_inverse_edges(graph.num_relations)
         graph = with_inverse_edges(graph)
         lines = [*lines, f"edges: {graph.num_edges // 2:,} inverse edges were added (model.inverse=true)"]
+    if by_time(settings):
+        lines = [*lines, *describe_sampled(graph, links, settings)]
+        return in_time_order(graph), links, [*input_lines, *lines]
     graph = in_listed_order(graph) if needs.edge_order else graph
+    if isinstance(links, Links) and links.train_time is not None:  # edges may have other ids now
+        links = replace(links, train_time=np.asarray(graph.edge_time))
     return graph, links, [*input_lines, *lines]
 
 

@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit.config.settings import Settings
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.graph.time_split import parts_of
 from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time
@@ -34,10 +36,10 @@ def describe_times(complete: Graph, trained: Graph, links: Links | Targets | Non
         parts = parts_of(complete.edge_time, complete.time_borders)
         lines.append(_describe_parts(complete.edge_time, parts, complete.time_unit, "edges"))
         count = complete.num_edges - trained.num_edges
-        lines.append(
+        lines += [
             f"time: {count:,} edges from {show_time(complete.time_borders[0], complete.time_unit)} on pass no messages, also "
             "in evaluation"
-        )
+        ] * (count > 0)
     return [*lines, *_describe_recurring(trained, links)] if isinstance(links, Links) else lines
 
 
@@ -65,6 +67,36 @@ def describe_visible(graphs: Mapping[str, Graph], unit: str | None) -> list[str]
     first = show_time(_first_later(graphs["test"]) or 0, unit)
     line = f"time: {test - train:,} edges from {first} on pass no messages in training, which reads {train:,}"
     return [f"{line}; val is evaluated on {val:,} edges, test on {test:,}"]
+
+
+def by_time(settings: Settings) -> bool:
+    """Returns whether seeds see earlier edges only."""
+    return settings.sampler is not None and settings.sampler.create().time != "none"
+
+
+def describe_sampled(graph: Graph, links: Links | Targets | None, settings: Settings) -> list[str]:
+    """Describes what seeds see. Raises `UserError` if data or seeds have no times."""
+    targets = links if isinstance(links, Targets) else None
+    assert settings.sampler is not None, "samples by time"
+    rule = settings.sampler.create().time
+    if graph.edge_time is None and graph.node_time is None:
+        raise UserError(
+            f"sampler.time={rule}: neither edges nor nodes have times: dataset.time=COLUMN names their column, or use "
+            "sampler.time=none"
+        )
+    rows, times = (graph, graph.node_time) if targets is None else (targets, targets.time)
+    predicted = rows.labelled & (rows.split != Split.NONE)
+    times = np.full(len(predicted), ALWAYS) if times is None else times
+    untimed = int(np.count_nonzero(predicted & ((times == ALWAYS) | (times == NEVER))))
+    if untimed:
+        what = "nodes" if targets is None else "edges"
+        raise UserError(
+            f"sampler.time={rule}: {untimed:,} of {np.count_nonzero(predicted):,} {what} in the split have no time: give "
+            f"each one ({what[:-1]}_time), or remove it from the split"
+        )
+    seen = "before its own time" if rule == "strict" else "up to its own time"
+    what = "node" if targets is None else "labelled edge"
+    return [f"sampler.time={rule}: each {what} sees the edges {seen}, in training and evaluation"]
 
 
 def describe_store(graph: Graph) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from gnnkit.utils.documents import Json
 
+_OPTIONAL = ("edge_split", "evaluation")
+
 
 class FigureTopic:
     """Figures that are computed together. Subclasses are dataclasses."""
@@ -40,12 +42,13 @@ class Plugins(FigureTopic):
     model: str
     task: str
     edge_split: str | None = None  # origin of the held-out edges. Only link tasks have the figure
+    # fresh: each row is evaluated on the edges before its own time. frozen: on those
+    # before the first held-out one. None, without the figure: neither.
+    evaluation: str | None = None
 
     def to_dict(self) -> Json:
         figures = FigureTopic.to_dict(self)
-        if self.edge_split is None:
-            del figures["edge_split"]
-        return figures
+        return {name: value for name, value in figures.items() if value is not None or name not in _OPTIONAL}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,17 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch, RelationGroups
+from gnnkit.graph.times import latest_visible
 from gnnkit.sampler.batching import tree_sizes
 from gnnkit.sampler.contract import Hop, check_hop
 from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
 from gnnkit.utils import storage
 from gnnkit.utils.checks import MAX_THREADS, int64s, whole
-from gnnkit.utils.ranges import num_cores
+from gnnkit.utils.ranges import num_cores, one_of
+
+TIME_RULES, PICKS = ("none", "strict", "inclusive"), ("uniform", "last")
+_SPREAD = np.int64(-7046029254386353131)
+_MOST_DRAWS = 2**31  # the strategies and loaders check memory
 
 
 class Sampler(ABC):
@@ -39,6 +44,16 @@ class Sampler(ABC):
 
     by_relation: bool = False
     """Whether `sample` accepts `RelationGroups`, and then draws from each relation."""
+
+    time: str = "none"
+    """Which edges a seed sees: none for all, strict for earlier ones than its own time,
+    inclusive for those of its own time too.
+
+    With strict or inclusive, `sample` has an argument `times`, [num_seeds] int64, and
+    draws from a graph whose `CSC.time` is set. It returns a `MiniBatch` with `nodes`
+    and `times`. `gnnkit.graph.times.latest_visible` computes each row's bound. With the
+    argument `disjoint`, no two seeds share rows.
+    """
 
     @property
     def draws_at_owners(self) -> bool:
@@ -193,6 +208,7 @@ class NativeSampler(Sampler):
     draws_edges: ClassVar[bool] = True  # False: a source may be a node that is not a neighbour
     draws_by_hop: ClassVar[bool] = False  # True: a node that draws once draws differently at each hop
     by_relation = True
+    pick = "uniform"  # which visible edges a node draws by time: any, or the last ones
 
     def __init__(
         self,
@@ -303,15 +319,83 @@ class NativeSampler(Sampler):
             The draws, with sources and edges as numbered in `graph`.
         """
         reading = graph if isinstance(graph, Reading) else self.reads(graph)
+        if self.time != "none" and reading.bounds is None:
+            raise UserError(f"sampler.time={self.time}: draw needs a reading with bounds; use sample, with times")
         ids = int64s("nodes", nodes)
         hop = whole("hop", hop, 0)
         drawn = self.native().draw(reading, ids, hop, wrap(key), self._num_threads())
         indptr, sources, edge_ids, weight, relation = drawn
         return Hop(indptr, sources, edge_ids if self.draws_edges else None, weight, relation)
 
-    def sample(self, graph: CSC | RelationGroups, seeds: Ids, *, key: int) -> MiniBatch:
+    def by_time(self, time: str, pick: str = "uniform") -> Self:
+        """Sets the rule by which a seed sees edges, for constructors.
+
+        Args:
+            time: none, strict or inclusive.
+            pick: uniform, or last for the latest visible edges.
+        """
+        self.time, self.pick = one_of("sampler.time", time, TIME_RULES), one_of("sampler.pick", pick, PICKS)
+        if time == "none" and pick == "last":
+            raise UserError("sampler.pick=last needs times: use sampler.time=strict or inclusive")
+        if pick == "last" and self.replace:
+            raise UserError("sampler.pick=last takes each edge once: use sampler.replace=false")
+        if pick == "last" and self.redraw:
+            raise UserError("sampler.pick=last draws once for each node: use sampler.redraw=false")
+        return self
+
+    def sample(
+        self,
+        graph: CSC | RelationGroups,
+        seeds: Ids,
+        *,
+        key: int,
+        times: Ids | None = None,
+        disjoint: bool = False,
+    ) -> MiniBatch:
+        """Draws all hops, like `Sampler.sample`.
+
+        Args:
+            graph: The graph, with `CSC.time` if this sampler has a `time`.
+            seeds: [num_seeds] node ids, distinct among those of one time.
+            key: Any integer, modulo 2^64.
+            times: [num_seeds] int64 time of each seed, if this sampler has a `time`.
+            disjoint: Whether no two seeds share nodes. Otherwise, seeds of one time do.
+        """
         ids = int64s("seeds", seeds)
-        return self.batch(self.native().sample(self.reads(graph), ids, wrap(key), self._num_threads()))
+        if (times is None) != (self.time == "none"):
+            raise UserError(
+                f"sampler.time={self.time}: expected {'no times' if self.time == 'none' else 'times'} of seeds"
+            )
+        if times is None:
+            return self.batch(self.native().sample(self.reads(graph), ids, wrap(key), self._num_threads()))
+        return self._sample_by_time(graph, ids, int64s("times", times, len(ids)), wrap(key), disjoint=disjoint)
+
+    def _sample_by_time(
+        self, graph: CSC | RelationGroups, seeds: Ids, times: Ids, key: int, *, disjoint: bool
+    ) -> MiniBatch:
+        reading = self.reads(graph)
+        if reading.csc.time is None:
+            raise UserError(
+                f"sampler.time={self.time}: the graph's edges have no times: pass CSC(indptr, indices, time=)"
+            )
+        reading = replace(reading, times=reading.csc.time, latest=self.pick == "last")
+        trees = np.arange(len(seeds)) if disjoint else np.unique(times, return_inverse=True)[1]
+        of_tree = np.zeros(int(trees.max(initial=-1)) + 1, np.int64)
+        of_tree[trees] = times
+        keys = of_tree * _SPREAD  # an odd factor, so that consecutive times have unrelated keys
+        count = reading.csc.num_nodes
+        ((nodes, tree_of, known),), (hop,) = _core.grow(
+            [(self.native(), reading, 0, 0)],
+            [(seeds, trees.astype(np.uint32), count)],
+            (keys, latest_visible(of_tree, self.time)),
+            self.num_hops,
+            key,
+            induced=False,
+            most_draws=_MOST_DRAWS,
+            threads=self._num_threads(),
+        )
+        batch = self.batch((np.arange(len(nodes), dtype=nodes.dtype), known, *hop))
+        return MiniBatch(nodes[: len(seeds)], batch.blocks, nodes, of_tree[tree_of])
 
     def batch(self, sampled: _core.Batch) -> MiniBatch:
         """Slices the rows sampled by the core into blocks."""

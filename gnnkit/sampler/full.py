@@ -14,16 +14,20 @@ class FullSampler(NativeSampler):
     Exact but large. Intended for evaluation and small graphs.
     """
 
-    def __init__(self, num_hops: int = 2, *, edge_ids: bool = True, threads: int | None = None) -> None:
+    def __init__(
+        self, num_hops: int = 2, *, edge_ids: bool = True, threads: int | None = None, time: str = "none"
+    ) -> None:
         """Takes `edge_ids` and `threads` like `NativeSampler`.
 
         Args:
             num_hops: Number of model layers, 1 to 1000.
             edge_ids: Whether blocks contain edge positions in the CSC.
             threads: Threads per batch. Default: all available cores.
+            time: As for `NeighborSampler`.
         """
         num_hops = whole("sampler.num_hops", num_hops, 1, MAX_HOPS)
         super().__init__(Fanouts.all(num_hops), edge_ids=edge_ids, threads=threads)
+        self.by_time(time)
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.neighbor(self.fanouts.default, False, False, None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,10 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Ids
+from gnnkit.sampler.events import MAX_NODES, EventHistory, EventNegatives, Mask, Times, codes
 from gnnkit.utils.checks import check_range
 from gnnkit.utils.ranges import MAX_COUNT, real, shown, whole
 from gnnkit.utils.storage import load_arrays, save_arrays
-
-_MAX_NODES = math.isqrt(2**63 - 1)  # so that the codes of all pairs fit in int64
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class LinkRelation:
             raise UserError(f"ends={ends.tolist()} must be the first and last sources and destinations")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Links:
     """The edges that a task predicts. Training edges are the graph's edges.
 
@@ -82,8 +80,14 @@ class Links:
     relation: LinkRelation | None = None  # None: edges of all relations are predicted
     popular: Ids | None = None  # [num] int64 nodes that training negatives draw, repeated by popularity. None: all
     events: Ids | None = None  # [num_events, 3] int64 source, destination and time of all edges, if split by time
-    val_time: Ids | None = None  # [num_val] int64
-    test_time: Ids | None = None  # [num_test] int64
+    train_time: Times | None = None  # [num_edges] of the training graph, by edge id
+    val_time: Times | None = None  # [num_val]
+    test_time: Times | None = None  # [num_test]
+    node_time: Times | None = None  # [num_nodes] time after which each node exists
+    historical: bool = False  # whether half of the training negatives are earlier destinations of the source
+    val_negatives: Ids | None = None  # [num_val, eval_negatives] int64 other destinations that the data define
+    test_negatives: Ids | None = None  # [num_test, eval_negatives]
+    _drawing: dict[bool, EventNegatives] = field(default_factory=dict, init=False, repr=False)  # by `evaluates`
 
     def predicts(self, types: Ids | None) -> Mask | np.bool_:  # [num_edges]
         """Returns whether edges are predicted, self-loops aside.
@@ -105,6 +109,11 @@ class Links:
             return np.True_
         return np.isin(types, self.relation.hidden)
 
+    def draw_supervised(self, pairs: Ids, key: int, threads: int = 1) -> Mask:  # [k]
+        """Draws the edges [k, 2] that an epoch predicts, without self-loops."""
+        drawn = draw_for_pairs(pairs, self.num_nodes, key, threads) < self.supervision_share
+        return np.asarray(drawn & (pairs[:, 0] != pairs[:, 1]))
+
     def with_inverse_edges(self, num_relations: int) -> Links:
         """Hides the inverse edges too. Their relations are numbered after the others.
 
@@ -121,7 +130,11 @@ class Links:
         """Writes the arrays into `folder` atomically."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         relation = None if self.relation is None else asdict(self.relation)
-        save_arrays(folder, arrays, {**{name: getattr(self, name) for name in _SCALARS}, "relation": relation})
+        save_arrays(
+            folder,
+            arrays,
+            {**{name: getattr(self, name) for name in _SCALARS}, "relation": relation, "historical": self.historical},
+        )
 
     @classmethod
     def load(cls, folder: Path) -> Links:
@@ -139,7 +152,7 @@ class Links:
         fields: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
         try:
             fields["relation"] = LinkRelation.of_plain(meta.get("relation"))
-            links = cls(**fields, **{name: meta[name] for name in _SCALARS})
+            links = cls(historical=meta.get("historical") is True, **fields, **{name: meta[name] for name in _SCALARS})
             links.check()
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
@@ -149,7 +162,7 @@ class Links:
 
     def check(self) -> None:
         """Raises `UserError` if an array or number is out of range."""
-        limits = {"num_nodes": _MAX_NODES, "negatives": MAX_COUNT, "eval_negatives": MAX_COUNT, "seed": 2**64 - 1}
+        limits = {"num_nodes": MAX_NODES, "negatives": MAX_COUNT, "eval_negatives": MAX_COUNT, "seed": 2**64 - 1}
         for name, high in limits.items():
             whole(name, getattr(self, name), 0, high)
         real("supervision_share", self.supervision_share, 0, 1)
@@ -180,10 +193,10 @@ class Links:
         if events.dtype != np.int64 or events.ndim != 2 or events.shape[1] != 3:
             raise UserError("events is not a table of int64 with three columns")
         check_range("events", events[:, :2].ravel(), 0, self.num_nodes)
-        for name, pairs in (("val_time", self.val), ("test_time", self.test)):
+        for name, size in zip(_TIMES, (None, len(self.val), len(self.test), self.num_nodes), strict=True):
             times = getattr(self, name)
-            if times is None or times.dtype != np.int64 or times.shape != pairs.shape[:1]:
-                raise UserError(f"{name} is not a list of int64, one for each of {len(pairs)} edges")
+            if times is None or times.dtype != np.int64 or times.shape != (len(times) if size is None else size,):
+                raise UserError(f"{name} is not a list of int64, one for each of {size or 'all'} rows")
 
     def negative_pairs(
         self,
@@ -199,16 +212,14 @@ class Links:
         """Draws negative pairs for each edge, with another source or destination.
 
         Draws depend only on the key and the edge's id. Both ends are replaced equally
-        often, by a node drawn from all nodes that give a valid pair: uniformly, or in
-        training from `popular` if set. If the
-        relation's end types are known, the destination is replaced by a node of its
-        type; the source only if there is no such node. No pair is a self-loop.
-        Evaluation pairs exclude all edges. Training pairs exclude training edges only,
-        so that negatives do not reveal held-out edges. Raises `UserError` if no valid
-        pair is found.
+        often, by any node that gives a valid pair, in training from `popular` if set.
+        With known end types, the destination is replaced by a node of its type, or the
+        source if there is none. No pair is a self-loop. Evaluation pairs exclude all
+        edges, training pairs only training edges. Edges with times have the pairs of
+        `EventNegatives`. Raises `UserError` if no valid pair is found.
 
         Args:
-            pairs: [k, 2] edges.
+            pairs: [k, 2] edges, or [k, 3] with their times.
             ids: [k] edge ids.
             count: Number of pairs per edge.
             key: Key of all draws.
@@ -217,14 +228,48 @@ class Links:
             evaluates: Whether the pairs are used for evaluation.
         """
         filtered = self.known if evaluates else self.training
-        nodes, ends = self._candidates(among, evaluates=evaluates)
-        drawn_from = (_int64(pairs), _int64(ids), self.num_nodes, filtered, nodes, count, key % 2**64, threads)
+        edges, rule = (_int64(pairs), _int64(ids)), (count, key % 2**64)
         try:
-            return _core.negative_pairs(*drawn_from, *ends).reshape(len(ids), count, 2)
+            if pairs.shape[1] > 2:
+                return self._by_time(among, evaluates=evaluates).draw(*edges, *rule, threads)
+            nodes, ends = self._candidates(among, evaluates=evaluates)
+            drawn = _core.negative_pairs(*edges, self.num_nodes, filtered, nodes, *rule, threads, *ends)
+            return drawn.reshape(len(ids), count, 2)
         except UserError as error:
-            config_key = "task.eval_negatives" if evaluates else "task.negatives"
             cure = "" if filtered is None else "; use task.filtered=false"
-            raise UserError(f"{config_key}={count}: {error}{cure}") from error
+            raise UserError(f"task.{'eval_' * evaluates}negatives={count}: {error}{cure}") from error
+
+    def _by_time(self, among: Ids | None, *, evaluates: bool) -> EventNegatives:
+        """Returns the rule that draws destinations by time."""
+        if among is None and evaluates in self._drawing:
+            return self._drawing[evaluates]
+        assert self.node_time is not None
+        assert self.events is not None
+        assert self.train_time is not None
+        nodes = self._candidates(among, evaluates=evaluates)[0]
+        nodes = np.arange(self.num_nodes) if nodes is None else nodes
+        if self.relation is not None and self.relation.ends is not None:
+            first, last = self.relation.ends[2:]
+            nodes = nodes[(nodes >= first) & (nodes < last)]
+        history, until, earlier = None if self.known is None else self.history, None, None
+        if not evaluates:
+            until = int(self.train_time.max(initial=0)) + 1
+        if self.historical and not evaluates:
+            earlier = EventHistory(self.events[:, 0], self.events[:, 2]), self.events[:, 1]
+        negatives = EventNegatives.of(nodes, self.node_time, events=history, until=until, earlier=earlier)
+        if among is None:
+            self._drawing[evaluates] = negatives
+        return negatives
+
+    @functools.cached_property
+    def history(self) -> EventHistory:
+        """The history of all edges by `codes`, if they are split by time."""
+        assert self.events is not None
+        return EventHistory(codes(self.events, self.num_nodes), self.events[:, 2])
+
+    def at_times(self, pairs: Ids, times: Times | None) -> Ids:  # [k, 2 or 3]
+        """Appends times [k] to pairs [k, 2], if edges are split by time."""
+        return pairs if times is None else np.concatenate([pairs, times[:, None]], 1)
 
     def _candidates(
         self, among: Ids | None, *, evaluates: bool
@@ -242,7 +287,8 @@ class Links:
 
 
 _SCALARS = ("num_nodes", "negatives", "eval_negatives", "supervision_share", "seed", "given")
-_ARRAYS = ("val", "test", "training", "known", "popular", "events", "val_time", "test_time")
+_TIMES = ("train_time", "val_time", "test_time", "node_time")
+_ARRAYS = ("val", "test", "training", "known", "popular", "events", *_TIMES, "val_negatives", "test_negatives")
 _POWER, _STEPS = 0.75, 8  # popularity exponent (Mikolov et al., NeurIPS 2013), and a mean node's repetitions
 
 
@@ -258,11 +304,6 @@ def repeat_by_popularity(pairs: Ids, num_nodes: int) -> Ids:  # [num]
     weights = np.bincount(pairs.ravel(), minlength=num_nodes) ** _POWER
     repetitions = np.rint(_STEPS * weights / weights.mean()).astype(np.int64)
     return np.repeat(np.arange(num_nodes), np.maximum(repetitions, 1))
-
-
-def codes(pairs: Ids, num_nodes: int) -> npt.NDArray[np.int64]:  # [k]
-    """Encodes ordered node pairs [k, 2] as integers."""
-    return np.asarray(pairs[:, 1].astype(np.int64) * num_nodes + pairs[:, 0])
 
 
 def unordered(pairs: Ids, num_nodes: int) -> npt.NDArray[np.int64]:  # [k]
@@ -342,8 +383,8 @@ def _int64(ids: Ids) -> npt.NDArray[np.int64]:
 
 def supervised_pairs(
     links: Links, pairs: Ids, ids: Ids, key: int, among: Ids | None = None, threads: int = 1
-) -> tuple[Ids, npt.NDArray[np.float32]]:
-    """Returns edges and negative pairs, with labels 1 and 0.
+) -> tuple[Ids, npt.NDArray[np.float32], Ids | None]:
+    """Returns edges and negative pairs, with labels 1 and 0, and their events.
 
     Args:
         links: The task's edges, with `negatives` pairs per edge.
@@ -354,9 +395,14 @@ def supervised_pairs(
         threads: Number of threads. Default: 1.
 
     Returns:
-        Pairs [k * (1 + negatives), 2] and labels [k * (1 + negatives)].
+        Pairs [k * (1 + negatives), 2], labels [k * (1 + negatives)] and, if edges are
+        split by time, sources, destinations and times [k * (1 + negatives), 3].
     """
-    negative = links.negative_pairs(pairs, ids, links.negatives, key, among, threads).reshape(-1, 2)
+    times = None if links.train_time is None else np.asarray(links.train_time[ids])
+    edges = links.at_times(pairs, times)
+    negative = links.negative_pairs(edges, ids, links.negatives, key, among, threads).reshape(-1, 2)
     labels = np.zeros(len(pairs) + len(negative), np.float32)
     labels[: len(pairs)] = 1
-    return np.concatenate([pairs, negative]), labels
+    drawn = np.concatenate([pairs, negative])
+    repeated = None if times is None else np.append(times, np.repeat(times, links.negatives))
+    return drawn, labels, None if times is None else links.at_times(drawn, repeated)

@@ -364,6 +364,10 @@ def _read_sampler(sampler: Any, rows: RelationGroups | None) -> Sampler:
         raise UserError(f"sampler={sampler} must be a Sampler or fanouts, got {type(sampler).__name__}")
     if rows is not None:
         _check_by_relation(sampler, rows)
+    if sampler.time != "none":
+        raise UserError(
+            f"sampler.time={sampler.time}: a Loader's seeds have no times: call sampler.sample(graph, seeds, key=, times=)"
+        )
     return sampler
 
 

@@ -36,6 +36,8 @@ class NeighborSampler(NativeSampler):
         edge_ids: bool = True,
         importance: str | None = None,
         threads: int | None = None,
+        time: str = "none",
+        pick: str = "uniform",
     ) -> None:
         """Takes the arguments of `NativeSampler`, and whether counts are equal.
 
@@ -48,11 +50,15 @@ class NeighborSampler(NativeSampler):
             edge_ids: Whether blocks contain edge positions in the CSC.
             importance: mean, sum or None.
             threads: Threads per batch. Default: all available cores.
+            time: Which edges a seed sees: none for all, strict for those before its own
+                time, inclusive for those of its own time too.
+            pick: With `time`: uniform, or last for the latest edges that the seed sees.
         """
         super().__init__(
             fanouts, replace=replace, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads
         )
         self.fill = switch("sampler.fill", fill)
+        self.by_time(time, pick)
         if replace and fill:
             raise UserError("sampler.fill=true and sampler.replace=true exclude each other: use one of them")
 

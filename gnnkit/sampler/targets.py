@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Floats, Graph, Ids, Labels, Split, labelled
 from gnnkit.graph.edge_columns import REVERSE
+from gnnkit.graph.times import NEVER, Times
 from gnnkit.graph.types import take
 from gnnkit.sampler.links import LinkRelation, Links, pairs_of
 from gnnkit.utils.checks import check_range
@@ -36,7 +37,7 @@ class Targets:
     split: npt.NDArray[np.int8]  # [n] values of `Split`
     positions: Ids | None = None  # [n] edges in the user's edge list. None: rows are nodes
     features: Floats | None = None  # [n, edge_width] the edges' features
-    time: Ids | None = None  # [n] int64 in the data's unit. None: the data have no times
+    time: Times | None = None  # [n] in the data's unit. None: the data have no times
     relation: LinkRelation | None = None  # the relation of the edges. None: edges of all relations
 
     @classmethod
@@ -87,6 +88,12 @@ class Targets:
     def labelled(self) -> npt.NDArray[np.bool_]:  # [n]
         """Whether each row has a label."""
         return labelled(self.label)
+
+    @property
+    def end_times(self) -> Times:  # [n, 2]
+        """The time of each row, once for each end. Ends without times see all edges."""
+        time = np.full(len(self), NEVER) if self.time is None else self.time
+        return np.repeat(time[:, None], 2, 1)
 
     def of_split(self, split: Split) -> npt.NDArray[np.int64]:  # [k] ascending
         """Returns the places of a split's labelled rows."""

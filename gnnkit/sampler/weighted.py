@@ -33,6 +33,8 @@ class WeightedSampler(NativeSampler):
         edge_ids: bool = True,
         importance: str | None = None,
         threads: int | None = None,
+        time: str = "none",
+        pick: str = "uniform",
     ) -> None:
         """Takes the arguments of `NativeSampler`, and an exponent against hubs.
 
@@ -46,11 +48,14 @@ class WeightedSampler(NativeSampler):
             edge_ids: Whether blocks contain edge positions in the CSC.
             importance: mean, sum or None.
             threads: Threads per batch. Default: all available cores.
+            time: As for `NeighborSampler`.
+            pick: As for `NeighborSampler`.
         """
         super().__init__(
             fanouts, replace=replace, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads
         )
         self.alpha = finite("sampler.alpha", alpha)
+        self.by_time(time, pick)
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.weighted(self.fanouts.default, self.replace, self.redraw, self.importance)

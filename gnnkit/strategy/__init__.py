@@ -4,6 +4,7 @@ A strategy reads a `Worker` and yields the same number of `Batch`es on every ran
 """
 
 from gnnkit.strategy.abilities import Ability as Ability
+from gnnkit.strategy.abilities import ByTime as ByTime
 from gnnkit.strategy.abilities import EdgeTask as EdgeTask
 from gnnkit.strategy.abilities import GatheredRows as GatheredRows
 from gnnkit.strategy.abilities import JoinedLayers as JoinedLayers

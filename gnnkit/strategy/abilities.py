@@ -99,6 +99,13 @@ class Relations(Ability):
 
 
 @dataclass(frozen=True)
+class ByTime(Ability):
+    """Seeds see earlier edges only: batches are sampled with `times`."""
+
+    lacking = "samples regardless of each seed's time: use strategy=individual_sample, or sampler.time=none"
+
+
+@dataclass(frozen=True)
 class JoinedLayers(Ability):
     """A batch's layers can be merged into one graph: `engine.as_one_graph`."""
 

@@ -18,8 +18,10 @@ from gnnkit.engine import Adjacency, BlockLayers, Engine, Pool, Rows, Tally
 from gnnkit.engine.remote import FeatureStore, Reach, TableFeatures
 from gnnkit.engine.remote.disk import DiskFeatures, OnDisk
 from gnnkit.engine.remote.features import Bits
+from gnnkit.engine.visible import TimedEdges, TimedLayers
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Ids, RelationGroups, SparseFeatures, Split
+from gnnkit.graph import CSC, Graph, Ids, MiniBatch, RelationGroups, SparseFeatures, Split
+from gnnkit.graph.times import ALWAYS, Times
 from gnnkit.kernels.sparse_rows import SparseRows
 from gnnkit.partition.order import NodeOrder, renumbered
 from gnnkit.partition.shard import Shard
@@ -133,15 +135,51 @@ class Worker:
 
     def drawn(self, model: object) -> CSC | RelationGroups:
         """Returns the complete graph's in-edges, by relation if the model reads any."""
-        assert self.graph is not None, "needs the complete graph"
-        return self.graph.csc if self.relations_for(model) is None else self._relation_groups
+        return self._edges if self.relations_for(model) is None else self._relation_groups
+
+    @cached_property
+    def _edges(self) -> CSC:
+        graph = self.graph
+        assert graph is not None, "needs the complete graph"
+        if self.samples_by_time:  # the preparation has sorted each node's edges
+            csc = graph.csc
+            return CSC.trusted(csc.indptr, csc.indices, csc.weight, csc.num_sources, graph.edge_time)
+        return graph.csc
+
+    @property
+    def samples_by_time(self) -> bool:
+        """Whether seeds see earlier edges only."""
+        return self.sampler is not None and self.sampler.time != "none"
+
+    def seed_times(self, nodes: Ids) -> Times | None:  # [k] -> [k]
+        """Returns the times of nodes as seeds, or None if sampling ignores time."""
+        if not self.samples_by_time:
+            return None
+        times = None if self.graph is None else self.graph.node_time
+        return np.full(len(nodes), ALWAYS) if times is None else times[nodes]
+
+    @cached_property
+    def _timed_edges(self) -> TimedEdges:
+        return TimedEdges(self._edges)
+
+    def layers_of(self, batch: MiniBatch, layers: BlockLayers) -> BlockLayers:
+        """Returns the node and edge values of a batch's blocks.
+
+        Args:
+            batch: The batch.
+            layers: Values of the complete graph.
+        """
+        if batch.nodes is None:
+            return layers
+        assert self.sampler is not None, "the batch was sampled"
+        return TimedLayers(layers, self._timed_edges, batch, self.sampler)
 
     @cached_property
     def _relation_groups(self) -> RelationGroups:
         graph = self.graph
         assert graph is not None
         names = self.relation_names or tuple(map(str, range(graph.num_relations)))
-        return RelationGroups.of(graph.csc, graph.edge_types, names)
+        return RelationGroups.of(self._edges, graph.edge_types, names)
 
     def relations_for(self, model: object) -> tuple[str, ...] | None:
         """Returns the names of the relations, or None if the model reads none."""

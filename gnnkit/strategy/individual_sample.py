@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Tally
 from gnnkit.engine.remote.fetched import OwnedRows
 from gnnkit.engine.remote.frontier import check_sampler
 from gnnkit.engine.remote.owners import Owners
 from gnnkit.engine.remote.row_cache import CACHES, RowCache
 from gnnkit.errors import UserError
+from gnnkit.graph import Ids
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
+    ByTime,
     EdgeTask,
     GatheredRows,
     JoinedLayers,
@@ -29,13 +30,13 @@ from gnnkit.strategy.abilities import (
     SparseRows,
     Steps,
 )
-from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
+from gnnkit.strategy.base import ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.fetched import FetchedBatches
 from gnnkit.strategy.link_seeds import make_seeds
-from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.places import check_cache, check_places, place
-from gnnkit.strategy.sampled import READS_BATCHES, SampledBatches, whole_steps
-from gnnkit.strategy.seeds import NodeSeeds
+from gnnkit.strategy.sampled import READS_BATCHES, SampledBatches
+from gnnkit.strategy.sampled_strategy import SampledStrategy
+from gnnkit.strategy.seeds import ChosenSeeds, NodeSeeds
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
@@ -47,13 +48,18 @@ _CACHED = (  # for learned rows
     "caches rows of other workers, but learned rows change in each step: use strategy.cache=none"
 )
 _COST_OF_NODES = "strategy.batching=balanced evens out the cost of nodes, not of edges: leave batching out"
+_WHOLE_GRAPH = (  # for sampling by time
+    "samples by time from shared memory only, in batches of equal size: use strategy.topology=shared, "
+    "strategy.features=shared and strategy.options.batching=plain"
+)
+_CHOSEN = "this strategy chooses the nodes of each step: use strategy=individual_sample"
 _DIVIDED = (
     "cannot move seeds with strategy.batching=balanced, which balances costs, or with "
     "strategy.features=partitioned, in which workers serve each other: leave batching out and use shared features"
 )
 
 
-class IndividualSample(ExecutionStrategy):
+class IndividualSample(SampledStrategy):
     """Sampled mini-batch training with separate samples per rank.
 
     This is individual-sample-based execution in Lin et al., Proc. IEEE 2023. Choose
@@ -66,9 +72,6 @@ class IndividualSample(ExecutionStrategy):
     in-edges. Owners draw and send rows. The batches are bit-identical for any
     partition.
     """
-
-    finishes = "asked"
-    has_whole_steps = False
 
     def __init__(
         self,
@@ -103,6 +106,8 @@ class IndividualSample(ExecutionStrategy):
         check_places(topology, features, batching)
         check_cache(features, cache, cache_rows)
         fetches, plain = features == "partitioned", batching == "plain"
+        if self._chooses and not plain:
+            raise UserError(f"strategy.batching={batching}: this strategy chooses the seeds: leave batching out")
         self.reads = Reads(sampler=True, graph=topology == "shared", from_owners=fetches)
         self.steps = Steps(exchange=fetches)
         self.batch_size, self.batching, self.prefetch = batch_size, batching, prefetch
@@ -114,15 +119,21 @@ class IndividualSample(ExecutionStrategy):
             GatheredRows(),
             RowsOnDisk(but=_LRU if cache == "lru" else None),
             LearnedInputs(but=None if cache == "none" else f"with strategy.cache={cache} {_CACHED}"),
-            EdgeTask("all", but=None if plain else _COST_OF_NODES),
-            MovableSeeds(but=None if plain and not fetches else _DIVIDED),
+            EdgeTask("all", but=_CHOSEN if self._chooses else None if plain else _COST_OF_NODES),
+            ByTime(but=None if plain and not fetches else _WHOLE_GRAPH),
+            MovableSeeds(but=_CHOSEN if self._chooses else None if plain and not fetches else _DIVIDED),
         )
 
+    @property
+    def _chooses(self) -> bool:
+        """Whether a custom strategy chooses the seeds."""
+        return type(self).seeds is not IndividualSample.seeds
+
     def costs(self) -> str:
-        return approximate("strategy=individual_sample", READS_BATCHES)
+        return approximate("strategy" if self._chooses else "strategy=individual_sample", READS_BATCHES)
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
-        if sampler is None or not sampler.rank_invariant or self.batching != "plain":
+        if sampler is None or not sampler.rank_invariant or self.batching != "plain" or self._chooses:
             return None
         alone = copy.copy(self)
         alone.batch_size = self.batch_size * world_size
@@ -138,28 +149,49 @@ class IndividualSample(ExecutionStrategy):
                 "sampler.target=similarity without embeddings: use strategy.features=shared"
             )
 
+    def seeds(self, worker: Worker, epoch: int) -> Ids:  # [num_seeds] int64
+        """Returns this rank's seeds of an epoch, in the order of the steps.
+
+        Override this method for a strategy that chooses the seeds of tasks on nodes. An
+        epoch has as many steps as the rank with most seeds in epoch 0 needs, and each
+        rank's seeds are divided evenly among them. By default, all ranks' batches cover
+        the training nodes in random order.
+
+        Args:
+            worker: This rank.
+            epoch: Number of the epoch.
+
+        Returns:
+            Global ids of training nodes. A node occurs at most once in a step.
+        """
+        raise NotImplementedError
+
+    def make_batches(
+        self, worker: Worker, model: nn.Module, batch_size: int, *, exact: bool
+    ) -> SampledBatches | FetchedBatches:
+        def of_nodes() -> NodeSeeds:
+            if self._chooses and not exact:
+                return ChosenSeeds(worker, batch_size, self.seeds)
+            return NodeSeeds(worker, batch_size, self.batching, model=model)
+
+        sizes: dict[str, Any] = {"batch_size": batch_size, "batching": self.batching, "prefetch": self.prefetch}
+        if not self.reads.from_owners:
+            chosen = of_nodes() if self._chooses and not exact else None
+            return SampledBatches(worker, model, self.tally, **sizes, seeds=chosen)
+        seeds = make_seeds(worker, batch_size, of_nodes)
+        owners = Owners.of(worker.shard, worker.comm)
+        rows = OwnedRows(worker.shard, owners, worker.comm, values=not self.reads.graph, disk=worker.disk)
+        cache = RowCache(self.cache, self.cache_rows, rows, worker.comm)
+        return FetchedBatches(worker, model, self.tally, seeds, cache, self.prefetch)
+
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        self.tally, self.num_workers, self._model, self._worker = Tally(), worker.comm.world_size, model, worker
-        self._reads = None if worker.disk is None else DiskReads(worker.disk, worker.comm)
+        super().setup(worker, model)
         self._hits = CacheHits(worker.comm)
-        self.sampled = _batches_of(self, worker, self.batch_size)
-        self._whole: SampledBatches | FetchedBatches | None = None  # exact steps, once needed
-
-    def num_batches(self, epoch: int) -> int:
-        return 1 if self.phases.is_exact(epoch) else len(self.sampled)
-
-    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        if not self.phases.is_exact(epoch):
-            return self.sampled.epoch(epoch, first)
-        if self._whole is None:
-            self._whole = _batches_of(self, *whole_steps(self._worker, self._model))
-        return self._whole.epoch(epoch, first)
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
         if isinstance(self.sampled, FetchedBatches):
             self._hits.add(self.sampled)
-        if self._reads is not None:
-            self._reads.end_epoch(self.sampled.window)
+        super().end_epoch(epoch, measured, model)
 
     def deal(self, shares: Sequence[float]) -> None:
         assert isinstance(self.sampled, SampledBatches)
@@ -170,37 +202,14 @@ class IndividualSample(ExecutionStrategy):
         return {} if self.shares is None else {"shares": list(self.shares)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if len(state["shares"]) == self.num_workers:  # otherwise the shares are for a different number of workers
+        if (
+            len(state["shares"]) == self._worker.comm.world_size
+        ):  # otherwise the shares are for a different number of workers
             self.deal(state["shares"])
-
-    def foresee_reads(self, epochs: int) -> dict[str, Any]:
-        assert self._reads is not None
-        for epoch in range(epochs):
-            self.sampled.count_reads(epoch)
-            self._reads.end_epoch(self.sampled.window)
-        return self._reads.figures()
 
     def figures(self) -> dict[str, Any]:
         figures = {"cache_hits": self._hits.figures()} if self.reads.from_owners else {}
-        return figures if self._reads is None else figures | {"features_read": self._reads.figures()}
-
-    def close(self) -> None:
-        for batches in (self.sampled, self._whole):
-            if isinstance(batches, FetchedBatches):
-                batches.close()
-
-
-def _batches_of(strategy: IndividualSample, worker: Worker, batch_size: int) -> SampledBatches | FetchedBatches:
-    """Creates the batches of a worker's sampler. Collective."""
-    model = strategy._model
-    sizes: dict[str, Any] = {"batch_size": batch_size, "batching": strategy.batching}
-    if not strategy.reads.from_owners:
-        return SampledBatches(worker, model, strategy.tally, **sizes, prefetch=strategy.prefetch)
-    seeds = make_seeds(worker, batch_size, lambda: NodeSeeds(worker, **sizes, model=model))
-    owners = Owners.of(worker.shard, worker.comm)
-    rows = OwnedRows(worker.shard, owners, worker.comm, values=not strategy.reads.graph, disk=worker.disk)
-    cache = RowCache(strategy.cache, strategy.cache_rows, rows, worker.comm)
-    return FetchedBatches(worker, model, strategy.tally, seeds, cache, strategy.prefetch)
+        return figures | super().figures()
 
 
 class CacheHits:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Any
 
 from torch import nn
 
-from gnnkit.engine import Tally
 from gnnkit.engine.remote.frontier import COOPERATIVE, check_sampler
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
@@ -22,15 +19,15 @@ from gnnkit.strategy.abilities import (
     SparseRows,
     Steps,
 )
-from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
+from gnnkit.strategy.base import ExecutionStrategy, Worker
 from gnnkit.strategy.cooperative import CooperativeBatches
-from gnnkit.strategy.on_disk import DiskReads
-from gnnkit.strategy.sampled import READS_BATCHES, whole_steps
+from gnnkit.strategy.sampled import READS_BATCHES
+from gnnkit.strategy.sampled_strategy import SampledStrategy
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, whole
 
 
-class JointSample(ExecutionStrategy):
+class JointSample(SampledStrategy):
     """Sampled mini-batch training without exchange of features.
 
     This is joint-sample-based execution in Lin et al., Proc. IEEE 2023. Choose this
@@ -49,8 +46,6 @@ class JointSample(ExecutionStrategy):
         RowsOnDisk(),
         JoinedLayers(by_owners=True),
     )
-    finishes = "asked"
-    has_whole_steps = False
 
     def __init__(self, batch_size: int = 1024, prefetch: int = 2) -> None:
         """Checks the options.
@@ -75,38 +70,5 @@ class JointSample(ExecutionStrategy):
         if sampler is not None:
             check_sampler(sampler, COOPERATIVE)
 
-    def setup(self, worker: Worker, model: nn.Module) -> None:
-        self.tally, self._model = Tally(), model
-        self._reads = None if worker.disk is None else DiskReads(worker.disk, worker.comm)
-        self.sampled = CooperativeBatches(worker, model, self.batch_size, self.tally, self.prefetch)
-        self._whole: CooperativeBatches | None = None  # exact steps, once needed
-
-    def num_batches(self, epoch: int) -> int:
-        return 1 if self.phases.is_exact(epoch) else len(self.sampled)
-
-    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        if not self.phases.is_exact(epoch):
-            return self.sampled.epoch(epoch, first)
-        if self._whole is None:
-            worker, batch_size = whole_steps(self.sampled.worker, self._model)
-            self._whole = CooperativeBatches(worker, self._model, batch_size, self.tally, 1)
-        return self._whole.epoch(epoch, first)
-
-    def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
-        if self._reads is not None:
-            self._reads.end_epoch(self.sampled.window)
-
-    def foresee_reads(self, epochs: int) -> dict[str, Any]:
-        assert self._reads is not None
-        for epoch in range(epochs):
-            self.sampled.count_reads(epoch)
-            self._reads.end_epoch(self.sampled.window)
-        return self._reads.figures()
-
-    def figures(self) -> dict[str, Any]:
-        return {} if self._reads is None else {"features_read": self._reads.figures()}
-
-    def close(self) -> None:
-        self.sampled.close()
-        if self._whole is not None:
-            self._whole.close()
+    def make_batches(self, worker: Worker, model: nn.Module, batch_size: int, *, exact: bool) -> CooperativeBatches:
+        return CooperativeBatches(worker, model, batch_size, self.tally, self.prefetch)

@@ -14,6 +14,7 @@ import torch
 from gnnkit.comm import Communicator
 from gnnkit.engine.remote.owners import Sent, as_bytes, swap, to_all
 from gnnkit.graph import CSC, Ids, Split
+from gnnkit.graph.times import at_times
 from gnnkit.graph.types import take
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
@@ -68,10 +69,14 @@ class TargetSeeds(Seeds):
     def _step(self, plan: Epoch, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
         seed, targets, total = self._worker.seed, self._targets, int(plan.bounds[step, -1] - plan.bounds[step, 0])
         rows = self._schedule.seeds[plan.batch(step, self._worker.comm.rank)]
-        seeds, ends = np.unique(targets.rows[rows], return_inverse=True)
+        nodes, times = targets.rows[rows].reshape(-1), None
+        if self._worker.samples_by_time:
+            seeds, times, ends = at_times(nodes, targets.end_times[rows].reshape(-1))
+        else:
+            seeds, ends = np.unique(nodes, return_inverse=True)
         pairs = SeedPairs(ends.reshape(-1, 2), targets.label[rows], None, features=take(targets.features, rows))
         draws = derive(draws_key(wrap(seed), epoch), step)
-        return Step(seeds.astype(np.int64), total, derive(seed, epoch * len(self) + step), draws, pairs)
+        return Step(seeds.astype(np.int64), total, derive(seed, epoch * len(self) + step), draws, pairs, times)
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
         pairs = self._targets.rows[self._schedule.seeds]
@@ -112,10 +117,11 @@ class LinkSeeds(Seeds):
 
     def _step(self, deal: DealEdges, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
         key, links, edges = derive(self._seed, epoch * len(self) + step), self._links, deal(step, comm, sent)
-        pairs, labels = supervised_pairs(links, edges.own["ends"], edges.own["id"], key, threads=self._threads)
+        own = edges.own["ends"], edges.own["id"]
+        pairs, labels, events = supervised_pairs(links, *own, key, threads=self._threads)
         seeds, rows = np.unique(pairs, return_inverse=True)
         hidden = None if links.relation is None else links.relation.hidden
-        wanted = SeedPairs(rows.reshape(-1, 2), labels, edges.excluded, hidden)
+        wanted = SeedPairs(rows.reshape(-1, 2), labels, edges.excluded, hidden, events)
         return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), wanted)
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:

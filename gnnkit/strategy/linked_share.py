@@ -13,7 +13,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids, Split
 from gnnkit.graph.types import take
 from gnnkit.kernels.dropout import derive
-from gnnkit.sampler.links import Links, draw_for_pairs, pairs_of, supervised_pairs
+from gnnkit.sampler.links import Links, pairs_of, supervised_pairs
 from gnnkit.sampler.targets import Targets
 from gnnkit.strategy.base import tensor_of
 from gnnkit.strategy.share import StepInputs, WorkerShare, in_neighbours, induced
@@ -70,30 +70,26 @@ class LinkedShare(Workload):
     def inputs(self, epoch: int, step: int, key: int) -> StepInputs:
         block, worker = self._block, self._reader.worker
         assert block.edge_ids is not None
-        taken = self._taken(self._pairs, epoch)
+        taken = self._links.draw_supervised(self._pairs, derive(worker.seed, epoch, _EDGES))
         is_own = taken & self._predicted & (self._owner[self._pairs[:, 1]] == worker.comm.rank)
         keyed = derive(worker.seed, epoch, _NEGATIVES)
-        pairs, labels = supervised_pairs(
+        pairs, labels, events = supervised_pairs(
             self._links, self._pairs[is_own], block.edge_ids[is_own], keyed, block.src_nodes
         )
         share = WorkerShare(_without(block, taken & self._hidden), len(block.src_nodes))
         rows = torch.from_numpy(self._place[pairs]).to(worker.device)
         share_inputs = self._reader.hold(share, self._x).inputs(key)
-        return replace(share_inputs, rows=rows, labels=torch.from_numpy(labels).to(worker.device))
+        values = {"labels": tensor_of(labels, worker.device), "pair_features": tensor_of(events, worker.device)}
+        return replace(share_inputs, rows=rows, **values)  # type: ignore[arg-type]
 
     def rows_between(self, first: int, last: int) -> int:
         return sum(self._count(epoch) for epoch in range(first, last))  # an epoch has one step
 
-    def _taken(self, pairs: Ids, epoch: int) -> npt.NDArray[np.bool_]:  # [k]
-        """Returns a mask of the pairs drawn in an epoch, without self-loops."""
-        num_nodes, key = self._reader.graph.num_nodes, derive(self._reader.worker.seed, epoch, _EDGES)
-        drawn = draw_for_pairs(pairs, num_nodes, key) < self._links.supervision_share
-        return np.asarray(drawn & (pairs[:, 0] != pairs[:, 1]))
-
     def _count_pairs(self, epoch: int) -> int:
         """Counts the pairs of all ranks in an epoch."""
         pairs, owner = pairs_of(self._reader.graph.csc), self._owner
-        taken = self._taken(pairs, epoch) & self._links.predicts(self._reader.graph.edge_types)
+        taken = self._links.draw_supervised(pairs, derive(self._reader.worker.seed, epoch, _EDGES))
+        taken &= self._links.predicts(self._reader.graph.edge_types)
         if not self._one_hop:
             taken &= owner[pairs[:, 0]] == owner[pairs[:, 1]]
         return int(taken.sum()) * (1 + self._links.negatives)

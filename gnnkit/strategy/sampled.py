@@ -19,13 +19,13 @@ from gnnkit.engine.remote.disk import DiskFeatures
 from gnnkit.engine.remote.features import of_bits
 from gnnkit.engine.remote.owners import Sent
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Block, Ids, RelationGroups, Split
+from gnnkit.graph import CSC, Ids, MiniBatch, RelationGroups, Split
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import FullSampler, Loader, gather_rows
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
 from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.on_disk import AnnouncedBatches, bytes_of, prepare_window
-from gnnkit.strategy.seeds import Deal, NodeSeeds, Step, drawing
+from gnnkit.strategy.seeds import Deal, NodeSeeds, Seeds, Step, drawing, sample_step
 from gnnkit.utils.spans import active, span
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class _Prefetched:
     """A prefetched batch."""
 
     step: Step
-    blocks: Sequence[Block]
+    batch: MiniBatch
     x: npt.NDArray[Any] | None  # [num_input_nodes, width] features, if they are prefetched
 
 
@@ -48,7 +48,8 @@ def whole_steps(worker: Worker, model: nn.Module) -> tuple[Worker, int]:
 
     The step has all training rows, and its sampler takes all neighbours.
     """
-    sampler = FullSampler(model.num_layers, threads=worker.threads)  # type: ignore[arg-type]
+    time = "none" if worker.sampler is None else worker.sampler.time
+    sampler = FullSampler(model.num_layers, threads=worker.threads, time=time)  # type: ignore[arg-type]
     return replace(worker, sampler=sampler), max(worker.shard.num_nodes, worker.num_rows, 1)
 
 
@@ -66,6 +67,7 @@ class SampledBatches:
         batching: "plain" or "balanced".
         window: Number of steps over which balanced batching evens out work.
         prefetch: Number of prefetched batches.
+        seeds: The seeds of all ranks. None: training nodes, or pairs to predict.
     """
 
     def __init__(
@@ -78,17 +80,20 @@ class SampledBatches:
         batching: str = "plain",
         window: int = 8,
         prefetch: int = 2,
+        seeds: Seeds | None = None,
     ) -> None:
         if worker.graph is None or worker.sampler is None:
             raise UserError("a strategy that draws needs the whole graph and a sampler")
         self.worker, self.graph, self.model = worker, worker.graph, model
         self.layers = worker.layers(model, Pool(worker.comm, tally))
         self._drawn = worker.drawn(model)
-        self._source: _Nodes | _Links
+        self._source: _Nodes | _Steps
         self._tally, self._disk, self._prefetch = tally, worker.disk, prefetch
         self.window: int | None = None  # number of batches sampled in advance, once known
-        if worker.links is not None:
-            self._source = _Links(worker, self.layers, self._drawn, batch_size, prefetch)
+        if seeds is None and (worker.links is not None or worker.samples_by_time):
+            seeds = make_seeds(worker, batch_size, lambda: NodeSeeds(worker, batch_size, batching, window, model=model))
+        if seeds is not None:
+            self._source = _Steps(worker, self.layers, self._drawn, seeds, prefetch)
             return
         sampler = weighing_sums(worker.sampler)
         self._source = _Nodes(
@@ -115,15 +120,19 @@ class SampledBatches:
 
     def deal(self, shares: Sequence[float]) -> None:
         """Distributes each step's training nodes by shares [world_size] of sum 1."""
-        assert isinstance(self._source, _Nodes), "only seeds that are nodes have shares"
         self._source.deal(shares)
+
+    def close(self) -> None:
+        """Does nothing: threads end with an epoch."""
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yields an epoch's batches, starting at step `first`."""
         with closing(self._epoch(epoch, first)) as drawn_batches:
             for drawn in drawn_batches:
-                x, adjacencies = self._inputs(drawn.blocks, drawn.x, drawn.step.key)
-                yield drawn.step.batch(x, adjacencies, self.graph.labels[drawn.step.seeds], nodes=_nodes_of(drawn))
+                x, adjacencies = self._inputs(drawn.batch, drawn.x, drawn.step.key)
+                yield drawn.step.batch(
+                    x, adjacencies, self.graph.labels[drawn.step.seeds], nodes=drawn.batch.input_nodes
+                )
 
     def _epoch(self, epoch: int, first: int) -> Generator[_Prefetched, None, None]:
         """Samples an epoch's batches, including their rows unless these are sparse."""
@@ -146,7 +155,7 @@ class SampledBatches:
         """Returns the number of batches sampled in advance (`prepare_window`)."""
         if self.window is None:
             with closing(self._source.epoch(0, 0)) as drawn:
-                self.window = prepare_window(disk, drawn, lambda batch: bytes_of(batch.blocks))
+                self.window = prepare_window(disk, drawn, lambda drawn: bytes_of(drawn.batch.blocks))
         return self.window
 
     def _read(
@@ -157,7 +166,9 @@ class SampledBatches:
 
         def make(step: int) -> _Prefetched:
             batch = batches.next(lambda _: next(drawn))
-            return replace(batch, x=disk.take(len(_nodes_of(batch))))
+            nodes = _nodes_of(batch)
+            x = disk.take(len(nodes))
+            return replace(batch, x=x if batch.batch.nodes is None else x[np.searchsorted(nodes, batch.batch.nodes)])
 
         try:
             with closing(ahead(make, steps, self._prefetch)) as read_batches:
@@ -168,29 +179,30 @@ class SampledBatches:
             drawn.close()
             disk.forget()
 
-    def _inputs(
-        self, blocks: Sequence[Block], x: npt.NDArray[Any] | None, key: int
-    ) -> tuple[Rows, Sequence[Adjacency]]:
+    def _inputs(self, batch: MiniBatch, x: npt.NDArray[Any] | None, key: int) -> tuple[Rows, Sequence[Adjacency]]:
         """Returns the first layer's input rows, and one adjacency per layer.
 
         Args:
-            blocks: [num_layers] blocks of the batch.
+            batch: The batch.
             x: [num_input_nodes, width] features as stored, if they were prefetched.
             key: Random key of the step.
         """
         worker = self.worker
+        adjacencies = worker.layers_of(batch, self.layers).layers(batch.blocks, key)
         if x is None:  # sparse features are not prefetched
-            return worker.input_rows(blocks[0].src_nodes, self.model), self.layers.layers(blocks, key)
+            return worker.input_rows(batch.input_nodes, self.model), adjacencies
         rows = np.asarray(x)
         if worker.rounded is None:
             opened_rows = worker.features.convert(rows, worker.input_dtype)
         else:
             opened_rows = of_bits(rows).to(worker.device, worker.input_dtype or worker.dtype)
-        return opened_rows, self.layers.layers(blocks, key)
+        return opened_rows, adjacencies
 
 
-def _nodes_of(batch: _Prefetched) -> Ids:
-    return batch.blocks[0].src_nodes
+def _nodes_of(drawn: _Prefetched) -> Ids:
+    """Returns the distinct nodes whose rows a batch reads."""
+    nodes = drawn.batch.nodes
+    return drawn.batch.input_nodes if nodes is None else np.unique(nodes)
 
 
 class _Nodes:
@@ -212,47 +224,51 @@ class _Nodes:
         with closing(iter(loader)) as batch_iterator:
             for number, loaded in enumerate(batch_iterator, first):
                 key = derive(loader.seed, epoch * len(totals) + number)
-                yield _Prefetched(Step(loaded.seeds, int(totals[number]), key), loaded.blocks, loaded.x)
+                yield _Prefetched(Step(loaded.seeds, int(totals[number]), key), loaded.minibatch, loaded.x)
 
 
-class _Links:
-    """Batches of pairs to predict, prefetched by one thread."""
+class _Steps:
+    """Batches of pairs, or of nodes at their times, prefetched by one thread."""
 
     def __init__(
         self,
         worker: Worker,
         layers: BlockLayers,
         drawn: CSC | RelationGroups,
-        batch_size: int,
+        seeds: Seeds,
         prefetch: int,
     ) -> None:
         """Stores the arguments.
 
         Args:
-            worker: This rank, with graph, sampler and links.
+            worker: This rank, with graph and sampler.
             layers: Layer values of the complete graph.
             drawn: The in-edges that the sampler reads.
-            batch_size: Number of edges per worker and step.
+            seeds: The seeds of all ranks.
             prefetch: Number of prefetched batches.
         """
         self._worker, self._layers, self._drawn, self._prefetch = worker, layers, drawn, prefetch
-        self._table = _table(worker)
-        self._sampler = drawing(worker)
-        self._seeds = make_seeds(worker, batch_size, partial(NodeSeeds, worker, batch_size))
+        self._table, self._sampler, self._seeds = _table(worker), drawing(worker), seeds
 
     def __len__(self) -> int:
         return len(self._seeds)
 
+    def deal(self, shares: Sequence[float]) -> None:
+        assert isinstance(self._seeds, NodeSeeds), "only seeds that are nodes have shares"
+        self._seeds.deal(shares)
+
     def epoch(self, epoch: int, first: int) -> Generator[_Prefetched, None, None]:
-        deal = self._seeds.epoch(epoch, self._worker.comm, Sent.nothing(1))
+        deal = self._seeds.epoch(epoch, self._worker.comm, Sent.nothing(self._worker.comm.world_size))
         return ahead(partial(self._make, deal), range(first, len(self)), self._prefetch)
 
     def _make(self, deal: Deal, number: int) -> _Prefetched:
         worker, layers = self._worker, self._layers
         step = deal(number, worker.comm, Sent.nothing(1))
-        drawn = self._sampler.sample(self._drawn, step.seeds, key=step.draws)  # type: ignore[arg-type]
+        drawn = sample_step(self._sampler, self._drawn, step)
         x = None if self._table is None else gather_rows(self._table, drawn.input_nodes, threads=worker.threads)
-        return _Prefetched(step, step.kept(drawn.blocks, layers), x)
+        if step.pairs is not None:
+            drawn = replace(drawn, blocks=step.kept(drawn.blocks, worker.layers_of(drawn, layers)))
+        return _Prefetched(step, drawn, x)
 
 
 def _table(worker: Worker) -> npt.NDArray[Any] | None:

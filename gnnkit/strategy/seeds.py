@@ -20,7 +20,8 @@ from gnnkit.engine.block_edges import relation_counts
 from gnnkit.engine.remote import Reach
 from gnnkit.engine.remote.owners import Sent, to_all
 from gnnkit.errors import UserError
-from gnnkit.graph import Block, Ids, Split
+from gnnkit.graph import CSC, Block, Ids, MiniBatch, RelationGroups, Split
+from gnnkit.graph.times import Times
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.relations import shared_weights
 from gnnkit.sampler import Sampler
@@ -28,6 +29,7 @@ from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import BatchSchedule, Epoch, draws_key, order_key
 from gnnkit.sampler.links import edges_without, without_pairs
 from gnnkit.strategy.base import Batch, Worker, tensor_of, weighing_sums
+from gnnkit.utils.checks import int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +40,7 @@ class SeedPairs:
     labels: npt.NDArray[Any]  # [k, ...] labels of the pairs, or 1 for an edge and 0 for a drawn pair
     excluded: npt.NDArray[np.int64] | None  # [num_excluded] ascending `unordered` codes of all ranks' edges. None: none
     relations: tuple[int, ...] | None = None  # relations whose edges may join excluded pairs. None: all
-    features: npt.NDArray[Any] | None = None  # [k, edge_width] the pairs' features. None: they have none
+    features: npt.NDArray[Any] | None = None  # [k, edge_width] of the pairs, or [k, 3] their events if split by time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +52,7 @@ class Step:
     key: int  # random key of layers, equal on all ranks
     draws: int = 0  # random key of sampling, equal on all ranks
     pairs: SeedPairs | None = None  # None: the loss reads the seeds' rows
+    times: Times | None = None  # [num_seeds] time of each seed. None: sampling ignores time
 
     def kept(self, blocks: Sequence[Block], layers: LayerValues) -> Sequence[Block]:
         """Removes the edges that any rank predicts in this step from blocks.
@@ -157,14 +160,21 @@ class NodeSeeds(Seeds):
     def __len__(self) -> int:
         return self._schedule.num_steps
 
+    def deal(self, shares: Sequence[float]) -> None:
+        """Distributes each step's seeds by shares, [world_size] with sum 1."""
+        self._schedule = replace(self._schedule, shares=tuple(shares))
+
     def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
         plan = self._schedule.epoch(order_key(wrap(self._worker.seed), epoch), self._costs)
         return partial(self._step, plan, epoch)
 
     def _step(self, plan: Epoch, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
-        seed, total = self._worker.seed, int(plan.bounds[step, -1] - plan.bounds[step, 0])
+        return self._made(epoch, step, self._seeds(plan, step), int(plan.bounds[step, -1] - plan.bounds[step, 0]))
+
+    def _made(self, epoch: int, step: int, seeds: Ids, total: int) -> Step:
+        seed = self._worker.seed
         draws = derive(draws_key(wrap(seed), epoch), step)
-        return Step(self._seeds(plan, step), total, derive(seed, epoch * plan.num_steps + step), draws)
+        return Step(seeds, total, derive(seed, epoch * len(self) + step), draws, times=self._worker.seed_times(seeds))
 
     def _seeds(self, plan: Epoch, step: int) -> Ids:
         """Returns this rank's seeds."""
@@ -176,12 +186,48 @@ class NodeSeeds(Seeds):
         return np.asarray(self._train * share, np.float64)
 
 
+class ChosenSeeds(NodeSeeds):
+    """Seeds that a strategy chooses on each rank, spread evenly over the steps."""
+
+    def __init__(self, worker: Worker, batch_size: int, choose: Callable[[Worker, int], Ids]) -> None:
+        """Counts the steps. Collective.
+
+        Args:
+            worker: This rank, with a sampler.
+            batch_size: Maximum number of seeds per worker and step in epoch 0.
+            choose: `IndividualSample.seeds`.
+        """
+        super().__init__(worker, batch_size)
+        self._choose = choose
+        counts = to_all(worker.comm, np.array([len(choose(worker, 0))]))
+        self._num_steps = max(-(-int(max(map(np.max, counts))) // batch_size), 1)
+
+    def __len__(self) -> int:
+        return self._num_steps
+
+    def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
+        seeds = int64s("seeds", self._choose(self._worker, epoch))
+        if not np.isin(seeds, self.ids).all():
+            raise UserError("strategy: seeds returned nodes that are not training nodes")
+        steps = np.array_split(seeds, len(self))
+        if any(len(np.unique(ids)) < len(ids) for ids in steps):
+            raise UserError("strategy: seeds returned a node twice in one step")
+        totals = np.sum(to_all(comm, np.array([[len(ids) for ids in steps]]), sent), axis=0)[0]
+        return lambda step, comm, sent: self._made(epoch, step, steps[step], int(totals[step]))
+
+
 class OwnedSeeds(NodeSeeds):
     """The training nodes, of which each rank samples the owned ones for all ranks."""
 
     def _seeds(self, plan: Epoch, step: int) -> Ids:
         seeds = self.ids[plan.order[plan.bounds[step, 0] : plan.bounds[step, -1]]]
         return seeds[np.isin(seeds, self._worker.owned)]
+
+
+def sample_step(sampler: Sampler, graph: CSC | RelationGroups, step: Step) -> MiniBatch:
+    """Draws the batch of a step from the complete graph."""
+    times: Any = {} if step.times is None else {"times": step.times}
+    return sampler.sample(graph, step.seeds, key=step.draws, **times)  # type: ignore[arg-type]
 
 
 def drawing(worker: Worker) -> Sampler:

@@ -14,7 +14,7 @@ from gnnkit.engine.remote import Lookup, Reach
 from gnnkit.graph import Ids, Split
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
-from gnnkit.sampler.links import Links, draw_for_pairs, supervised_pairs
+from gnnkit.sampler.links import Links, supervised_pairs
 from gnnkit.sampler.targets import Targets
 from gnnkit.strategy.base import Worker, tensor_of
 
@@ -113,19 +113,19 @@ class KeyedEdges(Supervision):
 
     def epoch(self, epoch: int) -> Supervised:
         worker, shard, links = self._worker, self._engine.shard, self._links
-        draw = draw_for_pairs(self._pairs, shard.num_nodes, derive(worker.seed, epoch, _EDGES), worker.threads)
-        taken = (draw < links.supervision_share) & (self._pairs[:, 0] != self._pairs[:, 1])
+        taken = links.draw_supervised(self._pairs, derive(worker.seed, epoch, _EDGES), worker.threads)
         # A cell's slice ranks hold the same edges, and each predicts a part of them.
         shared_edges = np.flatnonzero(taken & self._predicted & (shard.edge_ids % shard.grid.slices == shard.slice))
         key = derive(worker.seed, epoch, _NEGATIVES)
-        pairs, labels = supervised_pairs(
+        pairs, labels, events = supervised_pairs(
             links, self._pairs[shared_edges], shard.edge_ids[shared_edges], key, threads=worker.threads
         )
         reach, rows = self._lookup.find(pairs, self._num_layers)
         count = worker.comm.all_reduce(torch.tensor([len(pairs)], device=worker.device))
         relations = None if links.relation is None else links.relation.hidden
         engine = self._engine.keeping(np.flatnonzero(~(taken & self._hidden)), relations)
-        return Supervised(engine, rows, torch.from_numpy(labels).to(worker.device), int(count.item()), reach)
+        rows_read = rows, torch.from_numpy(labels).to(worker.device), int(count.item())
+        return Supervised(engine, *rows_read, reach, tensor_of(events, worker.device))
 
 
 def _types_of(shard: Shard, edge_ids: Ids) -> Ids | None:  # [num_edges]

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
+from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
 from gnnkit.sampler.targets import Targets
 from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.task.decoder import EventDecoder
 from gnnkit.task.evaluation import by_row
 from gnnkit.task.item_ranking import TopItems
 from gnnkit.utils.checks import Array
@@ -135,6 +137,15 @@ class Task(ABC):
         synchronised and saved. Default: None.
         """
         return None
+
+    def adopt(self, model: nn.Module) -> None:
+        """Stores the parts of a new model that the task calls.
+
+        Called after `begin` for a model to train, and before it for a trained model.
+        Default: raises `UserError` for a model that scores pairs at a time.
+        """
+        if isinstance(getattr(model, "decoder", None), EventDecoder):
+            raise UserError(f"model={type(model).__name__} scores pairs at a time: use task=link_prediction")
 
     def begin(self, worker: Worker) -> None:  # noqa: B027 - most need no statistics
         """Computes the label statistics that the losses need. Collective.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from gnnkit.sampler.links import Links
 from gnnkit.utils.checks import Array
 
 _PIECE = 2**11  # pairs at a time
@@ -58,6 +60,32 @@ def score_all(sources: Tensor, items: Tensor, head: nn.Module | None) -> Tensor:
     shape = len(sources), len(items), -1
     scores: Tensor = head(torch.stack([sources[:, None].expand(shape), items[None].expand(shape)], 2))
     return scores
+
+
+class EventDecoder(nn.Module):
+    """Scores pairs at a time, of a split by time.
+
+    Choose this base class for a model's attribute `decoder`, which then takes the place
+    of `task.decoder`. A score may read all earlier events, also held-out ones.
+    """
+
+    def fit(self, links: Links) -> None:
+        """Sets buffers from the training edges, before training.
+
+        Args:
+            links: The edges to predict, with `events` if they are split by time.
+        """
+
+    @abstractmethod
+    def forward(self, outputs: Tensor, events: Tensor | None, links: Links) -> Tensor:  # [...]
+        """Scores pairs.
+
+        Args:
+            outputs: [..., 2, width] embeddings of sources and destinations.
+            events: [..., 3] their sources, destinations and times. None: edges are not
+                split by time.
+            links: The edges to predict.
+        """
 
 
 class EdgeMLP(nn.Module):

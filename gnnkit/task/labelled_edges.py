@@ -122,11 +122,14 @@ class LabelledEdges(NodeTask):
     def row_outputs(self, outputs: Tensor, worker: Worker) -> Tensor:  # [k, num_outputs]
         """Returns the outputs of the edges into this rank's nodes. Collective."""
         targets, head, parts = worker.targets, self.head(), []
-        if self._reached is None or self._reached[0] is not worker:  # all ranks' workers are replaced together
-            lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
-            self._reached = worker, *lookup.find(targets.rows)
-        _, reach, ends = self._reached
-        reached = reach(outputs)
+        if worker.samples_by_time:  # outputs are those of each edge's ends
+            reached, ends = outputs, torch.arange(len(outputs), device=outputs.device).reshape(-1, 2)
+        else:
+            if self._reached is None or self._reached[0] is not worker:  # all ranks' workers are replaced together
+                lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
+                self._reached = worker, *lookup.find(targets.rows)
+            _, reach, ends = self._reached
+            reached = reach(outputs)
         for begin in range(0, max(len(targets), 1), _PIECE):
             piece = slice(begin, begin + _PIECE)
             features = None if targets.features is None else torch.from_numpy(np.array(targets.features[piece]))

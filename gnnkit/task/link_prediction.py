@@ -28,16 +28,17 @@ from gnnkit.sampler.links import (
 )
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
-from gnnkit.task.decoder import PairDots, ProductMLP, dot, score_all
+from gnnkit.task.decoder import EventDecoder, PairDots, ProductMLP, dot, score_all
 from gnnkit.task.item_ranking import ItemRanking, TopItems, metric_names
 from gnnkit.task.labelled_edges import check_pairs
 from gnnkit.task.link_losses import LOSSES, link_losses
 from gnnkit.task.link_relation import find_relation, read_relation, relation_number
 from gnnkit.task.link_split import (
+    check_negatives,
     draw_split,
     edge_filters,
     held_out_scores,
-    read_events,
+    read_negatives,
     read_split,
     split_events,
     with_edges,
@@ -47,6 +48,7 @@ from gnnkit.task.recurrence import RULES, measure_rules
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, share, switch, whole
 
+_SAMPLING = ("uniform", "popularity", "historical")
 _SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # shares of held-out edges
 _SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless it predicts all
 _TOP_K = 20  # length of the ranked lists with task.top_k=auto
@@ -80,8 +82,10 @@ class LinkPrediction(Task):
             relation, or all edges for models that read no types.
         loss: "cross_entropy" over pairs, "bpr" or "softmax" over an edge and its
             negative pairs.
-        negative_sampling: "uniform" or "popularity", which draws a training negative's
-            other node in proportion to its number of training edges to the power 0.75.
+        negative_sampling: "uniform"; "popularity", which draws a training negative's
+            other node in proportion to its number of training edges to the power 0.75;
+            or, if edges are split by time, "historical", which draws half of them
+            among the earlier destinations of the source.
         top_k: Length of ranked lists. The run then ranks all destinations without
             an edge for each source, which measures recall, NDCG and MRR in addition and
             recommends items. "auto": 20 if the relation joins two node types. None: no
@@ -122,7 +126,7 @@ class LinkPrediction(Task):
         self.seed = whole("task.seed", seed, 0, 2**63 - 1)
         self.relation = read_relation(relation)
         self.loss = one_of("task.loss", loss, LOSSES)
-        self.negative_sampling = one_of("task.negative_sampling", negative_sampling, ("uniform", "popularity"))
+        self.negative_sampling = one_of("task.negative_sampling", negative_sampling, _SAMPLING)
         self.top_k = top_k if top_k in ("auto", None) else whole("task.top_k", top_k, 1, MAX_COUNT)
         self.list_length = _TOP_K if self.top_k == "auto" else int(self.top_k or 0)
         names = () if top_k is None else metric_names(self.list_length)
@@ -131,16 +135,32 @@ class LinkPrediction(Task):
         self._rules: tuple[Links, dict[str, float]] | None = None  # figures of `measure_rules`
         self.ranking: ItemRanking | None = None  # of the latest run
         self._ranks = False
+        self._decoder: EventDecoder | None = None  # of the model
+        self._links: Links | None = None
 
     @property
     def progress(self) -> str:
         return f"val_{metric_names(self.list_length)[0]}" if self._ranks else super().progress
 
+    def adopt(self, model: nn.Module) -> None:
+        if not isinstance(decoder := getattr(model, "decoder", None), EventDecoder):
+            return
+        if self.top_k not in ("auto", None):
+            raise UserError(
+                f"task.top_k={self.top_k}: model={type(model).__name__} scores pairs at a time: remove the key"
+            )
+        self._decoder, self.top_k, self._ranks = decoder, None, False
+        self.without_learning, self.least_skill = "the best rule without a model", 0.0
+        if self._links is not None:
+            decoder.fit(self._links)
+
     def begin(self, worker: Worker) -> None:
+        assert isinstance(worker.links, Links)
+        self._links = worker.links
         if _item_ranking(self, worker) is not None:
             self._ranks = True
             self.without_learning, self.least_skill = "the items' popularity", 0.0
-        elif isinstance(worker.links, Links) and worker.links.events is not None:
+        elif self._links.events is not None:
             self.without_learning, self.least_skill = "the best rule without a model", 0.0
 
     def num_outputs(self, num_classes: int) -> int:
@@ -151,8 +171,16 @@ class LinkPrediction(Task):
             self._head = ProductMLP(self.width)
         return self._head
 
-    def score(self, outputs: Tensor) -> Tensor:  # [..., 2, width] -> [...]
-        """Scores embedding pairs."""
+    def score(self, outputs: Tensor, events: Tensor | None = None) -> Tensor:  # [..., 2, width] -> [...]
+        """Scores embedding pairs.
+
+        Args:
+            outputs: [..., 2, width] embeddings of sources and destinations.
+            events: [..., 3] sources, destinations and times of a split by time.
+        """
+        if self._decoder is not None:
+            assert self._links is not None
+            return self._decoder(outputs, events, self._links)  # type: ignore[no-any-return]
         head = self.head()
         scores: Tensor = dot(outputs) if head is None else head(outputs)
         return scores
@@ -165,48 +193,55 @@ class LinkPrediction(Task):
         predicted = np.ones(len(pairs), bool)
         if number is not None and graph.edge_types is not None:
             predicted = graph.edge_types == number
-        by_time = graph.time_borders is not None and graph.edge_time is not None
-        has_held_out = by_time or graph.val_edges is not None or graph.test_edges is not None
-        val, test, held = self._split(graph, pairs, predicted, number)
+        val, test, held, times = self._split(graph, pairs, predicted, number)
+        has_held_out = bool(times) or graph.val_edges is not None or graph.test_edges is not None
         if number is not None and not has_held_out:  # edges without a predicted counterpart stay
             drawn = unordered(pairs, n)
             held &= np.isin(drawn, drawn[held & predicted])
-        relation = None if number is None else find_relation(graph, number, pairs, held)
-        if not np.any(predicted & ~held & (pairs[:, 0] != pairs[:, 1])):
+        relation, training = None if number is None else find_relation(graph, number, pairs, held), predicted & ~held
+        if not np.any(training & (pairs[:, 0] != pairs[:, 1])):
             of_relation = "" if number is None else f" of the relation {graph.schema.edge_types[number]}"
             raise UserError(f"task=link_prediction: the dataset has no training edges{of_relation}")
         _check_ranking(self.top_k, relation, filtered=self.filtered)
-        training = known = None
+        filters: tuple[Ids | None, Ids | None] = None, None
         if self.filtered:
-            filtered = pairs[predicted], held[predicted], np.concatenate([val, test])
-            training, known = edge_filters(*filtered, n, relation)
-        links = Links(
-            n,
-            val,
-            test,
-            training,
-            known,
-            self.negatives,
-            self.eval_negatives,
-            _SUPERVISED,
-            derive(self.seed, _EVALUATION),
-            has_held_out,
-            relation,
-            repeat_by_popularity(pairs[predicted & ~held], n) if self.negative_sampling == "popularity" else None,
-            **(read_events(graph, pairs, predicted) if by_time else {}),
-        )
-        leave = held if by_time else held & links.hides(graph.edge_types)
+            filters = edge_filters(pairs[predicted], held[predicted], np.concatenate([val, test]), n)
+            if not times:
+                check_negatives(filters[1], n, relation)
+        counts = self.negatives, self.eval_negatives, _SUPERVISED
+        links = Links(n, val, test, *filters, *counts, derive(self.seed, _EVALUATION), has_held_out, relation, **times)
+        links = self._with_sampling(links, pairs[training], graph)
+        leave = held if times else held & links.hides(graph.edge_types)
         return with_edges(graph, np.flatnonzero(~leave)), links
 
-    def _split(self, graph: Graph, pairs: Ids, predicted: Mask, number: int | None) -> tuple[Ids, Ids, Mask]:
-        """Returns validation edges, test edges, and which of `pairs` are held out."""
+    def _with_sampling(self, links: Links, training: Ids, graph: Graph) -> Links:
+        """Returns the links with the data's negative pairs and the rules of others."""
+        if self.negative_sampling == "historical" and links.events is None:
+            raise UserError(
+                "task.negative_sampling=historical draws earlier destinations, and the edges are not split by time: set "
+                "dataset.split='{by: time, shares: [0.7,0.15,0.15]}'"
+            )
+        popular = self.negative_sampling == "popularity"
+        fields = read_negatives(graph, links.val, links.test)
+        return replace(
+            links,
+            historical=self.negative_sampling == "historical",
+            popular=repeat_by_popularity(training, links.num_nodes) if popular else None,
+            eval_negatives=next((nodes.shape[1] for nodes in fields.values()), self.eval_negatives),
+            **fields,
+        )
+
+    def _split(
+        self, graph: Graph, pairs: Ids, predicted: Mask, number: int | None
+    ) -> tuple[Ids, Ids, Mask, dict[str, Ids]]:
+        """Returns held-out edges like `split_events`, without times if not by time."""
         by_time = graph.time_borders is not None and graph.edge_time is not None
         if by_time or graph.val_edges is not None or graph.test_edges is not None:
             _check_no_shares(self.shares)
-            return split_events(graph, pairs, predicted) if by_time else read_split(graph, pairs, number)
+            return split_events(graph, pairs, predicted) if by_time else (*read_split(graph, pairs, number), {})
         warn_random_split(graph)
         shares, key = (self.val_share, self.test_share), derive(self.seed, _SPLIT)
-        return draw_split(pairs, graph.num_nodes, shares, key, predicted)
+        return *draw_split(pairs, graph.num_nodes, shares, key, predicted), {}
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Links | None]:
         task = copy.copy(self)
@@ -221,6 +256,8 @@ class LinkPrediction(Task):
         return graph, links
 
     def recommend(self, outputs: Tensor, worker: Worker) -> TopItems | None:
+        if self._decoder is not None and self._links is None:
+            raise UserError("job=predict: the model scores pairs at a time and recommends none: use job=test")
         ranking = _item_ranking(self, worker)
         return None if ranking is None else ranking.top(outputs, worker, functools.partial(score_all, head=self.head()))
 
@@ -228,6 +265,8 @@ class LinkPrediction(Task):
         return link_losses(self.loss, self.score(outputs), labels, self.negatives)
 
     def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:  # [k]
+        if self._decoder is not None:
+            return link_losses(self.loss, self.score(reached[rows], features), labels, self.negatives)
         if self.head() is not None or reached.device.type != "cpu":
             return super().losses_of(reached, rows, labels)
         scores: Tensor = PairDots.apply(reached.to(wide(reached.dtype)), rows)
@@ -246,10 +285,8 @@ class LinkPrediction(Task):
         assert isinstance(links, Links)
         metrics: dict[str, float] = {}
         for split in splits:
-            pairs: Ids = getattr(links, split)
-            if len(pairs):
-                number = self.splits.index(split)
-                scores = worker.comm.gather(held_out_scores(self.score, outputs, worker, links, pairs, number))
+            if len(getattr(links, split)):
+                scores = worker.comm.gather(held_out_scores(self.score, outputs, worker, links, split))
                 figures = ranking(torch.cat(scores)) if scores else {}
                 metrics |= {f"{split}_{name}": value for name, value in worker.comm.share(figures).items()}
         if links.events is not None:
@@ -290,9 +327,8 @@ class LinkPrediction(Task):
         """Returns the test edges' source, destination and score."""
         links = worker.links
         assert isinstance(links, Links)
-        parts = worker.comm.gather(
-            held_out_scores(self.score, outputs, worker, replace(links, eval_negatives=0), links.test, 1)
-        )
+        scored = held_out_scores(self.score, outputs, worker, replace(links, eval_negatives=0), "test")
+        parts = worker.comm.gather(scored)
         if not parts:
             return None
         scores = ranked(parts, len(links.test))

@@ -14,6 +14,7 @@ from gnnkit.engine import Tally, derive
 from gnnkit.engine.remote import Lookup
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
+from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.time_split import parts_of
 from gnnkit.graph.times import NEVER
 from gnnkit.sampler.links import LinkRelation, Links, Mask, codes, draw_for_pairs, unordered
@@ -99,8 +100,11 @@ def _count_events(pairs: Ids, num_nodes: int) -> tuple[Ids, Ids]:
     return keys, most
 
 
-def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, Mask]:
+def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, Mask, dict[str, Ids]]:
     """Holds out the edges from `Graph.time_borders` on, and no others of their pairs.
+
+    Edges that are never visible are no events. A node exists after `Graph.node_time`,
+    or after its first edge.
 
     Args:
         graph: The graph, with `edge_time` and `time_borders`.
@@ -108,40 +112,60 @@ def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, M
         predicted: [num_edges] which edges to predict.
 
     Returns:
-        Validation edges, test edges, and which of `pairs` are later than training.
+        Validation edges, test edges, which of `pairs` are later than training, and the
+        fields of `Links` about times.
     """
     assert graph.edge_time is not None
     assert graph.time_borders is not None
-    parts = _parts_of_events(graph, pairs, predicted)
-    later = graph.edge_time >= graph.time_borders[0]
-    return pairs[parts == Split.VAL], pairs[parts == Split.TEST], later
-
-
-def read_events(graph: Graph, pairs: Ids, predicted: Mask) -> dict[str, Ids]:
-    """Returns the fields of `Links` about times, for the arguments of `split_events`.
-
-    Edges that are never visible are no events.
-    """
-    assert graph.edge_time is not None
-    times, parts = np.asarray(graph.edge_time), _parts_of_events(graph, pairs, predicted)
-    mask = predicted & (times != NEVER)
-    return {
+    times, later = np.asarray(graph.edge_time), graph.edge_time >= graph.time_borders[0]
+    parts = np.where(predicted & (pairs[:, 0] != pairs[:, 1]), parts_of(times, graph.time_borders), Split.NONE)
+    val, test = (_in_listed_order(graph, parts == part) for part in (Split.VAL, Split.TEST))
+    mask, node_time = predicted & (times != NEVER), graph.node_time
+    if node_time is None:
+        node_time = np.full(graph.num_nodes, NEVER)
+        np.minimum.at(node_time, pairs.ravel(), times.repeat(2))
+    fields = {
         "events": np.concatenate([pairs[mask], times[mask, None]], 1),
-        "val_time": times[parts == Split.VAL],
-        "test_time": times[parts == Split.TEST],
+        "train_time": times[~later],
+        "val_time": times[val],
+        "test_time": times[test],
+        "node_time": node_time,
     }
+    return pairs[val], pairs[test], later, fields
 
 
-def _parts_of_events(graph: Graph, pairs: Ids, predicted: Mask) -> Ids:  # [num_edges] values of `Split`
-    assert graph.edge_time is not None
-    assert graph.time_borders is not None
-    parts = parts_of(graph.edge_time, graph.time_borders)
-    return np.where(predicted & (pairs[:, 0] != pairs[:, 1]), parts, Split.NONE)
+def _in_listed_order(graph: Graph, mask: Mask) -> Ids:
+    """Returns the ids of some edges, in the order of the user's edge list."""
+    edges = np.flatnonzero(mask)
+    return edges if graph.edge_positions is None else edges[np.argsort(graph.edge_positions[edges], kind="stable")]
 
 
-def edge_filters(
-    pairs: Ids, held: Mask, held_out: Ids, num_nodes: int, relation: LinkRelation | None
-) -> tuple[Ids, Ids]:
+def read_negatives(graph: Graph, val: Ids, test: Ids) -> dict[str, Ids]:
+    """Returns the fields of `Links` about negative pairs that the data define.
+
+    Raises `UserError` if they are not equally many for each held-out edge.
+
+    Args:
+        graph: The graph.
+        val: [num_val, 2] validation edges.
+        test: [num_test, 2] test edges.
+    """
+    fields = {}
+    for name, pairs in (("val_negatives", val), ("test_negatives", test)):
+        nodes = getattr(graph, name)
+        if nodes is None:
+            continue
+        if len(nodes) != len(pairs):
+            raise UserError(f"{name} has {len(nodes)} rows, expected one for each of {len(pairs)} held-out edges")
+        if (bad := np.argwhere(nodes == pairs[:, 1:])).size:
+            raise UserError(f"{name}[{bad[0, 0]}, {bad[0, 1]}] is the destination of the edge itself: remove it")
+        fields[name] = nodes
+    if len({nodes.shape[1] for nodes in fields.values()}) > 1 or any(nodes.shape[1] == 0 for nodes in fields.values()):
+        raise UserError("val_negatives and test_negatives: expected equally many columns, at least one")
+    return fields
+
+
+def edge_filters(pairs: Ids, held: Mask, held_out: Ids, num_nodes: int) -> tuple[Ids, Ids]:
     """Returns codes for the training edges, and for all edges.
 
     If each training edge has its reverse edge, the graph is undirected. The reverse of
@@ -152,12 +176,21 @@ def edge_filters(
         held: [k] which of them are held out.
         held_out: [num_held, 2] validation and test edges.
         num_nodes: Number of nodes of the graph.
-        relation: The relation to predict, or None.
     """
     training = np.unique(codes(pairs[~held], num_nodes))
     is_undirected = np.array_equal(training, np.unique(codes(pairs[~held, ::-1], num_nodes)))
     held_out = np.concatenate([pairs[held], held_out, *([held_out[:, ::-1]] if is_undirected else [])])
-    known = np.union1d(training, codes(held_out, num_nodes))
+    return training, np.union1d(training, codes(held_out, num_nodes))
+
+
+def check_negatives(known: Ids, num_nodes: int, relation: LinkRelation | None) -> None:
+    """Raises `UserError` if all pairs of different nodes are edges.
+
+    Args:
+        known: [num_known] codes of all edges.
+        num_nodes: Number of nodes of the graph.
+        relation: The relation to predict, or None.
+    """
     num_loops = np.count_nonzero(known % max(num_nodes, 1) == known // max(num_nodes, 1))
     ends = None if relation is None else relation.ends
     first, last, begin, end = ends or (0, num_nodes, 0, num_nodes)
@@ -167,7 +200,6 @@ def edge_filters(
         if ends is not None:
             reason = f"each of the {last - first} sources has an edge to all {end - begin} destinations"
         raise UserError(f"task=link_prediction: {reason}, so there are no negative pairs: use task.filtered=false")
-    return training, known
 
 
 def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
@@ -177,7 +209,7 @@ def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
         edge_ids: [k] ascending edge ids.
     """
     csc = CSC(np.searchsorted(edge_ids, graph.csc.indptr), graph.csc.indices[edge_ids])
-    return replace(graph.with_edges(csc, graph.edge_columns.select(edge_ids)), val_edges=None, test_edges=None)
+    return replace(graph.with_edges(csc, graph.edge_columns.select(edge_ids)), **dict.fromkeys(HELD_OUT))
 
 
 def with_edges_before(graph: Graph, time: int) -> Graph:
@@ -187,44 +219,54 @@ def with_edges_before(graph: Graph, time: int) -> Graph:
 
 
 @torch.no_grad()
-def held_out_scores(
-    score: Callable[[Tensor], Tensor], outputs: Tensor, worker: Worker, links: Links, pairs: Ids, split: int
-) -> Tensor:
-    """Scores pairs, each followed by its negative pairs. Collective.
+def held_out_scores(score: Callable[..., Tensor], outputs: Tensor, worker: Worker, links: Links, split: str) -> Tensor:
+    """Scores a split's edges, each followed by its negative pairs. Collective.
 
-    Rank r scores the pairs r, r + P, ..., in chunks, because rows come from all ranks.
+    Rank r scores the edges r, r + P, ..., in chunks, because rows come from all ranks.
 
     Args:
-        score: Scores embedding pairs.
+        score: Scores embedding pairs [k, c, 2, width]. With a split by time, the second
+            argument are the pairs with their time [k, c, 3].
         outputs: [num_owned, width] outputs for this rank's nodes.
         worker: This rank.
-        links: Draws the negative pairs.
-        pairs: [num_pairs, 2] edges.
-        split: Number of the split, for the random key.
+        links: Provides the edges, and draws the negative pairs.
+        split: "val" or "test".
 
     Returns:
-        [this rank's pairs, 1 + eval_negatives] float64.
+        [this rank's edges, 1 + eval_negatives] float64.
     """
     lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
     parts = []
-    for _, candidates in held_out_candidates(worker, links, pairs, split):
-        reach, rows = lookup.find(candidates)
-        parts.append(score(reach(outputs)[rows]).to(torch.float64))
+    for candidates in held_out_candidates(worker, links, split):
+        reach, rows = lookup.find(candidates[..., :2])
+        events = [] if candidates.shape[2] == 2 else [torch.from_numpy(candidates).to(outputs.device)]
+        parts.append(score(reach(outputs)[rows], *events).to(torch.float64))
     return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
 
 
-def held_out_candidates(worker: Worker, links: Links, pairs: Ids, split: int) -> Iterator[tuple[Ids, Ids]]:
+def held_out_candidates(worker: Worker, links: Links, split: str) -> Iterator[Ids]:
     """Yields chunks of a rank's held-out edges, each with its negative pairs.
 
-    All ranks have equally many chunks. Takes the arguments of `held_out_scores`.
+    All ranks have equally many chunks.
+
+    Args:
+        worker: This rank.
+        links: Provides the edges, and draws the negative pairs.
+        split: "val" or "test".
 
     Yields:
-        The edges' positions [k] in `pairs`, and candidates [k, 1 + eval_negatives, 2].
+        [k, 1 + eval_negatives, 2] pairs, or [k, 1 + eval_negatives, 3] with their time
+        if edges are split by time.
     """
     num_ranks, size = worker.comm.world_size, max(_CHUNK // (1 + links.eval_negatives), 1)
+    pairs, times, nodes = (getattr(links, f"{split}{suffix}") for suffix in ("", "_time", "_negatives"))
+    key = derive(links.seed, ("val", "test").index(split))
     for start in range(0, len(pairs), size * num_ranks):
         ids = np.arange(start + worker.comm.rank, min(start + size * num_ranks, len(pairs)), num_ranks)
-        split_pairs = np.asarray(pairs[ids])
-        key = derive(links.seed, split)
-        negative = links.negative_pairs(split_pairs, ids, links.eval_negatives, key, evaluates=True)
-        yield ids, np.concatenate([split_pairs[:, None], negative], 1)
+        edges = links.at_times(np.asarray(pairs[ids]), None if times is None else np.asarray(times[ids]))
+        candidates = np.repeat(edges[:, None], 1 + links.eval_negatives, 1)
+        if nodes is not None:
+            candidates[:, 1:, 1] = nodes[ids, : links.eval_negatives]
+        else:
+            candidates[:, 1:, :2] = links.negative_pairs(edges, ids, links.eval_negatives, key, evaluates=True)
+        yield candidates

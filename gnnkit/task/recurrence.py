@@ -13,83 +13,38 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.graph import Ids
-from gnnkit.sampler.links import Links, codes
+from gnnkit.sampler.events import NEVER, EventHistory, Times, codes
+from gnnkit.sampler.links import Links
 from gnnkit.strategy import Worker
 from gnnkit.task.link_split import held_out_candidates
 from gnnkit.task.ranking import mid_ranks
 
-RULES = ("edgebank", "recency", "reply", "activity")
-_NEVER = np.iinfo(np.int64).min
-_Times = npt.NDArray[np.int64]
-
-
-class EventHistory:
-    """Counts the events of a key before a time, and finds the last one.
-
-    Events of equal time are not before each other. A lookup takes time logarithmic in
-    the number of events.
-
-    Args:
-        keys: [num_events] int64 key of each event.
-        times: [num_events] int64 time of each event, in any order.
-    """
-
-    def __init__(self, keys: Ids, times: Ids) -> None:
-        self._keys, key = np.unique(keys, return_inverse=True)
-        self._times, time = np.unique(times, return_inverse=True)
-        self._events = np.sort(self._place(key, time))
-
-    def _place(self, key: Ids, time: Ids) -> Ids:
-        return np.asarray(key * (len(self._times) + 1) + time)
-
-    def _range(self, keys: Ids, before: _Times) -> tuple[Ids, Ids]:
-        """Returns the range of each key's events before a time."""
-        key = np.searchsorted(self._keys, keys)
-        time = np.searchsorted(self._times, before)
-        occurs = np.append(self._keys, _NEVER)[key] == keys
-        first = np.searchsorted(self._events, self._place(key, np.zeros_like(time)))
-        return first, np.where(occurs, np.searchsorted(self._events, self._place(key, time)), first)
-
-    def count(self, keys: Ids, before: _Times) -> Ids:
-        """Counts each key's events before a time.
-
-        Args:
-            keys: [...] int64.
-            before: Times that broadcast to `keys`.
-        """
-        first, end = self._range(keys, np.broadcast_to(before, keys.shape))
-        return np.asarray(end - first)
-
-    def last(self, keys: Ids, before: _Times) -> _Times:
-        """Returns the time of each key's last event before a time.
-
-        A key without such an event has the lowest int64.
-        """
-        first, end = self._range(keys, np.broadcast_to(before, keys.shape))
-        times = np.append(self._times, _NEVER)[np.append(self._events, 0)[end - 1] % (len(self._times) + 1)]
-        return np.where(end > first, times, _NEVER)
+RULES = ("edgebank", "window", "recency", "reply", "activity", "popularity")
 
 
 class Recurrence:
     """Ranks pairs by rules that learn nothing.
 
     - edgebank: whether the pair has occurred.
+    - window: whether the pair has occurred in the time window before.
     - recency: when the pair has occurred last.
     - reply: when its reverse has occurred last.
     - activity: when the destination has been in an event last.
+    - popularity: how often the destination has been in an event in the time window.
 
     Args:
-        events: [num_events, 2] sources and destinations, also of the evaluated events.
-        times: [num_events] int64 time of each event.
+        events: [num_events, 3] sources, destinations and times, also of the evaluated
+            events.
         num_nodes: Number of nodes.
+        window: Length of the time window.
     """
 
-    def __init__(self, events: Ids, times: Ids, num_nodes: int) -> None:
-        self._num_nodes = num_nodes
-        self._pairs = EventHistory(codes(events, num_nodes), times)
-        self._nodes = EventHistory(events.T.ravel().astype(np.int64), np.tile(times, 2))
+    def __init__(self, events: Ids, num_nodes: int, window: int) -> None:
+        self._num_nodes, self._window = num_nodes, window
+        self._pairs = EventHistory(codes(events, num_nodes), events[:, 2])
+        self._nodes = EventHistory(events[:, :2].T.ravel().astype(np.int64), np.tile(events[:, 2], 2))
 
-    def scores(self, pairs: Ids, times: _Times) -> dict[str, npt.NDArray[np.float64]]:
+    def scores(self, pairs: Ids, times: Times) -> dict[str, npt.NDArray[np.float64]]:
         """Scores pairs by what came before each row's time.
 
         Args:
@@ -101,9 +56,12 @@ class Recurrence:
         """
         flat, before = pairs.reshape(-1, 2), times[:, None]
         forward, reverse = (codes(ends, self._num_nodes).reshape(pairs.shape[:2]) for ends in (flat, flat[:, ::-1]))
-        recency, reply = (self._pairs.last(each, before) for each in (forward, reverse))
-        activity = self._nodes.last(pairs[..., 1].astype(np.int64), before)
-        scores = (recency != _NEVER, recency, reply, activity)
+        recency, reply = (self._pairs.last(ends, before) for ends in (forward, reverse))
+        nodes, since = pairs[..., 1].astype(np.int64), before - self._window
+        activity = self._nodes.last(nodes, before)
+        popularity = self._nodes.count(nodes, before) - self._nodes.count(nodes, since)
+        is_late = (recency != NEVER) & (recency >= since)
+        scores = (recency != NEVER, is_late, recency, reply, activity, popularity)
         return {rule: _ranks(score) for rule, score in zip(RULES, scores, strict=True)}
 
 
@@ -116,19 +74,20 @@ def measure_rules(worker: Worker, links: Links, splits: Sequence[str]) -> dict[s
     Args:
         worker: This rank.
         links: The edges to predict, with `events`.
-        splits: Names of the splits, in the order of their numbers.
+        splits: Names of the splits.
     """
     assert links.events is not None
-    rules = Recurrence(links.events[:, :2], links.events[:, 2], links.num_nodes)
+    held_out = np.concatenate([links.val_time, links.test_time])  # type: ignore[list-item]
+    window = int(np.ptp(held_out)) // 2 if len(held_out) else 0
+    rules = Recurrence(links.events, links.num_nodes, window)
     figures: dict[str, float] = {}
-    for number, split in enumerate(splits):
-        pairs, times = getattr(links, split), getattr(links, f"{split}_time")
-        sums = torch.zeros(len(RULES), dtype=torch.float64)
-        for ids, candidates in held_out_candidates(worker, links, pairs, number):
-            scores = rules.scores(candidates, np.asarray(times[ids])).values()
+    for split in splits:
+        sums, num_edges = torch.zeros(len(RULES), dtype=torch.float64), len(getattr(links, split))
+        for candidates in held_out_candidates(worker, links, split):
+            scores = rules.scores(candidates[..., :2], candidates[:, 0, 2]).values()
             sums += torch.stack([(1 / mid_ranks(torch.from_numpy(score))).sum() for score in scores])
-        means = worker.comm.all_reduce(sums.to(worker.comm.device)) / max(len(pairs), 1)
-        if len(pairs):
+        means = worker.comm.all_reduce(sums.to(worker.comm.device)) / max(num_edges, 1)
+        if num_edges:
             figures |= {f"{split}_{rule}_mrr": float(mean) for rule, mean in zip(RULES, means, strict=True)}
     return figures
 

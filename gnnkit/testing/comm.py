@@ -11,7 +11,7 @@ from gnnkit.comm import Communicator, DeadlineExceeded, Mailbox, Pending
 from gnnkit.comm.frames import DTYPES
 from gnnkit.testing.arguments import check_instance
 
-PATIENCE = 10.0  # seconds to wait for a message that has been sent
+PATIENCE = 60.0  # seconds to wait for a message that has been sent
 
 
 def check_communicator(comm: Communicator) -> None:

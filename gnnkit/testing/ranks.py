@@ -22,7 +22,7 @@ from gnnkit.strategy import Worker
 T = TypeVar("T")
 ONE = Grid(1, 1, 1)
 GRIDS = (Grid(3, 1, 1), Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2))
-TIMEOUT = 20.0  # deadline of a rank's waits, in seconds
+TIMEOUT = 240.0  # deadline of a rank's waits, in seconds
 
 
 def on_ranks(

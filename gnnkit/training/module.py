@@ -388,23 +388,24 @@ class TrainingModule(hooks.OwnHooks):
             if split != "val":
                 return {}
             measured = self.task.measure_progress(outputs, worker)
-            self._judge(measured, outputs)
+            self._judge(measured, outputs, worker)
             return measured
 
         return self.evaluation.read(self.model, read)
 
-    def _judge(self, measured: dict[str, float], outputs: Tensor) -> None:
+    def _judge(self, measured: dict[str, float], outputs: Tensor, worker: Worker) -> None:
         """Warns once, after a third of the epochs, if nothing was learned. Collective.
 
         Args:
             measured: The joint model's metrics.
             outputs: [k, width] outputs of this rank's rows.
+            worker: Its targets are these rows, of which some splits may be left out.
         """
         epochs, steps, most = self.current_epoch + 1, self.trainer.global_step, self.trainer.max_epochs or 0
         if self._is_judged or steps < chance.MIN_STEPS or not most <= 3 * epochs < 3 * most:
             return
         self._is_judged = True
-        baseline = self.task.chance(outputs, self.worker)
+        baseline = self.task.chance(outputs, worker)
         warning = chance.learned_nothing(self.task, measured, baseline, epochs, steps)
         if warning is not None and self.worker.comm.rank == 0:
             warn(warning)

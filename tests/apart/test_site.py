@@ -19,6 +19,7 @@ from gnnkit.config import keys
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, cut_all
 from tests.report.browser import Browser, find
+from tests.waiting import GUARD
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +74,7 @@ def hits(browser: Browser, words: str) -> list[str]:
             "(() => {const field = document.querySelector('.md-search__input'); field.focus();"
             f"field.value = {json.dumps(query)}; field.dispatchEvent(new KeyboardEvent('keyup', {{bubbles: true}}))}})()"
         )
-        until = time.monotonic() + 30
+        until = time.monotonic() + GUARD
         while time.monotonic() < until:
             links = browser.evaluate("[...document.querySelectorAll('.md-search-result__link')].map(a => a.href)")
             if bool(links) == bool(query):

@@ -15,13 +15,14 @@ import torch
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.process import Gloo
+from tests.waiting import GUARD
 
 
 def run_gloo(
     function: Callable[[Communicator], Any],
     world_size: int,
     *,
-    timeout: float = 30.0,
+    timeout: float = GUARD,
     kind: type[Communicator] = Gloo,
     dies: int | None = None,
 ) -> list[Any]:
@@ -30,7 +31,7 @@ def run_gloo(
     Args:
         function: The work of each rank.
         world_size: Number of ranks.
-        timeout: Deadline of the collectives in seconds. Default: 30.
+        timeout: Deadline of the collectives in seconds. Default: `GUARD`.
         kind: Communicator to connect. Default: gloo.
         dies: Rank that is expected to end without a result. Default: none.
     """
@@ -47,7 +48,7 @@ def run_gloo(
         processes.append(process)
     answers = [_answer(pipe, timeout) for rank, pipe in enumerate(pipes) if rank != dies]
     for rank, process in enumerate(processes):
-        process.join(0 if rank == dies else 5)  # who is expected to end may be stopped
+        process.join(0 if rank == dies else GUARD)  # who is expected to end may be stopped
         process.kill()
     os.close(store)
     errors = [error for _, error in answers if error]

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from gnnkit.launch.launcher.processes import Processes
 from gnnkit.testing import check_communicator
 from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
+from tests.waiting import GUARD, NEVER, wait_until
 
 RUNNERS = {"threads": Threads.run, "gloo": run_gloo}
 
@@ -43,7 +43,7 @@ def test_all_reduce_gives_the_same_bits_on_all_ranks(comm: str) -> None:
 
 
 def spread(
-    function: Callable[[Communicator], Any], world_size: int, processes: int, timeout: float = 20.0
+    function: Callable[[Communicator], Any], world_size: int, processes: int, timeout: float = GUARD
 ) -> list[Any]:
     """Calls the function on threads of several processes. Results are JSON, by rank."""
     return [*Processes().ranks(Ranks(function, world_size, Threads, timeout, processes)).values()]
@@ -82,11 +82,9 @@ def test_a_rank_that_fails_ends_those_of_all_processes(victim: int) -> None:
             raise ZeroDivisionError("mine")
         comm.all_to_all(torch.ones(comm.world_size), [1] * comm.world_size, [1] * comm.world_size)
 
-    begun = time.monotonic()
     with pytest.raises(RankError, match=rf"ZeroDivisionError: mine \(on rank {victim}\)") as told:
-        spread(work, 6, 3, timeout=30)
+        spread(work, 6, 3, timeout=NEVER)
     assert str(told.value).startswith(f"process {victim // 2} (ranks {victim} to {victim + 1}) failed")
-    assert time.monotonic() - begun < 10
 
 
 @pytest.mark.slow
@@ -97,24 +95,27 @@ def test_a_process_that_is_killed_ends_the_ranks_of_the_others() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         comm.broadcast(torch.ones(1), src=3)
 
-    begun = time.monotonic()
     with pytest.raises(RankError, match=r"^process 1 \(ranks 2 to 3\) was ended by SIGKILL"):
-        spread(work, 6, 3, timeout=30)
-    assert time.monotonic() - begun < 10
+        spread(work, 6, 3, timeout=NEVER)
 
 
 @pytest.mark.slow
 def test_a_rank_of_another_process_that_does_not_come_is_named() -> None:
-    def work(comm: Communicator) -> str:
-        if comm.rank == 2:
-            time.sleep(1.0)
-            return ""
-        with pytest.raises(DeadlineExceeded) as late:
-            comm.all_to_all(torch.ones(3), [1] * 3, [1] * 3)
-        return str(late.value)
+    context = multiprocessing.get_context("fork")
+    begun, ended = context.Barrier(3), context.Barrier(3)
 
-    told = spread(work, 3, 3, timeout=0.5)
-    assert told[:2] == [f"rank {rank}: timed out after 0.5 s waiting for rank 2" for rank in (0, 1)]
+    def work(comm: Communicator) -> str:
+        begun.wait(GUARD)
+        late = ""
+        if comm.rank != 2:
+            with pytest.raises(DeadlineExceeded) as error:
+                comm.all_to_all(torch.ones(3), [1] * 3, [1] * 3)
+            late = str(error.value)
+        ended.wait(GUARD)
+        return late
+
+    told = spread(work, 3, 3, timeout=2.0)
+    assert told[:2] == [f"rank {rank}: timed out after 2 s waiting for rank 2" for rank in (0, 1)]
 
 
 @pytest.mark.slow
@@ -124,7 +125,7 @@ def test_a_rank_that_comes_late_ends_the_wait_of_the_others(comm: str) -> None:
 
     def work(comm: Communicator) -> None:
         if comm.rank == 1:
-            assert done.wait(60), "rank 0 waits for a rank that does not come"
+            assert done.wait(GUARD), "rank 0 waits for a rank that does not come"
             return
         with pytest.raises(RuntimeError):
             comm.all_reduce(torch.ones(1))
@@ -147,10 +148,10 @@ def test_the_thread_that_fails_of_itself_is_the_error_that_is_shown() -> None:
 def test_a_thread_that_only_lost_its_peer_is_not_the_cause() -> None:
     """Rank 0 notices first, rank 1 fails last and of itself."""
 
-    def work(comm: Communicator) -> None:
+    def work(comm: Threads) -> None:
         if comm.rank == 0:
             raise PeerLost("rank 0: lost its peer rank 1", 1)
-        time.sleep(0.1)
+        wait_until(lambda: comm._group.run.gone)
         raise ZeroDivisionError(f"of rank {comm.rank}")
 
     with pytest.raises(ZeroDivisionError) as shown:
@@ -159,8 +160,8 @@ def test_a_thread_that_only_lost_its_peer_is_not_the_cause() -> None:
 
 
 def test_all_threads_that_fail_of_themselves_are_told() -> None:
-    def work(comm: Communicator) -> None:
-        time.sleep(0.1 * comm.rank)
+    def work(comm: Threads) -> None:
+        wait_until(lambda: comm.rank == len(comm._group.run.gone))
         raise ZeroDivisionError(f"mine is {comm.rank}")
 
     with pytest.raises(ZeroDivisionError, match="mine is 0") as shown:
@@ -170,13 +171,16 @@ def test_all_threads_that_fail_of_themselves_are_told() -> None:
 
 @pytest.mark.slow
 def test_threads_name_the_ranks_that_have_not_come() -> None:
+    told = threading.Event()
+
     def work(comm: Communicator) -> str:
         part = comm.split([0, 2, 3]) if comm.rank != 1 else comm.split([1])
         if comm.rank == 0:
             with pytest.raises(DeadlineExceeded) as error:
                 part.all_reduce(torch.ones(1))
+            told.set()
             return str(error.value)
-        time.sleep(0.4)
+        assert told.wait(GUARD)
         return ""
 
     assert Threads.run(work, 4, timeout=0.3)[0] == "rank 0: timed out after 0.3 s waiting for rank 2, rank 3"
@@ -188,11 +192,9 @@ def test_a_thread_that_has_ended_is_not_waited_for() -> None:
             return
         comm.all_reduce(torch.ones(1))
 
-    start = time.monotonic()
     with pytest.raises(PeerLost, match="rank 0: lost its peer rank 1, which has ended") as lost:
-        Threads.run(work, 2, timeout=20)
+        Threads.run(work, 2, timeout=NEVER)
     assert lost.value.rank == 1
-    assert time.monotonic() - start < 10
 
 
 @pytest.fixture
@@ -214,25 +216,27 @@ def test_a_thread_that_is_stuck_is_named_when_the_others_have_ended(release: thr
 
 @pytest.mark.slow
 def test_a_thread_that_is_stuck_is_named_when_another_has_waited_for_it(release: threading.Event) -> None:
+    together = threading.Barrier(2)
+
     def work(comm: Communicator) -> None:
-        if comm.rank == 2:
-            release.wait()
+        release.wait() if comm.rank == 2 else together.wait(GUARD)
         comm.all_reduce(torch.ones(1))
 
-    told = r"rank 2 is stuck, still running 0.2 s after rank [01] failed: .* timed out after 0.2 s waiting for rank 2$"
+    told = r"rank 2 is stuck, still running 1 s after rank [01] failed: .* timed out after 1 s waiting for rank 2$"
     with pytest.raises(DeadlineExceeded, match=told):
-        Threads.run(work, 3, timeout=0.2)
+        Threads.run(work, 3, timeout=1.0)
 
 
 def test_a_thread_that_is_stuck_is_told_beside_the_failure_of_another(release: threading.Event) -> None:
+    together = threading.Barrier(2)
+
     def work(comm: Communicator) -> None:
-        if comm.rank == 2:
-            release.wait()
+        release.wait() if comm.rank == 2 else together.wait(GUARD)
         raise ZeroDivisionError("mine")
 
     with pytest.raises(ZeroDivisionError) as shown:
-        Threads.run(work, 3, timeout=0.2)
-    assert shown.value.__notes__[-1] == "rank 2 is stuck, still running 0.2 s later"
+        Threads.run(work, 3, timeout=1.0)
+    assert shown.value.__notes__[-1] == "rank 2 is stuck, still running 1 s later"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +255,7 @@ def test_threads_in_different_collectives_are_named(first: Any, second: Any) -> 
         (second if comm.rank else first)(comm)
 
     with pytest.raises(MismatchedCollectives, match=r"ranks are in different collectives \(rank 0 in .*, rank 1 in "):
-        Threads.run(work, 2, timeout=5)
+        Threads.run(work, 2)
 
 
 def test_threads_that_expect_other_counts_are_told() -> None:
@@ -259,4 +263,4 @@ def test_threads_that_expect_other_counts_are_told() -> None:
         comm.all_to_all(torch.ones(2), [1, 1], [1, 1 + comm.rank])
 
     with pytest.raises(MismatchedCollectives, match="the counts of sender and receiver differ: all ranks must make"):
-        Threads.run(work, 2, timeout=5)
+        Threads.run(work, 2)

@@ -8,7 +8,6 @@ import signal
 import socket
 import struct
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from tests.cases import few
 from tests.comm.processes import run_gloo
+from tests.waiting import GUARD, NEVER
 
 RUNNERS: dict[str, Callable[..., list[Any]]] = {"threads": Threads.run, "gloo": run_gloo}
 TOKEN = "0123456789abcdef" * 2
@@ -40,7 +40,7 @@ def connected(
     intrude(listeners)
 
     def meet(rank: int) -> SocketMailbox:
-        return SocketMailbox(rank, listeners[rank], addresses, TOKEN, **{"timeout": 5.0, **keys})
+        return SocketMailbox(rank, listeners[rank], addresses, TOKEN, **{"timeout": GUARD, **keys})
 
     with ThreadPoolExecutor(world_size) as pool:
         boxes = list(pool.map(meet, range(world_size)))
@@ -59,9 +59,9 @@ def raw_rank() -> Iterator[tuple[list[SocketMailbox], socket.socket]]:
     bare = [socket.create_connection(address) for address in addresses[:2]]
     for connection in bare:
         connection.sendall(frames.hello(TOKEN, 2))
-        connection.settimeout(5)
+        connection.settimeout(GUARD)
     with ThreadPoolExecutor(2) as pool:
-        boxes = list(pool.map(lambda rank: SocketMailbox(rank, listeners[rank], addresses, TOKEN, 5.0), range(2)))
+        boxes = list(pool.map(lambda rank: SocketMailbox(rank, listeners[rank], addresses, TOKEN, GUARD), range(2)))
     try:
         yield boxes, bare[0]
     finally:
@@ -71,10 +71,6 @@ def raw_rank() -> Iterator[tuple[list[SocketMailbox], socket.socket]]:
 
 def barrier(comm: Communicator) -> None:
     comm.all_reduce(torch.zeros(1))
-
-
-def seconds_since(start: float) -> float:
-    return time.monotonic() - start
 
 
 # Promises between ranks.
@@ -91,7 +87,7 @@ def traffic(comm: Communicator, num_letters: int = 150) -> list[tuple[int, str, 
             box.put(dst, rng.choice("ab"), {"number": number, "size": size}, {"x": x})
             sent[dst] += 1
         counts = comm.all_reduce(torch.tensor([sent[rank] for rank in range(comm.world_size)]))
-        letters = [box.take(timeout=10) for _ in range(int(counts[comm.rank]))]
+        letters = [box.take(timeout=GUARD) for _ in range(int(counts[comm.rank]))]
         assert all(
             torch.equal(letter.tensors["x"], torch.full((letter.fields["size"],), float(letter.fields["number"])))
             for letter in letters
@@ -113,24 +109,21 @@ def test_random_traffic_of_four_ranks_delivers_each_letter_once_and_in_order(com
             assert numbers == sorted(numbers)
 
 
-def slow_receiver(comm: Communicator) -> float:
+def slow_receiver(comm: Communicator) -> None:
     with comm.mailbox() as box:
-        start = time.monotonic()
         if comm.rank == 0:
             for _ in range(20):
                 box.put(1, "x", tensors={"x": torch.ones(2**18)})
-        seconds = seconds_since(start)
-        barrier(comm)
+        barrier(comm)  # before any is taken
         if comm.rank == 1:
-            assert all(box.take("x", src=0, timeout=5).tensors["x"].sum() == 2**18 for _ in range(20))
+            assert all(box.take("x", src=0, timeout=GUARD).tensors["x"].sum() == 2**18 for _ in range(20))
         barrier(comm)
-        return seconds
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("comm", RUNNERS)
 def test_a_sender_does_not_wait_until_its_letters_are_taken(comm: str) -> None:
-    assert RUNNERS[comm](slow_receiver, 2)[0] < 2
+    RUNNERS[comm](slow_receiver, 2)
 
 
 def leaves_early(comm: Communicator) -> None:
@@ -139,16 +132,16 @@ def leaves_early(comm: Communicator) -> None:
         box.put(0, "last", {"value": 7})
         box.close()
     else:
-        assert box.take("last", src=1, timeout=5).fields == {"value": 7}
+        assert box.take("last", src=1, timeout=GUARD).fields == {"value": 7}
         with pytest.raises(PeerLost, match="rank 0: lost its peer rank 1, which has closed its mailbox") as lost:
-            box.take("more", src=1, timeout=5)
+            box.take("more", src=1, timeout=GUARD)
         assert lost.value.rank == 1
         assert box.gone() == {1}
         with pytest.raises(PeerLost, match="rank 1, which has closed"):
             box.put(1, "late")
         box.close()
         with pytest.raises(RuntimeError, match="rank 0 has closed its mailbox"):
-            box.take(timeout=5)
+            box.take(timeout=GUARD)
     barrier(comm)
 
 
@@ -181,37 +174,33 @@ def test_errors_of_the_caller_name_what_is_wrong(comm: str) -> None:
 # Ranks that go.
 
 
-def killed(comm: Communicator) -> list[float]:
-    """Kills rank 2. Returns the seconds until `take` and `put` name rank 2."""
+def killed(comm: Communicator) -> None:
+    """Kills rank 2, which `take` and `put` of the others name."""
     box = comm.mailbox()
     if comm.rank == 2:
         for rank in range(2):
-            box.put(rank, "killed", {"at": time.monotonic()})
+            box.put(rank, "killed")
         os.kill(os.getpid(), signal.SIGKILL)
-    seconds = [-box.take("killed", src=2, timeout=5).fields["at"]] * 2
+    box.take("killed", src=2, timeout=GUARD)
     with pytest.raises(PeerLost, match="lost its peer rank 2, which closed its connection without a goodbye") as lost:
-        box.take("gradient", src=2, timeout=30)
-    seconds[0] += time.monotonic()
+        box.take("gradient", src=2, timeout=NEVER)
     assert lost.value.rank == 2
     assert box.gone() == {2}
     with pytest.raises(PeerLost, match="rank 2"):
         box.put(2, "gradient")
-    seconds[1] += time.monotonic()
     box.put(1 - comm.rank, "gradient")
-    assert box.take("gradient", timeout=5).src == 1 - comm.rank
+    assert box.take("gradient", timeout=GUARD).src == 1 - comm.rank
     with pytest.raises(DeadlineExceeded, match="no letter 'more' from any rank; rank 2 closed its connection"):
         box.take("more", timeout=0.05)
     box.put(1 - comm.rank, "bye")
-    box.take("bye", timeout=5)
+    box.take("bye", timeout=GUARD)
     box.close()
-    return seconds
 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.alone
-def test_a_killed_peer_is_named_within_half_a_second() -> None:
-    assert max(max(seconds) for seconds in run_gloo(killed, 3, dies=2)) < 0.5
+def test_a_killed_peer_is_named_without_waiting_for_a_deadline() -> None:
+    run_gloo(killed, 3, dies=2, timeout=NEVER)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -222,10 +211,8 @@ def test_a_thread_that_fails_ends_the_wait_for_its_letters(world_size: int) -> N
         box = comm.split(list(range(comm.world_size))).mailbox()
         if comm.rank == 1:
             raise ZeroDivisionError("mine")
-        start = time.monotonic()
         with pytest.raises(PeerLost, match="lost its peer rank 1, which failed"):
-            box.take("x", src=1, timeout=20)
-        assert seconds_since(start) < 10
+            box.take("x", src=1, timeout=NEVER)
         noticed.append(comm.rank)
 
     with pytest.raises(ZeroDivisionError, match="mine") as shown:
@@ -239,7 +226,7 @@ def test_without_any_peer_left_nothing_is_waited_for() -> None:
         boxes[1].close()
         boxes[2].close()
         with pytest.raises(PeerLost, match="has closed its mailbox"):
-            boxes[0].take("x", timeout=5)
+            boxes[0].take("x", timeout=GUARD)
 
 
 def test_ranks_that_do_not_connect_are_named() -> None:
@@ -262,14 +249,12 @@ def put_often(box: Mailbox, tensors: dict[str, Tensor], times: int = 1000) -> No
 
 @pytest.mark.slow
 def test_a_sender_whose_letters_are_not_taken_waits_and_then_names_the_receiver() -> None:
-    with connected(3, limit=2**16, timeout=0.3) as boxes:
+    with connected(3, limit=2**16, timeout=2.0) as boxes:
         big = {"x": torch.zeros(2**14)}  # 64 KiB
-        with pytest.raises(
-            DeadlineExceeded, match=r"rank 1: timed out after 0\.3 s: rank 0 takes no messages, 'x' waits"
-        ):
+        with pytest.raises(DeadlineExceeded, match=r"rank 1: timed out after 2 s: rank 0 takes no messages, 'x' waits"):
             put_often(boxes[1], big)
         boxes[2].put(0, "x", {"from": 2})  # is not held up
-        assert boxes[0].take("x", src=2, timeout=5).fields == {"from": 2}
+        assert boxes[0].take("x", src=2, timeout=GUARD).fields == {"from": 2}
         with pytest.raises(
             DeadlineExceeded, match=r"rank 1 waits, because \d+ bytes of its other messages are not taken"
         ):
@@ -283,8 +268,8 @@ def test_a_sender_that_waited_goes_on_when_letters_are_taken() -> None:
         thread = threading.Thread(target=put_often, args=(sender, big, 300), daemon=True)
         thread.start()
         thread.join(0.2)
-        assert [receiver.take("x", timeout=5).fields["number"] for _ in range(300)] == list(range(300))
-        thread.join(5)
+        assert [receiver.take("x", timeout=GUARD).fields["number"] for _ in range(300)] == list(range(300))
+        thread.join(GUARD)
         assert not thread.is_alive()
 
 
@@ -312,7 +297,7 @@ def test_a_put_that_is_interrupted_halfway_does_not_garble_the_next(monkeypatch:
         with pytest.raises(PeerLost, match="rank 0"):
             sender.put(0, "x")
         with pytest.raises(PeerLost, match="lost its peer rank 1, which closed its connection without a goodbye"):
-            receiver.take("x", src=1, timeout=5)
+            receiver.take("x", src=1, timeout=GUARD)
 
 
 # Strangers, and frames that are malformed.
@@ -323,7 +308,7 @@ def test_a_stranger_without_the_token_is_refused_and_disturbs_nobody() -> None:
 
     def intrude(listeners: list[socket.socket]) -> None:
         for first in (b"", b"GET / HTTP/1.1\r\n\r\n", frames.hello("guess", 1), frames.hello(TOKEN, 7), b"\0" * 12):
-            strangers.append(socket.create_connection(listeners[0].getsockname(), timeout=5))
+            strangers.append(socket.create_connection(listeners[0].getsockname(), timeout=GUARD))
             strangers[-1].sendall(first)
 
     with connected(3, intrude) as boxes:
@@ -332,7 +317,7 @@ def test_a_stranger_without_the_token_is_refused_and_disturbs_nobody() -> None:
                 assert ended(stranger)
         check_pairs(boxes)
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(intruded(boxes), timeout=5)
+            socket.create_connection(intruded(boxes), timeout=GUARD)
 
 
 def intruded(boxes: list[SocketMailbox]) -> Any:
@@ -344,10 +329,11 @@ def test_a_stranger_who_says_nothing_is_refused_after_a_while(monkeypatch: pytes
     monkeypatch.setattr("gnnkit.comm.receiver.HELLO", 0.1)
     listeners = [links.listen(2) for _ in range(2)]
     addresses = [listener.getsockname() for listener in listeners]
-    with ThreadPoolExecutor(1) as pool, socket.create_connection(addresses[0], timeout=5) as stranger:
-        first = pool.submit(SocketMailbox, 0, listeners[0], addresses, TOKEN, 5.0)
+    with ThreadPoolExecutor(1) as pool, socket.create_connection(addresses[0], timeout=GUARD) as stranger:
+        first = pool.submit(SocketMailbox, 0, listeners[0], addresses, TOKEN, GUARD)
         assert ended(stranger)
-        with SocketMailbox(1, listeners[1], addresses, TOKEN, 5.0), first.result() as box:
+        monkeypatch.setattr("gnnkit.comm.receiver.HELLO", GUARD)
+        with SocketMailbox(1, listeners[1], addresses, TOKEN, GUARD), first.result() as box:
             box.put(1, "x")
 
 
@@ -363,7 +349,7 @@ def check_pairs(boxes: list[SocketMailbox]) -> None:
     for sender in boxes:
         for receiver in boxes:
             sender.put(receiver.rank, "x", tensors={"x": torch.tensor([sender.rank])})
-            assert receiver.take("x", src=sender.rank, timeout=5).tensors["x"].tolist() == [sender.rank]
+            assert receiver.take("x", src=sender.rank, timeout=GUARD).tensors["x"].tolist() == [sender.rank]
 
 
 def frame(header: Any, body: bytes = b"", announced: int | None = None) -> bytes:
@@ -405,14 +391,14 @@ def test_a_malformed_frame_ends_its_connection_only(name: str) -> None:
         bare.sendall(malformed)
         bare.shutdown(socket.SHUT_WR)
         assert ended(bare)
-        assert boxes[0].take("x", src=2, timeout=5).tensors["x"].tolist() == [7]
+        assert boxes[0].take("x", src=2, timeout=GUARD).tensors["x"].tolist() == [7]
         with pytest.raises(PeerLost, match=f"lost its peer rank 2, which .*{told}"):
-            boxes[0].take("x", src=2, timeout=5)
+            boxes[0].take("x", src=2, timeout=GUARD)
         check_pairs(boxes)
         boxes[1].put(2, "x")  # the other connection of rank 2 is whole
 
 
-# Nothing left behind, and speed.
+# Nothing left behind.
 
 
 def open_files() -> int:
@@ -425,7 +411,8 @@ def test_a_closed_mailbox_leaves_no_thread_and_no_socket() -> None:
         with connected(3) as boxes:
             boxes[0].put(1, "not taken", tensors={"x": torch.zeros(1000)})
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("mailbox")]
-    assert (threading.active_count(), open_files()) == (threads, files)
+    assert threading.active_count() <= threads  # a thread that an earlier test left may end
+    assert open_files() <= files
 
 
 def test_a_mailbox_that_cannot_be_opened_leaves_nothing() -> None:
@@ -434,7 +421,7 @@ def test_a_mailbox_that_cannot_be_opened_leaves_nothing() -> None:
     files = open_files()
     with pytest.raises(DeadlineExceeded):
         SocketMailbox(0, listeners[0], addresses, TOKEN, 0.05)
-    assert open_files() == files - 1  # the listener is closed too
+    assert open_files() <= files - 1  # the listener is closed too
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("mailbox")]
     listeners[1].close()
 
@@ -456,25 +443,21 @@ def test_mailboxes_listen_on_loopback_unless_an_interface_is_named(monkeypatch: 
         host(GLOO_SOCKET_IFNAME="none0")
 
 
-def exchange_large(comm: Communicator, x: Tensor) -> float:
-    """Sends both ways at once. Returns the seconds of the fastest of some exchanges."""
+def exchange_large(comm: Communicator, x: Tensor) -> None:
+    """Sends both ways at once."""
     with comm.mailbox() as box:
-        seconds = []
         for _ in range(3):
             barrier(comm)
-            start = time.monotonic()
             box.put(1 - comm.rank, "x", tensors={"x": x})
-            received = box.take("x", timeout=10).tensors["x"]
-            seconds.append(seconds_since(start))
+            received = box.take("x", timeout=GUARD).tensors["x"]
             assert torch.equal(received, x)
         barrier(comm)
-    return min(seconds)
 
 
 @pytest.mark.slow
 def test_large_tensors_cross_each_other_without_a_deadlock() -> None:
     x = torch.arange(2**23, dtype=torch.float32)
-    assert max(run_gloo(functools.partial(exchange_large, x=x), 2)) < 2.0  # 0.05 where nothing else runs
+    run_gloo(functools.partial(exchange_large, x=x), 2)
 
 
 def test_a_communicator_of_others_has_mailboxes_for_free() -> None:
@@ -484,7 +467,7 @@ def test_a_communicator_of_others_has_mailboxes_for_free() -> None:
     def work(comm: Communicator) -> Mailbox:
         with comm.mailbox() as box:
             box.put(1 - comm.rank, "x", {"from": comm.rank})
-            assert box.take("x", timeout=5).fields == {"from": 1 - comm.rank}
+            assert box.take("x", timeout=GUARD).fields == {"from": 1 - comm.rank}
             barrier(comm)
             return box
 

@@ -15,6 +15,7 @@ from gnnkit.comm import rendezvous
 from gnnkit.comm.mailbox import PeerLost
 from gnnkit.comm.rendezvous import FILE, absence_told
 from gnnkit.errors import UserError
+from tests.waiting import GUARD
 
 
 def wait_at_store(seconds: float, *, dies: bool) -> None:
@@ -32,7 +33,7 @@ def test_rank_0_that_dies_in_the_meeting_is_a_lost_peer(monkeypatch: pytest.Monk
     """And no mistake of the user, who would have to start the run again."""
     monkeypatch.delenv(FILE, raising=False)
     with pytest.raises(PeerLost, match=r"^lost its peer rank 0 while the ranks met at .*closed"):
-        wait_at_store(5, dies=True)
+        wait_at_store(GUARD, dies=True)
 
 
 def test_a_rank_that_does_not_come_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:

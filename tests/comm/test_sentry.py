@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from gnnkit.comm import sentry
+from tests.waiting import GUARD
 
 
 @contextlib.contextmanager
@@ -18,7 +19,7 @@ def connected(host: str) -> Iterator[tuple[socket.socket, socket.socket]]:
         far, _ = listener.accept()
         with far:
             for each in (near, far):
-                each.settimeout(5)
+                each.settimeout(GUARD)
             yield near, far
 
 

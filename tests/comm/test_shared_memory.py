@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from gnnkit.comm.process import Gloo
 from gnnkit.testing import check_communicator
 from tests.cases import few
 from tests.comm.processes import run_gloo
+from tests.waiting import GUARD, NEVER
 
 LARGE = shared_memory.INLINE  # bytes that travel in one message, at most
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
@@ -141,14 +143,19 @@ def test_several_exchanges_are_under_way_without_a_barrier() -> None:
 @pytest.mark.slow
 def test_a_rank_that_only_sends_waits_for_its_reader() -> None:
     """A fast sender takes `SLOTS` buffers, whatever the number of exchanges."""
+    full = multiprocessing.get_context("fork").Event()
 
     def work(comm: Communicator) -> int:
         send, recv = ([0, 50], [0, 0]) if comm.rank == 0 else ([0, 0], [50, 0])
+        shared(comm)
         for number in range(20):
             rows = torch.full((sum(send), 1000), float(number))
-            received = comm.start(rows, send, recv).wait()
             if comm.rank == 1:
-                time.sleep(0.005)
+                assert full.wait(GUARD)
+            received = comm.start(rows, send, recv).wait()
+            if number == shared_memory.SLOTS - 1:
+                full.set()
+            if comm.rank == 1:
                 assert torch.equal(received, torch.full((50, 1000), float(number)))
         return len(shared(comm)._buffers)
 
@@ -335,17 +342,17 @@ def test_counts_that_do_not_fit_are_an_error() -> None:
     run_gloo(work, 2)
 
 
-def waits(comm: Communicator, leave: Callable[[], None], *, leaver: int) -> tuple[float, float, str]:
-    """Exchanges twice. Returns the second wait's seconds, CPU seconds and error."""
+def waits(comm: Communicator, leave: Callable[[], None], *, leaver: int) -> tuple[float, str]:
+    """Exchanges twice. Returns the second wait's CPU seconds and error."""
     counts = [0 if rank == comm.rank else 50 for rank in range(comm.world_size)]
     rows = torch.ones(sum(counts), 100)
     comm.start(rows, counts, counts).wait()
     if comm.rank == leaver:
         leave()
-    start, cpu = time.monotonic(), time.process_time()
+    cpu = time.process_time()
     with pytest.raises(RuntimeError) as error:
         comm.start(rows, counts, counts).wait()
-    return time.monotonic() - start, time.process_time() - cpu, f"{type(error.value).__name__}: {error.value}"
+    return time.process_time() - cpu, f"{type(error.value).__name__}: {error.value}"
 
 
 @pytest.mark.slow
@@ -360,9 +367,8 @@ def test_a_rank_that_is_killed_ends_every_wait_at_once_and_leaves_no_file() -> N
         assert all(line.endswith("(deleted)") for line in mapped), "a file with a name stays"
         return waited
 
-    for rank, (seconds, cpu, error) in zip((0, 2), run_gloo(work, 3, dies=1), strict=True):
+    for rank, (cpu, error) in zip((0, 2), run_gloo(work, 3, timeout=NEVER, dies=1), strict=True):
         assert error == f"PeerLost: rank {rank}: lost its peer rank 1, which has ended"
-        assert seconds < 5  # of 30
         assert cpu < 0.25, "a rank that waits sleeps"
 
 
@@ -375,7 +381,7 @@ def test_a_group_names_a_lost_rank_as_the_run_does() -> None:
         return waits(part, lambda: os.kill(os.getpid(), signal.SIGKILL), leaver=1)
 
     found = run_gloo(work, 3, dies=2)
-    assert found[1][2] == "PeerLost: rank 1: lost its peer rank 2, which has ended"
+    assert found[1][1] == "PeerLost: rank 1: lost its peer rank 2, which has ended"
 
 
 @pytest.mark.slow
@@ -383,10 +389,9 @@ def test_a_rank_that_is_stopped_ends_the_wait_at_the_deadline() -> None:
     def work(comm: Communicator) -> Any:
         return waits(comm, lambda: os.kill(os.getpid(), signal.SIGSTOP), leaver=1)
 
-    ((seconds, cpu, error),) = run_gloo(work, 2, timeout=1.0, dies=1)
-    assert error == "DeadlineExceeded: rank 0: timed out after 1 s waiting for rank 1"
-    assert 0.9 < seconds < 10
-    assert cpu < 0.5
+    ((cpu, error),) = run_gloo(work, 2, timeout=3.0, dies=1)
+    assert error == "DeadlineExceeded: rank 0: timed out after 3 s waiting for rank 1"
+    assert cpu < 1.5, "a rank that waits sleeps"
 
 
 @pytest.mark.slow
@@ -426,12 +431,12 @@ def test_a_stranger_without_the_token_is_refused() -> None:
             everyone = gather(own)
             if comm.rank == 1 and not strangers:
                 strangers.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-                strangers[0].settimeout(5.0)
+                strangers[0].settimeout(GUARD)
                 strangers[0].connect(bytes.fromhex(json.loads(everyone[0])["name"]))
                 strangers[0].send(frames.hello("0" * 32, 1))
             return everyone
 
-        met = host.meet(comm.rank, 2, gather_and_call, 5.0, able=True)
+        met = host.meet(comm.rank, 2, gather_and_call, GUARD, able=True)
         assert met is not None
         assert (list(met.links), met.far) == ([1 - comm.rank], ())
         assert all(stranger.recv(1) == b"" for stranger in strangers), "the connection is closed"

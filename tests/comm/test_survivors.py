@@ -16,6 +16,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.testing import check_communicator
 from tests.cases import exhaustive
 from tests.comm.processes import run_gloo
+from tests.waiting import GUARD, NEVER
 
 RUNNERS: dict[str, Callable[..., list[Any]]] = {"threads": Threads.run, "gloo": run_gloo}
 LAST = 2  # the rank that leaves
@@ -86,15 +87,13 @@ def test_a_rank_that_is_gone_contributes_nothing(comm: str, how: str) -> None:
 
 
 def test_the_end_of_rank_0_ends_the_others_at_once() -> None:
-    def work(comm: Survivors) -> float:
+    def work(comm: Survivors) -> None:
         if comm.rank == 0:
-            return 0.0
-        start = time.monotonic()
+            return
         with pytest.raises(PeerLost, match="lost its peer rank 0"):
             comm.all_reduce(torch.ones(1))
-        return time.monotonic() - start
 
-    assert max(Threads.run(surviving(work), 3, timeout=20)) < 10
+    Threads.run(surviving(work), 3, timeout=NEVER)
 
 
 def test_a_value_of_a_rank_that_is_gone_is_an_error_on_every_rank() -> None:
@@ -106,17 +105,17 @@ def test_a_value_of_a_rank_that_is_gone_is_an_error_on_every_rank() -> None:
         with pytest.raises(PeerLost, match="rank 2, whose rows are needed"):
             comm.all_to_all(torch.ones(0), [0, 0, 0], [0, 0, 1])
 
-    Threads.run(surviving(work), 3, timeout=20)
+    Threads.run(surviving(work), 3)
 
 
 @pytest.mark.slow
 def test_a_slow_rank_is_waited_for_beyond_the_deadline() -> None:
     def work(comm: Survivors) -> float:
         if comm.rank == 1:
-            time.sleep(1.0)
+            time.sleep(3.0)
         return comm.all_reduce(torch.ones(1)).item()
 
-    assert Threads.run(surviving(work), 3, timeout=0.4) == [3, 3, 3]
+    assert Threads.run(surviving(work), 3, timeout=2.0) == [3, 3, 3]
 
 
 @pytest.mark.slow
@@ -124,15 +123,15 @@ def test_a_silent_rank_is_an_error_at_the_deadline() -> None:
     def work(comm: Communicator) -> None:
         with comm.mailbox() as mailbox:
             if comm.rank == 1:  # alive, but no heart beats
-                mailbox.take("end", src=0, timeout=10)
+                mailbox.take("end", src=0, timeout=GUARD)
                 return
             survivors = Survivors(comm, mailbox, range(2))
-            with pytest.raises(DeadlineExceeded, match=r"rank 0: timed out: no heartbeat of rank 1 for 0\.4 s"):
+            with pytest.raises(DeadlineExceeded, match=r"rank 0: timed out: no heartbeat of rank 1 for 1 s"):
                 survivors.all_reduce(torch.ones(1))
             survivors.close()
             mailbox.put(1, "end")
 
-    Threads.run(work, 2, timeout=0.4)
+    Threads.run(work, 2, timeout=1.0)
 
 
 def test_ranks_that_call_different_collectives_are_told() -> None:
@@ -144,4 +143,4 @@ def test_ranks_that_call_different_collectives_are_told() -> None:
             with pytest.raises(PeerLost):
                 comm.gather(torch.ones(1))
 
-    Threads.run(surviving(work), 2, timeout=20)
+    Threads.run(surviving(work), 2)

@@ -84,7 +84,7 @@ def evaluated(model: nn.Module, folder: Path, scratch: Path | None) -> tuple[Ten
         finally:
             survivors.close()
 
-    found = [each for each in Threads.run(work, RANKS, timeout=20) if each is not None]
+    found = [each for each in Threads.run(work, RANKS) if each is not None]
     return by_node([(nodes, logits) for nodes, logits, _ in found]), [told for _, _, told in found]
 
 

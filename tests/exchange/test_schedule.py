@@ -25,6 +25,7 @@ from gnnkit.partition.base import Grid
 from gnnkit.partition.shard import Shard
 from gnnkit.testing.graphs import check_graph
 from tests.sync.training import shards_on
+from tests.waiting import GUARD
 
 CPU = torch.device("cpu")
 
@@ -190,15 +191,15 @@ def test_rows_of_one_number_travel_coded_too() -> None:
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_rows_travel_while_the_rank_computes_and_only_waiting_counts(staleness: int) -> None:
     """Rows that are read later stay on their way until the rank has computed."""
-    shards, passes, seconds, ranks = shards_on(Grid(2, 1, 1)), 4, 0.15, 2
+    shards, passes, seconds, ranks = shards_on(Grid(2, 1, 1)), 4, 0.5, 2
     gates, gated, travelled = [threading.Barrier(2) for _ in range(ranks)], [False] * ranks, [0.0] * ranks
 
     class Slow(Threads):
         def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
             start = time.perf_counter()
             if gated[self.rank]:
-                gates[self.rank].wait(20)  # the rank begins to compute
-                gates[self.rank].wait(20)  # the rank has computed
+                gates[self.rank].wait(GUARD)  # the rank begins to compute
+                gates[self.rank].wait(GUARD)  # the rank has computed
             elif rows.is_floating_point():
                 time.sleep(seconds)
             received = super().all_to_all(rows, send_counts, recv_counts)
@@ -214,9 +215,9 @@ def test_rows_travel_while_the_rank_computes_and_only_waiting_counts(staleness: 
             (adjacency,) = ShardAdjacency.layers(engine, 1, 0, ForwardPass(schedule, key=number))
             adjacency.aggregate(torch.tensor(shards[rank].features))
             if gated[rank]:
-                gates[rank].wait(20)
+                gates[rank].wait(GUARD)
                 time.sleep(seconds)  # computes
-                gates[rank].wait(20)
+                gates[rank].wait(GUARD)
         engine.close()
         return travelled[rank] - engine.tally.seconds
 
@@ -234,11 +235,11 @@ def test_an_error_in_the_background_is_raised_where_rows_are_waited_for() -> Non
 
         good = background.submit(lambda own: own.all_reduce(torch.ones(1)))
         bad, after = background.submit(fails), background.submit(lambda own: torch.ones(1))
-        assert good.result(10).item() == 2
+        assert good.result(GUARD).item() == 2
         told = []
         for future in (bad, after):
             with pytest.raises(OSError, match="lost") as error:
-                future.result(10)
+                future.result(GUARD)
             told.append(str(error.value))
         background.close()
         return told
@@ -251,10 +252,10 @@ def test_a_rank_that_fails_ends_the_wait_for_rows_in_the_background() -> None:
         background = Background(comm)
         if comm.rank == 1:
             raise ValueError("gone")
-        background.submit(lambda own: own.all_reduce(torch.ones(1))).result(20)
+        background.submit(lambda own: own.all_reduce(torch.ones(1))).result(GUARD)
 
     with pytest.raises(ValueError, match="gone"):
-        Threads.run(on_rank, 2, timeout=10)
+        Threads.run(on_rank, 2)
 
 
 def test_the_thread_in_the_background_ends_with_its_engine() -> None:

@@ -132,7 +132,7 @@ def ogb(random: Random, folder: Path) -> None:
                 lines[random.randrange(len(lines))] = random.choice([*CELLS, "1,2,3", "7"])
             (place / f"{name}.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     if random.random() < 0.2:
-        spoil_bytes(random, random.choice(list(raw.iterdir())))
+        spoil_bytes(random, random.choice(sorted(raw.iterdir())))
     Ogb(str(folder / "ogbn_arxiv")).load()
 
 
@@ -153,7 +153,7 @@ def graph_saint(random: Random, folder: Path) -> None:
             )
         (folder / name).write_text(json.dumps(document))
     if random.random() < 0.1:
-        spoil_bytes(random, random.choice(list(folder.iterdir())))
+        spoil_bytes(random, random.choice(sorted(folder.iterdir())))
     GraphSaint(str(folder)).load()
 
 

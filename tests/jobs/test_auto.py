@@ -386,8 +386,8 @@ def test_numbers_of_a_cluster_that_nothing_reads_are_refused(tmp_path: Path) -> 
 @pytest.mark.exhaustive
 def test_ranks_that_others_have_started_share_the_leader_s_decision(outside: Outside, tmp_path: Path) -> None:
     command = ["strategy=auto", "partition=auto", "dataset=synthetic", "dataset.num_nodes=300", "threads=1"]
-    run = [*command, "trainer.max_epochs=1", "output=run", "comm.timeout=60"]
-    ended = outside.run(tmp_path, [run] * 2, by_hand(2), timeout=120)
+    run = [*command, "trainer.max_epochs=1", "output=run", "comm.timeout=120"]
+    ended = outside.run(tmp_path, [run] * 2, by_hand(2))
     assert [rank.code for rank in ended] == [0, 0], [rank.output for rank in ended]
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["why"].startswith("the leader chose strategy=vertex_centric")

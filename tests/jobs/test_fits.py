@@ -21,6 +21,7 @@ LEARNED, LOST = "inputs=learned", "sync.on_lost=continue"
 SERVERS, ASYNC, LEADER = "sync=parameter_server", "sync.mode=async", "sync=leader"
 LINKS, TRAINED = "task=link_prediction", "checkpoint=RUN"
 OF_EDGES = "a module of (x, edge_index)"  # takes the place of the configured model
+STRICT = ["sampler=neighbor", "sampler.time=strict"]
 ON_DISK, LABELS = "features.place=disk", "label_inputs=0.5"
 TORCHRUN = {
     "RANK": "0",
@@ -79,6 +80,12 @@ REFUSED = [
     [PRESET, LABELS],
     [SAMPLED, SERVERS, ASYNC, LABELS],
     [SAMPLED, "trainer.accumulate=4", LABELS],
+    [SAMPLED, *STRICT, "strategy.topology=partitioned"],
+    [SAMPLED, *STRICT, LINKS],
+    [SAMPLED, *STRICT, "task=edge_classification", "write=[embeddings]"],
+    [SAMPLED, *STRICT, "inputs=degree"],
+    [SAMPLED, *STRICT, "features.degree=true"],
+    [SAMPLED, *STRICT, LABELS],
     [FULL, "task=link_prediction", "features.degree=true"],
     [SAMPLED, LOST, LEADER, "strategy.features=partitioned"],
     [FULL, LOST, LEADER],

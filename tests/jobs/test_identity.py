@@ -104,4 +104,4 @@ def test_parameters_without_a_shape_yet_are_left_alone() -> None:
         share_state(comm, model)
         return is_lazy(model[0].weight), model[1].weight.item()
 
-    assert Threads.run(shared, 2, timeout=20) == [(True, 5.0), (True, 5.0)]
+    assert Threads.run(shared, 2) == [(True, 5.0), (True, 5.0)]

@@ -60,9 +60,7 @@ def forked(arguments: Sequence[str], streams: Sequence[int], close: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.alone
 def test_a_pipe_gets_a_plain_line_for_each_phase_from_the_first_second(tmp_path: Path) -> None:
-    begun = time.monotonic()
     with subprocess.Popen(
         command(tmp_path / "run", "comm=threads", "logger=none"),
         stdout=subprocess.PIPE,
@@ -70,9 +68,9 @@ def test_a_pipe_gets_a_plain_line_for_each_phase_from_the_first_second(tmp_path:
         text=True,
     ) as run:
         assert run.stdout is not None
-        first, first_at = run.stdout.readline(), time.monotonic() - begun
+        first = run.stdout.readline()
+        assert not (tmp_path / "run/result.json").exists(), "the first line comes long before the end"
         text = first + run.stdout.read()
-        ended_at = time.monotonic() - begun
     assert run.returncode == 0
     assert "checking the configuration" in first
     assert "\x1b" not in text
@@ -87,9 +85,8 @@ def test_a_pipe_gets_a_plain_line_for_each_phase_from_the_first_second(tmp_path:
     status = re.findall(
         r"^epoch (\d+)/3  train_loss [\d.]+  (\S+) seeds/s  (\S+) edges/s  (\S+) bytes/s(.*)$", text, re.MULTILINE
     )
-    assert [epoch for epoch, *_ in status] == ["1", "3"]
+    assert (status[0][0], status[-1][0]) == ("1", "3")
     assert status[-1][-1].endswith("0 s left")
-    assert first_at < 0.6 * ended_at, "the first line comes long before the end"
 
 
 @pytest.mark.slow

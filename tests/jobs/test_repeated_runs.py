@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import socket
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +21,9 @@ from tests.cases import few
 from tests.forked import forked
 from tests.graphs import random_graph
 from tests.launch.outside import FOREIGN
+from tests.ports import free_port
 from tests.runs import BARE
+from tests.waiting import GUARD
 
 pytestmark = pytest.mark.slow
 RANKS = range(2)
@@ -55,7 +56,7 @@ class Fails(L.Callback):
             raise ZeroDivisionError("of rank 1")
 
 
-def train(folder: Path, timeout: float = 30.0, **keys: Any) -> None:
+def train(folder: Path, timeout: float = GUARD, **keys: Any) -> None:
     given: dict[str, Any] = {"comm": {"name": "gloo", "timeout": timeout}, **BARE} | keys
     trainer = {"max_epochs": 1, "checkpoint": False}
     assert gnnkit.train(random_graph(), strategy="vertex_centric", folder=folder, trainer=trainer, **given) is not None
@@ -63,7 +64,7 @@ def train(folder: Path, timeout: float = 30.0, **keys: Any) -> None:
 
 def add_up() -> None:
     """Uses torch alone, with a process group of the program."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=GUARD))
     total = torch.ones(1)
     dist.all_reduce(total)
     dist.destroy_process_group()
@@ -73,10 +74,9 @@ def add_up() -> None:
 def on_both(tmp_path: Path, environment: Environment, work: Callable[[int], None]) -> None:
     """Does the work in two processes with the variables of two ranks."""
     with contextlib.ExitStack() as stack:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         if environment is of_torchrun:  # which holds the store itself
-            agent = dist.TCPStore("127.0.0.1", port, 2, True, timedelta(seconds=60), wait_for_workers=False)
+            agent = dist.TCPStore("127.0.0.1", port, 2, True, timedelta(seconds=GUARD), wait_for_workers=False)
             stack.callback(lambda: agent)
 
         def begin(rank: int) -> None:
@@ -103,7 +103,7 @@ def on_both(tmp_path: Path, environment: Environment, work: Callable[[int], None
     default=((of_torchrun, "gloo"),),
 )
 def test_ranks_train_again_and_again(tmp_path: Path, environment: Environment, comm: str) -> None:
-    keys = {} if comm == "gloo" else {"comm": {"name": "threads", "timeout": 30}, "parts": 4}
+    keys = {} if comm == "gloo" else {"comm": {"name": "threads", "timeout": GUARD}, "parts": 4}
 
     def work(rank: int) -> None:
         for number in range(2):
@@ -126,7 +126,7 @@ def test_a_run_goes_on_after_one_that_failed_on_one_rank(tmp_path: Path, environ
         for alone in RANKS:
             keys = {"exchange": {"name": "pipelined", "staleness": -1}} if rank == alone else {}
             with pytest.raises(UserError, match="exchange.staleness" if keys else "not all of 2 ranks met"):
-                train(tmp_path / f"refused{alone}", timeout=3, **keys)
+                train(tmp_path / f"refused{alone}", timeout=8, **keys)
             train(tmp_path / f"after{alone}")
 
     on_both(tmp_path, environment, work)
@@ -155,7 +155,7 @@ def test_runs_within_a_process_group_of_the_program_leave_it_as_it_was(
     tmp_path: Path, environment: Environment
 ) -> None:
     def work(rank: int) -> None:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+        dist.init_process_group("gloo", timeout=timedelta(seconds=GUARD))
         train(tmp_path / "first")
         with pytest.raises((ZeroDivisionError, RuntimeError)):
             train(tmp_path / "fails", callbacks=[Fails()])

@@ -31,6 +31,7 @@ from tests.cases import exhaustive, few
 from tests.forked import Forked
 from tests.jobs.test_train import small_graph
 from tests.processes import children
+from tests.waiting import GUARD, NEVER, wait_until
 
 KILLED = "ended by SIGKILL"
 TIMES = ("seconds_per_epoch", "time_to_accuracy", "wait_share", "phases", "seconds_total", "seconds_setup", "command")
@@ -56,7 +57,7 @@ def siblings() -> list[int]:
 
 def kill(rank: int) -> None:
     os.kill(siblings()[rank], signal.SIGKILL)
-    time.sleep(60)  # no step is taken meanwhile
+    time.sleep(NEVER)  # no step is taken meanwhile
 
 
 def stop(rank: int) -> None:
@@ -87,7 +88,7 @@ class Faults(L.Callback):
 
 def run(folder: Path, faults: Sequence[tuple[int, Callable[[], None]]] = (), **keys: Any) -> Any:
     trainer = {"max_epochs": 8, "checkpoint_every": 2, "check_val_every_n_epoch": 1} | keys.pop("trainer", {})
-    comm = {"name": "gloo", "timeout": 20.0}
+    comm = {"name": "gloo", "timeout": GUARD}
     return gnnkit.train(
         small_graph(),
         folder=folder,
@@ -176,7 +177,7 @@ def test_a_run_whose_ranks_are_killed_ends_as_an_unbroken_one(
     result = run(folder, faults, restarts=2, **FULL, report=True)
     assert result["restarts"] == 2
     assert places(result) == [("rank 0", 0), ("rank 2", 2)]
-    assert all(0 < each["seconds_lost"] < 20 for each in result["restarted"])
+    assert all(each["seconds_lost"] > 0 for each in result["restarted"])
     assert_as_unbroken(result, folder, base, "full")
     told = capfd.readouterr().err
     assert re.search(
@@ -227,14 +228,11 @@ def test_a_launcher_that_is_killed_leaves_no_rank_and_its_folder_goes_on(tmp_pat
     def kill_launcher() -> None:
         pids.write_text(" ".join(map(str, siblings())))
         os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(60)
+        time.sleep(NEVER)
 
     faults = [(3, lambda: kill(1)), (5, kill_launcher)]
-    Forked(lambda: run(folder, faults, restarts=2, **FULL), tmp_path).process.join(60)
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    Forked(lambda: run(folder, faults, restarts=2, **FULL), tmp_path).process.join(GUARD)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split()))
     resumed = run(folder, faults, restarts=2, on_exists="resume", **FULL)
     assert (resumed["restarts"], resumed["epochs"]) == (0, 4)
     other = unbroken(base, "full")[1]
@@ -245,7 +243,7 @@ def test_a_launcher_that_is_killed_leaves_no_rank_and_its_folder_goes_on(tmp_pat
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_rank_that_hangs_beyond_its_deadline_is_started_again(tmp_path: Path, base: Path) -> None:
-    keys = {**FULL, "comm": {"name": "gloo", "timeout": 2.0}}
+    keys = {**FULL, "comm": {"name": "gloo", "timeout": 8.0}}
     result = run(tmp_path / "run", [(5, lambda: stop(1))], restarts=1, **keys)
     assert re.search(r"rank 1 in (step 5|an evaluation) \(stopped by SIGSTOP\)", result["restarted"][0]["cause"])
     assert_as_unbroken(result, tmp_path / "run", base, "full")

@@ -24,6 +24,7 @@ from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 from tests.training import test_on_nan
+from tests.waiting import NEVER
 
 SERVER = {"name": "parameter_server"}
 WITHOUT_WAITING: list[dict[str, Any]] = [
@@ -127,11 +128,11 @@ def test_a_worker_that_sleeps_longer_than_the_deadline_does_not_end_the_run(
 ) -> None:
     result = train(
         tmp_path / "run",
-        comm={"name": "gloo", "timeout": 1.5},
+        comm={"name": "gloo", "timeout": 6.0},
         sync=sync,
         strategy={"name": "individual_sample", "batch_size": 8},
         sampler={"name": "neighbor", "fanouts": [5]},
-        model=Net(rank=1, seconds=2.5),
+        model=Net(rank=1, seconds=8.0),
         trainer={"max_epochs": 2},
     )
     assert result["epochs"] == 2
@@ -141,10 +142,8 @@ def test_a_worker_that_sleeps_longer_than_the_deadline_does_not_end_the_run(
 @pytest.mark.exhaustive
 @few("sync", [SERVER, SERVER | {"mode": "async", "servers": 1}], default=[SERVER | {"mode": "async", "servers": 1}])
 def test_a_killed_worker_ends_the_run_and_is_named(tmp_path: Path, sync: dict[str, Any]) -> None:
-    start = time.monotonic()
     with pytest.raises(RankError, match=r"^rank 1 was ended by SIGKILL"):
-        train(tmp_path / "run", comm="gloo", sync=sync, model=Net(rank=1))
-    assert time.monotonic() - start < 20
+        train(tmp_path / "run", comm={"name": "gloo", "timeout": NEVER}, sync=sync, model=Net(rank=1))
 
 
 @pytest.mark.slow

@@ -10,10 +10,8 @@ import json
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -34,8 +32,10 @@ from gnnkit.graph import CSC, Graph
 from gnnkit.training import checkpoint
 from tests.cases import exhaustive
 from tests.forked import Forked, forked
+from tests.ports import free_port
 from tests.processes import listening
 from tests.runs import BARE
+from tests.waiting import GUARD, wait_until
 
 QUICK = {"max_epochs": 2}
 
@@ -226,11 +226,8 @@ def ranks_of(pid: int) -> list[int]:
 
 def started(program: Forked, folder: Path) -> list[int]:
     """Waits until all ranks train, and returns the process ids."""
-    deadline = time.monotonic() + 120
-    while not (folder / "workers.jsonl").exists() or not (folder / "workers.jsonl").read_text():
-        assert program.poll() is None, program.text()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    steps = folder / "workers.jsonl"
+    wait_until(lambda: steps.exists() and steps.read_text(), alive=lambda: program.poll() is None)
     return ranks_of(program.pid)
 
 
@@ -271,8 +268,7 @@ def test_sigterm_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
     def join(rank: int) -> None:
         os.environ.update(place | {"RANK": str(rank), "LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"})
@@ -293,8 +289,7 @@ def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:
 @pytest.mark.parametrize("parts", [exhaustive(None), exhaustive(4)])
 def test_a_process_group_of_the_program_stays_and_ranks_meet_in_its_store(tmp_path: Path, parts: int | None) -> None:
     """At a port that the program holds."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
     def sum_of_ones() -> float:
         x = torch.ones(1)
@@ -303,7 +298,7 @@ def test_a_process_group_of_the_program_stays_and_ranks_meet_in_its_store(tmp_pa
 
     def join(rank: int) -> None:
         os.environ.update(place | {"RANK": str(rank), "LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"})
-        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+        dist.init_process_group("gloo", timeout=timedelta(seconds=GUARD))
         keys = {"strategy": "vertex_centric", "parts": parts, "trainer": QUICK, **BARE}
         for number in range(2):
             gnnkit.train(small_graph(), folder=tmp_path / f"run{number}", **keys)
@@ -414,7 +409,7 @@ def test_a_run_that_is_broken_off_leaves_no_file_open(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="broken off"):
         train(tmp_path, model=BreaksOff, comm="threads", workers=2, **keys)
     assert open_files(tmp_path) == []
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # a thread that an earlier test left may end
 
 
 @pytest.mark.slow
@@ -453,7 +448,7 @@ def test_the_last_lines_are_metrics_and_seconds_and_verbose_adds_the_rest(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def names(name: str, **keys: Any) -> list[str]:
-        train(tmp_path, name, **keys)
+        train(tmp_path, name, comm="threads", workers=2, trainer={"max_epochs": 1}, **keys)
         out = capfd.readouterr()
         return [
             line.split()[0] for line in (out.err + out.out).splitlines() if line.startswith("  ") and line[2] != " "

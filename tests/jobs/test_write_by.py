@@ -143,7 +143,7 @@ def test_processes_write_one_file_together_that_numpy_reads(launcher: str, outsi
     )
     assert main([*rows, "comm=threads", "workers=2"]) == 0
     if launcher == "outside":
-        ended = outside.run(tmp_path, [columns] * 2, by_hand(2), timeout=120)
+        ended = outside.run(tmp_path, [columns] * 2, by_hand(2))
         assert [rank.code for rank in ended] == [0, 0], [rank.output for rank in ended]
     else:
         comm = "threads" if launcher == "threads" else "gloo"

@@ -10,7 +10,6 @@ import gc
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -48,7 +47,7 @@ class Outside:
         *,
         sites: Sequence[Path] = (),
         kill: Mapping[int, str] | None = None,
-        timeout: float = 60.0,
+        timeout: float = 240.0,
     ) -> list[Ended]:
         """Runs the command once per rank.
 
@@ -83,8 +82,9 @@ class Outside:
 
 def by_hand(world_size: int) -> list[dict[str, str]]:
     """Returns the environments of ranks that somebody starts in shells of one host."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    from tests.ports import free_port  # this file is a program, too
+
+    port = str(free_port())
     place = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return [{"RANK": str(rank), **place} for rank in range(world_size)]
 

@@ -27,6 +27,7 @@ from tests.cases import few
 from tests.conftest import Install
 from tests.launch.outside import Outside, by_hand
 from tests.launch.test_processes import wait_gone
+from tests.waiting import NEVER, wait_until
 
 RUN = ("+strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=200", "trainer.max_epochs=2", "threads=1",
        "report=false", "logger=none")  # fmt: skip
@@ -108,13 +109,13 @@ def test_ranks_of_a_scheduler_train_to_the_bits_of_ranks_of_gnnkit(
     default=1,
 )
 def test_ranks_that_do_not_run_the_same_are_refused(outside: Outside, tmp_path: Path, other: str, message: str) -> None:
-    ended = outside.run(tmp_path, [[*RUN, "output=run"], [*RUN, "output=run", other]], by_hand(2))
+    argv = [*RUN, "output=run", f"comm.timeout={NEVER}"]
+    ended = outside.run(tmp_path, [argv, [*argv, other]], by_hand(2))
     assert [each.code for each in ended] == [2, 2], ended
     for each in ended:
         assert message in each.output
         told = [line for line in each.output.splitlines() if "checking the configuration" not in line]
         assert len(told) == 1
-    assert max(each.seconds for each in ended) < 30  # less than the deadline of the ranks
     assert not (tmp_path / "run/prepared").exists()
 
 
@@ -134,10 +135,10 @@ def test_planning_may_take_longer_than_the_deadline_of_the_ranks(
     outside: Outside, tmp_path: Path, install: Install
 ) -> None:
     site = install("slow", {"gnnkit.dataset": {"slow": "slow_data:Slow"}}, {"slow_data.py": SLOW_DATA})
-    argv = ["+strategy=vertex_centric", "dataset=slow", "dataset.options.seconds=2.5", "comm.timeout=2", "output=run"]
+    argv = ["+strategy=vertex_centric", "dataset=slow", "dataset.options.seconds=9.0", "comm.timeout=8", "output=run"]
     ended = outside.run(tmp_path, [[*argv, "trainer.max_epochs=2", "threads=1"]] * 2, by_hand(2), sites=[site])
     assert [each.code for each in ended] == [0, 0], ended
-    assert min(each.seconds for each in ended) > 2.5
+    assert min(each.seconds for each in ended) > 9.0
 
 
 @pytest.mark.slow
@@ -155,12 +156,11 @@ def test_a_rank_that_dies_while_the_leader_plans_is_noticed_at_once(
     outside: Outside, tmp_path: Path, install: Install, dead: int, left: int
 ) -> None:
     site = install("slow", {"gnnkit.dataset": {"slow": "slow_data:Slow"}}, {"slow_data.py": SLOW_DATA})
-    argv = ["+strategy=vertex_centric", "dataset=slow", "dataset.options.seconds=40.0", "output=run", "threads=1"]
+    argv = ["+strategy=vertex_centric", "dataset=slow", f"dataset.options.seconds={NEVER}", "output=run", "threads=1"]
     ended = outside.run(tmp_path, [argv] * 2, by_hand(2), sites=[site], kill={dead: "loading"})
     assert ended[dead].code == -signal.SIGKILL
     assert ended[left].code == 1
     assert f"lost its peer rank {dead}" in ended[left].output
-    assert ended[left].seconds - ended[dead].seconds < 10  # of the 40 that planning takes
 
 
 MORTAL_SYNC = """
@@ -213,7 +213,7 @@ def test_a_rank_ends_with_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     def work(process: int) -> list[Any]:
         write_atomically(file, str(os.getpid()).encode())
-        time.sleep(60)
+        time.sleep(NEVER)
         return []
 
     def torchrun() -> None:
@@ -232,12 +232,10 @@ def test_a_rank_ends_with_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, value)
     process = context.Process(target=torchrun)
     process.start()
-    while not file.exists():
-        assert process.is_alive()
-        time.sleep(0.01)
+    wait_until(file.exists, alive=process.is_alive)
     process.kill()
     process.join()
-    wait_gone([int(file.read_text())], 20)
+    wait_gone([int(file.read_text())])
 
 
 @pytest.mark.exhaustive
@@ -252,19 +250,12 @@ def test_ranks_of_torchrun_end_with_it(tmp_path: Path) -> None:
         argv, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     )
     try:
-        deadline = time.monotonic() + 90
-        while not (tmp_path / "run/workers.jsonl").exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until((tmp_path / "run/workers.jsonl").exists, alive=lambda: process.poll() is None)
         ranks = [pid for pid in running(marker) if pid != process.pid]
         assert len(ranks) == 2
         process.kill()
         process.wait()
-        killed = time.monotonic()
-        while running(marker):
-            assert time.monotonic() - killed < 20, "a rank outlives torchrun"
-            time.sleep(0.02)
+        wait_until(lambda: not running(marker))
     finally:
         process.kill()
         for pid in running(marker):

@@ -34,8 +34,9 @@ from gnnkit.sampler import Loader, NeighborSampler
 from tests.cases import exhaustive
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
+from tests.waiting import GUARD
 
-SLOW, FIRST_SLOW, SECONDS = 1, 6, 0.03  # rank, step, seconds it sleeps in each
+SLOW, FIRST_SLOW, SECONDS = 1, 6, 0.3  # rank, step, seconds it sleeps in each
 
 
 class Sleeps(GCN):
@@ -50,7 +51,7 @@ class Sleeps(GCN):
         if self.training:
             self.steps += 1
             if int(os.environ["RANK"]) == SLOW and self.steps >= FIRST_SLOW:
-                time.sleep(max(SECONDS, 3 * (time.perf_counter() - self.awake)))
+                time.sleep(max(SECONDS, 10 * (time.perf_counter() - self.awake)))
             self.awake = time.perf_counter()
         return super().forward(x, adjacencies)
 
@@ -195,15 +196,15 @@ def test_the_leader_waits_for_no_end_of_a_lost_worker(tmp_path: Path, goes_on: b
                 return 0
             channel.post(replace(STATE, rank=comm.rank, step=1))
             if comm.rank or goes_on:
-                channel.finish(10.0)
+                channel.finish(GUARD)
             else:
                 with pytest.raises(PeerLost, match="rank 2"):
-                    channel.finish(10.0)
+                    channel.finish(GUARD)
             mailbox.put(1 - comm.rank, "done")
-            mailbox.take("done", src=1 - comm.rank, timeout=10)
+            mailbox.take("done", src=1 - comm.rank, timeout=GUARD)
         return len(watch.states) if watch else 0
 
-    assert Threads.run(work, 3, timeout=20)[0] == (2 if goes_on else 0)
+    assert Threads.run(work, 3)[0] == (2 if goes_on else 0)
 
 
 def test_the_table_holds_every_workers_state() -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from gnnkit.leader.watch import WorkerState
 from gnnkit.sampler import Loader, NeighborSampler
 from gnnkit.training.data import GraphDataModule
 from tests.jobs.test_train import small_graph
+from tests.waiting import GUARD
 
 EPOCHS, SLEEP = 6, 0.25  # seconds of the slow rank in each step
 
@@ -44,6 +44,7 @@ import torch
 
 from gnnkit.callback import Leader, LeaderHook
 from tests.leader.test_own_trainer import EPOCHS, SLEEP, Net, data_module
+from tests.waiting import NEVER
 
 FOLDER, MODE = Path(sys.argv[1]), sys.argv[2]
 
@@ -67,7 +68,7 @@ class Count(LeaderHook):
         self.steps += 1
 
 
-leader, count = Leader(monitor="train_loss", folder=FOLDER, timeout=20), Count()
+leader, count = Leader(monitor="train_loss", folder=FOLDER, timeout=NEVER), Count()
 options = {"strategy": "ddp", "devices": 2, "accelerator": "cpu", "max_epochs": EPOCHS, "limit_val_batches": 0}
 quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 trainer = L.Trainer(callbacks=[leader, count], **options, **quiet)
@@ -151,7 +152,7 @@ def start(folder: Path, mode: str, code: str = SCRIPT) -> subprocess.Popen[str]:
     )
 
 
-def output_of(process: subprocess.Popen[str], timeout: float = 120) -> str:
+def output_of(process: subprocess.Popen[str], timeout: float = 2 * GUARD) -> str:
     try:
         return process.communicate(timeout=timeout)[0]
     finally:
@@ -170,9 +171,10 @@ def test_two_processes_report_their_states_and_keep_one_best_model(tmp_path: Pat
     assert leader["stragglers"].keys() == {"1"}
     assert leader["stragglers"]["1"] > 2
     assert "rank 1 is slow in compute" in text
-    slow, waiting = leader["seconds"][1], leader["seconds"][0]
-    assert slow["compute"] >= SLEEP
-    assert waiting["sync"] > SLEEP / 2 > waiting["compute"]
+    assert leader["seconds"][1]["compute"] >= SLEEP
+    lines = [json.loads(line) for line in (tmp_path / "workers.jsonl").read_text().splitlines()]
+    waits = [line["seconds_sync"] > line["seconds_compute"] for line in lines if line["rank"] == 0]
+    assert np.median(waits) == 1, "rank 0 waits for the other in most steps"
     assert leader["best"] == other["best"]
     models = [torch.load(tmp_path / f"best-{rank}.pt") for rank in (0, 1)]
     assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
@@ -197,11 +199,9 @@ def check_states(leader: dict[str, Any], other: dict[str, Any], folder: Path) ->
 @pytest.mark.slow
 @pytest.mark.long("starts two interpreters")
 def test_a_rank_that_dies_does_not_leave_the_other_waiting(tmp_path: Path) -> None:
-    begun = time.monotonic()
     process = start(tmp_path, "die")
     text = output_of(process)
     assert process.returncode != 0, text
-    assert time.monotonic() - begun < 100
     assert "Leader: lost ranks [1], whose processes have ended" in text
     assert not (tmp_path / "found-0.json").exists()
     lines = [json.loads(line) for line in (tmp_path / "workers.jsonl").read_text().splitlines()]

@@ -156,7 +156,7 @@ def in_gnnkit(
         out = replica(torch.tensor(np.asarray(shard.features), dtype=dtype), layers)
         return out.detach(), [comm.all_reduce(g.clone()) for g in gradients(replica, out)], replica
 
-    parts = Threads.run(part, ranks, timeout=20)
+    parts = Threads.run(part, ranks)
     order = torch.argsort(torch.cat([torch.from_numpy(shard.owned.astype(np.int64)) for shard in shards]))
     return torch.cat([rows for rows, _, _ in parts])[order], parts[0][1], parts[0][2]
 
@@ -450,7 +450,7 @@ def test_edges_that_a_layer_derives_are_the_same_in_the_next_pass() -> None:
             kernels.append(base.select(base.loopless()).with_loops(torch.arange(NODES)).kernels)
         return kernels
 
-    first, second = Threads.run(part, 1, timeout=20)[0]
+    first, second = Threads.run(part, 1)[0]
     assert first is second
 
 

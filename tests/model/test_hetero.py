@@ -189,7 +189,7 @@ def test_a_heterogeneous_class_of_pyg_gives_what_pyg_gives(name: str, ranks: int
     data = hetero_data(torch.float64)
     graph = Graph.of(data)
     model = make_model(name, graph.schema)
-    parts = Threads.run(functools.partial(on_rank, cut(graph, ranks), model), ranks, timeout=20)
+    parts = Threads.run(functools.partial(on_rank, cut(graph, ranks), model), ranks)
     x, edges, features = dictionaries(data, torch.float64)
     plain = copy.deepcopy(model.module).double().train()
     out = plain(x, edges, features) if name == "edge_attr_dict" else plain(x, edges)
@@ -210,7 +210,7 @@ def test_heterogeneous_layers_are_exact_on_any_number_of_workers(name: str) -> N
 def test_heterogeneous_layers_compute_no_row_per_edge(name: str) -> None:
     graph = Graph.of(hetero_data())
     model = make_model(name, graph.schema)
-    Threads.run(lambda comm: model(*arguments_of(cut(graph, 1)[0], comm)), 1, timeout=20)
+    Threads.run(lambda comm: model(*arguments_of(cut(graph, 1)[0], comm)), 1)
     assert model.fallbacks == {}
 
 
@@ -339,7 +339,7 @@ def test_self_loops_between_two_types_are_refused() -> None:
     with pytest.raises(
         UserError, match=r"GATConv looks for self-loops, or adds them, between nodes of two types: use add"
     ):
-        Threads.run(functools.partial(on_rank, cut(Graph.of(data), 2), model.double()), 2, timeout=20)
+        Threads.run(functools.partial(on_rank, cut(Graph.of(data), 2), model.double()), 2)
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def outputs(model: nn.Module, graph: Graph, ranks: int) -> Tensor:
             return adapted(copy.deepcopy(model)).eval()(torch.tensor(np.asarray(shard.features)), layers)
 
     order = torch.argsort(torch.cat([torch.from_numpy(shard.owned.astype(np.int64)) for shard in shards]))
-    return torch.cat(Threads.run(part, ranks, timeout=20))[order]
+    return torch.cat(Threads.run(part, ranks))[order]
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

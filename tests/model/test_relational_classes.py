@@ -121,7 +121,7 @@ def test_a_relational_class_of_pyg_gives_what_pyg_gives(name: str, ranks: int) -
     if ranks == 3:
         owners[owners == 1] = 2  # a rank without nodes
     shards = list(cut_all(graph, Partition(owners, None, Grid(ranks, 1, 1))))
-    parts = Threads.run(functools.partial(on_rank, shards, model_of(make, kind)), ranks, timeout=20)
+    parts = Threads.run(functools.partial(on_rank, shards, model_of(make, kind)), ranks)
     model, (x, edge_index, edge_type) = model_of(make, kind), plain(graph)
     data = Data(x, edge_index, edge_type=edge_type)
     logits = model(data) if kind is OfData else model(x, edge_index, edge_type)
@@ -143,7 +143,7 @@ def test_relations_are_summed_without_a_row_per_edge(name: str) -> None:
             model(torch.tensor(np.asarray(shard.features)), ShardAdjacency.layers(engine, 1, 0))
         return edge_set_of(engine.rank_graph)
 
-    edges, types = Threads.run(run, 1, timeout=20)[0], torch.from_numpy(np.asarray(shard.edge_types))
+    edges, types = Threads.run(run, 1)[0], torch.from_numpy(np.asarray(shard.edge_types))
     assert model.fallbacks == {}
     sets = [edges.select(types == relation) for relation in range(RELATIONS)]
     assert all("_sorted" in vars(edge_set) for edge_set in sets)  # remembered from the forward passes
@@ -212,7 +212,7 @@ def test_a_graph_of_one_relation_has_relation_0(tmp_path: Path) -> None:
         layers = ShardAdjacency.layers(Engine(shard, comm, torch.float32), 1, 0)
         model(torch.tensor(np.asarray(shard.features), dtype=torch.float32), layers)
 
-    Threads.run(run, 1, timeout=20)
+    Threads.run(run, 1)
     assert torch.equal(seen[0], torch.zeros(graph.num_edges, dtype=torch.int64))
 
 

@@ -246,7 +246,7 @@ def compare(name: str, ranks: int) -> None:
     if ranks == 3:
         owners[owners == 1] = 2  # a rank without nodes
     shards = list(cut_all(graph, Partition(owners, None, Grid(ranks, 1, 1))))
-    parts = Threads.run(functools.partial(on_rank, shards, make_model(name)), ranks, timeout=20)
+    parts = Threads.run(functools.partial(on_rank, shards, make_model(name)), ranks)
     loss, gradients = whole(name, graph)
     for part in parts:
         assert abs(float(part[0] - loss)) <= 1e-12
@@ -270,7 +270,7 @@ def test_layers_that_add_loops_give_what_pyg_gives(name: str) -> None:
 def test_several_columns_or_slices_are_refused_with_the_key(grid: tuple[int, int, int], ranks: int) -> None:
     shards = list(cut_all(make_graph(False), Partition((np.arange(NODES) % ranks).astype(np.int32), None, Grid(*grid))))
     with pytest.raises(UserError, match=r"partition\.grid=.*use partition\.grid=1d"):
-        Threads.run(functools.partial(on_rank, shards, make_model("GCNConv")), ranks, timeout=20)
+        Threads.run(functools.partial(on_rank, shards, make_model("GCNConv")), ranks)
 
 
 class Rows(nn.Module):
@@ -302,7 +302,7 @@ class Reading(nn.Module):
 
 def run_alone(model: nn.Module) -> Tensor:
     (shard,) = cut_all(make_graph(False), Partition(np.zeros(NODES, np.int32), None, Grid(1, 1, 1)))
-    return Threads.run(lambda comm: on_rank([shard], model.double(), comm), 1, timeout=20)[0][0]
+    return Threads.run(lambda comm: on_rank([shard], model.double(), comm), 1)[0][0]
 
 
 def run_apart(model: nn.Module) -> None:
@@ -591,7 +591,7 @@ def drop_edges(model: nn.Module, ranks: int) -> Tensor:  # [NODES, width]
         out: Tensor = adapted(copy.deepcopy(model))(torch.tensor(np.asarray(shard.features)), layers_of(shard, comm))
         return out.detach()
 
-    rows = Threads.run(part, ranks, timeout=20)
+    rows = Threads.run(part, ranks)
     return torch.cat(rows)[
         torch.argsort(torch.cat([torch.from_numpy(shard.owned.astype(np.int64)) for shard in shards]))
     ]

@@ -172,7 +172,7 @@ def logits_by_node(layout: str, order: type[NodeOrder]) -> torch.Tensor:  # [num
         strategy.close()
         return torch.tensor(shards[comm.rank].owned), module.evaluation.logits(module.model)
 
-    return by_node(Threads.run(on_rank, grid.world_size, timeout=30.0))
+    return by_node(Threads.run(on_rank, grid.world_size))
 
 
 @pytest.mark.slow

@@ -219,7 +219,7 @@ def test_threads_end_with_the_iterator() -> None:
     gc.collect()
     for thread in threading.enumerate():
         if thread.name.startswith("gnnkit-loader"):
-            thread.join(5)
+            thread.join(120)
     assert not workers()
 
 

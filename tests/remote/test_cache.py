@@ -95,4 +95,4 @@ def test_probabilities_and_out_edges_are_those_of_the_whole_graph(partition: str
                 sums.inclusion(Fanouts((2, -1)), first[shard.owned]), expected[shard.owned], rtol=1e-9
             )
 
-        Threads.run(work, ranks, timeout=20)
+        Threads.run(work, ranks)

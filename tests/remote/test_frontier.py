@@ -64,7 +64,7 @@ def sampled(sampler: Sampler, cut: Sequence[Shard]) -> list[tuple[MiniBatch, np.
         frontier = Frontier(shard, Owners.of(shard, comm), sampler, comm)
         return *frontier.sample(seeds(comm.rank), KEY, comm, sent), sent
 
-    return Threads.run(work, len(cut), timeout=20)
+    return Threads.run(work, len(cut))
 
 
 def assert_equal(found: MiniBatch, expected: MiniBatch) -> None:
@@ -117,7 +117,7 @@ def test_nodes_that_repeat_draw_alike_and_owners_draw_without_messages() -> None
         np.testing.assert_array_equal(own.hop.sources, expected.sources)
         np.testing.assert_array_equal(own.hop.edge_ids, expected.edge_ids)
 
-    Threads.run(work, 3, timeout=20)
+    Threads.run(work, 3)
 
 
 @pytest.mark.parametrize(

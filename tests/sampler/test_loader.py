@@ -37,6 +37,7 @@ from gnnkit.sampler import (
     WeightedSampler,
 )
 from gnnkit.sampler.sharding import _report
+from tests.waiting import GUARD
 
 NUM_NODES = 300
 FANOUTS = [4, 3]
@@ -105,7 +106,7 @@ def loader_threads() -> int:
 
 def loader_threads_left() -> int:
     """The system lists a thread that was joined for a moment more."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + GUARD
     while (left := loader_threads()) and time.monotonic() < deadline:
         time.sleep(0.001)
     return left
@@ -113,7 +114,7 @@ def loader_threads_left() -> int:
 
 def in_fresh_python(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False, **options)
 
 
 MAKE = """
@@ -508,7 +509,7 @@ def test_python_samplers_overlap_with_their_consumer() -> None:
 
     batches = iter(loader(sampler=Telling(), batch_size=32, threads=2, prefetch=2))
     next(batches)
-    assert len({begun.get(timeout=20) for _ in range(3)}) == 3
+    assert len({begun.get(timeout=GUARD) for _ in range(3)}) == 3
     assert len(list(batches)) > 0
 
 
@@ -581,7 +582,7 @@ next(iter(loader(Slow())))
     assert running.stdout is not None
     running.stdout.readline()
     running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=30)
+    _, errors = running.communicate(timeout=GUARD)
     assert "KeyboardInterrupt" in errors
     assert running.returncode == -signal.SIGINT
 

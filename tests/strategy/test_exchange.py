@@ -105,7 +105,7 @@ def run(
         tally = strategy.tally
         return parameters(own), gradient, sum(tally.words.values()), tally.bytes_sent
 
-    return [Ended(*values) for values in start(on_rank, grid.world_size, timeout=30)]
+    return [Ended(*values) for values in start(on_rank, grid.world_size)]
 
 
 some_exchanges = few("exchange", OPTIONS, ["exact", "pipelined", "sampled", "quantized+adaptive"])

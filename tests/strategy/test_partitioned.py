@@ -19,10 +19,10 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine.remote.features import round_rows
 from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.sampler import BalancedSampler, FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
-from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.strategy.fetched import FetchedBatches
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.testing.strategy import check_strategy
@@ -59,7 +59,7 @@ def on_ranks(
         own = copy.deepcopy(sampler)
         return work(Worker(comm, shards[comm.rank], torch.float64, 3, WHOLE[mode], own, **keys))
 
-    return Threads.run(on_rank, ranks, timeout=20)
+    return Threads.run(on_rank, ranks)
 
 
 def made(name: str) -> nn.Module:
@@ -332,3 +332,61 @@ def test_a_strategy_says_which_data_it_reads() -> None:
         (False, True),
     ]
     assert (GRAPH.split == Split.TRAIN).any()
+
+
+class TwiceOwned(IndividualSample):
+    """Each rank's own training nodes, in an order that depends on the epoch, twice."""
+
+    def seeds(self, worker: Worker, epoch: int) -> Ids:
+        nodes = np.roll(worker.owned[worker.shard.split == Split.TRAIN], epoch)
+        return np.concatenate([nodes, nodes])
+
+
+def chosen(worker: Worker, mode: str) -> tuple[list[Tensor], list[Tensor]]:
+    """Two epochs' losses and gradients, and the rows of the loss."""
+    module, strategy = made("gine"), TwiceOwned(batch_size=2, **KEYS[mode])
+    strategy.check(worker.sampler, 2)
+    strategy.setup(worker, module)
+    batches = [[*strategy.batches(epoch)] for epoch in range(2)]
+    parts = [step(batch, module) for epoch in batches for batch in epoch]
+    resumed = next(strategy.batches(1, len(batches[1]) - 1))
+    assert torch.equal(parts[-1], step(resumed, module)), "resumes in an epoch"
+    strategy.close()
+    return parts, [torch.tensor([len(batch.rows), batch.total]) for epoch in batches for batch in epoch]
+
+
+@pytest.mark.slow
+def test_seeds_that_a_strategy_chooses_are_the_same_wherever_rows_are_stored() -> None:
+    sampler, partition = NeighborSampler([3, 2]), "one owns nothing"
+    found = {
+        mode: on_ranks(4, functools.partial(chosen, mode=mode), mode, sampler, partition)
+        for mode in ("shared", "features", "partitioned")
+    }
+    for mode in ("features", "partitioned"):
+        assert_same([torch.stack(part) for part, _ in found[mode]], [torch.stack(part) for part, _ in found["shared"]])
+    counts = torch.stack([torch.stack(rows) for _, rows in found["shared"]])  # [ranks, steps, 2]
+    assert torch.equal(counts[..., 0].sum(0), counts[0, :, 1]), "the total is that of all ranks"
+    assert counts[..., 0].sum() == 4 * (GRAPH.split == Split.TRAIN).sum(), "each twice in each of two epochs"
+    assert counts[..., 0].max() <= 2
+    assert (counts[..., 0].sum(1) == 0).sum() == 1, "a rank without seeds takes part"
+
+
+def test_wrong_seeds_of_a_strategy_are_refused() -> None:
+    def fail(worker: Worker, seeds: Any) -> None:
+        strategy = type("Wrong", (IndividualSample,), {"seeds": lambda self, worker, epoch: seeds})()
+        strategy.setup(worker, made("sage"))
+        next(iter(strategy.batches(0)))
+
+    train_nodes = np.flatnonzero(GRAPH.split == Split.TRAIN)
+    for seeds, message in (
+        (np.flatnonzero(GRAPH.split == Split.TEST)[:1], "not training nodes"),
+        ([GRAPH.num_nodes], "not training nodes"),
+        (train_nodes[[0, 0]], "twice in one step"),
+        ([0.5], "seeds"),
+    ):
+        with pytest.raises(UserError, match=message):
+            on_ranks(1, functools.partial(fail, seeds=seeds), "shared", NeighborSampler([3, 2]))
+    with pytest.raises(UserError, match=r"strategy\.batching=balanced: this strategy chooses the seeds"):
+        TwiceOwned(batching="balanced")
+    assert "chooses the nodes" in str(TwiceOwned().lacks(EdgeTask))
+    assert TwiceOwned().on_one_rank(2, NeighborSampler([3, 2])) is None

@@ -75,7 +75,7 @@ def outcome(name: str, dropout: float, grid: Grid, *, sparse: bool) -> list[tupl
         assert not torch.equal(parameters(own), parameters(model))
         return parameters(own), comm.all_reduce(logits), isinstance(strategy.x, SparseRows)
 
-    return Threads.run(on_rank, grid.world_size, timeout=60)
+    return Threads.run(on_rank, grid.world_size)
 
 
 @pytest.mark.slow

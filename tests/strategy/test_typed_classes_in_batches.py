@@ -189,7 +189,7 @@ def test_statistics_of_two_types_at_once_are_refused() -> None:
         model.double()(x, layers)
 
     with pytest.raises(UserError, match="normalises rows that are not those of one node type"):
-        Threads.run(run, 1, timeout=20)
+        Threads.run(run, 1)
 
 
 def test_convolutions_of_one_layer_count_as_one_hop() -> None:

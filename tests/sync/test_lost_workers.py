@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -23,6 +24,7 @@ from gnnkit.sync.server import Server
 from gnnkit.task.evaluation.logits import ChunkEvaluation
 from tests.cases import few
 from tests.jobs.test_train import small_graph
+from tests.waiting import GUARD
 
 LAST, SERVER = 2, 3
 Fate = Callable[[int], None]  # called with the rank
@@ -33,12 +35,16 @@ def kill(rank: int, victim: int = LAST) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+_DIES = multiprocessing.get_context("fork").Event()  # of the process that a test forks
+
+
 def kill_while_waiting(rank: int) -> None:
     """Kills the last worker while the worker waits for a slow one."""
     if rank == LAST:
-        threading.Timer(0.2, kill, [rank]).start()
+        threading.Timer(0.2, lambda: (_DIES.set(), kill(rank))).start()
     elif rank == 1:
-        time.sleep(0.6)
+        assert _DIES.wait(GUARD)
+        time.sleep(0.2)
 
 
 def kill_or_fail(rank: int) -> None:
@@ -88,7 +94,7 @@ def train(folder: Path, **sync: Any) -> dict[str, Any]:
             model="sage",
             sampler={"name": "neighbor", "fanouts": [5, 5]},
             sync={"name": "parameter_server", **sync},
-            comm={"name": "gloo", "timeout": 10},
+            comm={"name": "gloo", "timeout": GUARD},
             trainer={"max_epochs": 2},
             workers=3,
             threads=1,

@@ -31,6 +31,7 @@ from gnnkit.training import checkpoint
 from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
 from tests.sync.training import make_model, parameters, shards_on, train
+from tests.waiting import GUARD
 
 PATH: Links = [[1], [0, 2], [1, 3], [2]]
 STAR: Links = [[1, 2, 3], [0], [0], [0]]
@@ -179,7 +180,7 @@ def test_a_worker_waits_for_its_neighbours_only(exchange: Any) -> None:
         module: Any = module_of(PATH, comm)
         sync = Neighbour(exchange)
         sync.setup(module, comm)
-        in_time = comm.rank != 3 or ended.wait(5)
+        in_time = comm.rank != 3 or ended.wait(GUARD)
         sync.step(module, torch.optim.SGD(module.parameters(), lr=0.1), 0.25)
         if comm.rank == 0:
             ended.set()
@@ -228,7 +229,7 @@ def test_a_worker_that_ends_is_named_by_its_neighbour() -> None:
             sync.step(module, torch.optim.SGD(module.parameters(), lr=0.1), 0.25)
 
     with pytest.raises(RuntimeError, match=r"rank [02]: lost its peer rank 1, which has ended"):
-        Threads.run(work, 4, timeout=5)
+        Threads.run(work, 4)
 
 
 def test_options_are_checked() -> None:

@@ -29,6 +29,7 @@ from gnnkit.testing import check_sync
 from tests.cases import exhaustive, product
 from tests.comm.processes import run_gloo
 from tests.sync.training import make_model, parameters, sgd, shards_on, train
+from tests.waiting import GUARD, NEVER, wait_until
 
 Make = Callable[[], GradientSync]
 Work = Callable[[GradientSync, Communicator, Mailbox], Any]
@@ -47,7 +48,7 @@ def on_ranks(make: Make, work: Work, workers: int, world: Communicator) -> Any:
         return work(sync, world.split(range(workers)), mailbox)
 
 
-def run(make: Make, work: Work, workers: int, timeout: float = 20.0) -> list[Any]:
+def run(make: Make, work: Work, workers: int, timeout: float = GUARD) -> list[Any]:
     """Runs the workers on threads, and returns their results."""
     world = functools.partial(on_ranks, make, work, workers)
     return Threads.run(world, workers + make().servers, timeout=timeout)[:workers]
@@ -215,14 +216,14 @@ def test_a_worker_slower_than_the_deadline_does_not_end_the_run(keys: dict[str, 
         sync.setup(module, comm, mailbox)
         for step in range(3):
             if comm.rank == step == 1:
-                time.sleep(1.5)
+                time.sleep(3.0)
             push(sync, module, optimizer, 1.0)
         sync.settle(module, optimizer)
         total = sync.all_reduce(torch.ones(1)) if sync.lockstep else torch.full((1,), 2.0)
         sync.close()
         return float(total)
 
-    assert run(functools.partial(ParameterServer, **keys), work, 2, timeout=0.6) == [2.0, 2.0]
+    assert run(functools.partial(ParameterServer, **keys), work, 2, timeout=2.0) == [2.0, 2.0]
 
 
 @pytest.mark.slow
@@ -244,19 +245,14 @@ def test_a_lost_worker_is_named_at_once_by_those_who_wait(mode: str, servers: in
         except PeerLost as error:
             lost[comm.rank] = error
 
-    start = time.monotonic()
-    run(functools.partial(ParameterServer, mode=mode, servers=servers), work, 3, timeout=60)
-    assert time.monotonic() - start < 30
+    run(functools.partial(ParameterServer, mode=mode, servers=servers), work, 3, timeout=NEVER)
     assert {rank: error.rank for rank, error in lost.items()} == {0: 2, 1: 2}
     assert "lost its peer rank 2, which has closed its mailbox" in str(lost[1])
 
 
 def test_the_server_beside_rank_0_ends_with_the_workers() -> None:
     check_sync(ParameterServer)
-    deadline = time.monotonic() + 30
-    while any("server" in thread.name for thread in threading.enumerate()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any("server" in thread.name for thread in threading.enumerate()))
 
 
 class Own(torch.optim.SGD):

@@ -61,7 +61,7 @@ def on_ranks(task: LinkPrediction, ranks: int, outputs: Tensor = OUTPUTS) -> lis
         worker = workers(comm)
         return LinkPrediction(**vars_of(task)).measure(outputs[torch.from_numpy(worker.owned.astype(np.int64))], worker)
 
-    return Threads.run(work, ranks, timeout=30.0)
+    return Threads.run(work, ranks)
 
 
 def vars_of(task: LinkPrediction) -> dict[str, object]:
@@ -113,7 +113,7 @@ def test_ranks_measure_and_recommend_what_one_process_does(decoder: str, monkeyp
             outputs = rows[torch.from_numpy(worker.owned.astype(np.int64))]
             return copy.measure(outputs, worker), copy.recommend(outputs, worker)
 
-        results.append(Threads.run(work, ranks, timeout=30.0))
+        results.append(Threads.run(work, ranks))
     (one, top) = results[0][0]
     assert top is not None
     for found in results:
@@ -127,7 +127,7 @@ def test_ranks_measure_and_recommend_what_one_process_does(decoder: str, monkeyp
 
 def test_recommended_items_are_the_best_without_an_edge() -> None:
     workers = make_workers(PREPARED, Grid(1, 1, 1), whole=False, links=LINKS)
-    (top,) = Threads.run(lambda comm: TASK.recommend(OUTPUTS, workers(comm)), 1, timeout=30.0)
+    (top,) = Threads.run(lambda comm: TASK.recommend(OUTPUTS, workers(comm)), 1)
     assert top is not None
     assert GRAPH.edge_types is not None
     known = pairs_of(GRAPH.csc)[GRAPH.edge_types == GRAPH.schema.edge_types.index(NAME)]
@@ -145,8 +145,8 @@ def test_the_best_model_is_selected_by_the_ranking() -> None:
         task.begin(workers(comm))
         return task.progress
 
-    assert Threads.run(functools.partial(begun, task=task), 1, timeout=30.0) == ["val_ndcg_20"]
-    assert Threads.run(functools.partial(begun, task=other), 1, timeout=30.0) == ["val_mrr"]
+    assert Threads.run(functools.partial(begun, task=task), 1) == ["val_ndcg_20"]
+    assert Threads.run(functools.partial(begun, task=other), 1) == ["val_mrr"]
 
 
 @pytest.mark.parametrize(

@@ -405,7 +405,7 @@ def test_no_rank_reads_an_edge_of_the_step_nor_its_reverse_nor_one_held_out(kind
         return steps
 
     predicted: list[tuple[int, int]] = []
-    for step in zip(*Threads.run(work, 3, timeout=30.0), strict=True):
+    for step in zip(*Threads.run(work, 3), strict=True):
         positive, read = (np.concatenate(arrays) for arrays in zip(*step, strict=True))
         edges = triples(pairs[read], types[read])
         for u, v in (*positive.tolist(), *HELD.tolist()):
@@ -448,7 +448,7 @@ def test_the_mean_over_a_relation_is_over_the_edges_that_a_step_leaves() -> None
         strategy.close()
         return results
 
-    for found, expected in Threads.run(work, 1, timeout=30.0)[0]:
+    for found, expected in Threads.run(work, 1)[0]:
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 

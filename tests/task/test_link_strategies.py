@@ -74,7 +74,7 @@ def made(kind: str, size: int, ranks: int, sampler: Sampler) -> list[list[Batch]
         own.close()
         return batches
 
-    return Threads.run(work, ranks, timeout=30.0)
+    return Threads.run(work, ranks)
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_no_rank_reads_an_edge_that_any_rank_predicts_in_the_step(kind: str, nam
         return steps
 
     predicted = []
-    for step in zip(*Threads.run(work, 3, timeout=30.0), strict=True):
+    for step in zip(*Threads.run(work, 3), strict=True):
         positive, read = (np.concatenate(arrays) for arrays in zip(*step, strict=True))
         assert not np.isin(unordered(positive, NUM_NODES), unordered(read, NUM_NODES)).any()
         assert not np.isin(held, unordered(read, NUM_NODES)).any()
@@ -166,7 +166,7 @@ def test_shards_deal_edges_out_as_the_whole_graph_does_and_no_rank_holds_all(ran
         assert (sent.num_bytes.sum() > 0) == (ranks > 1)
         return found
 
-    parts = Threads.run(work, ranks, timeout=30.0)
+    parts = Threads.run(work, ranks)
     counts = [sum(len(one.own) for (one,) in part) for part in parts]
     assert max(counts) - min(counts) <= 2
 
@@ -191,7 +191,7 @@ def test_messages_about_edges_count_as_bytes_and_not_as_words(kind: str) -> None
         own.close()
         return counted
 
-    for sent, words in Threads.run(work, 2, timeout=30.0):
+    for sent, words in Threads.run(work, 2):
         assert sent > 24 * GRAPH.num_edges / 8  # about a quarter of the edges go to the other rank, twice
         assert words == 0
 
@@ -225,7 +225,7 @@ def test_epochs_go_on_from_any_step() -> None:
                     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True)), kind
             own.close()
 
-    Threads.run(work, 2, timeout=30.0)
+    Threads.run(work, 2)
 
 
 @pytest.mark.exhaustive

@@ -23,6 +23,7 @@ from gnnkit.training.logged import REDUCTIONS, Logged, over_ranks
 from tests.cases import exhaustive
 from tests.runs import BARE
 from tests.training.test_own_models import CLASSES, WIDTH, Own, logged, seeded
+from tests.waiting import GUARD
 
 
 def value(number: float, weight: float, reduce: str = "mean") -> Logged:
@@ -46,7 +47,7 @@ def test_ranks_that_log_other_names_have_all_in_the_end() -> None:
         own = {"all": value(comm.rank, 1 + comm.rank), **({"two": value(5.0, 1)} if comm.rank == 2 else {})}
         return {name: each.value for name, each in over_ranks(own, comm).items()}
 
-    assert Threads.run(work, 3, timeout=10) == [{"all": pytest.approx(8 / 6), "two": 5.0}] * 3
+    assert Threads.run(work, 3) == [{"all": pytest.approx(8 / 6), "two": 5.0}] * 3
 
 
 def one_sided_graph(split: int = 2) -> Graph:
@@ -60,7 +61,7 @@ def one_sided_graph(split: int = 2) -> Graph:
 
 def train(folder: Path, model: Any, *callbacks: Any, **keys: Any) -> Any:
     given: dict[str, Any] = {"strategy": "vertex_centric", "partition": "contiguous", "threads": 1, "workers": 2}
-    given |= {"comm": {"name": "threads", "timeout": 20}, **BARE} | keys
+    given |= {"comm": {"name": "threads", "timeout": GUARD}, **BARE} | keys
     trainer = {"max_epochs": 8, "precision": 64, "checkpoint": False, **given.pop("trainer", {})}
     return gnnkit.train(one_sided_graph(), model=model, folder=folder, callbacks=callbacks, trainer=trainer, **given)
 

@@ -19,6 +19,7 @@ import torch
 
 from tests.cases import exhaustive
 from tests.forked import Forked
+from tests.waiting import GUARD
 
 SHELLS = ["code"] + (["IPython"] if importlib.util.find_spec("IPython") else [])
 CODE = """
@@ -50,7 +51,7 @@ def test_ranks_train_from_an_interactive_session(tmp_path: Path, shell: str) -> 
         input=CODE if shell == "code" else "exit\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=GUARD,
         check=False,
     )
     assert "interactive True epochs 2" in done.stdout, done.stderr
@@ -91,12 +92,12 @@ class Notebook:
         self.client = jupyter.BlockingKernelClient(connection_file=file)
         self.client.load_connection_file()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=GUARD)
         self.printed = ""  # since the last cell began
         self.red, self.bars = "", set[str]()  # on standard error, and displays, since then
         self.traceback: list[str] = []
 
-    def run(self, code: str, interrupt_at: str | None = None, seconds: float = 60.0) -> str | None:
+    def run(self, code: str, interrupt_at: str | None = None, seconds: float = GUARD) -> str | None:
         """Runs a cell. Returns the name of its error.
 
         Args:
@@ -117,7 +118,7 @@ class Notebook:
                     return error
         raise AssertionError(f"the cell does not end: {self.printed}")
 
-    def prints(self, *texts: str, seconds: float = 60.0) -> bool:
+    def prints(self, *texts: str, seconds: float = GUARD) -> bool:
         """Waits until all texts are printed, and says whether they are."""
         waits = self._messages(seconds)
         while not all(text in self.printed for text in texts):

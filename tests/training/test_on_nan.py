@@ -30,6 +30,7 @@ from gnnkit.training.updates import Updates
 from tests.cases import exhaustive, few, product
 from tests.graphs import random_graph
 from tests.runs import BARE
+from tests.waiting import GUARD
 
 FILE = "checkpoints/last.json"
 
@@ -179,7 +180,7 @@ def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
 def test_ranks_that_exchange_rows_decide_on_each_accumulated_batch(tmp_path: Path, on_nan: str) -> None:
     """The gradients of the other rank are finite, yet all ranks must look again."""
     drawn = {"strategy": {"name": "joint_sample", "batch_size": 4}, "sampler": "full"}
-    keys = {**drawn, "comm": {"name": "threads", "timeout": 10}}
+    keys = {**drawn, "comm": {"name": "threads", "timeout": GUARD}}
     trainer, steps = {"accumulate": 2, "on_nan": on_nan}, range(0, 18, 3)  # the first of three batches of each epoch
     if on_nan == "stop":
         assert "on rank 1: first in the output of bad" in stopped(tmp_path / "run", Net(steps), trainer, **keys)
@@ -219,7 +220,7 @@ def test_a_worker_that_leaves_out_its_steps_keeps_no_other_one_waiting(
     else:
         model = Net(range(9), node=int(np.flatnonzero(GRAPH.split == Split.TRAIN)[0]))
     keys: dict[str, Any] = {"partition": "contiguous", "sync": {"name": sync, "mode": mode}}
-    keys["comm"] = {"name": "threads", "timeout": 10}
+    keys["comm"] = {"name": "threads", "timeout": GUARD}
     strategy = {"strategy": FETCHED, **DRAWS} if rank else {"strategy": "preset_workload"}
     trainer = {"max_epochs": 3, "on_nan": "skip", "checkpoint": False, "check_val_every_n_epoch": 1}
     result = run(tmp_path / "run", model, trainer, overrides=["features.scale=none"], **keys, **strategy)
@@ -237,7 +238,7 @@ SPOILT: list[dict[str, Any]] = [
     {"strategy": {"name": "vertex_centric", "local_iterations": 2}},
     {"strategy": JOINT, **DRAWS},
     {"strategy": FETCHED, **DRAWS},
-    {"comm": {"name": "gloo", "timeout": 20}},
+    {"comm": {"name": "gloo", "timeout": GUARD}},
 ]
 
 
@@ -256,7 +257,7 @@ def test_input_rows_of_one_rank_that_are_not_finite_end_or_skip_the_step_of_all_
 ) -> None:
     """The ranks exchange rows in the second look too, whatever a rank has read."""
     spoil_rows(monkeypatch)
-    given: dict[str, Any] = {"comm": {"name": "threads", "timeout": 10}, "partition": "contiguous"} | keys
+    given: dict[str, Any] = {"comm": {"name": "threads", "timeout": GUARD}, "partition": "contiguous"} | keys
     trainer = {"max_epochs": 2, "on_nan": on_nan, "checkpoint": False}
     if on_nan == "skip":
         assert run(tmp_path / "run", None, trainer, overrides=["features.scale=none"], **given)["skipped_steps"] > 0

@@ -25,6 +25,7 @@ from gnnkit.training import checkpoint, resume, saving
 from gnnkit.training.saving import Checkpoints
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
+from tests.waiting import NEVER, wait_until
 
 KILLS = int(os.environ.get("GNNKIT_KILLS", "10"))
 
@@ -63,7 +64,7 @@ class Disk:
 
     def save(self, *arguments: Any) -> None:
         self.begun += 1
-        assert self.goes.acquire(timeout=10)
+        assert self.goes.acquire(timeout=NEVER)
         self.write(*arguments)
 
 
@@ -107,7 +108,7 @@ def test_an_error_of_writing_is_raised_on_the_training_thread(
 
     monkeypatch.setattr(checkpoint, "save", full)
     later: dict[str, Callable[[Checkpoints], object]] = {
-        "step": lambda saves: (time.sleep(0.1), saves.look()),
+        "step": lambda saves: wait_until(saves.look),
         "save": lambda saves: saves.save(alone, alone, (2, 0)),
         "end": lambda saves: None,
     }
@@ -133,9 +134,7 @@ def test_a_run_that_is_broken_off_waits_a_moment_for_the_checkpoint_at_hand(
             raise SystemExit(143)
         return tmp_path / name
 
-    begun = time.monotonic()
     assert not broken_off("slow.json").exists()
-    assert time.monotonic() - begun < 5
     disk.goes.release(2)
     assert checkpoint.load(broken_off("last.json"))["epoch"] == 1
 
@@ -216,10 +215,8 @@ def test_a_save_that_is_broken_off_keeps_the_checkpoint_before(tmp_path: Path, l
     led.worker.comm.fails = fails
     checkpoints = Checkpoints(tmp_path / "last.json", IDENTITY)
     checkpoints.save(led, led, (1, 0))
-    begun = time.monotonic()
     with pytest.raises(SystemExit), checkpoints:
         checkpoints.save(led, led, (2, 0))
-    assert time.monotonic() - begun < 5
     assert checkpoint.load(checkpoints.path)["epoch"] == 1
     assert len(list(tmp_path.iterdir())) == 2
 

@@ -60,6 +60,10 @@ class Evaluation(ABC):
             splits: Names of the required splits. The evaluation may omit all other
                 nodes, also from `worker`. None: all nodes are required.
         """
+        if worker.samples_by_time:
+            from gnnkit.task.evaluation.timed import TimedEvaluation
+
+            return TimedEvaluation(worker, model, memory, splits)
         if worker.graph is None or worker.fetches or isinstance(model, EdgeIndexModel):
             return ShardEvaluation(worker, learned)
         return ChunkEvaluation(worker, worker.graph, model, memory, scratch, learned, splits)
@@ -135,7 +139,7 @@ class ChunkEvaluation(Evaluation):
         self._whole, self._graph, self._memory, self._scratch = worker, graph, memory * MIB, scratch
         fits = graph.num_edges * BYTES_PER_EDGE <= self._memory  # omitting nodes would save little
         self._learned, self._all = learned, splits is None or learned is not None or fits
-        self.worker = worker if self._all else _of_splits(worker, splits or ())
+        self.worker = worker if self._all else of_splits(worker, splits or ())
         self._blocks = worker.layers(model)
 
     def _logits(self, model: nn.Module) -> Tensor:
@@ -284,7 +288,7 @@ def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:
         start = stop
 
 
-def _of_splits(worker: Worker, splits: Collection[str]) -> Worker:
+def of_splits(worker: Worker, splits: Collection[str]) -> Worker:
     """Returns the worker restricted to nodes in some splits, without their edges."""
     shard = worker.shard
     chosen = np.flatnonzero(np.isin(shard.split, [SPLITS[name] for name in splits]))

@@ -67,7 +67,7 @@ def test_sampled_sums_and_their_gradients_are_unbiased(name: str) -> None:
                 outcomes.append(torch.cat([z.detach().flatten(), gradient.flatten()]))
         return torch.stack(outcomes)
 
-    for outcomes in Threads.run(on_rank, RANKS, timeout=60):
+    for outcomes in Threads.run(on_rank, RANKS):
         exact, drawn = outcomes[0], outcomes[1:]
         error = drawn.std(0) / epochs**0.5
         assert float(error.max()) > 0

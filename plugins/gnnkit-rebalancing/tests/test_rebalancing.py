@@ -31,6 +31,7 @@ from gnnkit.utils.storage import load_arrays
 from tests.forked import Forked, forked
 from tests.jobs.test_train import ranks_of, small_graph
 from tests.runs import BARE
+from tests.waiting import wait_until
 
 SLOW = 1  # rank
 FACTOR = 10  # times as slow, far above the noise of a busy machine
@@ -227,14 +228,15 @@ def cutting(folder: Path) -> Iterator[tuple[Forked, int, list[int]]]:
     """Yields a run that waits for repartitioning, the process, and the ranks."""
     trainer = {"max_epochs": 100_000, "checkpoint_every": 8}
     with forked(lambda: train(folder, trainer=trainer), folder.parent) as program:
-        deadline, cutter = time.monotonic() + 60, None
-        while cutter is None:
-            assert program.poll() is None, program.text()
-            assert time.monotonic() < deadline
-            ranks = ranks_of(program.pid)
-            cutter = next((child for child in (ranks_of(ranks[0]) if ranks else ()) if is_cutter(child)), None)
-            time.sleep(0.005)
-        yield program, cutter, ranks
+        cutters = list[int]()
+
+        def find_cutter() -> list[int]:
+            leader = ranks_of(program.pid)[:1]
+            cutters.extend(child for rank in leader for child in ranks_of(rank) if is_cutter(child))
+            return cutters
+
+        wait_until(find_cutter, alive=lambda: program.poll() is None)
+        yield program, cutters[0], ranks_of(program.pid)
 
 
 def is_cutter(pid: int) -> bool:
@@ -243,12 +245,8 @@ def is_cutter(pid: int) -> bool:
     return False
 
 
-def alive(pids: Sequence[int]) -> list[int]:
-    """Returns the processes that are there after thirty seconds."""
-    end = time.monotonic() + 30
-    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < end:
-        time.sleep(0.02)
-    return left
+def wait_gone(pids: Sequence[int]) -> None:
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 @pytest.mark.slow
@@ -256,14 +254,12 @@ def alive(pids: Sequence[int]) -> list[int]:
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_rank_that_dies_while_the_graph_is_cut_ends_the_run_by_name(tmp_path: Path, victim: int) -> None:
     with cutting(tmp_path / "run") as (program, cutter, ranks):
-        while "prepared/source" not in Path(f"/proc/{cutter}/maps").read_text():  # until the cut has begun
-            time.sleep(0.002)
         os.kill(cutter, signal.SIGSTOP)  # so that the cut stays under way
         os.kill(ranks[victim], signal.SIGKILL)
         code, errors = program.ended()
     assert code == 1
     assert f"rank {victim} was ended by SIGKILL" in errors
-    assert not alive([cutter, *ranks])
+    wait_gone([cutter, *ranks])
     done = checkpoint.load(tmp_path / "run" / resume.FILE)["epoch"]
     assert done in (8, 16)
     longer = {"max_epochs": done + 2, "resume": str(tmp_path / "run")}
@@ -276,13 +272,10 @@ def test_a_cut_that_dies_costs_no_run(tmp_path: Path) -> None:
     with cutting(tmp_path / "run") as (program, cutter, ranks):
         os.kill(cutter, signal.SIGKILL)
         before = (tmp_path / "run/workers.jsonl").stat().st_size
-        deadline = time.monotonic() + 30
-        while (tmp_path / "run/workers.jsonl").stat().st_size < before + 3_000:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: (tmp_path / "run/workers.jsonl").stat().st_size >= before + 3_000)
         program.process.terminate()
         code, errors = program.ended()
     assert "no change, because repartitioning failed" in errors
     assert "was killed by SIGKILL" in errors
     assert code == 143
-    assert not alive(ranks)
+    wait_gone(ranks)

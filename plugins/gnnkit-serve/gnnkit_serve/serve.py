@@ -177,8 +177,10 @@ async def _draining(app: FastAPI) -> AsyncIterator[None]:
 def _stop_listening(listener: Any, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
     """Accepts the connections that wait, and refuses later ones.
 
-    Closing by itself resets those that arrived since the event loop last looked. Returns the
-    tasks that serve them, which the caller keeps.
+    Closing by itself resets those that arrived since the event loop last looked.
+
+    Returns:
+        The tasks that serve them, which the caller keeps.
     """
     queues = [sock.dup() for sock in listener.sockets]  # copies keep the queues of connections
     factory, tasks = getattr(listener, "_protocol_factory", None), []  # other loops have none

@@ -39,6 +39,7 @@ from tests.cases import exhaustive, few
 from tests.farm import Farm, graph_of
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE, within_process
+from tests.waiting import GUARD
 
 pytestmark = pytest.mark.slow
 JSON = {"content-type": "application/json"}
@@ -269,7 +270,10 @@ def test_sigterm_among_requests_loses_none(tmp_path: Path, finished_run: Farm, b
 STUB = """
 import time
 from types import SimpleNamespace
+from gnnkit_serve import serve
 from gnnkit_serve.serve import application
+
+serve.DRAIN = 6.0  # a busy machine may take long to send all requests
 
 def predict(ids):
     time.sleep(0.05)
@@ -291,7 +295,7 @@ def test_accepted_connections_are_answered_whenever_they_send(tmp_path: Path, nu
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         port = next(int(match[1]) for line in server.stderr if (match := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
-        connections = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(30)]
+        connections = [socket.create_connection(("127.0.0.1", port), timeout=GUARD) for _ in range(30)]
         for connection in connections[:10]:
             connection.sendall(text)
         server.send_signal(number)
@@ -314,7 +318,7 @@ def test_a_server_starts_from_a_file_of_two_lines(tmp_path: Path, finished_run: 
             line = next(line for line in server.stderr if "running on" in line)
             match = re.search(r"http://127\.0\.0\.1:\d+", line)
             assert match is not None, "bound to another address than the loopback"
-            response = httpx.post(f"{match[0]}/predict", json={"ids": [4]}, timeout=30)
+            response = httpx.post(f"{match[0]}/predict", json={"ids": [4]}, timeout=GUARD)
         finally:
             server.send_signal(signal.SIGINT)
     assert response.json()["predictions"][0]["id"] == 4

@@ -27,12 +27,30 @@ from gnnkit.jobs.order import Order
 from gnnkit.prepare import kept
 from gnnkit.task.node_classification import NodeClassification
 from tests.cases import few
+from tests.conftest import Install
 from tests.forked import forked
 from tests.processes import in_folder
+from tests.waiting import wait_until
 
 SMALL = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "workers=2"]
 QUICK = [*SMALL, "comm=threads", "trainer.max_epochs=1", "trainer.checkpoint=false"]
 PLAIN = ["report=false", "logger=none"]  # of jobs whose page and loggers nobody reads
+MEETING = """
+import os, time
+from pathlib import Path
+
+from gnnkit.dataset.base import Dataset
+from gnnkit.dataset.synthetic import Synthetic
+
+class Meeting(Dataset):
+    def load(self):
+        Path(f"began-{os.getpid()}").touch()
+        end = time.monotonic() + 120
+        while len(list(Path().glob("began-*"))) < 3:
+            assert time.monotonic() < end, "a job waits for another"
+            time.sleep(0.02)
+        return Synthetic(num_nodes=60, num_edges=200).load()
+"""
 OPTUNA = ["hydra/sweeper=optuna", "hydra.sweeper.sampler.seed=1"]
 
 
@@ -196,13 +214,16 @@ def test_a_sweep_goes_on_where_it_was_left(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.alone
-def test_jobs_run_at_once_with_the_launcher_joblib() -> None:
-    found = sweep("seed=range(3)", "hydra/launcher=joblib", "hydra.launcher.n_jobs=3", *PLAIN)
+def test_jobs_run_at_once_with_the_launcher_joblib(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits until all have begun."""
+    site = install("meeting", {"gnnkit.dataset": {"meeting": "meeting:Meeting"}}, {"meeting.py": MEETING})
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
+    keys = [key for key in QUICK if "dataset" not in key]
+    jobs = ["seed=range(3)", "hydra/launcher=joblib", "hydra.launcher.n_jobs=3"]
+    assert main(["-m", *keys, *PLAIN, *jobs, "dataset=meeting", "cache=false", "hydra.sweep.dir=sweep"]) == 0
+    found = rows(Path("sweep"))
     assert [row["status"] for row in found] == ["done"] * 3
     assert [row["figures"]["seed"] for row in found] == [0, 1, 2]
-    began, ended = zip(*[_lifetime(Path(f"sweep/{number}")) for number in range(3)], strict=True)
-    assert max(began) < min(ended), "no job waited for another"
 
 
 @pytest.mark.slow
@@ -348,7 +369,7 @@ def test_a_sweep_that_is_ended_shows_the_table_so_far(number: signal.Signals, he
         "trainer.checkpoint=false",
     ]
     with forked(lambda: sys.exit(main(["-m", *keys])), here) as program:
-        _wait_for(lambda: "epoch" in _text(here / "sweep/1.log") or (here / "sweep/1/workers.jsonl").exists())
+        wait_until(lambda: "epoch" in _text(here / "sweep/1.log") or (here / "sweep/1/workers.jsonl").exists())
         os.kill(program.pid, number)
         code, out = program.ended()
     assert code == 128 + number, out
@@ -359,18 +380,6 @@ def test_a_sweep_that_is_ended_shows_the_table_so_far(number: signal.Signals, he
 
 def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
-
-
-def _wait_for(happened: Any, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def _lifetime(folder: Path) -> tuple[float, float]:
-    """Returns when a run wrote its configuration, and when its result."""
-    return folder.joinpath(".hydra/overrides.yaml").stat().st_mtime, folder.joinpath("result.json").stat().st_mtime
 
 
 def _write_graph(path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Evaluation of nodes as of their own times."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnnkit.engine.default_dtype import default_dtype
+from gnnkit.graph import Ids
+from gnnkit.graph.times import Times, at_times
+from gnnkit.sampler.base import wrap
+from gnnkit.sampler.batching import draws_key
+from gnnkit.strategy import Worker
+from gnnkit.strategy.seeds import drawing
+from gnnkit.task.evaluation.logits import COPIES, MIB, Evaluation, chunks, of_splits
+
+
+class TimedEvaluation(Evaluation):
+    """Evaluates each node, or each end of a pair, on edges that it sees.
+
+    They are drawn as in training. Outputs of pairs are [num_pairs * 2, width].
+
+    Draws follow from the node, its time and the seed of the run. Outputs therefore do
+    not depend on the other nodes of a chunk, nor on edges of the future.
+    """
+
+    def __init__(self, worker: Worker, model: nn.Module, memory: float, splits: Collection[str] | None = None) -> None:
+        """Prepares the sampler. Arguments as for `Evaluation.of`."""
+        self.worker = worker if splits is None else of_splits(worker, splits)
+        self._whole, self._memory, self._sampler = worker, memory * MIB, drawing(worker)
+        self._layers, self._drawn = worker.layers(model), worker.drawn(model)
+
+    def _logits(self, model: nn.Module) -> Tensor:
+        worker = self.worker
+        if worker.links is None:
+            nodes, places = worker.owned, None
+            times = worker.seed_times(nodes)
+        else:
+            ends = worker.targets.rows.reshape(-1), worker.targets.end_times.reshape(-1)
+            nodes, times, places = at_times(*ends)
+        assert times is not None, "samples by time"
+        rows = self._sampler.costs(self._drawn, nodes)  # type: ignore[arg-type]
+        costs = rows * (COPIES * self._whole.features.width * worker.dtype.itemsize)
+        parts = chunks(np.arange(len(nodes)), costs, self._memory)
+        outputs = torch.cat([self._outputs(model, nodes[part], times[part]) for part in parts])
+        return outputs if places is None else outputs[torch.from_numpy(places).to(outputs.device)]
+
+    def _outputs(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [k, width]
+        """Computes the outputs of some nodes at times."""
+        worker, num_layers = self._whole, int(model.num_layers)  # type: ignore[arg-type]
+        key, apart = draws_key(wrap(worker.seed), wrap(-1)), not self._sampler.rank_invariant
+        sample: Any = self._sampler.sample  # with `times`, as `Sampler.time` says
+        batch = sample(self._drawn, np.asarray(nodes, np.int64), key=key, times=times, disjoint=apart)
+        blocks = batch.blocks[len(batch.blocks) - num_layers :]  # a model without its last layer reads fewer
+        x = worker.features.input_rows(batch.input_nodes[: len(blocks[0].src_nodes)], model)
+        with default_dtype(worker.dtype):
+            outputs: Tensor = model(x, worker.layers_of(batch, self._layers).layers(blocks, key=0))
+        return outputs

@@ -1,0 +1,204 @@
+"""Databases of tables with keys, as typed graphs with times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gnnkit.dataset.base import Advice, Dataset
+from gnnkit.dataset.table_files import read_table
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.graph.missing import read_missing
+from gnnkit.graph.table import Table
+from gnnkit.graph.time_split import read_split
+from gnnkit.graph.times import NEVER, parse_time
+from gnnkit.launch.phases import say
+from gnnkit.utils.checks import Array, whole
+from gnnkit.utils.ranges import local_path, one_of, shown_names, switch
+from gnnkit_tables.baselines import describe_baselines
+from gnnkit_tables.build import build_columns, build_graph
+from gnnkit_tables.database import Database, read_database, read_tables, read_times
+from gnnkit_tables.folder import Folder
+from gnnkit_tables.guess import Proposal, propose
+from gnnkit_tables.manifest import FILE, Manifest
+from gnnkit_tables.targets import Targets, read_targets
+
+FREEZES = ("none", "test")
+MODEL_KEYS = {
+    "strategy": ("individual_sample", "each target sees its own past"),
+    "strategy.batch_size": (512, "targets of a step"),
+    "sampler.fanouts": ([1, 20, 5], "the entity, the rows that refer to it, and the rows to which these refer"),
+    "model": ("rgcn", "means for each relation"),
+    "types": ("read", "relations are foreign keys"),
+    "model.project": (True, "each table has columns of its own"),
+    "model.hidden": (32, "width of the hidden layers"),
+    "model.num_layers": (3, "one for each number of fanouts"),
+    "model.skip": (True, "outputs read the summaries of the past, too"),
+    "model.dropout": (0.2, "of the layers' inputs"),
+    "model.inverse": (False, "the graph has both directions"),
+    "trainer.lr": (0.002, "few steps are enough"),
+    "trainer.max_epochs": (20, "at most"),
+    "trainer.patience": (5, "evaluations without a better one end the training"),
+}  # keys of job=init, with their reasons
+TIME_KEYS = {
+    "sampler.time": ("strict", "rows before the target's time"),
+    "sampler.pick": ("last", "the latest rows say most"),
+}  # further ones if targets have times
+
+
+class Tables(Dataset):
+    """A database: a folder with one Parquet or CSV file for each table, and tasks.
+
+    Each row is a node, and each table a node type. A column that holds the primary key
+    of another table is a relation with an inverse. An edge has the time of the row that
+    refers to the other. Rows of the task table are nodes of a further type, the only
+    ones with labels: each has an in-edge from its entity, the entity's columns, and
+    summaries of the rows that refer to the entity before the target's time.
+
+    `manifest.yaml` names keys, links, times and tasks. Without it, they are guesses
+    from names and values, which `job=init` writes into such a file.
+    """
+
+    of_data: ClassVar[tuple[str, ...]] = (*Dataset.of_data, "until", "manifest")
+
+    def __init__(
+        self,
+        root: str,
+        table: str | None = None,
+        manifest: str | None = None,
+        links: bool = True,
+        freeze: str = "none",
+        until: Any = None,
+        missing: Sequence[str] | None = None,
+        split: Any = None,
+        seed: int = 0,
+    ) -> None:
+        """Checks the options.
+
+        Args:
+            root: The folder.
+            table: Name of the task table. Default: the only one.
+            manifest: File with keys, links, times and tasks. Default: manifest.yaml in
+                the folder.
+            links: Whether other rows than the targets are nodes. Without them, the
+                graph has no edges, for a baseline of the targets' columns.
+            freeze: `test` hides all rows after the first test time from all targets.
+            until: Time as of which every entity is a target without a label, besides
+                the rows of the task table.
+            missing: Words for missing values in text, as in `dataset=edges`.
+            split: `{by: time, shares: [...]}`, or three shares for a task without
+                times, if the task table has no split.
+            seed: Seed of a random split.
+        """
+        self.root = local_path("dataset.root", root)
+        self.table, self.until = table, until
+        self.manifest = None if manifest is None else local_path("dataset.manifest", manifest)
+        self.links = switch("dataset.links", links)
+        self.freeze = one_of("dataset.freeze", freeze, FREEZES)
+        self.missing = read_missing("dataset.missing", missing)
+        self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
+
+    def load(self) -> Graph:
+        database, targets = self._read()
+        if self._manifest_file(Folder.find(self.root)) is None:
+            say(f"tables: no {FILE}, so keys, links and times are guesses; job=init writes them with reasons")
+        for line in database.lines():
+            say(line)
+        targets.check_times(database.unit)
+        return self._build(database, targets, links=self.links)
+
+    def advise(self) -> Advice:
+        """Proposes a manifest if there is none, and prints the baselines."""
+        columns, folder = self._build(*self._read(), links=False), Folder.find(self.root)
+        for line in describe_baselines(columns):
+            say(line)
+        keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
+        if self._manifest_file(folder) is not None:
+            return Advice(keys)
+        proposal = self._propose(folder)
+        keys = {"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **keys}
+        return Advice(keys, {FILE: proposal.manifest.text(proposal.reasons)})
+
+    def _read(self) -> tuple[Database, Targets]:
+        folder = Folder.find(self.root)
+        name, manifest = self._task_name(folder), self._read_manifest(folder)
+        if name not in manifest.tasks:
+            raise UserError(f"dataset.table={name}: {FILE} has no such task, only {shown_names(manifest.tasks)}")
+        spec = manifest.tasks[name]
+        task = folder.read_task(name, spec.entity, self.missing)
+        tables = read_tables(folder, manifest, self.missing)
+        times, unit = read_times(_time_columns(tables, manifest) | _task_times(name, task, spec.time))
+        database = read_database(tables, manifest, times, unit)
+        index = database.types[spec.table].index
+        assert index is not None, "the manifest is checked"
+        targets = read_targets(name, spec, task, times.get((name, spec.time or "")), database, index)
+        return database, targets.split_by(self.split, self.seed, unit)
+
+    def _build(self, database: Database, targets: Targets, *, links: bool) -> Graph:
+        """Makes the graph, as of the times that `freeze` and `until` name."""
+        cut = targets.cut
+        if self.freeze == "test":
+            database = database.until(targets.first_test)
+        if self.until is not None:
+            time = parse_time("dataset.until", self.until, database.unit)
+            targets = targets.with_all(database.types[targets.entity], time)
+        build = build_graph if links else build_columns
+        return build(database, targets, cut)
+
+    def _task_name(self, folder: Folder) -> str:
+        """Returns the task. Raises `UserError` if there are several, or none."""
+        names = shown_names(folder.tasks) or "no table"
+        if self.table is None and len(folder.tasks) != 1:
+            raise UserError(f"dataset.table=NAME selects one of the tasks in {folder.root}/tasks, which holds {names}")
+        name = self.table or next(iter(folder.tasks))
+        if name not in folder.tasks:
+            raise UserError(f"dataset.table={name}: the folder tasks holds {names}")
+        return name
+
+    def _read_manifest(self, folder: Folder) -> Manifest:
+        if (path := self._manifest_file(folder)) is not None:
+            return Manifest.read(path)
+        return self._propose(folder).manifest
+
+    def _manifest_file(self, folder: Folder) -> Path | None:
+        """Returns the manifest, or None if it must be guessed.
+
+        Raises `UserError` if the configured file does not exist.
+        """
+        path = self.manifest or folder.root / FILE
+        if self.manifest is not None and not path.is_file():
+            raise UserError(f"dataset.manifest={path}: no such file; job=init dataset=tables writes one")
+        return path if path.exists() else None
+
+    def _propose(self, folder: Folder) -> Proposal:
+        """Reads all tables and tasks, and proposes their entries in the manifest."""
+        tables = {name: read_table(path, (), self.missing, narrow=True) for name, path in folder.tables.items()}
+        tasks = {name: folder.read_task(name, (), self.missing) for name in folder.tasks}
+        return propose(tables, tasks)
+
+
+def _time_columns(tables: Mapping[str, Table], manifest: Manifest) -> dict[tuple[str, str], Array]:
+    """Reads the times of all tables, by table and column."""
+    return {
+        (name, column): tables[name].times(column)
+        for name, spec in manifest.tables.items()
+        for column in (spec.time, *spec.later)
+        if column is not None
+    }
+
+
+def _task_times(name: str, task: Table, column: str | None) -> dict[tuple[str, str], Array]:
+    """Reads the times of the task's rows. Raises `UserError` for an empty cell."""
+    if column is None:
+        return {}
+    times = task.times(column)
+    empty = np.isnat(times) if times.dtype.kind == "M" else times == NEVER
+    if empty.any():
+        raise UserError(
+            f"{task.name}, column {column!r}: {empty.sum():,} rows have no time, the first is row {empty.argmax()}"
+        )
+    return {(name, column): times}

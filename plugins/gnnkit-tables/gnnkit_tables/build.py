@@ -1,0 +1,164 @@
+"""From tables and targets to a typed graph with times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnkit.graph import Graph, Relation
+from gnnkit.graph.labels import unlabelled
+from gnnkit.graph.schema import pack_tables
+from gnnkit.graph.times import ALWAYS, NEVER, Times
+from gnnkit.graph.types import Ids
+from gnnkit_tables.database import Database, RowType
+from gnnkit_tables.encode import Encoded, encode
+from gnnkit_tables.history import is_event, past_columns
+from gnnkit_tables.targets import Targets
+
+BACK = "rev_"  # prefix of inverse relations, as in PyG
+PLACEHOLDER = "row"  # column of ones of a type without columns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RelationEdges:
+    """The edges of a relation, numbered within the types at their ends."""
+
+    relation: Relation
+    src: Ids  # [num_edges]
+    dst: Ids  # [num_edges]
+    times: Times  # [num_edges]
+
+    @property
+    def inverse(self) -> RelationEdges:
+        relation = Relation(self.relation.destination, f"{BACK}{self.relation.name}", self.relation.source)
+        return RelationEdges(relation, self.dst, self.src, self.times)
+
+
+def build_graph(database: Database, targets: Targets, cut: int) -> Graph:
+    """Makes a graph whose labelled nodes are the targets.
+
+    Each target is a node of a type of its own, with an in-edge from its entity. A row
+    that refers to another has an edge to it, with the row's time, and one back.
+
+    Args:
+        database: The tables.
+        targets: What to predict.
+        cut: Last time of the rows that determine scales and categories.
+    """
+    encoded = encode_types(database, targets, cut)
+    sizes = {name: len(part.rows) for name, part in encoded.items()}
+    begin = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
+    edges = list(_list_edges(database, targets))
+    features, tables = pack_tables([part.rows if part.names else None for part in encoded.values()], [*sizes.values()])
+    names = [f"{name}.{column}" for name, part in encoded.items() for column in part.names or (PLACEHOLDER,)]
+    timed = not (targets.times == ALWAYS).all()
+    num_nodes = sum(sizes.values())
+    return Graph.from_edges(
+        np.concatenate([part.src + begin[part.relation.source] for part in edges]),
+        np.concatenate([part.dst + begin[part.relation.destination] for part in edges]),
+        num_nodes,
+        features=features,
+        feature_names=names if features is not None and len(names) == features.shape[1] else None,
+        feature_tables=tables,
+        labels=np.concatenate([unlabelled(targets.labels, num_nodes - len(targets.rows)), targets.labels]),
+        class_names=targets.class_names,
+        split=np.concatenate([np.zeros(begin[targets.name], np.int8), targets.split]),
+        node_ids=_node_ids(database, targets),
+        node_types=tuple(sizes.items()),
+        edge_types=np.repeat(np.arange(len(edges)), [len(part.src) for part in edges]),
+        edge_type_names=[part.relation.edge_type for part in edges],
+        relations=tuple(part.relation for part in edges),
+        edge_time=np.concatenate([part.times for part in edges]) if timed else None,
+        node_time=np.concatenate([*(rows.times for rows in database.types.values()), targets.times]) if timed else None,
+        time_unit=database.unit if timed else None,
+    )
+
+
+def build_columns(database: Database, targets: Targets, cut: int) -> Graph:
+    """Makes a graph of the targets alone, without edges, as baselines read them.
+
+    The arguments are those of `build_graph`.
+    """
+    columns, timed = encode_types(database, targets, cut)[targets.name], not (targets.times == ALWAYS).all()
+    return Graph.from_edges(
+        np.empty(0, np.int64),
+        np.empty(0, np.int64),
+        len(targets.rows),
+        features=columns.rows,
+        feature_names=list(columns.names),
+        labels=targets.labels,
+        class_names=targets.class_names,
+        split=targets.split,
+        node_ids=_node_ids(database, targets)[-len(targets.rows) :],
+        node_time=targets.times if timed else None,
+        time_unit=database.unit if timed else None,
+    )
+
+
+def encode_types(database: Database, targets: Targets, cut: int) -> dict[str, Encoded]:
+    """Encodes the columns of all types, and those of the targets as the last entry."""
+    encoded = {name: encode(rows.table, rows.columns, rows.times <= cut) for name, rows in database.types.items()}
+    return {**encoded, targets.name: _target_columns(database, encoded, targets)}
+
+
+def _list_edges(database: Database, targets: Targets) -> Iterator[RelationEdges]:
+    """Yields the edges of each link in both directions, and those of the targets."""
+    for rows in database.types.values():
+        for link in rows.links:
+            visible = np.flatnonzero((link.rows >= 0) & (rows.times != NEVER))
+            relation = Relation(rows.name, link.name, link.parent)
+            edges = RelationEdges(relation, visible, link.rows[visible], rows.times[visible])
+            yield edges
+            yield edges.inverse
+    entities = database.types[targets.entity]
+    yield from _target_edges("entity", targets.entity, targets.rows, entities.times[targets.rows], targets)
+    if is_event(entities, targets):  # whose own row is as late as the target, and its parents are not
+        for link in entities.links:
+            yield from _target_edges(
+                link.name, link.parent, link.rows[targets.rows], np.full(len(targets.rows), ALWAYS), targets
+            )
+
+
+def _target_edges(name: str, source: str, rows: Ids, times: Times, targets: Targets) -> Iterator[RelationEdges]:
+    places = np.flatnonzero((rows >= 0) & (times != NEVER))
+    yield RelationEdges(Relation(source, name, targets.name), rows[places], places, times[places])
+
+
+def _target_columns(database: Database, encoded: Mapping[str, Encoded], targets: Targets) -> Encoded:
+    """Joins the entity's columns, where its row is visible, and those of its past."""
+    entities, rows = database.types[targets.entity], encoded[targets.entity]
+    visible = entities.times[targets.rows] <= np.where(targets.times == ALWAYS, NEVER - 1, targets.times)
+    row = Encoded(rows.rows[targets.rows] * visible[:, None], rows.names, rows.sources)
+    return Encoded.join([row, past_columns(database, dict(encoded), targets)], len(targets.rows))
+
+
+def _node_ids(database: Database, targets: Targets) -> npt.NDArray[np.str_]:
+    """Returns ids such as `drivers:1`, and `task:1@2010-01-01` of targets."""
+    keys = {name: _row_keys(rows) for name, rows in database.types.items()}
+    target = keys[targets.entity].take(pa.array(targets.rows))
+    if not (targets.times == ALWAYS).all():
+        unit = database.unit
+        times = (
+            targets.times.astype(np.str_) if unit is None else np.datetime_as_string(targets.times.view(f"M8[{unit}]"))
+        )
+        target = _join(target, pa.array(times, pa.large_string()), "@")
+    ids = {name: _join(pa.array([name] * len(column), pa.large_string()), column, ":") for name, column in keys.items()}
+    ids[targets.name] = _join(pa.array([targets.name] * len(target), pa.large_string()), target, ":")
+    return np.concatenate([np.array(column.to_pylist(), np.str_) for column in ids.values()])
+
+
+def _join(left: pa.Array, right: pa.Array, mark: str) -> pa.Array:
+    return pc.binary_join_element_wise(left, right, pa.scalar(mark, pa.large_string()))
+
+
+def _row_keys(rows: RowType) -> pa.Array:  # [num_rows] large_string
+    """Returns each row's primary key as text, or its number."""
+    if rows.index is None:
+        return pa.array(np.arange(rows.num_rows)).cast(pa.large_string())
+    columns = (column.cast(pa.large_string()) for column in rows.index.columns)
+    return pc.binary_join_element_wise(*columns, pa.scalar(",", pa.large_string()))

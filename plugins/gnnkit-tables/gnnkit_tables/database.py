@@ -1,0 +1,167 @@
+"""Tables as types of rows, with their times and the rows that they refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gnnkit.dataset.table_files import read_table
+from gnnkit.errors import UserError
+from gnnkit.graph.column_table import require
+from gnnkit.graph.table import Table
+from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time, to_unit
+from gnnkit.graph.types import Ids
+from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import shown_names
+from gnnkit_tables.folder import Folder
+from gnnkit_tables.keys import DANGLING, NULL, KeyIndex, find_parents
+from gnnkit_tables.manifest import Manifest, TableSpec
+
+ROW = "row"  # relation of the part of a row that is known later
+_FIRST_DAYS = 31 * 86_400  # seconds of January 1970, where numbers in a wrong unit end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowLink:
+    """The row of another type that each row refers to."""
+
+    name: str
+    parent: str  # type of the rows
+    rows: Ids  # [num_rows] row of the parent type, `NULL` or `DANGLING`
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowType:
+    """The rows of a table, or the part of them that is visible at the same time."""
+
+    name: str
+    table: Table
+    columns: tuple[str, ...]  # columns that are features
+    times: Times  # [num_rows] `ALWAYS` in a static table, `NEVER` without a time
+    links: tuple[RowLink, ...]
+    index: KeyIndex | None  # rows by primary key
+
+    @property
+    def is_static(self) -> bool:
+        return bool((self.times == ALWAYS).all())
+
+    @property
+    def num_rows(self) -> int:
+        return self.table.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """All types of rows by name."""
+
+    types: Mapping[str, RowType]
+    unit: str | None  # of times. None: plain numbers
+
+    def lines(self) -> list[str]:
+        """Describes static tables, rows without a time, and keys that lead nowhere."""
+        static = [row_type.name for row_type in self.types.values() if row_type.is_static]
+        lines = [f"tables: rows of {shown_names(static)} have no time and are always visible"] if static else []
+        for row_type in self.types.values():
+            if count := int(np.count_nonzero(row_type.times == NEVER)):
+                lines.append(f"tables: {count:,} rows of {row_type.name} have an empty time and are never visible")
+            for link in row_type.links:
+                null, dangling = (int(np.count_nonzero(link.rows == code)) for code in (NULL, DANGLING))
+                if null or dangling:
+                    what = f"{null:,} empty and {dangling:,} unknown keys"
+                    lines.append(
+                        f"tables: {row_type.name}.{link.name} has {what}, which refer to no row of {link.parent}"
+                    )
+        return lines
+
+    def until(self, time: int) -> Database:
+        """Returns the database without the rows that are later."""
+
+        def cut(row_type: RowType) -> RowType:
+            late = (row_type.times > time) & (row_type.times != NEVER)
+            return replace(row_type, times=np.where(late, NEVER, row_type.times))
+
+        return replace(self, types={name: cut(row_type) for name, row_type in self.types.items()})
+
+
+def read_tables(folder: Folder, manifest: Manifest, missing: Sequence[str]) -> dict[str, Table]:
+    """Reads the tables in the manifest. Raises `UserError` for missing files."""
+    if absent := [name for name in manifest.tables if name not in folder.tables]:
+        raise UserError(f"tables.{absent[0]} has no file in {folder.root}, which holds {shown_names(folder.tables)}")
+    tables = {}
+    for name, spec in manifest.tables.items():
+        ids = {*spec.key, *(column for link in spec.links for column in link.columns)}
+        tables[name] = read_table(folder.tables[name], sorted(ids), missing, narrow=True)
+        for column in (*ids, *spec.ignore, *spec.later, *(part for names in spec.later.values() for part in names)):
+            require(tables[name].name, tables[name].names, column, "; change the manifest")
+    return tables
+
+
+def read_database(
+    tables: Mapping[str, Table], manifest: Manifest, times: Mapping[tuple[str, str], Times], unit: str | None
+) -> Database:
+    """Finds the rows that keys refer to.
+
+    Args:
+        tables: The tables by name.
+        manifest: Their keys, links and times.
+        times: [num_rows] in one unit, by table and column, from `read_times`.
+        unit: Of times.
+    """
+    indices = {name: KeyIndex.create(tables[name], spec.key) for name, spec in manifest.tables.items() if spec.key}
+    types = (
+        row_type
+        for name, spec in manifest.tables.items()
+        for row_type in _read_types(name, spec, tables[name], indices, times)
+    )
+    return Database({row_type.name: row_type for row_type in types}, unit)
+
+
+def _read_types(
+    name: str,
+    spec: TableSpec,
+    table: Table,
+    indices: Mapping[str, KeyIndex],
+    times: Mapping[tuple[str, str], Times],
+) -> list[RowType]:
+    """Returns the type of a table, and one for each set of columns known later."""
+    links = tuple(
+        RowLink(link.name, link.table, find_parents(table, link.columns, indices[link.table])) for link in spec.links
+    )
+    later = {column for names in spec.later.values() for column in names}
+    keys = {*spec.key, *(column for link in spec.links for column in link.columns)}
+    no_features = {*keys, *later, *spec.ignore, *spec.later, spec.time}
+    static: Times = np.full(table.num_rows, ALWAYS)
+    columns = tuple(column for column in table.names if column not in no_features)
+    row_times = static if spec.time is None else times[name, spec.time]
+    rows = RowType(name, table, columns, row_times, links, indices.get(name))
+    links = (*links, RowLink(ROW, name, np.arange(table.num_rows)))
+    outcomes = [
+        RowType(f"{name}.{column}", table, names, np.maximum(times[name, column], row_times), links, None)
+        for column, names in spec.later.items()
+    ]
+    return [rows, *outcomes]
+
+
+def read_times(columns: Mapping[tuple[str, str], Array]) -> tuple[dict[tuple[str, str], Times], str | None]:
+    """Converts times of all tables to one unit, which is returned too.
+
+    Raises `UserError` if some are numbers and the rest are dates, or if dates are those
+    of January 1970.
+
+    Args:
+        columns: [rows] int64 or datetime64, by table and column.
+    """
+    units = {np.datetime_data(values.dtype)[0] if values.dtype.kind == "M" else None for values in columns.values()}
+    names = ["s", "ms", "us", "ns"]
+    finest = max((unit for unit in units if unit is not None), key=names.index, default=None)
+    times = {place: to_unit(".".join(place), values, finest) for place, values in columns.items()}
+    for (table, column), values in times.items() if finest else ():
+        first = values[(values != NEVER) & (values != ALWAYS)]
+        if len(first) and 0 <= np.median(first) < _FIRST_DAYS * 10 ** (3 * names.index(str(finest))):
+            raise UserError(
+                f"{table}, column {column!r}: most dates are in January 1970, such as {show_time(int(first[0]), finest)}; "
+                "the numbers have another unit: convert the column"
+            )
+    return times, finest

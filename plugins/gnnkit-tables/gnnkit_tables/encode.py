@@ -1,0 +1,137 @@
+"""Columns of a table as numbers that a model reads."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnkit.errors import UserError
+from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.feature_columns import find_readings
+from gnnkit.graph.missing import missing_cells
+from gnnkit.graph.table import Table
+from gnnkit.graph.types import Floats
+from gnnkit.graph.unfit_columns import has_many_values
+from gnnkit.graph.values import is_text
+from gnnkit.prepare.transform import Scale
+
+_CATEGORIES = 32  # most frequent values of a column that have a column of their own
+_BUCKETS = 32  # columns of hashed text
+_GRAM = 3  # characters of a hashed piece of text
+_CODES = ("id", "code")  # endings of names of whole numbers that are categories
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """Columns of numbers with names."""
+
+    rows: Floats  # [num_rows, width] float32, finite
+    names: tuple[str, ...]  # [width]
+    sources: tuple[str, ...]  # [width] the table's column that each one encodes
+
+    @classmethod
+    def join(cls, parts: Sequence[Encoded], num_rows: int) -> Encoded:
+        """Places columns side by side."""
+        rows = [part.rows for part in parts] or [np.empty((num_rows, 0), np.float32)]
+        return cls(
+            np.concatenate(rows, axis=1),
+            tuple(name for part in parts for name in part.names),
+            tuple(name for part in parts for name in part.sources),
+        )
+
+
+def encode(table: Table, columns: Sequence[str], fits: Mask) -> Encoded:
+    """Encodes columns, with statistics of some rows only.
+
+    Numbers and dates are scaled, text with few values has a column for each value, and
+    other text is hashed. Columns that hold none of these are left out.
+
+    Args:
+        table: The rows.
+        columns: Names of columns.
+        fits: [num_rows] rows that determine scales and categories.
+    """
+    fits = fits if fits.any() else np.ones(table.num_rows, np.bool_)
+    parts = [part for name in columns for part in _encode_column(table, name, fits)]
+    return Encoded.join(parts, table.num_rows)
+
+
+def scaled(numbers: Floats, names: Sequence[str], sources: Sequence[str], fits: Mask) -> Encoded:
+    """Scales numbers, and adds a column that marks empty cells of each column.
+
+    Args:
+        numbers: [num_rows, width] with NaN in empty cells.
+        names: [width].
+        sources: [width].
+        fits: [num_rows] rows that determine means and deviations.
+    """
+    empty, places = np.isnan(numbers), np.flatnonzero(fits)
+    counts = np.maximum((~empty[fits]).sum(0), 1)
+    mean = np.where(empty[fits], 0, numbers[fits]).sum(0) / counts
+    complete: Floats = np.where(empty, mean, numbers)
+    scale = Scale.standard(complete, places).compress(complete, places)
+    rows = np.where(empty, 0, scale.apply(complete)).astype(np.float32)
+    marked = np.flatnonzero(empty[fits].any(0))
+    return Encoded(
+        np.concatenate([rows, empty[:, marked].astype(np.float32)], axis=1),
+        (*names, *(f"{names[column]} is empty" for column in marked)),
+        (*sources, *(sources[column] for column in marked)),
+    )
+
+
+def _encode_column(table: Table, name: str, fits: Mask) -> Iterator[Encoded]:
+    """Yields a column's encoding, or nothing if it holds no numbers, text or dates."""
+    column = table.plain(name)
+    if pa.types.is_integer(column.type) and name.lower().endswith(_CODES):
+        yield _categories(column.cast(pa.string()), name, fits, ("",))
+        return
+    part = Table(table.name, pa.table({name: column.filter(pa.array(fits))}), missing=table.missing)
+    reading = None
+    with suppress(UserError):
+        reading = find_readings(table.name, [part], [name])[name]
+    many = reading is not None and has_many_values(len(reading.categories), int(fits.sum()))
+    if is_text(column.type) and (reading is None or many):
+        yield _hashed(column, name, table.missing)
+    elif reading is not None and reading.kind == "categories":
+        yield _categories(column.cast(pa.string()), name, fits, table.missing)
+    elif reading is not None:
+        with suppress(pa.ArrowException):  # lists, or later text that is no number
+            numbers = np.asarray(reading.numbers(column, table.missing), np.float64)
+            if len(numbers) == table.num_rows:
+                yield scaled(np.where(np.isfinite(numbers), numbers, np.nan)[:, None], [name], [name], fits)
+
+
+def _categories(text: pa.Array, name: str, fits: Mask, missing: Sequence[str]) -> Encoded:
+    """Encodes the most frequent values, and all other values as one."""
+    empty, text = missing_cells(text, missing), pc.utf8_trim_whitespace(text)
+    counts = pc.value_counts(text.filter(pa.array(fits & ~empty))).to_pylist()
+    frequent = sorted(counts, key=lambda entry: (-entry["counts"], entry["values"]))[:_CATEGORIES]
+    values = sorted(entry["values"] for entry in frequent)
+    places = numbers_of(pc.index_in(text, value_set=pa.array(values, text.type)).fill_null(-1))
+    rows = (places[:, None] == np.arange(len(values))) & ~empty[:, None]
+    names = (*(f"{name}={value}" for value in values), f"{name} is other", f"{name} is empty")
+    rest = ~empty & ~rows.any(1)
+    return Encoded(np.column_stack([rows, rest, empty]).astype(np.float32), names, (name,) * len(names))
+
+
+def _hashed(column: pa.Array, name: str, missing: Sequence[str]) -> Encoded:
+    """Counts hashed pieces of the text in lower case, in rows of length 1."""
+    values = pc.dictionary_encode(column.cast(pa.large_string()))
+    texts, codes = values.dictionary.to_pylist(), numbers_of(values.indices.fill_null(-1)).astype(np.int64)
+    rows = np.zeros((len(texts) + 1, _BUCKETS), np.float32)  # the last one for empty cells
+    for number, text in enumerate(texts):
+        word = f" {text.strip().lower()} "
+        for first in range(max(len(word) - _GRAM + 1, 1)):
+            rows[number, zlib.crc32(word[first : first + _GRAM].encode()) % _BUCKETS] += 1
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1)
+    hashed = rows[codes]
+    hashed[missing_cells(column, missing)] = 0
+    return Encoded(hashed, tuple(f"{name}#{bucket}" for bucket in range(_BUCKETS)), (name,) * _BUCKETS)

@@ -1,0 +1,79 @@
+"""The files of a database: one for each table, in one of two layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from gnnkit.dataset.table_files import find_table, form_of, parts_of, read_table
+from gnnkit.errors import UserError
+from gnnkit.graph.table import Table
+from gnnkit.utils.ranges import shown_names
+
+FORMS = ("parquet", "csv", "csv.gz")
+TABLES, TASKS = ("db", "tables"), "tasks"  # folders, the first as in RelBench
+SPLIT = "split"  # column of a task table
+_PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The files of tables, and of tasks, by name."""
+
+    root: Path
+    tables: Mapping[str, Path]
+    tasks: Mapping[str, Path]  # a file, or a folder with one for each part of the split
+
+    @classmethod
+    def find(cls, root: Path) -> Folder:
+        """Lists the files in `db`, `tables` or the folder itself, and in `tasks`.
+
+        Raises `UserError` if there are no tables.
+        """
+        places = [root / name for name in TABLES if (root / name).is_dir()] or [root]
+        tables = {} if not root.is_dir() else _list_tables(places[0])
+        if not tables:
+            raise UserError(f"dataset.root={root}: no .parquet or .csv file, nor in a folder {' or '.join(TABLES)}")
+        tasks = root / TASKS
+        return cls(root, tables, {} if not tasks.is_dir() else _list_tables(tasks) | _list_divided(tasks))
+
+    def read_task(self, name: str, ids: Sequence[str], missing: Sequence[str]) -> Table:
+        """Reads a task table, with a column `split` if its parts are separate files.
+
+        Args:
+            name: The task.
+            ids: Columns of the entity's key.
+            missing: Words for missing values.
+        """
+        path = self.tasks[name]
+        if not path.is_dir() or parts_of(path):
+            return read_table(path, ids, missing, narrow=True)
+        parts = {part: find_table(path, part, FORMS) for part in _PARTS}
+        columns = [
+            _with_part(read_table(file, ids, missing, narrow=True), part) for part, file in parts.items() if file
+        ]
+        return Table(f"{TASKS}/{name}", pa.concat_tables(columns, promote_options="permissive"), missing=missing)
+
+
+def _list_tables(folder: Path) -> dict[str, Path]:
+    files = sorted(path for path in folder.iterdir() if form_of(path) in FORMS or parts_of(path))
+    names = [path.name.removesuffix(f".{form_of(path)}") for path in files]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"{folder} holds {twice} in two formats: {shown_names(p.name for p in files)}; remove one")
+    return dict(zip(names, files, strict=True))
+
+
+def _list_divided(folder: Path) -> dict[str, Path]:
+    """Lists tasks as RelBench stores them: a folder with train, val and test."""
+    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not parts_of(path))
+    return {path.name: path for path in folders if find_table(path, _PARTS[0], FORMS)}
+
+
+def _with_part(table: Table, part: str) -> pa.Table:
+    columns = {name: table.plain(name) for name in table.names if name != SPLIT}
+    return pa.table({**columns, SPLIT: pa.array(np.full(table.num_rows, part))})

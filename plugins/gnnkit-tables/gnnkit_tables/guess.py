@@ -1,0 +1,224 @@
+"""Proposes the manifest of a folder of tables, with a reason for each line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnkit.errors import UserError
+from gnnkit.graph.table import Table
+from gnnkit.graph.values import is_text
+from gnnkit.utils.checks import Array
+from gnnkit_tables.folder import SPLIT
+from gnnkit_tables.keys import DANGLING, NULL, KeyIndex, find_parents, key_column
+from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
+
+_HALF, _MOST = 0.5, 0.9  # shares of distinct values that a key of the same name, or other text, has in common
+_FEW = 3  # distinct values of text, at least, for a link by values
+_NEVER_TIMES = re.compile(r"(dob|birth|born|found|valid|expir|due)", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Proposal:
+    """The tables and tasks so far, with the reasons of their entries."""
+
+    tables: dict[str, TableSpec] = field(default_factory=dict)
+    tasks: dict[str, TaskSpec] = field(default_factory=dict)
+    reasons: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    @property
+    def manifest(self) -> Manifest:
+        return Manifest(self.tables, self.tasks)
+
+
+def propose(tables: Mapping[str, Table], tasks: Mapping[str, Table]) -> Proposal:
+    """Proposes keys, links, times and tasks from names and values.
+
+    Args:
+        tables: The tables by name.
+        tasks: The task tables by name.
+    """
+    proposal = Proposal()
+    for name, table in tables.items():
+        key, reason = _find_key(name, table)
+        proposal.tables[name] = TableSpec(key)
+        proposal.reasons["tables", name, "key"] = reason
+    indices = {name: KeyIndex.create(tables[name], spec.key) for name, spec in proposal.tables.items() if spec.key}
+    for name, table in tables.items():
+        links = dict(_find_links(name, table, indices))
+        proposal.tables[name] = replace(proposal.tables[name], links=tuple(links))
+        proposal.reasons |= {("tables", name, "links", link.name): reason for link, reason in links.items()}
+    for name, table in tables.items():
+        time, reason = _find_time(name, table, tables, proposal.tables, indices)
+        proposal.tables[name] = replace(proposal.tables[name], time=time)
+        proposal.reasons["tables", name, "time"] = reason
+    for name, table in tasks.items():
+        spec, reasons = _find_task(name, table, indices)
+        proposal.tasks[name] = spec
+        proposal.reasons |= {("tasks", name, key): reason for key, reason in reasons.items()}
+    return proposal
+
+
+def _find_key(name: str, table: Table) -> tuple[tuple[str, ...], str]:
+    """Returns the primary key, by name or else the first column that can be one."""
+    unique = [column for column in table.names if _is_unique(table, column)]
+    named = [column for column in unique if _plain(column) in ("id", *(f"{stem}id" for stem in _stems(name)))]
+    if not unique:
+        return (), "no column is distinct in all rows"
+    key = (named or unique)[0]
+    why = "named like the table" if named else "the first column that is distinct in all rows"
+    rest = [column for column in unique if column != key]
+    return (key,), f"{why}; {table.num_rows:,} values" + (f"; also distinct: {', '.join(rest[:3])}" if rest else "")
+
+
+def _is_unique(table: Table, name: str) -> bool:
+    column = table.plain(name)
+    if not (pa.types.is_integer(column.type) or is_text(column.type)) or not len(column):
+        return False
+    values = key_column(table, name)
+    return not values.null_count and len(pc.unique(values)) == len(values)
+
+
+def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Iterator[tuple[Link, str]]:
+    """Yields links to keys of the same name, and of text to the key that holds it."""
+    for column in table.names:
+        if not _may_be_key(table, column):
+            continue
+        named = [other for other, index in indices.items() if other != name and _is_named(column, other, index)]
+        is_key = name in indices and indices[name].names == (column,)
+        others = (
+            [] if named or is_key or not is_text(table.plain(column).type) else [key for key in indices if key != name]
+        )
+        shares = {other: _found_share(table, column, indices[other]) for other in (*named, *others)}
+        best = max(shares, key=lambda other: shares[other], default=None)
+        enough = _HALF if named else _MOST
+        if best is None or shares[best] < enough or (not named and len(pc.unique(table.plain(column))) < _FEW):
+            continue
+        rows = find_parents(table, (column,), indices[best])
+        counts = (
+            f"{np.count_nonzero(rows == NULL):,} empty, {np.count_nonzero(rows == DANGLING):,} unknown of {len(rows):,}"
+        )
+        what = "named like its key" if named else "text"
+        yield Link((column,), best), f"{what}; {100 * shares[best]:.0f} % of the distinct values are keys; {counts}"
+
+
+def _may_be_key(table: Table, column: str) -> bool:
+    kind = table.plain(column).type
+    return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def _is_named(column: str, other: str, index: KeyIndex) -> bool:
+    """Returns whether a column has the name of another table's key, or of the table."""
+    names = {f"{stem}id" for stem in _stems(other)} | {_plain(name) for name in index.names if len(index.names) == 1}
+    return _plain(column) in names - {"id"}
+
+
+def _found_share(table: Table, column: str, index: KeyIndex) -> float:
+    """Returns the share of distinct values that are keys, 0 for other types."""
+    if len(index.names) != 1:
+        return 0.0
+    try:
+        values = key_column(table, column).drop_null()
+        distinct = pc.unique(values)
+        rows = index.find([distinct], table.name, table.name.endswith(".csv")) if len(distinct) else np.empty(0)
+    except (UserError, pa.ArrowException):
+        return 0.0
+    return float((rows >= 0).mean()) if len(rows) else 0.0
+
+
+def _find_time(
+    name: str,
+    table: Table,
+    tables: Mapping[str, Table],
+    specs: Mapping[str, TableSpec],
+    indices: Mapping[str, KeyIndex],
+) -> tuple[str | None, str]:
+    """Returns the column of dates from which a row is visible.
+
+    It is the only one, or the latest of several.
+    """
+    dates = [column for column in table.names if _holds_dates(table, column)]
+    fits = [
+        column
+        for column in dates
+        if not _NEVER_TIMES.search(column) and _precedes(name, column, tables, specs, indices)
+    ]
+    if not fits:
+        return None, f"{dates[0]} is a date of another kind" if dates else "no column of dates: rows are always visible"
+    latest = max(fits, key=lambda column: _mean_time(table, column))
+    why = (
+        "the only column of dates"
+        if len(fits) == 1
+        else (
+            f"the latest of {', '.join(fits)}; if columns are known at different times, use the first and name the rest: "
+            f"later: {{{latest}: [COLUMN, ...]}}"
+        )
+    )
+    return latest, why
+
+
+def _holds_dates(table: Table, column: str) -> bool:
+    kind = table.plain(column).type
+    return not pa.types.is_integer(kind) and table.holds_times(column)
+
+
+def _mean_time(table: Table, column: str) -> float:
+    times = table.times(column)
+    return float(times[~np.isnat(times)].astype("M8[s]").astype(np.int64).mean()) if (~np.isnat(times)).any() else 0.0
+
+
+def _precedes(
+    name: str, column: str, tables: Mapping[str, Table], specs: Mapping[str, TableSpec], indices: Mapping[str, KeyIndex]
+) -> bool:
+    """Returns whether rows that refer to this table are mostly no earlier, in days."""
+    days, earlier, total = _days(tables[name], column), 0, 0
+    for child, spec in specs.items():
+        links = [link for link in spec.links if link.table == name and child != name]
+        dates = [date for date in tables[child].names if links and _holds_dates(tables[child], date)]
+        dates = [date for date in dates if not _NEVER_TIMES.search(date)]
+        for link in links if len(dates) == 1 else ():
+            rows, child_days = find_parents(tables[child], link.columns, indices[name]), _days(tables[child], dates[0])
+            earlier += int(np.count_nonzero((rows >= 0) & (child_days < days[rows])))
+            total += int(np.count_nonzero(rows >= 0))
+    return 2 * earlier <= total
+
+
+def _days(table: Table, column: str) -> Array:
+    days: Array = table.times(column).astype("M8[D]")
+    return days
+
+
+def _find_task(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tuple[TaskSpec, dict[str, str]]:
+    """Proposes entity, time and label of a task table."""
+    shares = {
+        (column, other): _found_share(table, column, index)
+        for column in table.names
+        for other, index in indices.items()
+        if _is_named(column, other, index) or index.names == (column,)
+    }
+    best = max(shares, key=lambda pair: shares[pair], default=None)
+    if best is None or not shares[best]:
+        raise UserError(f"{table.name}: no column is named like a primary key; write tasks.{name} in the manifest")
+    column, entity = best
+    dates = [other for other in table.names if _holds_dates(table, other)]
+    rest = [other for other in table.names if other not in (column, SPLIT, *dates)]
+    if len(rest) != 1:
+        raise UserError(f"{table.name}: {len(rest)} columns may be the label; write tasks.{name} in the manifest")
+    spec = TaskSpec(entity, (column,), rest[0], dates[0] if dates else None)
+    return spec, {"entity": f"{100 * shares[best]:.0f} % are keys of {entity}", "label": "the remaining column"}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _stems(table: str) -> Sequence[str]:
+    """Returns a table's name and its singular."""
+    name = _plain(table)
+    singular = f"{name[:-3]}y" if name.endswith("ies") else name.removesuffix("s")
+    return [name, singular, name.removesuffix("es")]

@@ -1,0 +1,133 @@
+"""Summaries of the rows that refer to a target's entity, as of the target's time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnkit.graph import Split
+from gnnkit.graph.labels import labelled
+from gnnkit.graph.times import ALWAYS, NEVER, Times
+from gnnkit.graph.types import Floats, Ids
+from gnnkit_tables.database import ROW, Database, RowType
+from gnnkit_tables.encode import Encoded, scaled
+from gnnkit_tables.targets import Targets
+
+LAST = (1, 5, 20)  # numbers of the latest rows that a mean reads, besides all rows
+LABELS = "earlier labels"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Children:
+    """Rows with a time that refer to a parent, and the parent of each target."""
+
+    name: str
+    times: Times  # [num_children]
+    parents: Ids  # [num_children] negative: no parent
+    values: Encoded  # [num_children, width]
+    targets: Ids  # [num_targets] parent of each target. Negative: no parent
+
+
+def past_columns(database: Database, encoded: dict[str, Encoded], targets: Targets) -> Encoded:
+    """Summarises the rows before each target's time, with columns for each relation.
+
+    They are the rows that refer to the entity and, if the entity's row is an event that
+    is as late as the target, those that refer to its parents.
+
+    Args:
+        database: The tables.
+        encoded: Columns of each type.
+        targets: The rows to describe.
+    """
+    children = list(_list_children(database, encoded, targets))
+    parts = [part for child in children for part in _summarise(child, targets)]
+    return Encoded.join(parts, len(targets.rows))
+
+
+def is_event(entities: RowType, targets: Targets) -> bool:
+    """Returns whether most entities are as late as their targets, as events are."""
+    return bool((entities.times[targets.rows] >= targets.times).mean() > 0.5) and not entities.is_static
+
+
+def _list_children(database: Database, encoded: dict[str, Encoded], targets: Targets) -> Iterator[Children]:
+    entities = database.types[targets.entity]
+    anchors = [("", targets.entity, targets.rows)]
+    if is_event(entities, targets):
+        anchors += [(f"{link.name} of ", link.parent, link.rows[targets.rows]) for link in entities.links]
+    for prefix, parent, rows in anchors:
+        for row_type in database.types.values():
+            for link in row_type.links:
+                if link.parent == parent and link.name != ROW:
+                    name = f"{prefix}{row_type.name}.{link.name}"
+                    yield Children(name, row_type.times, link.rows, _means_of(encoded[row_type.name]), rows)
+    if targets.horizon is not None and (labels := _label_columns(targets)) is not None:
+        times = np.where(labelled(targets.labels), targets.times + targets.horizon, NEVER)
+        yield Children(LABELS, times, targets.rows, labels, targets.rows)
+
+
+def _means_of(encoded: Encoded) -> Encoded:
+    """Leaves out hashed text, whose means say little."""
+    chosen = [place for place, name in enumerate(encoded.names) if "#" not in name]
+    return Encoded(
+        encoded.rows[:, chosen],
+        tuple(encoded.names[place] for place in chosen),
+        tuple(encoded.sources[place] for place in chosen),
+    )
+
+
+def _label_columns(targets: Targets) -> Encoded | None:
+    """Returns labels as numbers: scaled, or a column of each class but the first."""
+    if targets.labels.ndim > 1:
+        return None
+    if targets.labels.dtype.kind == "f":
+        return scaled(targets.labels[:, None], ["label"], ["label"], targets.split == Split.TRAIN)
+    classes = range(1, int(targets.labels.max(initial=0)) + 1)
+    rows = (targets.labels[:, None] == np.array(classes)).astype(np.float32)
+    return Encoded(rows, tuple(f"label={number}" for number in classes), ("label",) * len(classes))
+
+
+def _summarise(children: Children, targets: Targets) -> Iterator[Encoded]:
+    """Yields the number of rows, the time since the last, and means of the latest."""
+    first, last, latest = _spans(children, targets.times)
+    count = last - first
+    with np.errstate(over="ignore"):
+        since = np.where((count > 0) & (latest != ALWAYS), targets.times - latest, -1)
+    sizes = np.stack([np.log1p(count), np.where(since < 0, np.nan, np.log1p(np.maximum(since, 0)))], 1)
+    names = [f"{children.name}: number of rows", f"{children.name}: time since the last"]
+    yield scaled(sizes.astype(np.float64), names, [children.name] * 2, targets.split == Split.TRAIN)
+    order = _order(children)
+    sums = np.concatenate(
+        [np.zeros((1, children.values.rows.shape[1])), np.cumsum(children.values.rows[order], 0, float)]
+    )
+    for size in (*LAST, None):
+        begin = first if size is None else np.maximum(first, last - size)
+        what = "mean of all" if size is None else "last" if size == 1 else f"mean of the last {size}"
+        rows: Floats = ((sums[last] - sums[begin]) / np.maximum(last - begin, 1)[:, None]).astype(np.float32)
+        names = [f"{children.name}.{name}: {what}" for name in children.values.names]
+        yield Encoded(rows, tuple(names), (children.name,) * len(names))
+
+
+def _order(children: Children) -> Ids:
+    """Returns the children by parent, then by time, then by position."""
+    return np.lexsort((children.times, children.parents))
+
+
+def _spans(children: Children, times: Times) -> tuple[Ids, Ids, Times]:
+    """Returns where each target's earlier children begin and end in the order.
+
+    Also returns the time of the last one, `ALWAYS` without any.
+    """
+    order = _order(children)
+    parents, ordered = children.parents[order], children.times[order]
+    distinct = np.unique(ordered)
+    ranks, bounds = np.searchsorted(distinct, ordered), np.searchsorted(distinct, times)
+    if (times == ALWAYS).all():  # a task without times reads all rows
+        bounds = np.full(len(times), len(distinct) - bool((distinct == NEVER).any()))
+    step = len(distinct) + 1
+    codes, first = parents * step + ranks, np.searchsorted(parents, children.targets)
+    last = np.searchsorted(codes, children.targets * step + bounds)
+    last = np.where(children.targets < 0, first, np.maximum(last, first))
+    latest = np.append(ordered, ALWAYS)[np.where(last > first, last - 1, len(ordered))]
+    return first, last, latest

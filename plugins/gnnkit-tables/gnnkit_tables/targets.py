@@ -1,0 +1,201 @@
+"""Task tables: rows of (entity, time, label, split)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Split
+from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.column_table import require
+from gnnkit.graph.label_columns import read_labels
+from gnnkit.graph.labels import labelled, unlabelled
+from gnnkit.graph.table import Table
+from gnnkit.graph.time_split import TimeSplit, parts_of
+from gnnkit.graph.times import ALWAYS, NEVER, UNITS, Times, show_time
+from gnnkit.graph.types import Ids, Labels
+from gnnkit.utils.ranges import shown, shown_names
+from gnnkit_tables.database import Database, RowType
+from gnnkit_tables.folder import SPLIT
+from gnnkit_tables.keys import KeyIndex, find_parents
+from gnnkit_tables.manifest import TaskSpec
+
+_SAME = 0.999  # share of training rows in which a column equals the label
+_FEW = 10  # entities with a training row below which equal columns are chance
+_EXAMPLES = 3  # values in a message
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Targets:
+    """What to predict: the label of an entity as of a time."""
+
+    name: str
+    entity: str  # type of the entities' rows
+    rows: Ids  # [num_targets] row of the entity
+    times: Times  # [num_targets] `ALWAYS` in a task without times
+    labels: Labels  # [num_targets], as `Graph.labels`
+    class_names: list[str] | None
+    split: npt.NDArray[np.int8]  # [num_targets] values of `Split`
+    horizon: int | None  # after which a label is known. None: unknown
+
+    @property
+    def cut(self) -> int:
+        """The time of the last training row, with which statistics of columns end."""
+        times = self.times[self.split == Split.TRAIN]
+        return NEVER - 1 if not len(times) or times.max() == ALWAYS else int(times.max())
+
+    @property
+    def first_test(self) -> int:
+        return int(self.times[self.split == Split.TEST].min(initial=NEVER))
+
+    def split_by(self, split: TimeSplit | tuple[float, float, float] | None, seed: int, unit: str | None) -> Targets:
+        """Divides rows without a split, by time unless they have no times.
+
+        Raises `UserError` for a split at random of rows with times.
+
+        Args:
+            split: Value of `dataset.split`, or None.
+            seed: Of a random split.
+            unit: Of times.
+        """
+        if split is None:
+            return self
+        if self.split.any():
+            raise UserError("dataset.split: the task table already has a split; remove the key")
+        has_label = labelled(self.labels)
+        if isinstance(split, TimeSplit):
+            parts = parts_of(self.times, split.find_borders(self.times[has_label], unit))
+            return replace(self, split=np.where(has_label, parts, np.int8(Split.NONE)))
+        if not (self.times == ALWAYS).all():
+            raise UserError(
+                f"dataset.split={list(split)}: rows of {self.name} have times, and a random split would train on the future "
+                "of test rows; use dataset.split={by: time, shares: [0.7,0.15,0.15]}"
+            )
+        order = np.random.default_rng(seed).permutation(np.flatnonzero(has_label))
+        ends = np.round(np.cumsum(split) * len(order)).astype(int)
+        parts = np.zeros(len(self.rows), np.int8)
+        for part, begin, end in zip((Split.TRAIN, Split.VAL, Split.TEST), [0, *ends], ends, strict=False):
+            parts[order[begin:end]] = part
+        return replace(self, split=parts)
+
+    def with_all(self, entities: RowType, time: int) -> Targets:
+        """Adds a row without a label for each entity that is visible at a time.
+
+        Entities that have a row at this time get no other.
+        """
+        present = self.rows[self.times == time]
+        rows = np.setdiff1d(np.flatnonzero(entities.times <= time), present)
+        return replace(
+            self,
+            rows=np.concatenate([self.rows, rows]),
+            times=np.concatenate([self.times, np.full(len(rows), time)]),
+            labels=np.concatenate([self.labels, unlabelled(self.labels, len(rows))]),
+            split=np.concatenate([self.split, np.zeros(len(rows), np.int8)]),
+        )
+
+    def check_times(self, unit: str | None) -> None:
+        """Warns if labels of training rows become known after the first test time."""
+        first = min(int(self.times[self.split == part].min(initial=NEVER)) for part in (Split.VAL, Split.TEST))
+        end = self.cut + (self.horizon or 0)
+        if self.cut != NEVER - 1 and first < end:
+            warnings.warn(
+                f"{self.name}: held-out rows begin at {show_time(first, unit)}, but labels of training rows are known at "
+                f"{show_time(end, unit)} only, so they tell about held-out rows; use dataset.split={{by: time, ...}}",
+                stacklevel=3,
+            )
+
+
+def read_targets(
+    name: str, spec: TaskSpec, table: Table, times: Times | None, database: Database, index: KeyIndex
+) -> Targets:
+    """Reads a task table.
+
+    Raises `UserError` for unknown entities, repeated rows, and labels that are columns
+    of the entity.
+
+    Args:
+        name: The task.
+        spec: Its entry in the manifest.
+        table: Its rows.
+        times: [num_rows] in the database's unit, or None in a task without times.
+        database: The tables.
+        index: The entities by primary key.
+    """
+    for column in (*spec.entity, spec.label):
+        require(table.name, table.names, column, f"; change tasks.{name} in the manifest")
+    rows = find_parents(table, spec.entity, index)
+    if len(bad := np.flatnonzero(rows < 0)):
+        examples = [table.plain(spec.entity[0])[row].as_py() for row in bad[:_EXAMPLES].tolist()]
+        raise UserError(
+            f"{table.name}, column {spec.entity[0]!r}: {len(bad):,} of {len(rows):,} rows name no row of {spec.table}, such "
+            f"as {shown(examples)}; remove them, or add these entities"
+        )
+    labels, class_names = read_labels(lambda: [table], spec.label)
+    split = table.splits(SPLIT) if SPLIT in table.names else None
+    factor = 1 if database.unit is None else UNITS[database.unit]
+    targets = Targets(
+        name,
+        spec.table,
+        rows,
+        np.full(len(rows), ALWAYS) if times is None else times,
+        labels,
+        class_names,
+        np.zeros(len(rows), np.int8) if split is None else Split.of(split, len(rows)),
+        None if spec.horizon is None else spec.horizon * factor,
+    )
+    _check_distinct(targets, table, database.unit)
+    _check_label(targets, database.types[spec.table], table, spec)
+    return targets
+
+
+def _check_distinct(targets: Targets, table: Table, unit: str | None) -> None:
+    """Raises `UserError` for several rows of an entity at one time."""
+    pairs = np.stack([targets.rows, targets.times], 1)
+    _, first, counts = np.unique(pairs, axis=0, return_index=True, return_counts=True)
+    if len(again := np.flatnonzero(counts > 1)):
+        examples = [f"row {first[place]} ({counts[place]} times)" for place in again[:_EXAMPLES]]
+        time = targets.times[first[again[0]]]
+        when = "" if time == ALWAYS else f", at {show_time(int(time), unit)}"
+        raise UserError(
+            f"{table.name}: {len(again):,} entities have several rows at one time, such as {', '.join(examples)}{when}; keep "
+            "one label of each, or name the task's column of times in the manifest"
+        )
+
+
+def _check_label(targets: Targets, entities: RowType, table: Table, spec: TaskSpec) -> None:
+    """Raises `UserError` if a visible column of the entity's row equals the label."""
+    rows = np.flatnonzero((targets.split == Split.TRAIN) & (entities.times[targets.rows] <= targets.times))
+    if len(np.unique(targets.rows[rows])) < _FEW:
+        return
+    label = table.plain(spec.label).take(rows)
+    same = [name for name in entities.columns if _equal_share(label, entities, name, targets.rows[rows]) >= _SAME]
+    if same:
+        raise UserError(
+            f"{table.name}, column {spec.label!r}: the label equals {shown_names(same)} of {spec.table} in at least "
+            f"{100 * _SAME:g} % of {len(rows):,} training rows; list it under ignore, or under later with the time at which "
+            "it is known, in the manifest"
+        )
+
+
+def _equal_share(label: Any, entities: RowType, name: str, rows: Ids) -> float:
+    """Returns the share of rows in which the column determines a label one to one."""
+    values, labels = (
+        numbers_of(column.dictionary_encode().indices.fill_null(-1)).astype(np.int64)
+        for column in (entities.table.plain(name).take(rows), label)
+    )
+    num_labels = len(pc.unique(label))
+    if num_labels < 2 or len(np.unique(values)) != num_labels:
+        return 0.0
+    pairs, counts = np.unique(np.stack([values, labels], 1), axis=0, return_counts=True)
+    largest: Mapping[int, int] = {int(value): 0 for value, _ in pairs}
+    best = dict(largest)
+    for (value, _), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        best[value] = max(best[value], count)
+    return sum(best.values()) / len(rows)

@@ -1,0 +1,149 @@
+"""Manifests that are guessed from names and values, and what job=init writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import yaml
+from gnnkit_tables import Tables
+from gnnkit_tables.folder import Folder
+from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
+
+from gnnkit.__main__ import main
+from gnnkit.errors import UserError
+from tests.shops import MANIFEST, days, tables, task, write
+
+
+def guess(folder: Path) -> tuple[Manifest, str]:
+    proposal = Tables(str(folder))._propose(Folder.find(folder))
+    return proposal.manifest, proposal.manifest.text(proposal.reasons)
+
+
+def read_text(text: str, folder: Path) -> Manifest:
+    path = folder / "again.yaml"
+    path.write_text(text, encoding="utf-8")
+    return Manifest.read(path)
+
+
+def test_keys_links_times_and_tasks_are_guessed_with_reasons(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", None)
+    manifest, text = guess(folder)
+    assert manifest == read_text(yaml.safe_dump(MANIFEST, sort_keys=False), tmp_path)
+    assert read_text(text, tmp_path) == manifest
+    assert "user_id: users  # named like its key; 75 % of the distinct values are keys; 1 empty, 1 unknown of 7" in text
+    assert "time: at  # the only column of dates" in text
+
+
+def test_a_guess_reads_the_same_graph_as_its_manifest(tmp_path: Path, capsys: Any) -> None:
+    graphs = [Tables(str(write(tmp_path / name, manifest))).load() for name, manifest in (("a", None), ("b", MANIFEST))]
+    assert capsys.readouterr().out.count("no manifest.yaml, so keys, links and times are guesses") == 1
+    assert sorted(graphs[0].edge_type_names) == sorted(graphs[1].edge_type_names)
+    by_name = [dict(zip(graph.feature_names, np.asarray(graph.features)[-6:].T, strict=True)) for graph in graphs]
+    assert by_name[0].keys() == by_name[1].keys()
+    for name, column in by_name[0].items():
+        np.testing.assert_array_equal(column, by_name[1][name])
+
+
+def test_text_is_a_link_by_its_values_and_numbers_are_not(tmp_path: Path) -> None:
+    places = pa.table({"code": ["OSL", "FCO", "JFK", "LHR"], "height": [1.0, 2.0, 3.0, 4.0]})
+    trips = pa.table(
+        {
+            "trip_id": [1, 2, 3, 4],
+            "origin": ["OSL", "FCO", "JFK", "OSL"],
+            "seats": [1, 2, 3, 4],
+            "user_id": [10, 11, 12, 10],
+        }
+    )
+    folder = write(tmp_path / "data", None)
+    for name, table in {"places": places, "trips": trips}.items():
+        pyarrow.parquet.write_table(table, folder / f"tables/{name}.parquet")
+    links = guess(folder)[0].tables["trips"].links
+    assert links == (Link(("origin",), "places"), Link(("user_id",), "users"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "time", "reason"),
+    [
+        ({"birth_date": days(1, 2, 3)}, None, "birth_date is a date of another kind"),
+        ({"born": days(1, 2, 3), "joined": days(0, 0, 0)}, "joined", "the only column of dates"),
+        ({"seen": days(11, 12, 13)}, None, "seen is a date of another kind"),  # orders are earlier
+        ({"first": days(0, 0, 0), "second": days(0, 0, 1)}, "second", "the latest of first, second"),
+        ({"day": pa.array(["2023-01-01"] * 3)}, "day", "the only column of dates"),
+        ({}, None, "no column of dates: rows are always visible"),
+    ],
+)
+def test_a_date_is_the_time_of_a_row_unless_its_children_are_earlier(
+    tmp_path: Path, columns: dict[str, Any], time: str | None, reason: str
+) -> None:
+    users = tables()["users"]
+    for name, values in columns.items():
+        users = users.append_column(name, values)
+    manifest, text = guess(write(tmp_path / "data", None, users=users))
+    assert manifest.tables["users"].time == time
+    assert reason in text
+
+
+def test_a_task_without_one_label_is_refused(tmp_path: Path) -> None:
+    rows = task().append_column("other", pa.array([1.0] * 6))
+    with pytest.raises(UserError, match=r"2 columns may be the label; write tasks\.returns in the manifest"):
+        guess(write(tmp_path / "data", None, returns=rows))
+
+
+def test_a_manifest_is_read_as_it_is_written(tmp_path: Path) -> None:
+    users = TableSpec(("a", "b"), None, (Link(("c", "d"), "users"),), {}, ("x y",))
+    orders = TableSpec((), "at", (Link(("a: b",), "more"),), {"known": ("delay", "no")}, ())
+    more = TableSpec(("id",), None, (), {}, ())
+    manifest = Manifest(
+        {"users": users, "on": orders, "more": more}, {"t-1": TaskSpec("more", ("id",), "y", "at", 86_400)}
+    )
+    assert read_text(manifest.text({}), tmp_path) == manifest
+
+
+@pytest.mark.slow
+def test_two_commands_train_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    rng = np.random.default_rng(0)
+    pairs = [(user, at) for at in range(4, 30, 2) for user in (10, 11, 12)]
+    parts = np.repeat(["train", "val", "test"], [21, 9, 9])
+    returns = task(
+        user_id=[user for user, _ in pairs],
+        time=days(*(at for _, at in pairs)),
+        label=rng.integers(0, 2, 39),
+        split=parts,
+    )
+    folder = write(tmp_path / "data", None, returns=returns)
+    monkeypatch.chdir(tmp_path)
+    assert main(["job=init", "dataset=tables", f"dataset.root={folder}", "output=new"]) == 0
+    lines = capsys.readouterr().out
+    assert "baseline: only " in lines
+    assert "dataset=tables determines the model" in lines
+    assert Manifest.read(tmp_path / "new/manifest.yaml") == read_text(
+        yaml.safe_dump(MANIFEST, sort_keys=False), tmp_path
+    )
+    assert main(["--config-dir", "new", "+experiment=mine", "trainer.max_epochs=2", "output=run", "report=false"]) == 0
+    assert (tmp_path / "run/predictions.parquet").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rel-f1", "nycflights13"])
+def test_the_keys_of_public_databases_are_guessed(name: str, data_folder: Path) -> None:
+    folder = data_folder / name
+    manifest, _ = guess(folder)
+    links = {(table, link.name, link.table) for table, spec in manifest.tables.items() for link in spec.links}
+    keys = {table: spec.key for table, spec in manifest.tables.items()}
+    if name == "rel-f1":
+        assert len(links) == 13
+        assert all(key[0].lower().endswith("id") for key in keys.values())
+        assert {table for table, spec in manifest.tables.items() if spec.time is None} == {
+            "circuits",
+            "constructors",
+            "drivers",
+        }
+    else:
+        expected = {("carrier", "airlines"), ("tailnum", "planes"), ("origin", "airports"), ("dest", "airports")}
+        assert links == {*(("flights", *pair) for pair in expected), ("weather", "origin", "airports")}
+        assert keys["airports"] == ("faa",)

@@ -1,0 +1,3 @@
+"""Models of temporal links."""
+
+from gnnkit_temporal.mixer import Mixer as Mixer

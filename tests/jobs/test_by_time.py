@@ -1,0 +1,195 @@
+"""Runs whose seeds see the edges before their own times, in training and evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gnnkit
+from gnnkit.graph import Graph, Relation
+from gnnkit.result.result import Result
+from gnnkit.utils.checks import Array
+from tests.runs import BARE
+
+pytestmark = pytest.mark.slow
+N = 240  # targets, and reporters of their labels
+CUT = 500  # time of the first validation node
+SMALL = {"name": "sage", "hidden": 8}
+
+
+def reported(seed: int = 0, after: int | None = None, typed: bool = False) -> Graph:
+    """Returns targets whose labels only later events tell.
+
+    A node that appears after the target has the target's label as a feature. Other
+    edges are noise.
+
+    Args:
+        seed: Seed of the graph.
+        after: Time from which all edges and features are drawn anew. None: none are.
+        typed: Whether reporters are of another type.
+    """
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, N)
+    time = np.sort(rng.integers(0, 1000, N))
+    later = time + rng.integers(1, 40, N)
+    node_time = np.append(time, later)
+    features = rng.normal(size=(2 * N, 3))
+    features[N:, 0] = 2 * labels - 1
+    features[:N, 0] = 0
+    src, dst = rng.integers(0, N, 6 * N), rng.integers(0, 2 * N, 6 * N)  # only reporters tell labels
+    edge_time = np.append(later, rng.integers(0, 1000, 6 * N))
+    src, dst = np.append(np.arange(N, 2 * N), src), np.append(np.arange(N), dst)
+    types = np.append(np.zeros(N, int), np.where(dst[N:] < N, 1, 2))
+    if after is not None:
+        other = np.random.default_rng(seed + 1)
+        scrambled = np.flatnonzero(edge_time >= after)
+        src[scrambled] = np.where(src[scrambled] < N, 0, N) + other.integers(0, N, len(scrambled))
+        features[node_time >= after] = other.normal(size=(int((node_time >= after).sum()), 3))
+    fields: dict[str, Any] = {"features": features.astype(np.float32), "edge_time": edge_time, "node_time": node_time}
+    if typed:
+        ends = [("reporter", "target"), ("target", "target"), ("target", "reporter")]
+        fields["relations"] = [Relation(a, f"r{i}", b) for i, (a, b) in enumerate(ends)]
+        fields |= {"edge_types": types, "node_types": [("target", N), ("reporter", N)]}
+    graph = Graph.from_edges(src, dst, 2 * N, labels=np.append(labels, np.full(N, -1)), **fields)
+    return graph.split_by_time(borders=[CUT, 750])
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[..., Result]:
+    def run(graph: Graph, time: str = "strict", *overrides: str, **options: Any) -> Result:
+        sampler = {"name": "neighbor", "fanouts": [4, 3], "time": time} | options.pop("sampler", {})
+        trainer = {"max_epochs": 2, "precision": 64} | options.pop("trainer", {})
+        workers = options.pop("workers", 1)
+        options = {"model": SMALL, "output": str(tmp_path / "run"), "on_exists": "replace", **BARE, **options}
+        return gnnkit.train(
+            graph,
+            *overrides,
+            strategy={"name": "individual_sample", "batch_size": 48 // workers},
+            sampler=sampler,
+            trainer=trainer,
+            workers=workers,
+            comm="threads",
+            launcher="threads",
+            **options,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_labels_that_only_the_future_tells_are_not_learned(typed: bool, train: Callable[..., Result]) -> None:
+    model = {"name": "rgcn", "hidden": 8} if typed else SMALL
+    options: dict[str, Any] = {"trainer": {"max_epochs": 16, "lr": 0.05, "check_val_every_n_epoch": 8}, "model": model}
+    aucs = {time: train(reported(typed=typed), time, **options)["val_roc_auc"] for time in ("none", "strict")}
+    assert aucs["none"] > 0.9
+    assert 0.3 < aucs["strict"] < 0.7
+
+
+def logits(result: Result) -> Array:
+    assert result.run_folder is not None
+    return np.array(np.load(result.run_folder / "logits.npy"))
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_what_comes_after_a_node_changes_no_output(typed: bool, train: Callable[..., Result]) -> None:
+    options: dict[str, Any] = {"write": ["logits"], "trainer": {"max_epochs": 2, "monitor": None}}
+    options |= {"model": {"name": "rgcn", "hidden": 8}} if typed else {}
+    before = np.flatnonzero(np.asarray(reported().node_time)[:N] <= CUT)
+    base = train(reported(typed=typed), **options)
+    rows, loss = logits(base), base["train_loss"]
+    scrambled = train(reported(after=CUT, typed=typed), **options)
+    np.testing.assert_array_equal(logits(scrambled)[before], rows[before])
+    assert not np.array_equal(logits(scrambled)[:N], rows[:N])
+    assert scrambled["train_loss"] == loss
+
+
+@pytest.mark.parametrize("pick", ["uniform", "last"])
+def test_workers_and_evaluation_batches_change_no_figure(pick: str, train: Callable[..., Result]) -> None:
+    names = ("train_loss", "val_loss", "test_loss", "val_roc_auc", "test_roc_auc")
+    options: dict[str, Any] = {"sampler": {"fanouts": [3, 3], "pick": pick}, "write": ["logits"]}
+    base = train(reported(), **options)
+    rows = logits(base)
+    for workers, memory in ((1, 0.001), (4, 0.01)):
+        other = train(reported(), workers=workers, trainer={"evaluation_memory": memory}, **options)
+        np.testing.assert_allclose(logits(other), rows, rtol=0, atol=1e-10)
+        assert {name: other[name] for name in names} == pytest.approx({name: base[name] for name in names}, abs=1e-10)
+
+
+def test_the_rule_is_printed_and_data_without_times_are_refused(
+    train: Callable[..., Result], capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(reported(), "inclusive")
+    assert "sampler.time=inclusive: each node sees the edges up to its own time" in capfd.readouterr().out
+    rng = np.random.default_rng(0)
+    fields: dict[str, Any] = {
+        "features": np.ones((9, 2)),
+        "labels": rng.integers(0, 2, 9),
+        "split": np.repeat([1, 2, 3], 3),
+    }
+    untimed = Graph.from_edges(np.arange(8), np.arange(1, 9), 9, **fields)
+    with pytest.raises(gnnkit.UserError, match=r"sampler.time=strict: neither edges nor nodes have times"):
+        train(untimed)
+    missing = Graph.from_edges(np.arange(8), np.arange(1, 9), 9, node_time=[1, np.nan, *range(7)], **fields)
+    with pytest.raises(gnnkit.UserError, match=r"sampler.time=strict: 1 of 9 nodes in the split have no time"):
+        train(missing)
+
+
+def test_other_jobs_draw_the_same(train: Callable[..., Result], tmp_path: Path) -> None:
+    result = train(reported(), write=["logits"])
+    rows, folder = logits(result), tmp_path / "run"
+    assert result["evaluation"] == "fresh"
+    for place in ("disk", "mapped"):
+        other = train(reported(), write=["logits"], features={"place": place}, output=str(tmp_path / place))
+        np.testing.assert_array_equal(logits(other), rows)
+    options = {"write": ["logits"], "workers": 2, "comm": "threads", "launcher": "threads"}
+    tested = gnnkit.predict(folder, reported(), job="test", folder=tmp_path / "test", **options)
+    np.testing.assert_allclose(logits(tested), rows, atol=1e-5)
+    assert tested["evaluation"] == "fresh"
+    later = gnnkit.predict(folder, reported(after=CUT), folder=tmp_path / "predict", **options)
+    before = np.flatnonzero(np.asarray(reported().node_time)[:N] <= CUT)
+    np.testing.assert_allclose(logits(later)[before], rows[before], atol=1e-5)
+    trainer = {"max_epochs": 1}
+    train(reported(), trainer=trainer, output=str(tmp_path / "half"))
+    trainer = {"resume": str(tmp_path / "half")}
+    resumed = train(reported(), write=["logits"], trainer=trainer, output=str(tmp_path / "resumed"))
+    np.testing.assert_array_equal(logits(resumed), rows)
+
+
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_workers_take_the_steps_of_one_process(norm: str, train: Callable[..., Result]) -> None:
+    options: dict[str, Any] = {"model": {"name": "sage", "hidden": 8, "norm": norm}, "sampler": {"fanouts": [3, 3]}}
+    result = train(reported(), job="verify", workers=3, **options)
+    assert result["verified"], result
+    assert result["reference"] == "one rank with the whole graph"
+
+
+def told_later(seed: int = 0) -> Graph:
+    """Returns labelled edges whose labels a later edge into the destination tells."""
+    rng, n, m = np.random.default_rng(seed), 120, 300
+    time, label = np.sort(rng.integers(0, 1000, m)), rng.integers(0, 2, m)
+    features = np.zeros((n + 2 * m, 3), np.float32)
+    features[:n, 1:] = rng.normal(size=(n, 2))
+    features[n : n + m, 0] = 2 * label - 1
+    events = n + m + np.arange(m)
+    src, dst = np.append(rng.integers(0, n, m), n + np.arange(m)), np.append(events, events)
+    times, labels = np.append(time, time + rng.integers(1, 40, m)), np.append(label, np.full(m, -1))
+    graph = Graph.from_edges(src, dst, n + 2 * m, features=features, edge_time=times, edge_labels=labels)
+    return graph.split_by_time(borders=[500, 750])
+
+
+def test_labelled_edges_are_predicted_as_of_their_own_times(train: Callable[..., Result]) -> None:
+    options: dict[str, Any] = {"task": "edge_classification", "sampler": {"fanouts": [3, 3]}}
+    long: dict[str, Any] = {"trainer": {"max_epochs": 16, "lr": 0.05, "check_val_every_n_epoch": 16}}
+    leaking = train(told_later(), "none", **options, **long)
+    assert leaking["evaluation"] == "frozen"
+    assert leaking["train_loss"] < 0.5
+    assert train(told_later(), **options, **long)["train_loss"] > 0.65
+    names = ("train_loss", "val_loss", "test_loss", "test_roc_auc")
+    base = train(told_later(), **options)
+    assert base["evaluation"] == "fresh"
+    other = train(told_later(), workers=3, **options, trainer={"evaluation_memory": 0.01})
+    assert {name: other[name] for name in names} == pytest.approx({name: base[name] for name in names}, abs=1e-10)

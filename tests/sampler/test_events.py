@@ -1,0 +1,132 @@
+"""Negative pairs of events exist at the event's time and are no event then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.graph.times import ALWAYS
+from gnnkit.sampler.links import Links
+from gnnkit.task.link_prediction import LinkPrediction
+
+EVENT = st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 6))
+
+
+def links_of(events: list[tuple[int, int, int]], borders: tuple[int, int] = (4, 6), **keys: object) -> Links:
+    src, dst, time = np.array(events, np.int64).T
+    graph = Graph.from_edges(src, dst, 6, edge_time=time).split_by_time(borders=borders)
+    return LinkPrediction(**keys).prepare(graph)[1]  # type: ignore[arg-type]
+
+
+@given(st.lists(EVENT, max_size=14), st.sampled_from([1, 2, 3]))
+def test_negatives_existed_before_the_event_and_are_no_positive_at_its_time(
+    later: list[tuple[int, int, int]], threads: int
+) -> None:
+    events = [(0, 1, 0), (2, 3, 1), (3, 4, 2), *later, (0, 2, 5)]
+    links = links_of(events)
+    assert links.val_time is not None
+    edges = links.at_times(links.val, links.val_time)
+    drawn = links.negative_pairs(edges, np.arange(len(edges)), 40, 3, threads=threads, evaluates=True)
+    for (source, destination, time), negatives in zip(edges.tolist(), drawn.tolist(), strict=True):
+        exist = {end for event in events if event[2] < time for end in event[:2]}
+        positive = {event[1] for event in events if event[0] == source and event[2] == time}
+        assert {pair[0] for pair in negatives} == {source}
+        assert {pair[1] for pair in negatives} <= exist - positive - {source, destination}
+
+
+def test_all_nodes_that_exist_are_drawn_equally_often_also_those_of_earlier_edges_of_the_source() -> None:
+    links = links_of([(0, 1, 0), (0, 2, 1), (0, 3, 2), (0, 4, 4), (0, 5, 5), (5, 0, 6)])
+    edge = np.tile([0, 4, 4], (3000, 1))
+    drawn = links.negative_pairs(edge, np.arange(3000), 1, 0, evaluates=True)[:, 0, 1]
+    nodes, counts = np.unique(drawn, return_counts=True)
+    assert nodes.tolist() == [1, 2, 3], "4 is the destination, and 5 appears later"
+    assert (np.abs(counts - 1000) < 120).all()
+
+
+def test_the_first_events_of_training_draw_from_all_nodes_in_training() -> None:
+    links = links_of([(0, 1, 0), (0, 1, 1), (2, 3, 2), (4, 5, 4), (0, 5, 6)])
+    assert links.train_time is not None
+    first = np.array([[0, 1, 0]]).repeat(200, 0)
+    drawn = links.negative_pairs(first, np.arange(200), 1, 0)[:, 0, 1]
+    assert set(drawn.tolist()) == {2, 3}
+
+
+def test_an_evaluated_event_without_negatives_is_an_error_with_key_and_time() -> None:
+    links = links_of([(0, 1, 0), (0, 1, 4), (1, 0, 6)])
+    edges = links.at_times(links.val, links.val_time)
+    with pytest.raises(
+        UserError, match=r"task\.eval_negatives=2: the edge from node 0 to node 1 at time 4 has no negative"
+    ):
+        links.negative_pairs(edges, np.arange(1), 2, 0, evaluates=True)
+
+
+def test_draws_depend_on_the_event_and_its_id_only() -> None:
+    rng = np.random.default_rng(0)
+    links = links_of([(0, 1, 0), (2, 3, 1), (4, 5, 2), (1, 2, 4), (0, 2, 6)])
+    edges = np.stack([*rng.integers(0, 3, (2, 50)), rng.integers(3, 7, 50)], 1)
+    ids = rng.permutation(1000)[:50]
+    drawn = links.negative_pairs(edges, ids, 3, 7)
+    part = rng.permutation(50)[:9]
+    np.testing.assert_array_equal(links.negative_pairs(edges[part], ids[part], 3, 7), drawn[part])
+    assert not np.array_equal(links.negative_pairs(edges, ids, 3, 8), drawn)
+    assert links.negative_pairs(edges[:0], ids[:0], 3, 7).shape == (0, 3, 2)
+
+
+def test_times_of_nodes_take_the_place_of_their_first_edges() -> None:
+    graph = Graph.from_edges([0, 2, 0], [1, 3, 1], 5, edge_time=[0, 1, 9], node_time=[0, 0, 0, 20, ALWAYS])
+    _, links = LinkPrediction().prepare(graph.split_by_time(borders=[9, 10]))
+    drawn = links.negative_pairs(np.array([[0, 1, 9]]).repeat(100, 0), np.arange(100), 1, 0, evaluates=True)
+    assert set(drawn[:, 0, 1].tolist()) == {2, 4}, "3 exists from 20 on, and 4 always"
+
+
+def test_popular_nodes_are_drawn_more_often_and_never_before_they_exist() -> None:
+    events = [(0, 1, 0), *[(2, 3, 1)] * 40, *[(4, 5, 2)] * 40, (0, 1, 3), (0, 2, 4), (0, 2, 6)]
+    links = links_of(events, negative_sampling="popularity")
+    edges = np.array([[0, 2, 2]]).repeat(2000, 0)
+    drawn = links.negative_pairs(edges, np.arange(2000), 1, 0)[:, 0, 1].tolist()
+    assert set(drawn) == {1, 3}
+    assert drawn.count(3) > 3 * drawn.count(1)
+
+
+def test_half_of_historical_negatives_are_earlier_destinations_of_the_source_in_training_only(tmp_path: Path) -> None:
+    events = [(0, 1, 0), (0, 2, 1), (0, 2, 2), (3, 4, 2), (0, 1, 3), (0, 4, 3), (5, 3, 3), (0, 3, 4), (0, 4, 6)]
+    links = links_of(events, negative_sampling="historical")
+    links.save(tmp_path / "links")
+    edges = np.array([[0, 1, 3]]).repeat(4000, 0)
+    for evaluates in (False, True):
+        drawn = Links.load(tmp_path / "links").negative_pairs(edges, np.arange(4000), 1, 0, evaluates=evaluates)
+        nodes, counts = np.unique(drawn[:, 0, 1], return_counts=True)
+        assert nodes.tolist() == [2, 3], "1 is the destination, 4 one at the same time, 5 appears then"
+        assert abs(counts[0] / 4000 - (0.5 if evaluates else 2 / 3)) < 0.05, "a drawn 1 is replaced by any node"
+    with pytest.raises(UserError, match=r"task\.negative_sampling=historical draws earlier destinations"):
+        LinkPrediction(negative_sampling="historical").prepare(Graph.from_edges([0, 1], [1, 2]))
+
+
+def test_destinations_have_the_type_of_the_relation_and_candidates_of_a_share_are_kept() -> None:
+    time = np.arange(8)
+    graph = Graph.from_edges(
+        [0, 1, 2, 0, 1, 2, 0, 1], [3, 4, 5, 4, 5, 3, 5, 3], 6, edge_time=time, node_types=[("user", 3), ("item", 3)],
+        edge_types=np.zeros(8, int), edge_type_names=["user-buys-item"], relations=[("user", "buys", "item")],
+    )  # fmt: skip
+    _, links = LinkPrediction().prepare(graph.split_by_time(borders=[6, 7]))
+    edges = np.array([[0, 5, 6]]).repeat(60, 0)
+    drawn = links.negative_pairs(edges, np.arange(60), 1, 0, evaluates=True)
+    assert set(drawn[:, 0, 1].tolist()) == {3, 4}
+    among = links.negative_pairs(edges, np.arange(60), 1, 0, np.array([0, 4, 5]))
+    assert set(among[:, 0, 1].tolist()) == {4}
+
+
+def test_stored_links_draw_the_same_pairs(tmp_path: Path) -> None:
+    links = links_of([(0, 1, 0), (2, 3, 1), (4, 5, 2), (1, 2, 4), (0, 2, 6)])
+    links.save(tmp_path / "links")
+    stored = Links.load(tmp_path / "links")
+    edges = links.at_times(links.val, links.val_time)
+    for evaluates in (False, True):
+        drawn = [side.negative_pairs(edges, np.arange(1), 9, 3, evaluates=evaluates) for side in (links, stored)]
+        np.testing.assert_array_equal(*drawn)
