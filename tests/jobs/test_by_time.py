@@ -158,8 +158,12 @@ def test_other_jobs_draw_the_same(train: Callable[..., Result], tmp_path: Path) 
     np.testing.assert_array_equal(logits(resumed), rows)
 
 
-def test_outputs_at_a_time_are_not_explained_on_all_edges(train: Callable[..., Result], tmp_path: Path) -> None:
+def test_outputs_at_a_time_are_not_computed_on_all_edges(train: Callable[..., Result], tmp_path: Path) -> None:
     train(reported(), trainer={"max_epochs": 1})
+    overrides = ["sampler.time=none"]
+    options: dict[str, Any] = {"workers": 1, "comm": "threads", "launcher": "threads"}
+    with pytest.raises(gnnkit.UserError, match=r"was trained with sampler.time=strict, and this job reads all edges"):
+        gnnkit.predict(tmp_path / "run", reported(), overrides=overrides, folder=tmp_path / "predict", **options)
     with pytest.raises(gnnkit.UserError, match=r"sampler.time: job=explain explains outputs on all edges"):
         gnnkit.explain(tmp_path / "run", [0], reported(), folder=tmp_path / "explain")
 
