@@ -180,7 +180,7 @@ class SampledBatches:
 
 
 def _loader(worker: Worker, drawn: CSC | RelationGroups, **options: Any) -> Loader:
-    """Creates the loader of a rank's training nodes, from options of `Loader`."""
+    """Creates the loader for a rank's training nodes, with options for `Loader`."""
     graph, sampler = worker.graph, worker.sampler
     assert graph is not None, "needs the complete graph"
     assert sampler is not None, "draws"
