@@ -135,9 +135,8 @@ def test_an_argument_of_the_class_is_converted_in_a_recorded_run(tmp_path: Path)
     assert of_run(tmp_path)["sampler"] == {"name": "weighted", "options": {"alpha": 1.0}}
     overrides, _ = of_file("config", [tmp_path], [])
     composed = compose(["strategy=individual_sample", *overrides])
-    assert settle(composed).sampler == Choice(
-        "sampler", "weighted", {"fanouts": [15, 10], "replace": False, "alpha": 1.0}
-    )
+    options = {"fanouts": [15, 10], "replace": False, "time": "none", "pick": "uniform", "alpha": 1.0}
+    assert settle(composed).sampler == Choice("sampler", "weighted", options)
 
 
 def test_a_value_that_nothing_reads_any_more_is_dropped_for_predictions_and_refused_for_a_new_run(

@@ -1,4 +1,4 @@
-"""The edges that rows of a batch see, if batches are sampled by time."""
+"""The edges that a batch's rows see, if batches are sampled by time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gnnkit.sampler import Sampler
 
 @dataclass(frozen=True, eq=False)
 class TimedRows:
-    """Edges in order of row and time."""
+    """Edges sorted by row and time."""
 
     indptr: Ids  # [num_rows + 1] int64
     time: Times  # [num_edges] time from which each edge is visible, ascending within each row
     weight: Floats | None = None  # [num_edges]
 
     def counts(self, rows: Ids, bounds: Times) -> Ids:  # [k]
-        """Counts the edges of rows [k] that are visible at times [k], by bisection."""
+        """Counts each row's edges that are visible at its bound, by bisection."""
         first, high = self.indptr[rows], self.indptr[rows + 1]
         low = first
         while len(self.time) and (low < high).any():
@@ -53,7 +53,7 @@ class TimedRows:
 
 
 class TimedEdges:
-    """A graph's edges by destination, by source and by relation, in order of time.
+    """A graph's edges by destination, and by source, sorted by time.
 
     All but the first are sorted at first use.
     """
@@ -82,10 +82,10 @@ class TimedEdges:
 
 
 class TimedLayers(BlockLayers):
-    """Values of a complete graph at the times of a batch's rows.
+    """A complete graph's values at the times of a batch's rows.
 
     Blocks number occurrences of nodes. Degrees count the edges that an occurrence sees,
-    and added self-loops have the mean features of these.
+    and added self-loops have their mean features.
     """
 
     def __init__(self, layers: BlockLayers, timed: TimedEdges, batch: MiniBatch, sampler: Sampler) -> None:

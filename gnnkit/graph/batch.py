@@ -58,9 +58,9 @@ class MiniBatch:
     seeds: Ids  # [num_seeds] global ids
     blocks: Sequence[Block]
     # Of a batch that is sampled by time, in which `src_nodes` number occurrences: a
-    # node that is reached from seeds of two times occurs twice.
+    # node that is reached from seeds at two times occurs twice.
     nodes: Ids | None = None  # [num_occurrences] global ids, the seeds first. None: `src_nodes` are global ids
-    times: Times | None = None  # [num_occurrences] time of the seed from which each is reached
+    times: Times | None = None  # [num_occurrences] time of its seed
 
     @property
     def input_nodes(self) -> Ids:

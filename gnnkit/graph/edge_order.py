@@ -31,10 +31,10 @@ def in_listed_order(graph: Graph) -> Graph:
 
 
 def in_time_order(graph: Graph) -> Graph:
-    """Returns the graph with each node's in-edges in order of time.
+    """Returns the graph with each node's in-edges sorted by time.
 
     An edge is visible from its own time and its source's on, so `edge_time` becomes the
-    later one. Edges of equal times are in the order of the user's edge list.
+    later one. Edges with equal times are ordered as in the user's edge list.
     """
     graph = in_listed_order(graph)
     csc, since = graph.csc, graph.edge_time

@@ -59,20 +59,20 @@ def check_fields(values: Mapping[str, Any], num_nodes: int) -> Fields:
 
 
 def latest_visible(times: Times, rule: str) -> Times:
-    """Returns the latest time of an edge that each seed sees.
+    """Returns the latest edge time that each seed sees.
 
     A seed without a time sees all edges that have one.
 
     Args:
-        times: [n] times of seeds.
-        rule: strict, or inclusive for edges of the seed's own time too.
+        times: [n] the seeds' times.
+        rule: strict, or inclusive for edges at the seed's own time too.
     """
     untimed = (times == ALWAYS) | (times == NEVER)
     return np.where(untimed, NEVER - 1, np.where(untimed, 0, times) - (rule == "strict"))
 
 
 def at_times(nodes: Ids, times: Times) -> tuple[Ids, Times, Ids]:
-    """Returns distinct pairs of node and time, and each pair's place among them.
+    """Returns distinct (node, time) pairs, and each pair's place among them.
 
     Args:
         nodes: [n] ids.

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from gnnkit.comm import LEADER, Communicator
+from gnnkit.config import of_run
 from gnnkit.engine.remote import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
@@ -188,6 +189,7 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths) -> None:
         widths: The model's sizes.
     """
     data_widths, schema = job.widths(worker), job.schema
+    _check_time(job, worker)
     assert job.settings.checkpoint is not None, "a trained model was read"
     folder = Path(job.settings.checkpoint)
     for what, value, wanted in (
@@ -207,6 +209,17 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths) -> None:
         raise UserError(
             f"dataset has labels for {count} outputs, the model of {job.settings.checkpoint} has {wanted}: test it on "
             "labels of the same outputs"
+        )
+
+
+def _check_time(job: RankJob, worker: Worker) -> None:
+    """Raises `UserError` if a model that samples by time would read all edges."""
+    assert job.settings.checkpoint is not None, "a trained model was read"
+    rule = (of_run(Path(job.settings.checkpoint)).get("sampler") or {}).get("time", "none")
+    if rule != "none" and not worker.samples_by_time:
+        raise UserError(
+            f"checkpoint={job.settings.checkpoint}: the model was trained with sampler.time={rule}, and this job reads all "
+            "edges: leave out strategy and sampler, which are then the run's"
         )
 
 

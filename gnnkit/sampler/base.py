@@ -47,7 +47,7 @@ class Sampler(ABC):
 
     time: str = "none"
     """Which edges a seed sees: none for all, strict for earlier ones than its own time,
-    inclusive for those of its own time too.
+    inclusive for those at its own time too.
 
     With strict or inclusive, `sample` has an argument `times`, [num_seeds] int64, and
     draws from a graph whose `CSC.time` is set. It returns a `MiniBatch` with `nodes`
@@ -194,7 +194,7 @@ class Reading:
     def __post_init__(self) -> None:
         csc = self.csc
         of_nodes = (self.wanted, self.features, self.cluster, self.rows, self.sources)
-        for array in (csc.indptr, csc.indices, csc.weight, *of_nodes):
+        for array in (csc.indptr, csc.indices, csc.weight, csc.time, *of_nodes):
             storage.expect_random_reads(array)
 
 
@@ -356,10 +356,10 @@ class NativeSampler(Sampler):
 
         Args:
             graph: The graph, with `CSC.time` if this sampler has a `time`.
-            seeds: [num_seeds] node ids, distinct among those of one time.
+            seeds: [num_seeds] node ids, distinct at each time.
             key: Any integer, modulo 2^64.
-            times: [num_seeds] int64 time of each seed, if this sampler has a `time`.
-            disjoint: Whether no two seeds share nodes. Otherwise, seeds of one time do.
+            times: [num_seeds] int64 each seed's time, if this sampler has a `time`.
+            disjoint: Whether no two seeds share nodes. Otherwise, seeds at one time do.
         """
         ids = int64s("seeds", seeds)
         if (times is None) != (self.time == "none"):

@@ -51,7 +51,7 @@ class NeighborSampler(NativeSampler):
             importance: mean, sum or None.
             threads: Threads per batch. Default: all available cores.
             time: Which edges a seed sees: none for all, strict for those before its own
-                time, inclusive for those of its own time too.
+                time, inclusive for those at its own time too.
             pick: With `time`: uniform, or last for the latest edges that the seed sees.
         """
         super().__init__(

@@ -152,7 +152,7 @@ class Worker:
         return self.sampler is not None and self.sampler.time != "none"
 
     def seed_times(self, nodes: Ids) -> Times | None:  # [k] -> [k]
-        """Returns the times of nodes as seeds, or None if sampling ignores time."""
+        """Returns nodes' times as seeds, or None if sampling ignores time."""
         if not self.samples_by_time:
             return None
         times = None if self.graph is None else self.graph.node_time
@@ -167,7 +167,7 @@ class Worker:
 
         Args:
             batch: The batch.
-            layers: Values of the complete graph.
+            layers: The complete graph's values.
         """
         if batch.nodes is None:
             return layers

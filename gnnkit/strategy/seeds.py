@@ -225,7 +225,7 @@ class OwnedSeeds(NodeSeeds):
 
 
 def sample_step(sampler: Sampler, graph: CSC | RelationGroups, step: Step) -> MiniBatch:
-    """Draws the batch of a step from the complete graph."""
+    """Draws a step's batch from the complete graph."""
     times: Any = {} if step.times is None else {"times": step.times}
     return sampler.sample(graph, step.seeds, key=step.draws, **times)  # type: ignore[arg-type]
 

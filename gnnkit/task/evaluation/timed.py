@@ -1,4 +1,4 @@
-"""Evaluation of nodes as of their own times."""
+"""Evaluation of rows at their own times."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gnnkit.task.evaluation.logits import COPIES, MIB, Evaluation, chunks, of_sp
 class TimedEvaluation(Evaluation):
     """Evaluates each node, or each end of a pair, on edges that it sees.
 
-    They are drawn as in training. Outputs of pairs are [num_pairs * 2, width].
+    They are drawn as in training. Pairs have outputs [num_pairs * 2, width].
 
-    Draws follow from the node, its time and the seed of the run. Outputs therefore do
-    not depend on the other nodes of a chunk, nor on edges of the future.
+    Draws follow from the node, its time and the run's seed. Outputs therefore do not
+    depend on other nodes in a chunk, nor on future edges.
     """
 
     def __init__(self, worker: Worker, model: nn.Module, memory: float, splits: Collection[str] | None = None) -> None:
-        """Prepares the sampler. Arguments as for `Evaluation.of`."""
+        """Prepares the sampler, with arguments as for `Evaluation`."""
         self.worker = worker if splits is None else of_splits(worker, splits)
         self._whole, self._memory, self._sampler = worker, memory * MIB, drawing(worker)
         self._layers, self._drawn = worker.layers(model), worker.drawn(model)
@@ -50,7 +50,7 @@ class TimedEvaluation(Evaluation):
         return outputs if places is None else outputs[torch.from_numpy(places).to(outputs.device)]
 
     def _outputs(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [k, width]
-        """Computes the outputs of some nodes at times."""
+        """Computes some nodes' outputs at times."""
         worker, num_layers = self._whole, int(model.num_layers)  # type: ignore[arg-type]
         key, apart = draws_key(wrap(worker.seed), wrap(-1)), not self._sampler.rank_invariant
         sample: Any = self._sampler.sample  # with `times`, as `Sampler.time` says
