@@ -92,7 +92,7 @@ class Notebook:
         self.client = jupyter.BlockingKernelClient(connection_file=file)
         self.client.load_connection_file()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=GUARD)
+        self.client.wait_for_ready(timeout=3 * GUARD)
         self.printed = ""  # since the last cell began
         self.red, self.bars = "", set[str]()  # on standard error, and displays, since then
         self.traceback: list[str] = []

@@ -225,23 +225,30 @@ def test_jobs_that_do_not_train_refuse_the_key(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def cutting(folder: Path) -> Iterator[tuple[Forked, int, list[int]]]:
-    """Yields a run that waits for repartitioning, the process, and the ranks."""
+    """Yields a run that waits for repartitioning, the process, and the ranks.
+
+    The process is stopped, so that the cut stays under way.
+    """
     trainer = {"max_epochs": 100_000, "checkpoint_every": 8}
     with forked(lambda: train(folder, trainer=trainer), folder.parent) as program:
         cutters = list[int]()
 
-        def find_cutter() -> list[int]:
+        def stop_cutter() -> list[int]:
             leader = ranks_of(program.pid)[:1]
-            cutters.extend(child for rank in leader for child in ranks_of(rank) if is_cutter(child))
+            cutters.extend(child for rank in leader for child in ranks_of(rank) if stopped_cutter(child))
             return cutters
 
-        wait_until(find_cutter, alive=lambda: program.poll() is None)
+        wait_until(stop_cutter, alive=lambda: program.poll() is None)
         yield program, cutters[0], ranks_of(program.pid)
 
 
-def is_cutter(pid: int) -> bool:
+def stopped_cutter(pid: int) -> bool:
+    """Stops a process that has begun to cut, and ends with its parent from then on."""
     with contextlib.suppress(OSError):
-        return b"gnnkit_rebalancing.recut" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"gnnkit_rebalancing.recut" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            wait_until(lambda: "prepared/source" in Path(f"/proc/{pid}/maps").read_text())
+            os.kill(pid, signal.SIGSTOP)
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
@@ -254,7 +261,6 @@ def wait_gone(pids: Sequence[int]) -> None:
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_rank_that_dies_while_the_graph_is_cut_ends_the_run_by_name(tmp_path: Path, victim: int) -> None:
     with cutting(tmp_path / "run") as (program, cutter, ranks):
-        os.kill(cutter, signal.SIGSTOP)  # so that the cut stays under way
         os.kill(ranks[victim], signal.SIGKILL)
         code, errors = program.ended()
     assert code == 1
