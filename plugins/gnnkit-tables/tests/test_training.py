@@ -17,7 +17,7 @@ USERS = 240
 
 
 def future_noise(folder: Path) -> Path:
-    """Writes a target of each user, and an order on the next day that shows its label."""
+    """Writes a target of each user, and an order of the next day with its label."""
     rng = np.random.default_rng(0)
     label, at = rng.integers(0, 2, USERS), np.arange(USERS) // 4
     amounts = np.concatenate([rng.integers(0, 2, USERS), label]).astype(float)
