@@ -84,6 +84,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "sampler.fanouts": [[], [-2], [2.5], ["a"], [True], [2**70], "all"],
     "sampler.clusters": ["/none.npy"],
     "sampler.target": ["similar", [-1.0], [NAN]],
+    "sampler.time": ["window", "Strict", 3, True, None],
+    "sampler.pick": ["first", 3, True, None],
     "strategy.local_iterations": [*COUNT, "all"],
     "exchange.bits": [0, 3, 64, 2.5, "all"],
     "exchange.staleness": [-1, 2.5, NAN],

@@ -201,11 +201,7 @@ def prepare(asked: Preparation) -> Json:
     phase(f"reading dataset={settings.dataset.name}")
     graph, links, lines = _read_graph(asked)
     later = visible_graphs(graph) if needs.trains and links is None and not by_time(settings) else {}
-    lines += describe_visible(later, graph.time_unit)
-    if later and settings.sampler is not None and "time" in settings.sampler.arguments:
-        lines.append(
-            "time: sampler.time=strict trains and evaluates each node on the edges before its own time instead"
-        )
+    lines += describe_visible(later, graph.time_unit, settings)
     graph = later.pop("train", graph)
     cache, read_at = Kept(settings.cache, graph), time.monotonic()
     phase(f"partitioning {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")

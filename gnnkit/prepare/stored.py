@@ -115,16 +115,7 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
         )
     if manifest.holds["vertex_cut"]:
         cut.check_owned(asked)
-    if asked.needs.ordered_layer is not None:
-        raise UserError(
-            f"model: {asked.needs.ordered_layer} reads a node's in-edges in the order of the edge list, and the store {root} "
-            'sorts them by source: use another data set than dataset=store, or aggr="mean", "sum" or "max"'
-        )
-    if by_time(settings):
-        raise UserError(
-            f"sampler.time: the store {root} sorts each node's in-edges by source, and sampling by time needs another "
-            "order: use the original data set, or sampler.time=none"
-        )
+    _check_order(asked, root)
     if manifest.holds["links"]:
         _check_links(asked, manifest, root)
     is_split = manifest.holds["links"] or any(manifest.counts[split] for split in settings.job.splits)
@@ -148,6 +139,20 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
         raise UserError(
             f"trainer.resume={settings.trainer.resume}: this run was rebalanced, but the parts of {root} were not: "
             "use the original data set"
+        )
+
+
+def _check_order(asked: Preparation, root: Path) -> None:
+    """Raises `UserError` if the run needs in-edges in another order than by source."""
+    if asked.needs.ordered_layer is not None:
+        raise UserError(
+            f"model: {asked.needs.ordered_layer} reads a node's in-edges in the order of the edge list, and the store {root} "
+            'sorts them by source: use another data set than dataset=store, or aggr="mean", "sum" or "max"'
+        )
+    if by_time(asked.settings):
+        raise UserError(
+            f"sampler.time: the store {root} sorts each node's in-edges by source, and sampling by time needs another "
+            "order: use the original data set, or sampler.time=none"
         )
 
 

@@ -59,14 +59,17 @@ def visible_graphs(graph: Graph) -> dict[str, Graph]:
     return {split: with_edges_before(graph, end) for split, end in ends.items()}
 
 
-def describe_visible(graphs: Mapping[str, Graph], unit: str | None) -> list[str]:
-    """Describes which edges of `visible_graphs` pass messages."""
+def describe_visible(graphs: Mapping[str, Graph], unit: str | None, settings: Settings | None = None) -> list[str]:
+    """Describes which edges of `visible_graphs` pass messages, and the alternative."""
     if not graphs:
         return []
     train, val, test = (graphs[name].num_edges for name in ("train", "val", "test"))
     first = show_time(_first_later(graphs["test"]) or 0, unit)
     line = f"time: {test - train:,} edges from {first} on pass no messages in training, which reads {train:,}"
-    return [f"{line}; val is evaluated on {val:,} edges, test on {test:,}"]
+    sampler = None if settings is None else settings.sampler
+    hint = "time: sampler.time=strict trains and evaluates each node on the edges before its own time instead"
+    rest = [hint] if sampler is not None and "time" in sampler.arguments else []
+    return [f"{line}; val is evaluated on {val:,} edges, test on {test:,}", *rest]
 
 
 def by_time(settings: Settings) -> bool:

@@ -194,7 +194,7 @@ class Reading:
     def __post_init__(self) -> None:
         csc = self.csc
         of_nodes = (self.wanted, self.features, self.cluster, self.rows, self.sources)
-        for array in (csc.indptr, csc.indices, csc.weight, *of_nodes):
+        for array in (csc.indptr, csc.indices, csc.weight, csc.time, *of_nodes):
             storage.expect_random_reads(array)
 
 

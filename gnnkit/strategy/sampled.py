@@ -89,27 +89,13 @@ class SampledBatches:
         self._tally, self._disk, self._prefetch = tally, worker.disk, prefetch
         self.window: int | None = None  # number of batches sampled in advance, once known
         if worker.links is not None or worker.samples_by_time:
-            seeds = make_seeds(worker, batch_size, lambda: NodeSeeds(worker, batch_size, batching, window, model=model))
+            seeds = make_seeds(worker, batch_size, lambda: NodeSeeds(worker, batch_size, model=model))
             self._source = _Steps(worker, self.layers, self._drawn, seeds, prefetch)
             return
-        sampler = weighing_sums(worker.sampler)
-        self._source = _Nodes(
-            Loader(
-                self._drawn,
-                sampler.with_features(np.asarray(self.graph.features)) if sampler.reads_features else sampler,
-                np.flatnonzero(self.graph.split == Split.TRAIN),
-                batch_size,
-                features=_table(worker),
-                rank=worker.comm.rank,
-                world_size=worker.comm.world_size,
-                batching=batching,
-                window=window,
-                seed=worker.seed,
-                threads=worker.threads,
-                prefetch=prefetch,
-                repeat=False,
-            )
+        loader = _loader(
+            worker, self._drawn, batch_size=batch_size, batching=batching, window=window, prefetch=prefetch
         )
+        self._source = _Nodes(loader)
 
     def __len__(self) -> int:
         """Returns the number of steps per epoch, equal on every rank."""
@@ -191,6 +177,19 @@ class SampledBatches:
         else:
             opened_rows = of_bits(rows).to(worker.device, worker.input_dtype or worker.dtype)
         return opened_rows, adjacencies
+
+
+def _loader(worker: Worker, drawn: CSC | RelationGroups, **options: Any) -> Loader:
+    """Creates the loader of a rank's training nodes, from options of `Loader`."""
+    graph, sampler = worker.graph, worker.sampler
+    assert graph is not None, "needs the complete graph"
+    assert sampler is not None, "draws"
+    sampler = weighing_sums(sampler)
+    if sampler.reads_features:
+        sampler = sampler.with_features(np.asarray(graph.features))
+    options |= {"features": _table(worker), "rank": worker.comm.rank, "world_size": worker.comm.world_size}
+    options |= {"seed": worker.seed, "threads": worker.threads, "repeat": False}
+    return Loader(drawn, sampler, np.flatnonzero(graph.split == Split.TRAIN), **options)
 
 
 def _nodes_of(drawn: _Prefetched) -> Ids:

@@ -10,6 +10,8 @@ import pytest
 
 import gnnkit
 from gnnkit.__main__ import main
+from gnnkit.config import compose
+from gnnkit.config.settings import settle
 from gnnkit.graph import Graph, Relation, Split
 from gnnkit.prepare.inputs import with_inputs
 from gnnkit.prepare.times import before_split, describe_times, describe_visible, rows_to_fit, visible_graphs
@@ -53,6 +55,13 @@ def test_each_split_reads_the_edges_up_to_its_end() -> None:
     assert line.startswith(
         f"time: {M - graphs['train'].num_edges} edges from {ends['train']} on pass no messages in training"
     )
+
+
+def test_runs_that_sample_are_told_how_to_sample_by_time() -> None:
+    names = ["strategy=individual_sample", "sampler=neighbor"], ["strategy=individual_sample", "sampler=labor"]
+    runs = [describe_visible(visible_graphs(dated()), None, settle(compose(overrides))) for overrides in names]
+    assert [len(lines) for lines in runs] == [2, 1]
+    assert runs[0][1].startswith("time: sampler.time=strict trains and evaluates each node on the edges before its own")
 
 
 def test_a_split_that_is_none_by_time_trains_on_all_edges() -> None:
