@@ -64,7 +64,8 @@ class KeyIndex:
             from_text: Whether they are from a text file.
         """
         empty = np.logical_or.reduce([nulls_of(column) for column in columns])
-        codes, parents = np.zeros(len(columns[0]), np.int64), np.zeros(len(self.columns[0]), np.int64)
+        codes: Ids = np.zeros(len(columns[0]), np.int64)
+        parents: Ids = np.zeros(len(self.columns[0]), np.int64)
         for pair in zip(columns, self.columns, strict=True):
             column, parent = self._same_type(*pair, place, from_text)
             codes, parents = _number_pairs(codes, parents, column, parent)
