@@ -44,9 +44,9 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing import exchange
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import GRIDS
+from tests import shops
 from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
-from tests import shops
 from tests.folders import graphar_folder, graphbolt_folder, ogb, saint, store
 from tests.forked import Forked
 from tests.launch.outside import by_hand
