@@ -222,7 +222,7 @@ FIRST = [(section, plugins.options(section)[0]) for section in SECTIONS]
 LONG = {("dataset", "edges"), ("sampler", "balanced"), ("task", "link_prediction")}
 # Options whose keys other options have too, or whose ranges the plugin's tests hold.
 REPEATED = {
-    *(("dataset", name) for name in ("graphar", "graphsaint", "npz", "ogb", "pystdlib")),
+    *(("dataset", name) for name in ("graphar", "graphsaint", "npz", "ogb", "pystdlib", "tables")),
     *(("model", name) for name in ("gcn", "gin")),
     *(("partition", name) for name in ("hash", "kaminpar", "mtkahypar", "random", "stripes", "tiles")),
     *(("sampler", name) for name in ("full", "labor", "metropolis_hastings", "weighted")),

@@ -248,10 +248,10 @@ def _why_no_trials(settings: Settings, graph: Graph, known: Mapping[str, Any], a
     """Returns why no trials are run, or "" if they are.
 
     Args:
-        settings: The configuration of job=init.
+        settings: The configuration.
         graph: The graph.
         known: The choices so far.
-        advised: Keys of the data set or the user.
+        advised: Keys from the data set or the user.
     """
     package = plugins.PACKAGES[SEARCH]["trials"]
     missing = f"they need the package {package}: pip install {package}"

@@ -399,7 +399,7 @@ class TrainingModule(hooks.OwnHooks):
         Args:
             measured: The joint model's metrics.
             outputs: [k, width] outputs of this rank's rows.
-            worker: Its targets are these rows, of which some splits may be left out.
+            worker: Its targets are these rows; splits may be absent.
         """
         epochs, steps, most = self.current_epoch + 1, self.trainer.global_step, self.trainer.max_epochs or 0
         if self._is_judged or steps < chance.MIN_STEPS or not most <= 3 * epochs < 3 * most:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.graph import Graph, Relation
+from gnnkit.graph.graph import EdgeListFields
 from gnnkit.graph.labels import unlabelled
 from gnnkit.graph.schema import pack_tables
 from gnnkit.graph.times import ALWAYS, NEVER, Times
@@ -52,31 +53,42 @@ def build_graph(database: Database, targets: Targets, cut: int) -> Graph:
     """
     encoded = encode_types(database, targets, cut)
     sizes = {name: len(part.rows) for name, part in encoded.items()}
-    begin = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
-    edges = list(_list_edges(database, targets))
-    features, tables = pack_tables([part.rows if part.names else None for part in encoded.values()], [*sizes.values()])
-    names = [f"{name}.{column}" for name, part in encoded.items() for column in part.names or (PLACEHOLDER,)]
-    timed = not (targets.times == ALWAYS).all()
     num_nodes = sum(sizes.values())
-    return Graph.from_edges(
-        np.concatenate([part.src + begin[part.relation.source] for part in edges]),
-        np.concatenate([part.dst + begin[part.relation.destination] for part in edges]),
-        num_nodes,
-        features=features,
-        feature_names=names if features is not None and len(names) == features.shape[1] else None,
-        feature_tables=tables,
-        labels=np.concatenate([unlabelled(targets.labels, num_nodes - len(targets.rows)), targets.labels]),
-        class_names=targets.class_names,
-        split=np.concatenate([np.zeros(begin[targets.name], np.int8), targets.split]),
-        node_ids=_node_ids(database, targets),
-        node_types=tuple(sizes.items()),
-        edge_types=np.repeat(np.arange(len(edges)), [len(part.src) for part in edges]),
-        edge_type_names=[part.relation.edge_type for part in edges],
-        relations=tuple(part.relation for part in edges),
-        edge_time=np.concatenate([part.times for part in edges]) if timed else None,
-        node_time=np.concatenate([*(rows.times for rows in database.types.values()), targets.times]) if timed else None,
-        time_unit=database.unit if timed else None,
-    )
+    edges = list(_list_edges(database, targets))
+    fields: EdgeListFields = {
+        **_features(encoded, sizes),
+        **_times(database, targets, edges),
+        "labels": np.concatenate([unlabelled(targets.labels, num_nodes - len(targets.rows)), targets.labels]),
+        "class_names": targets.class_names,
+        "split": np.concatenate([np.zeros(num_nodes - len(targets.rows), np.int8), targets.split]),
+        "node_ids": _node_ids(database, targets),
+        "node_types": tuple(sizes.items()),
+        "edge_types": np.repeat(np.arange(len(edges)), [len(part.src) for part in edges]),
+        "edge_type_names": [part.relation.edge_type for part in edges],
+        "relations": tuple(part.relation for part in edges),
+    }
+    begin = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
+    src = np.concatenate([part.src + begin[part.relation.source] for part in edges])
+    dst = np.concatenate([part.dst + begin[part.relation.destination] for part in edges])
+    return Graph.from_edges(src, dst, num_nodes, **fields)
+
+
+def _features(encoded: Mapping[str, Encoded], sizes: Mapping[str, int]) -> EdgeListFields:
+    """Places the columns of all types side by side."""
+    parts = [part.rows if part.names else None for part in encoded.values()]
+    features, tables = pack_tables(parts, [*sizes.values()])
+    names = [f"{name}.{column}" for name, part in encoded.items() for column in part.names or (PLACEHOLDER,)]
+    fits = features is not None and len(names) == features.shape[1]
+    return {"features": features, "feature_names": names if fits else None, "feature_tables": tables}
+
+
+def _times(database: Database, targets: Targets, edges: Sequence[RelationEdges]) -> EdgeListFields:
+    """Returns the times of edges and nodes, or nothing in a task without times."""
+    if (targets.times == ALWAYS).all():
+        return {}
+    node_time = np.concatenate([*(rows.times for rows in database.types.values()), targets.times])
+    edge_time = np.concatenate([part.times for part in edges])
+    return {"edge_time": edge_time, "node_time": node_time, "time_unit": database.unit}
 
 
 def build_columns(database: Database, targets: Targets, cut: int) -> Graph:

@@ -87,7 +87,7 @@ def scaled(numbers: Floats, names: Sequence[str], sources: Sequence[str], fits: 
     complete = np.clip(complete, complete[places].min(0), complete[places].max(0))  # later rows may exceed the range
     scale = Scale.standard(complete, places).compress(complete, places)
     rows = np.where(empty, 0, scale.apply(complete)).astype(np.float32)
-    marked = np.flatnonzero(empty[fits].any(0))
+    marked: list[int] = np.flatnonzero(empty[fits].any(0)).tolist()
     return Encoded(
         np.concatenate([rows, empty[:, marked].astype(np.float32)], axis=1),
         (*names, *(f"{names[column]} is empty" for column in marked)),

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -64,23 +63,15 @@ class KeyIndex:
             place: Table and columns, for messages.
             from_text: Whether they are from a text file.
         """
-        codes, parents, empty = np.zeros(len(columns[0]), np.int64), np.zeros(len(self.columns[0]), np.int64), False
-        unknown: npt.NDArray[np.bool_] = np.zeros(len(codes), np.bool_)
+        empty = np.logical_or.reduce([nulls_of(column) for column in columns])
+        codes: Ids = np.zeros(len(columns[0]), np.int64)
+        parents: Ids = np.zeros(len(self.columns[0]), np.int64)
         for pair in zip(columns, self.columns, strict=True):
             column, parent = self._same_type(*pair, place, from_text)
-            values = pc.unique(parent)
-            empty = empty | nulls_of(column)
-            code = numbers_of(pc.index_in(column, value_set=values, skip_nulls=True).fill_null(-1)).astype(np.int64)
-            unknown |= code < 0
-            codes = codes * len(values) + code
-            parents = parents * len(values) + numbers_of(pc.index_in(parent, value_set=values)).astype(np.int64)
-            distinct, parents = np.unique(parents, return_inverse=True)
-            codes = _places(distinct, np.where(unknown, -1, codes))
-            unknown |= codes < 0
-        rows = np.full(int(parents.max(initial=-1)) + 1, NULL)
+            codes, parents = _number_pairs(codes, parents, column, parent)
+        rows = np.full(int(parents.max(initial=-1)) + 2, DANGLING)  # the last one for code -1
         rows[parents[::-1]] = np.arange(len(parents))[::-1]  # the first row remains
-        found = np.append(rows, DANGLING)[np.where(unknown, -1, codes)]
-        return np.where(empty, NULL, found)
+        return np.where(empty, NULL, rows[codes])
 
     def _same_type(self, column: pa.Array, parent: pa.Array, place: str, from_text: bool) -> tuple[pa.Array, pa.Array]:
         """Returns both columns in one type. Raises `UserError` for text and numbers."""
@@ -128,12 +119,24 @@ def find_parents(table: Table, names: Sequence[str], parents: KeyIndex) -> Ids: 
     return parents.find(columns, f"{table.name}, {_describe(names)}", _is_csv(table))
 
 
-def _places(distinct: Ids, codes: Ids) -> Ids:
-    """Returns the position of each code among distinct ones, or -1."""
-    if not len(distinct):
-        return np.full(len(codes), -1)
-    places = np.searchsorted(distinct, codes).clip(max=len(distinct) - 1)
-    return np.where(distinct[places] == codes, places, -1)
+def _number_pairs(codes: Ids, parents: Ids, column: pa.Array, parent: pa.Array) -> tuple[Ids, Ids]:
+    """Numbers the keys of one more column, from 0 in the order of the parents' keys.
+
+    Args:
+        codes: [k] numbers of keys by the columns so far, -1 for unknown ones.
+        parents: [rows] numbers of the primary keys by these columns.
+        column: [k] the next column of keys.
+        parent: [rows] the next column of the primary key.
+    """
+    values = pc.unique(parent)
+    place, parent_place = (
+        numbers_of(pc.index_in(cells, value_set=values, skip_nulls=True).fill_null(-1)).astype(np.int64)
+        for cells in (column, parent)
+    )
+    distinct, numbers = np.unique(parents * len(values) + parent_place, return_inverse=True)
+    joined = np.where((codes < 0) | (place < 0), -1, codes * len(values) + place)
+    places = np.searchsorted(distinct, joined).clip(max=max(len(distinct) - 1, 0))
+    return np.where(np.append(distinct, -1)[places] == joined, places, -1), numbers
 
 
 def _describe(names: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.column_table import require
 from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import labelled, unlabelled
+from gnnkit.graph.split import random_split
 from gnnkit.graph.table import Table
 from gnnkit.graph.time_split import TimeSplit, parts_of
 from gnnkit.graph.times import ALWAYS, NEVER, UNITS, Times, show_time
@@ -72,18 +72,13 @@ class Targets:
         has_label = labelled(self.labels)
         if isinstance(split, TimeSplit):
             parts = parts_of(self.times, split.find_borders(self.times[has_label], unit))
-            return replace(self, split=np.where(has_label, parts, np.int8(Split.NONE)))
+            return replace(self, split=np.where(has_label, parts, Split.NONE).astype(np.int8))
         if not (self.times == ALWAYS).all():
             raise UserError(
                 f"dataset.split={list(split)}: rows of {self.name} have times, and a random split would train on the future "
                 "of test rows; use dataset.split={by: time, shares: [0.7,0.15,0.15]}"
             )
-        order = np.random.default_rng(seed).permutation(np.flatnonzero(has_label))
-        ends = np.round(np.cumsum(split) * len(order)).astype(int)
-        parts = np.zeros(len(self.rows), np.int8)
-        for part, begin, end in zip((Split.TRAIN, Split.VAL, Split.TEST), [0, *ends], ends, strict=False):
-            parts[order[begin:end]] = part
-        return replace(self, split=parts)
+        return replace(self, split=random_split(has_label, split, seed, None))
 
     def with_all(self, entities: RowType, time: int) -> Targets:
         """Adds a row without a label for each entity that is visible at a time.
@@ -193,9 +188,8 @@ def _equal_share(label: Any, entities: RowType, name: str, rows: Ids) -> float:
     num_labels = len(pc.unique(label))
     if num_labels < 2 or len(np.unique(values)) != num_labels:
         return 0.0
-    pairs, counts = np.unique(np.stack([values, labels], 1), axis=0, return_counts=True)
-    largest: Mapping[int, int] = {int(value): 0 for value, _ in pairs}
-    best = dict(largest)
-    for (value, _), count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        best[value] = max(best[value], count)
-    return sum(best.values()) / len(rows)
+    _, values = np.unique(values, return_inverse=True)  # from 0, also with empty cells
+    _, labels = np.unique(labels, return_inverse=True)
+    table = np.zeros((values.max() + 1, labels.max() + 1), np.int64)
+    np.add.at(table, (values, labels), 1)
+    return float(table.max(1).sum() / len(rows))
