@@ -74,6 +74,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "verbose": [0, 1, "yes", "auto", None],
     "features.degree": [0, 1, "yes", "auto", None],
     "model.skip": [0, 1, "yes", None],
+    "model.events": COUNT,
+    "model.pairs": [0, 1, "yes", None],
     "comm.gigabits": [0, -1, NAN, INF, "fast"],
     "comm.milliseconds": [-1, NAN, INF, "short"],
     "compare.ways": [[], 3, [3], None],

@@ -196,8 +196,7 @@ def prepare(asked: Preparation) -> Json:
 
     Returns the fields of `Prepared`.
     """
-    begun = time.monotonic()
-    settings, needs, folder = asked.settings, asked.needs, asked.folder
+    settings, needs, folder, begun = asked.settings, asked.needs, asked.folder, time.monotonic()
     phase(f"reading dataset={settings.dataset.name}")
     graph, links, lines = _read_graph(asked)
     later = visible_graphs(graph) if needs.trains and links is None and not by_time(settings) else {}
@@ -226,16 +225,12 @@ def prepare(asked: Preparation) -> Json:
     if settings.draws_report:
         picture.save(graph, partition, folder)
     summary = "\n".join([prepared.summary, *map(one_line, lines), *note, *cache.notes])
-    cut_at = time.monotonic()
-    seconds = {"reading": read_at - begun, "partitioning": partitioned_at - read_at, "cutting": cut_at - partitioned_at}
-    names = None if graph.edge_type_names is None else list(graph.edge_type_names)
-    prepared = replace(prepared, relations=names, inverse_edges=needs.inverse_edges, summary=summary, seconds=seconds)
-    return replace(prepared, **_fingerprint(graph, links)).to_dict()
-
-
-def _fingerprint(graph: Graph, links: Links | Targets | None) -> Json:
-    """Returns the field of `Prepared` that binds checkpoints to labels of edges."""
-    return {"fingerprint": fingerprint(graph, links)} if isinstance(links, Targets) else {}
+    times = np.diff([begun, read_at, partitioned_at, time.monotonic()]).tolist()
+    seconds = dict(zip(("reading", "partitioning", "cutting"), times, strict=True))
+    digest = fingerprint(graph, links) if isinstance(links, Targets) else prepared.fingerprint
+    names = graph.edge_type_names and list(graph.edge_type_names)
+    facts = {"relations": names, "inverse_edges": needs.inverse_edges, "summary": summary, "seconds": seconds}
+    return replace(prepared, fingerprint=digest, **facts).to_dict()  # type: ignore[arg-type]
 
 
 def _save_later(graphs: Mapping[str, Graph], needs: Needs, partition: Partition, target: Path) -> None:

@@ -20,7 +20,8 @@ from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of, draws_key, order_key
-from gnnkit.sampler.links import Links, Mask, pairs_of, supervised_pairs, unordered
+from gnnkit.sampler.events import Mask
+from gnnkit.sampler.links import Links, pairs_of, supervised_pairs, unordered
 from gnnkit.sampler.targets import Targets
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.seeds import Deal, SeedPairs, Seeds, Step

@@ -156,8 +156,7 @@ class LinkPrediction(Task):
             decoder.fit(self._links)
 
     def begin(self, worker: Worker) -> None:
-        assert isinstance(worker.links, Links)
-        self._links = worker.links
+        self._links = _links_of(worker)
         if _item_ranking(self, worker) is not None:
             self._ranks = True
             self.without_learning, self.least_skill = "the items' popularity", 0.0
@@ -276,13 +275,11 @@ class LinkPrediction(Task):
         return self._measure(outputs, worker, self.splits)
 
     def measure_progress(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        assert isinstance(worker.links, Links)
-        return self._measure(outputs, worker, self.splits[:1] if len(worker.links.val) else self.splits)
+        return self._measure(outputs, worker, self.splits[:1] if len(_links_of(worker).val) else self.splits)
 
     def _measure(self, outputs: Tensor, worker: Worker, splits: Sequence[str]) -> dict[str, float]:
         """Computes the metrics of some splits. Collective."""
-        links = worker.links
-        assert isinstance(links, Links)
+        links = _links_of(worker)
         metrics: dict[str, float] = {}
         for split in splits:
             if len(getattr(links, split)):
@@ -300,8 +297,8 @@ class LinkPrediction(Task):
         if (items := _item_ranking(self, worker)) is not None:
             recall = metric_names(self.list_length)[1]
             return {name: value for name, value in items.popularity_figures().items() if name.endswith(recall)}
-        if isinstance(worker.links, Links) and worker.links.events is not None:
-            figures = self._figures_of_rules(worker, worker.links)
+        if (links := _links_of(worker)).events is not None:
+            figures = self._figures_of_rules(worker, links)
             best = {split: [figures.get(f"{split}_{rule}_mrr", 0.0) for rule in RULES] for split in self.splits}
             return {f"{split}_mrr": max(values) for split, values in best.items()}
         return {f"{split}_roc_auc": 0.5 for split in self.splits}
@@ -325,8 +322,7 @@ class LinkPrediction(Task):
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:  # [num_test, 3] float64
         """Returns the test edges' source, destination and score."""
-        links = worker.links
-        assert isinstance(links, Links)
+        links = _links_of(worker)
         scored = held_out_scores(self.score, outputs, worker, replace(links, eval_negatives=0), "test")
         parts = worker.comm.gather(scored)
         if not parts:
@@ -373,10 +369,14 @@ def _ranks(task: LinkPrediction, links: Links) -> bool:
     return ranked and links.relation is not None and links.relation.joins_types
 
 
+def _links_of(worker: Worker) -> Links:
+    assert isinstance(worker.links, Links)
+    return worker.links
+
+
 def _item_ranking(task: LinkPrediction, worker: Worker) -> ItemRanking | None:
     """Returns the ranking of all destinations, or None if the relation has none."""
-    links = worker.links
-    assert isinstance(links, Links)
+    links = _links_of(worker)
     if not _ranks(task, links):
         return None
     if task.ranking is None or task.ranking.links is not links:

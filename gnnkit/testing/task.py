@@ -13,7 +13,7 @@ from torch import Tensor
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid
 from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import Targets, count_outputs
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.testing.arguments import check_maker
@@ -75,10 +75,8 @@ def _check_figures(task: Task, prepared: Graph, links: Links | Targets | None, w
     outputs = torch.randn(prepared.num_nodes, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     ((expected, rows),) = _measured(task, prepared, links, outputs, ONE)
     assert rows is not None, "predictions gives nothing on the leader"
-    num_rows, num_columns = (
-        (len(links), links.num_classes) if isinstance(links, Targets) else (prepared.num_nodes, width)
-    )
-    _check_columns(task, rows, num_rows, num_columns)
+    num_rows = len(links) if isinstance(links, Targets) else prepared.num_nodes
+    _check_columns(task, rows, num_rows, count_outputs(links) or width)
     unknown = set(expected) - set(task.names)
     assert not unknown, f"measure gives {sorted(unknown)}, which are not in names"
     assert set(expected) & {name for name in task.names if name.endswith(task.metrics[0])}, "measure gives nothing"
@@ -105,7 +103,7 @@ def _check_columns(task: Task, rows: Tensor, num_nodes: int, width: int) -> None
 
 def _check_losses(task: Task, graph: Graph, links: Links | Targets | None, width: int) -> None:
     labels, shape = _rows(graph, links)
-    width = links.num_classes if isinstance(links, Targets) else width
+    width = count_outputs(links) or width
     outputs = torch.randn((len(labels), *shape, width), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     outputs.requires_grad_()
     losses = task.losses(outputs, labels)
