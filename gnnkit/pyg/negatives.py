@@ -17,7 +17,8 @@ from gnnkit.graph import Floats, Ids
 from gnnkit.pyg.checks import read_times
 from gnnkit.pyg.relation import RelationEdges
 from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, SampledGraph
-from gnnkit.sampler.links import codes, pairs_of
+from gnnkit.sampler.events import codes
+from gnnkit.sampler.links import pairs_of
 
 _ALWAYS = np.iinfo(np.int64).min
 _ROUNDS = 100  # of draws until a pair is negative

@@ -89,9 +89,9 @@ class _RecordingTask(LinkPrediction):
         super().__init__(**keys)
         self.negative_pairs: list[NodePair] = []
 
-    def score(self, outputs: Tensor) -> Tensor:
+    def score(self, outputs: Tensor, events: Tensor | None = None) -> Tensor:
         self.negative_pairs += _pairs(outputs[:, 1:, :, 0].reshape(-1, 2))
-        return super().score(outputs)
+        return super().score(outputs, events)
 
 
 def _training(strategy: ExecutionStrategy, worker: Worker, model: nn.Module, first_step: int) -> list[NodePair]:
