@@ -51,7 +51,7 @@ def test_ranks_train_from_an_interactive_session(tmp_path: Path, shell: str) -> 
         input=CODE if shell == "code" else "exit\n",
         capture_output=True,
         text=True,
-        timeout=GUARD,
+        timeout=3 * GUARD,
         check=False,
     )
     assert "interactive True epochs 2" in done.stdout, done.stderr
