@@ -38,9 +38,10 @@ MODEL_KEYS = {
     "model.hidden": (32, "width of the hidden layers"),
     "model.num_layers": (3, "one for each number of fanouts"),
     "model.skip": (True, "outputs read the summaries of the past, too"),
-    "model.dropout": (0.2, "of the layers' inputs"),
+    "model.dropout": (0.5, "of the layers' inputs"),
     "model.inverse": (False, "the graph has both directions"),
     "trainer.lr": (0.002, "few steps are enough"),
+    "trainer.weight_decay": (0.02, "summaries of the past have many columns"),
     "trainer.max_epochs": (20, "at most"),
     "trainer.patience": (5, "evaluations without a better one end the training"),
 }  # keys of job=init, with their reasons
