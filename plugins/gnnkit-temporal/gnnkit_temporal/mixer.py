@@ -13,7 +13,7 @@ from gnnkit.errors import UserError
 from gnnkit.model.base import GraphModel
 from gnnkit.sampler.links import Links
 from gnnkit.task.decoder import EventDecoder
-from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, switch, whole
+from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
 from gnnkit_temporal.history import NUM_STATISTICS, EndEvents, Ids
 
 FREQUENCIES = 12  # of the time encoding, between the mean time between two events and all of the training time
@@ -44,7 +44,7 @@ class Mixer(GraphModel):
         self, in_features: int, num_classes: int, events: int = 20, hidden: int = 32, pairs: bool = True
     ) -> None:
         super().__init__()
-        whole("model.events", events, 1, MAX_COUNT)
+        whole("model.events", events, 1, MAX_WIDTH)
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         self.embed = nn.Linear(in_features, num_classes) if in_features else None
         self.embedding_size = num_classes
