@@ -87,13 +87,13 @@ class SampledBatches:
         self.worker, self.graph, self.model = worker, worker.graph, model
         self.layers = worker.layers(model, Pool(worker.comm, tally))
         self._drawn = worker.drawn(model)
-        self._source: _Nodes | _Steps
+        self._source: _Nodes | _DealtBatches
         self._tally, self._disk, self._prefetch = tally, worker.disk, prefetch
         self.window: int | None = None  # number of batches sampled in advance, once known
         if seeds is None and (worker.links is not None or worker.samples_by_time):
             seeds = make_seeds(worker, batch_size, lambda: NodeSeeds(worker, batch_size, model=model))
         if seeds is not None:
-            self._source = _Steps(worker, self.layers, self._drawn, seeds, prefetch)
+            self._source = _DealtBatches(worker, self.layers, self._drawn, seeds, prefetch)
             return
         loader = _loader(
             worker, self._drawn, batch_size=batch_size, batching=batching, window=window, prefetch=prefetch
@@ -199,7 +199,7 @@ def _loader(worker: Worker, drawn: CSC | RelationGroups, **options: Any) -> Load
 
 
 def _nodes_of(drawn: _Prefetched) -> Ids:
-    """Returns the distinct nodes whose rows a batch reads."""
+    """Returns the distinct nodes of a batch's input rows."""
     nodes = drawn.batch.nodes
     return drawn.batch.input_nodes if nodes is None else np.unique(nodes)
 
@@ -226,7 +226,7 @@ class _Nodes:
                 yield _Prefetched(Step(loaded.seeds, int(totals[number]), key), loaded.minibatch, loaded.x)
 
 
-class _Steps:
+class _DealtBatches:
     """Batches of pairs, or of nodes at their times, prefetched by one thread."""
 
     def __init__(

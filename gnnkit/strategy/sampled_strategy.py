@@ -1,4 +1,4 @@
-"""The base of strategies whose batches are sampled around seeds."""
+"""The base of strategies with batches sampled around seeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.sampled import whole_steps
 
 
-class EpochBatches(Protocol):
+class StepBatches(Protocol):
     """One rank's batches, epoch by epoch."""
 
     window: int | None
@@ -44,7 +44,7 @@ class SampledStrategy(ExecutionStrategy):
     batch_size: int
 
     @abstractmethod
-    def make_batches(self, worker: Worker, model: nn.Module, batch_size: int, *, exact: bool) -> EpochBatches:
+    def make_batches(self, worker: Worker, model: nn.Module, batch_size: int, *, exact: bool) -> StepBatches:
         """Creates a worker's batches. Collective.
 
         Args:
@@ -58,7 +58,7 @@ class SampledStrategy(ExecutionStrategy):
         self.tally, self._worker, self._model = Tally(), worker, model
         self._reads = None if worker.disk is None else DiskReads(worker.disk, worker.comm)
         self.sampled = self.make_batches(worker, model, self.batch_size, exact=False)
-        self._whole: EpochBatches | None = None  # exact steps, once needed
+        self._whole: StepBatches | None = None  # exact steps, once needed
 
     def num_batches(self, epoch: int) -> int:
         return 1 if self.phases.is_exact(epoch) else len(self.sampled)

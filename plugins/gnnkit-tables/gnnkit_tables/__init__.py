@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ from gnnkit.graph.time_split import read_split
 from gnnkit.graph.times import NEVER, parse_time
 from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array, whole
-from gnnkit.utils.ranges import local_path, one_of, shown_names, switch
+from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
 from gnnkit_tables.baselines import describe_baselines
 from gnnkit_tables.build import build_columns, build_graph
 from gnnkit_tables.database import Database, read_database, read_tables, read_times
@@ -96,7 +97,7 @@ class Tables(Dataset):
             seed: Seed of a random split.
         """
         self.root = local_path("dataset.root", root)
-        self.table, self.until = table, until
+        self.table, self.until = _name("dataset.table", table), _until(until)
         self.manifest = None if manifest is None else local_path("dataset.manifest", manifest)
         self.links = switch("dataset.links", links)
         self.freeze = one_of("dataset.freeze", freeze, FREEZES)
@@ -180,6 +181,18 @@ class Tables(Dataset):
         tables = {name: read_table(path, (), self.missing, narrow=True) for name, path in folder.tables.items()}
         tasks = {name: folder.read_task(name, (), self.missing) for name in folder.tasks}
         return propose(tables, tasks)
+
+
+def _name(key: str, value: object) -> str | None:
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise UserError(f"{key}={shown(value)} must be the name of a task")
+
+
+def _until(value: object) -> Any:
+    if value is None or (isinstance(value, str | int | datetime.date) and not isinstance(value, bool)):
+        return value
+    raise UserError(f"dataset.until={shown(value)} must be a time: a date such as 2026-01-31, or a number")
 
 
 def _time_columns(tables: Mapping[str, Table], manifest: Manifest) -> dict[tuple[str, str], Array]:
