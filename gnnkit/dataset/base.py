@@ -64,11 +64,14 @@ class Dataset(ABC):
         """
         return None
 
-    def advise(self) -> Advice:
+    def advise(self, minutes: float) -> Advice:
         """Returns keys and files for `job=init`, which replace its choices.
 
         Keys that the user has set take precedence. If the model is among the keys,
         `job=init` runs no trials. Default: none.
+
+        Args:
+            minutes: Time budget of trial runs. 0: no trials.
         """
         return Advice()
 

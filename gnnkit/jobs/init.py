@@ -92,7 +92,7 @@ def init(order: Order) -> Result:
     if order.graph is not None:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
     folder = local_path("output", named).absolute()
-    advice = settings.dataset.create().advise()
+    advice = settings.dataset.create().advise(settings.job_keys.init.minutes)
     _check_new(folder, settings.on_exists, {*_FILES, *advice.files})
     from_user = [*_advised(advice, folder), *_named_choices(order)]
     choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings)), from_user)
@@ -325,7 +325,8 @@ def choose(settings: Settings, graph: Graph, from_user: Sequence[KeyChoice] = ()
         from_user: Choices of the user, which replace others.
     """
     choices = {choice.key: choice for choice in (*_choose(settings, graph, from_user), *from_user)}
-    return list(choices.values())
+    exists = {f"model.{key.name}" for key in keys.read("model", choices["model"].value).keys}
+    return [choice for choice in choices.values() if not choice.key.startswith("model.") or choice.key in exists]
 
 
 def _choose(settings: Settings, graph: Graph, from_user: Sequence[KeyChoice]) -> Iterator[KeyChoice]:

@@ -20,12 +20,13 @@ from gnnkit.graph.times import NEVER, parse_time
 from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
-from gnnkit_tables.baselines import describe_baselines
+from gnnkit_tables.baselines import best_column, can_compare
 from gnnkit_tables.build import build_columns, build_graph
 from gnnkit_tables.database import Database, read_database, read_tables, read_times
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import Proposal, propose
 from gnnkit_tables.manifest import FILE, Manifest
+from gnnkit_tables.select import Keys, select_keys
 from gnnkit_tables.targets import Targets, read_targets
 
 FREEZES = ("none", "test")
@@ -96,6 +97,16 @@ class Tables(Dataset):
                 times, if the task table has no split.
             seed: Seed of a random split.
         """
+        given = {
+            "root": root,
+            "table": table,
+            "manifest": manifest,
+            "freeze": freeze,
+            "missing": missing,
+            "split": split,
+        }
+        options = {f"dataset.{key}": value for key, value in given.items() if value is not None}
+        self._options = {**options, "dataset.seed": seed}
         self.root = local_path("dataset.root", root)
         self.table, self.until = _name("dataset.table", table), _until(until)
         self.manifest = None if manifest is None else local_path("dataset.manifest", manifest)
@@ -113,12 +124,14 @@ class Tables(Dataset):
         targets.check_times(database.unit)
         return self._build(database, targets, links=self.links)
 
-    def advise(self) -> Advice:
-        """Proposes a manifest if there is none, and prints the baselines."""
+    def advise(self, minutes: float) -> Advice:
+        """Proposes a manifest if there is none, and selects a model by validation."""
         columns, folder = self._build(*self._read(), links=False), Folder.find(self.root)
-        for line in describe_baselines(columns):
-            say(line)
-        keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
+        keys: Keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
+        if minutes and can_compare(columns):
+            if baseline := best_column(columns):
+                say(baseline)
+            keys = select_keys(self._options, columns, keys, minutes)
         if self._manifest_file(folder) is not None:
             return Advice(keys)
         proposal = self._propose(folder)
