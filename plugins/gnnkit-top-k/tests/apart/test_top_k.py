@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +20,22 @@ from gnnkit.testing import check_sampler
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test waits for the build
 FOLDER = Path(__file__).resolve().parents[2]
-BUILD = ["cargo", "build", "--release", "--manifest-path", str(FOLDER / "Cargo.toml")]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def built(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Builds the extension module, and imports it as the package's."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Builds the wheel, and puts its files on the path, as an installation does."""
     if shutil.which("cargo") is None:
         pytest.skip("needs cargo")
+    wheels, site = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("site")
     target = os.environ.get("CARGO_TARGET_DIR", str(FOLDER.parents[1] / "target"))
-    subprocess.run(BUILD, check=True, env={**os.environ, "CARGO_TARGET_DIR": target})
-    file = tmp_path_factory.mktemp("built") / "_law.abi3.so"
-    shutil.copy(Path(target) / "release/lib_law.so", file)
-    spec = importlib.util.spec_from_file_location("gnnkit_top_k._law", file)
-    assert spec is not None
-    assert spec.loader is not None
-    import gnnkit_top_k
-
-    gnnkit_top_k._law = importlib.util.module_from_spec(spec)  # type: ignore[attr-defined]
-    sys.modules["gnnkit_top_k._law"] = gnnkit_top_k._law  # type: ignore[attr-defined]
-    spec.loader.exec_module(gnnkit_top_k._law)  # type: ignore[attr-defined]
+    build = [sys.executable, "-m", "maturin", "build", "--release", "--out", str(wheels)]
+    subprocess.run(build, cwd=FOLDER, check=True, env={**os.environ, "CARGO_TARGET_DIR": target})
+    (wheel,) = wheels.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        yield site
 
 
 def graph(dtype: Any = np.int32, weight: Any = np.float32, num_nodes: int = 300) -> CSC:
@@ -82,16 +79,9 @@ def test_a_negative_weight_is_refused_with_its_position() -> None:
         TopKSampler([1]).draw(csc, np.array([0]), 0, key=0)
 
 
-def test_a_run_trains_with_the_sampler_by_its_name(tmp_path: Path) -> None:
-    from gnnkit.__main__ import main
-
-    if importlib.util.find_spec("gnnkit_top_k") is None or not _is_installed():
-        pytest.skip("needs the installed package: pip install plugins/gnnkit-top-k")
+def test_a_run_trains_with_the_sampler_by_its_name(site: Path, tmp_path: Path) -> None:
     keys = ["sampler=top_k", "dataset=synthetic", "dataset.num_nodes=200", "workers=2", "comm=threads", "cache=false"]
-    assert main(["strategy=individual_sample", *keys, "trainer.max_epochs=1", f"output={tmp_path}/run"]) == 0
-
-
-def _is_installed() -> bool:
-    from gnnkit import plugins
-
-    return "top_k" in plugins.names("sampler")
+    command = [sys.executable, "-m", "gnnkit", "strategy=individual_sample", *keys, "trainer.max_epochs=1"]
+    path = os.pathsep.join([str(site), *filter(None, sys.path)])
+    subprocess.run([*command, "output=run"], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": path})
+    assert "top_k" in (tmp_path / "run/config.yaml").read_text(encoding="utf-8")
