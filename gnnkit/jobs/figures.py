@@ -379,7 +379,7 @@ def _single_class(confusion: Mapping[str, Any] | None, noun: str) -> str | None:
     share = 100 * actual[single] / actual.sum()
     return (
         f"the model predicts the class {confusion['classes'][single]} for every {noun} of the splits, {share:.1f} % of which "
-        "have it: try task.class_weights=balanced, or rank {noun}s by their probability (write=[probabilities])"
+        f"have it: try task.class_weights=balanced, or rank {noun}s by their probability (write=[probabilities])"
     )
 
 

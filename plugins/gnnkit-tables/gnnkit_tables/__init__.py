@@ -16,7 +16,7 @@ from gnnkit.graph import Graph
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.time_split import read_split
-from gnnkit.graph.times import NEVER, parse_time
+from gnnkit.graph.times import ALWAYS, NEVER, parse_time
 from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
@@ -130,8 +130,8 @@ class Tables(Dataset):
         keys: Keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
         if minutes and can_compare(columns):
             if baseline := best_column(columns):
-                say(baseline)
-            keys = select_keys(self._options, columns, keys, minutes)
+                say(str(baseline))
+            keys = select_keys(self._options, columns, keys, minutes, baseline)
         if self._manifest_file(folder) is not None:
             return Advice(keys)
         proposal = self._propose(folder)
@@ -156,6 +156,8 @@ class Tables(Dataset):
     def _build(self, database: Database, targets: Targets, *, links: bool) -> Graph:
         """Makes the graph, as of the times that `freeze` and `until` name."""
         cut = targets.cut
+        if (self.until is not None or self.freeze == "test") and (targets.times == ALWAYS).all():
+            raise UserError(f"dataset.until and dataset.freeze need times: name tasks.{targets.name}.time in {FILE}")
         if self.freeze == "test":
             database = database.until(targets.first_test)
         if self.until is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,14 +15,28 @@ from gnnkit.utils.checks import Array
 Predict = Callable[[Array], Array]  # from columns [k, width] to scores or numbers [k]
 
 
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A rule and its figures of validation and test."""
+
+    name: str
+    metric: str
+    val: float
+    test: float
+
+    def __str__(self) -> str:
+        return f"baseline: {self.name}: val_{self.metric} {self.val:.4f}, test_{self.metric} {self.test:.4f}"
+
+
 def can_compare(columns: Graph) -> bool:
-    """Returns whether each part has targets, with one number or class each."""
-    parts = all((columns.split == part).any() for part in (Split.TRAIN, Split.VAL, Split.TEST))
-    return parts and columns.labels.ndim == 1
+    """Returns whether each part has targets of one number, or of several classes."""
+    least = 1 if columns.labels.dtype.kind == "f" else 2
+    parts = (columns.labels[columns.split == part] for part in (Split.TRAIN, Split.VAL, Split.TEST))
+    return columns.labels.ndim == 1 and all(len(np.unique(labels)) >= least for labels in parts)
 
 
-def best_column(columns: Graph) -> str | None:
-    """Describes the best column, by a line through training rows, if there is one.
+def best_column(columns: Graph) -> Baseline | None:
+    """Measures the best column, by a line through training rows, if there is one.
 
     Args:
         columns: The targets and their columns, from `build_columns`.
@@ -40,7 +55,7 @@ def best_column(columns: Graph) -> str | None:
     if best is None:
         return None
     test = _measure(columns, best[2], Split.TEST, metric)
-    return f"baseline: only {names[best[1]]}: val_{metric} {best[0]:.4f}, test_{metric} {test:.4f}"
+    return Baseline(f"only {names[best[1]]}", metric, best[0], test)
 
 
 def _line(place: int, slope: float, intercept: float) -> Predict:

@@ -162,6 +162,8 @@ def _node_ids(database: Database, targets: Targets) -> npt.NDArray[np.str_]:
         times = (
             targets.times.astype(np.str_) if unit is None else np.datetime_as_string(targets.times.view(f"M8[{unit}]"))
         )
+        if unit is not None:
+            times = pc.replace_substring_regex(pa.array(times, pa.large_string()), r"(T00:00:00(\.0+)?|\.0+)$", "")
         target = _join(target, pa.array(times, pa.large_string()), "@")
     ids = {name: _join(pa.array([name] * len(column), pa.large_string()), column, ":") for name, column in keys.items()}
     ids[targets.name] = _join(pa.array([targets.name] * len(target), pa.large_string()), target, ":")

@@ -58,6 +58,7 @@ class Database:
 
     types: Mapping[str, RowType]
     unit: str | None  # of times. None: plain numbers
+    end: int = NEVER  # rows and labels after this time are hidden
 
     def lines(self) -> list[str]:
         """Describes static tables, rows without a time, and keys that lead nowhere."""
@@ -82,7 +83,7 @@ class Database:
             late = (row_type.times > time) & (row_type.times != NEVER)
             return replace(row_type, times=np.where(late, NEVER, row_type.times))
 
-        return replace(self, types={name: cut(row_type) for name, row_type in self.types.items()})
+        return replace(self, end=time, types={name: cut(row_type) for name, row_type in self.types.items()})
 
 
 def read_tables(folder: Folder, manifest: Manifest, missing: Sequence[str]) -> dict[str, Table]:
@@ -92,6 +93,10 @@ def read_tables(folder: Folder, manifest: Manifest, missing: Sequence[str]) -> d
     tables = {}
     for name, spec in manifest.tables.items():
         ids = {*spec.key, *(column for link in spec.links for column in link.columns)}
+        if known_later := [column for names in spec.later.values() for column in names if column in ids]:
+            raise UserError(
+                f"tables.{name}.later: {known_later[0]!r} is a key or a link, which rows have from the start"
+            )
         tables[name] = read_table(folder.tables[name], sorted(ids), missing, narrow=True)
         for column in (*ids, *spec.ignore, *spec.later, *(part for names in spec.later.values() for part in names)):
             require(tables[name].name, tables[name].names, column, "; change the manifest")
@@ -113,7 +118,7 @@ def read_database(
     types = (
         row_type
         for name, spec in manifest.tables.items()
-        for row_type in _read_types(name, spec, tables[name], indices, times)
+        for row_type in _read_types(name, spec, tables[name], indices, times, manifest.tables)
     )
     return Database({row_type.name: row_type for row_type in types}, unit)
 
@@ -124,6 +129,7 @@ def _read_types(
     table: Table,
     indices: Mapping[str, KeyIndex],
     times: Mapping[tuple[str, str], Times],
+    specs: Mapping[str, TableSpec],
 ) -> list[RowType]:
     """Returns the type of a table, and one for each set of columns known later."""
     links = tuple(
@@ -135,6 +141,10 @@ def _read_types(
     static: Times = np.full(table.num_rows, ALWAYS)
     columns = tuple(column for column in table.names if column not in no_features)
     row_times = static if spec.time is None else times[name, spec.time]
+    for link in links if spec.time is None else ():  # such as lines of an order: no earlier than the order
+        if (parent_time := specs[link.parent].time) is not None:
+            parents = np.append(times[link.parent, parent_time], [ALWAYS, ALWAYS])
+            row_times = np.maximum(row_times, parents[link.rows])
     rows = RowType(name, table, columns, row_times, links, indices.get(name))
     links = (*links, RowLink(ROW, name, np.arange(table.num_rows)))
     outcomes = [

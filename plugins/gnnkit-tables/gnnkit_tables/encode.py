@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -25,7 +26,9 @@ from gnnkit.prepare.transform import Scale
 _CATEGORIES = 32  # most frequent values of a column that have a column of their own
 _BUCKETS = 32  # columns of hashed text
 _GRAM = 3  # characters of a hashed piece of text
-_CODES = ("id", "code")  # endings of names of whole numbers that are categories
+_CODES = re.compile(
+    r"(^|[^A-Za-z])(id|code)$|(Id|ID|Code)$|(zip|post)code$"
+)  # endings of names of whole numbers that are categories
 Mask = npt.NDArray[np.bool_]
 
 
@@ -98,7 +101,7 @@ def scaled(numbers: Floats, names: Sequence[str], sources: Sequence[str], fits: 
 def _encode_column(table: Table, name: str, fits: Mask) -> Iterator[Encoded]:
     """Yields a column's encoding, or nothing if it holds no numbers, text or dates."""
     column = table.plain(name)
-    if pa.types.is_integer(column.type) and name.lower().endswith(_CODES):
+    if pa.types.is_integer(column.type) and _CODES.search(name):
         yield _categories(column.cast(pa.string()), name, fits, ("",))
         return
     part = Table(table.name, pa.table({name: column.filter(pa.array(fits))}), missing=table.missing)
@@ -111,7 +114,12 @@ def _encode_column(table: Table, name: str, fits: Mask) -> Iterator[Encoded]:
     elif reading is not None and reading.kind == "categories":
         yield _categories(column.cast(pa.string()), name, fits, table.missing)
     elif reading is not None:
-        with suppress(pa.ArrowException):  # lists, or later text that is no number
+        with suppress(pa.ArrowException):  # lists
+            if is_text(column.type) and reading.kind != "seconds":  # later text that is no number is empty
+                fits_form = pc.match_substring_regex(
+                    column, r"^\s*[^\d\s]?\s*[-+]?[\d., ]+([eE][-+]?\d+)?\s*[^\d\s]?\s*$"
+                )
+                column = pc.if_else(fits_form, column, pa.scalar(None, column.type))
             numbers = np.asarray(reading.numbers(column, table.missing), np.float64)
             if len(numbers) == table.num_rows:
                 yield scaled(np.where(np.isfinite(numbers), numbers, np.nan)[:, None], [name], [name], fits)

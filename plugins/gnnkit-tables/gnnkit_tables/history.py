@@ -50,7 +50,9 @@ def past_columns(database: Database, encoded: dict[str, Encoded], targets: Targe
 
 def is_event(entities: RowType, targets: Targets) -> bool:
     """Returns whether most entities are as late as their targets, as events are."""
-    return bool((entities.times[targets.rows] >= targets.times).mean() > 0.5) and not entities.is_static
+    given = targets.split != Split.NONE  # rows that dataset.until adds do not count
+    times = entities.times[targets.rows[given]]
+    return bool(((times >= targets.times[given]) & (times != NEVER)).sum() > 0.5 * given.sum())
 
 
 def _list_children(database: Database, encoded: dict[str, Encoded], targets: Targets) -> Iterator[Children]:
@@ -66,6 +68,7 @@ def _list_children(database: Database, encoded: dict[str, Encoded], targets: Tar
                     yield Children(name, row_type.times, link.rows, _means_of(encoded[row_type.name]), rows)
     if targets.horizon is not None and (labels := _label_columns(targets)) is not None:
         times = np.where(labelled(targets.labels), targets.times + targets.horizon, NEVER)
+        times = np.where(times > database.end, NEVER, times)
         yield Children(LABELS, times, targets.rows, labels, targets.rows)
 
 

@@ -98,7 +98,10 @@ def key_column(table: Table, name: str) -> pa.Array:  # [rows] int64, large_stri
     if is_text(kind):
         empty = pa.array(missing_cells(column, table.missing))
         text = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
-        return pc.if_else(empty, pa.scalar(None, pa.large_string()), text)
+        text = pc.if_else(empty, pa.scalar(None, pa.large_string()), text)
+        whole = pc.match_substring_regex(text.drop_null(), r"^(0|-?[1-9]\d{0,17})(\.0+)?$")
+        is_whole = _is_csv(table) and len(whole) > 0 and pc.all(whole).as_py()
+        return pc.replace_substring_regex(text, r"\.0+$", "").cast(pa.int64()) if is_whole else text
     if pa.types.is_floating(kind):
         numbers = column.to_numpy(zero_copy_only=False)
         empty = np.isnan(numbers)

@@ -11,13 +11,14 @@ from typing import Any
 import yaml
 
 from gnnkit.errors import UserError
+from gnnkit.graph.times import UNITS
 from gnnkit.utils.documents import read_yaml
 from gnnkit.utils.ranges import shown, shown_names
 
 FILE = "manifest.yaml"
 _TABLE_KEYS = ("key", "time", "links", "later", "ignore")
 _TASK_KEYS = ("table", "entity", "time", "label", "horizon")
-_SPAN = re.compile(r"(\d+)\s*(second|minute|hour|day|week)?s?")
+_SPAN = re.compile(r"(\d{1,9})\s*(second|minute|hour|day|week)s?")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 Reasons = Mapping[tuple[str, ...], str]  # why a line of the manifest is as it is, by its path
 
@@ -54,7 +55,7 @@ class TaskSpec:
     entity: tuple[str, ...]  # columns with the entity's primary key
     label: str
     time: str | None = None  # column of the time of the prediction. None: a task without times
-    horizon: int | None = None  # seconds, or units of plain times, after which a label is known
+    horizon: str | int | None = None  # after which a label is known: a span, or units of plain times
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +186,34 @@ def _read_task(place: str, value: Any) -> TaskSpec:
         _names(f"{place}.entity", entry["entity"]),
         str(_name(f"{place}.label", entry["label"])),
         _name(f"{place}.time", entry.get("time")),
-        _read_span(f"{place}.horizon", entry.get("horizon")),
+        _check_span(f"{place}.horizon", entry.get("horizon")),
     )
 
 
-def _read_span(place: str, value: Any) -> int | None:
-    """Reads a span such as `30 days`, or a number of seconds or units of time."""
+def _check_span(place: str, value: Any) -> str | int | None:
+    """Returns a span such as `30 days`, or a number of units of plain times."""
+    is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+    if value is None or is_number or (isinstance(value, str) and _SPAN.fullmatch(value.strip())):
+        return value  # type: ignore[no-any-return]
+    units = ", ".join(f"{unit}s" for unit in _SECONDS)
+    raise UserError(f"{FILE}, {place}={shown(value)}: expected a span such as '30 days', in {units}")
+
+
+def read_span(place: str, value: str | int | None, unit: str | None) -> int | None:
+    """Returns a span in the unit of times.
+
+    Args:
+        place: The entry's place in the manifest, for messages.
+        value: A span such as `30 days`, or a number if times are plain numbers.
+        unit: Of times that are dates. None: plain numbers.
+    """
     if value is None:
         return None
+    if isinstance(value, int) != (unit is None):
+        expected = "a number, as times are numbers" if unit is None else "a span such as '30 days', as times are dates"
+        raise UserError(f"{FILE}, {place}={value}: expected {expected}")
     match = _SPAN.fullmatch(str(value).strip())
-    if match is None:
-        raise UserError(f"{FILE}, {place}={shown(value)}: expected a span such as '30 days'")
-    return int(match[1]) * _SECONDS[match[2] or "second"]
+    return int(value) if match is None or unit is None else int(match[1]) * _SECONDS[match[2]] * UNITS[unit]
 
 
 def _mapping(place: str, value: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import math
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -16,6 +18,8 @@ from gnnkit.config.keys import plain
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.launch.phases import say
+from gnnkit.utils.ranges import one_line
+from gnnkit_tables.baselines import Baseline
 
 Keys = Mapping[str, tuple[Any, str]]  # value and reason by configuration key
 COLUMNS: Keys = {
@@ -53,7 +57,9 @@ class Trial:
     test: float
 
 
-def select_keys(options: Mapping[str, Any], columns: Graph, graph_keys: Keys, minutes: float) -> Keys:
+def select_keys(
+    options: Mapping[str, Any], columns: Graph, graph_keys: Keys, minutes: float, baseline: Baseline | None
+) -> Keys:
     """Trains a model of the graph and one of the columns, and returns the better keys.
 
     Args:
@@ -61,13 +67,18 @@ def select_keys(options: Mapping[str, Any], columns: Graph, graph_keys: Keys, mi
         columns: The targets and their columns, from `build_columns`.
         graph_keys: Keys of the model of the graph.
         minutes: Time limit.
+        baseline: A rule that the models should beat.
     """
     is_number = columns.labels.dtype.kind == "f"
     metric = "mae" if is_number else "roc_auc" if columns.num_classes == 2 else "accuracy"
     loss: Keys = {"task": ("regression", "labels are numbers"), "task.loss": ("absolute", "the error that is judged")}
-    candidates = {"a model of the graph": {**graph_keys, **(loss if is_number else {})}}
+    shared: Keys = {
+        "trainer.monitor": (f"val_{metric}", "the figure that selects the best epoch"),
+        **(loss if is_number else {}),
+    }
+    candidates = {"a model of the graph": {**graph_keys, **shared}}
     if "boosting" in plugins.names("model"):
-        candidates["gradient boosting on the targets' columns"] = {**COLUMNS, **(loss if is_number else {})}
+        candidates["gradient boosting on the targets' columns"] = {**COLUMNS, **shared}
     else:
         say("baseline: gradient boosting needs the package gnnkit-boosting: pip install gnnkit-boosting")
     fixed = {**_QUIET, "trainer.max_time": max(60 * minutes / len(candidates), 1)}
@@ -75,6 +86,10 @@ def select_keys(options: Mapping[str, Any], columns: Graph, graph_keys: Keys, mi
     for trial in trials:
         say(f"trial: {trial.name}: val_{metric} {trial.val:.4f}, test_{metric} {trial.test:.4f}")
     best = (min if is_number else max)(trials, key=lambda trial: trial.val)
+    if math.isinf(best.val):
+        return graph_keys
+    if baseline is not None and (baseline.val < best.val if is_number else baseline.val > best.val):
+        say(f"no model is better than {baseline.name}: there may be too few targets to learn more")
     other = next((trial for trial in trials if trial is not best), None)
     why = "" if other is None else f"val_{metric} {best.val:.4f}; {other.name} has {other.val:.4f}"
     return {key: (value, why if key == "model" and why else reason) for key, (value, reason) in best.keys.items()}
@@ -90,9 +105,14 @@ def _train(name: str, fixed: Mapping[str, Any], keys: Keys, metric: str) -> Tria
             contextlib.redirect_stdout(io.StringIO()),
             warnings.catch_warnings(action="ignore"),
         ):
-            overrides = [f"{key}={plain(value)}" for key, value in values.items()]
+            overrides = [f"{key}={_quoted(value)}" for key, value in values.items()]
             result = gnnkit.train(dataset="tables", overrides=overrides, folder=f"{folder}/run")
-    except UserError as error:
-        say(f"trial: {name}: refused: {error}")
+    except (UserError, RuntimeError) as error:  # a refused configuration, or a failed rank
+        say(f"trial: {name}: {one_line(error)}")
         return Trial(name, keys, worst, worst)
     return Trial(name, keys, result[f"val_{metric}"], result[f"test_{metric}"])
+
+
+def _quoted(value: Any) -> str:
+    """Formats a value in the grammar of overrides. A path may have any letter."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else plain(value)

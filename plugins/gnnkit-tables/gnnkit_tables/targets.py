@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
@@ -19,16 +20,17 @@ from gnnkit.graph.labels import labelled, unlabelled
 from gnnkit.graph.split import random_split
 from gnnkit.graph.table import Table
 from gnnkit.graph.time_split import TimeSplit, parts_of
-from gnnkit.graph.times import ALWAYS, NEVER, UNITS, Times, show_time
+from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time
 from gnnkit.graph.types import Ids, Labels
 from gnnkit.utils.ranges import shown, shown_names
 from gnnkit_tables.database import Database, RowType
 from gnnkit_tables.folder import SPLIT
 from gnnkit_tables.keys import KeyIndex, find_parents
-from gnnkit_tables.manifest import TaskSpec
+from gnnkit_tables.manifest import TaskSpec, read_span
 
 _SAME = 0.999  # share of training rows in which a column equals the label
 _FEW = 10  # entities with a training row below which equal columns are chance
+_CLASSES = 100
 _EXAMPLES = 3  # values in a message
 
 
@@ -66,6 +68,10 @@ class Targets:
             unit: Of times.
         """
         if split is None:
+            if not (self.split == Split.TRAIN).any():
+                raise UserError(
+                    f"{self.name}: no row has the split train; fill the column split, or set dataset.split={{by: time, ...}}"
+                )
             return self
         if self.split.any():
             raise UserError("dataset.split: the task table already has a split; remove the key")
@@ -134,7 +140,6 @@ def read_targets(
         )
     labels, class_names = read_labels(lambda: [table], spec.label)
     split = table.splits(SPLIT) if SPLIT in table.names else None
-    factor = 1 if database.unit is None else UNITS[database.unit]
     targets = Targets(
         name,
         spec.table,
@@ -143,7 +148,7 @@ def read_targets(
         labels,
         class_names,
         np.zeros(len(rows), np.int8) if split is None else Split.of(split, len(rows)),
-        None if spec.horizon is None else spec.horizon * factor,
+        read_span(f"tasks.{name}.horizon", spec.horizon, database.unit),
     )
     _check_distinct(targets, table, database.unit)
     _check_label(targets, database.types[spec.table], table, spec)
@@ -186,10 +191,20 @@ def _equal_share(label: Any, entities: RowType, name: str, rows: Ids) -> float:
         for column in (entities.table.plain(name).take(rows), label)
     )
     num_labels = len(pc.unique(label))
-    if num_labels < 2 or len(np.unique(values)) != num_labels:
+    if num_labels < 2:
         return 0.0
-    _, values = np.unique(values, return_inverse=True)  # from 0, also with empty cells
+    if num_labels > min(
+        _CLASSES, len(rows) // 5
+    ):  # distinct numbers are one to one with any others: compare the numbers
+        kinds = (entities.table.plain(name).type, label.type)
+        if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in kinds):
+            return 0.0
+        cells = numbers_of(entities.table.plain(name).take(rows)).astype(float)
+        return float(np.isclose(cells, numbers_of(label).astype(float)).mean())
+    _, values = np.unique(values, return_inverse=True)
     _, labels = np.unique(labels, return_inverse=True)
+    if values.max() > 10 * num_labels:
+        return 0.0
     table = np.zeros((values.max() + 1, labels.max() + 1), np.int64)
     np.add.at(table, (values, labels), 1)
-    return float(table.max(1).sum() / len(rows))
+    return float(min(table.max(1).sum(), table.max(0).sum()) / len(rows))

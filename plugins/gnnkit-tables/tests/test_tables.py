@@ -66,7 +66,7 @@ def test_rows_are_nodes_keys_are_relations_and_targets_a_type(tmp_path: Path, ca
     assert edges_of(graph, "users-rev_user_id-orders") == sorted((user, order, at) for order, user, at in by_user)
     assert len(edges_of(graph, "orders-item_id-items")) == 6  # order 7 has no time
     entity = edges_of(graph, "users-entity-returns")
-    assert entity[0] == ("users:10", "returns:10@2024-01-05T00:00:00.000000", -1)
+    assert entity[0] == ("users:10", "returns:10@2024-01-05", -1)
     assert len(entity) == 6
     orders, targets = graph.schema.nodes("orders"), graph.schema.nodes("returns")
     assert in_days(graph.node_time[orders]) == [1, 5, 5, 9, 2, 3, 99]
@@ -241,7 +241,7 @@ def test_targets_are_split_by_time(tmp_path: Path) -> None:
 def test_every_entity_is_predicted_as_of_a_time(tmp_path: Path) -> None:
     folder = write(tmp_path / "data")
     graph, trained = load(folder, until="2024-01-08"), load(folder)
-    assert graph.node_ids[-3:].tolist() == [f"returns:{user}@2024-01-08T00:00:00.000000" for user in (10, 11, 12)]
+    assert graph.node_ids[-3:].tolist() == [f"returns:{user}@2024-01-08" for user in (10, 11, 12)]
     assert graph.labels[-3:].tolist() == [-1] * 3
     assert graph.split[-3:].tolist() == [0] * 3
     assert graph.feature_names == trained.feature_names
@@ -306,6 +306,9 @@ REFUSALS = [
     ({}, with_changes("tables.more", {"key": "id"}), "tables.more has no file in"),
     ({}, with_changes("tasks.returns.label", "score"), "returns.parquet has no column 'score'"),
     ({}, with_changes("tasks.returns.horizon", "soon"), "tasks.returns.horizon=soon: expected a span such as '30 days'"),
+    ({}, with_changes("tasks.returns.horizon", 30), "tasks.returns.horizon=30: expected a span such as '30 days', as times are dates"),
+    ({}, with_changes("tables.orders.later", {"at": ["user_id"]}), "tables.orders.later: 'user_id' is a key or a link"),
+    ({"returns": task().drop_columns("split")}, MANIFEST, "returns: no row has the split train; fill the column split, or set dataset.split"),
 ]  # fmt: skip
 
 
@@ -349,3 +352,70 @@ def test_wrong_keys_are_named(tmp_path: Path, keys: dict[str, Any], message: str
 
 def test_the_data_set_keeps_the_contract(tmp_path: Path) -> None:
     check_dataset(Tables(str(write(tmp_path / "data"))))
+
+
+def test_keys_of_a_csv_with_an_empty_cell_are_whole_numbers(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", form="csv")
+    path = folder / "tables/orders.csv"
+    path.write_text(path.read_text().replace(",10,", ",10.0,").replace(",11,", ",11.0,"))
+    assert "10.0" in path.read_text()
+    assert len(edges_of(load(folder), "orders-user_id-users")) == 4
+
+
+def test_rows_without_a_time_are_no_earlier_than_the_rows_to_which_they_refer(tmp_path: Path) -> None:
+    lines = pa.table({"order": [1, 2, 3, 4], "user": [10, 10, 11, 11]})
+    spec = {"key": [], "links": {"order": "orders", "user": "users"}}
+    folder = write(tmp_path / "data", with_changes("tables.lines", spec))
+    pyarrow.parquet.write_table(lines, folder / "tables/lines.parquet")
+    graph = load(folder)
+    assert in_days(graph.node_time[graph.schema.nodes("lines")]) == [1, 5, 5, 9]
+    assert [time for *_, time in edges_of(graph, "lines-user-users")] == [1, 5, 5, 9]
+
+
+def test_frozen_targets_see_no_label_of_the_test_period(tmp_path: Path) -> None:
+    manifest = with_changes("tasks.returns.horizon", "1 day")
+    rows = {"user_id": [10] * 6, "time": days(4, 5, 6, 8, 9, 12)}
+    parts = ["train", "train", "train", "val", "test", "test"]
+    found = []
+    for number, last in enumerate((0, 1)):
+        returns = task(**rows, split=parts, label=[0, 1, 0, 1, last, 0])
+        folder = write(tmp_path / str(number), manifest, returns=returns)
+        found.append([load(folder, freeze=freeze, links=False).features for freeze in ("test", "none")])
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert not np.array_equal(found[0][1], found[1][1]), "without freezing, the last target sees the label"
+
+
+@pytest.mark.parametrize("keys", [{"until": 5}, {"freeze": "test"}])
+def test_a_task_without_times_has_no_date_to_predict_at(tmp_path: Path, keys: dict[str, Any]) -> None:
+    manifest = with_changes("tasks.returns", {"table": "users", "entity": "user_id", "label": "label"})
+    returns = pa.table({"user_id": [10, 11, 12], "label": [0, 1, 0], "split": ["train", "val", "test"]})
+    with pytest.raises(UserError, match=r"need times: name tasks\.returns\.time in manifest\.yaml"):
+        load(write(tmp_path / "data", manifest, returns=returns), **keys)
+
+
+def test_a_later_cell_that_is_no_number_is_empty(tmp_path: Path) -> None:
+    amounts = pa.array(["1", "2", "3", "4", "5", "6", "n.v."])
+    orders = tables()["orders"].set_column(3, "amount", amounts)
+    graph = load(write(tmp_path / "data", orders=orders))
+    assert "orders.amount" in graph.feature_names
+    assert "returns.orders.user_id.amount: mean of all" in graph.feature_names
+
+
+def test_whole_numbers_are_codes_by_the_words_of_their_name(tmp_path: Path) -> None:
+    users = USERS.append_column("paid", pa.array([1, 5, 9])).append_column("shopId", pa.array([1, 2, 2]))
+    names = load(write(tmp_path / "data", users=users)).feature_names
+    assert "users.paid" in names
+    assert "users.shopId=1" in names
+
+
+def test_distinct_numbers_are_no_copy_of_a_label_and_a_copy_with_a_gap_is(tmp_path: Path) -> None:
+    count = 300
+    users = pa.table({"id": np.arange(count), "lat": np.random.default_rng(0).normal(size=count)})
+    rows = {"user_id": np.arange(count), "time": days(*[4] * count), "split": ["train"] * count}
+    returns = pa.table({**rows, "label": np.random.default_rng(1).normal(size=count)})
+    load(write(tmp_path / "apart", users=users, returns=returns))
+    classes = np.arange(2000) % 2
+    users = pa.table({"id": np.arange(2000), "copy": pa.array([None, *classes[1:].tolist()])})
+    rows = {"user_id": np.arange(2000), "time": days(*[4] * 2000), "split": ["train"] * 2000}
+    with pytest.raises(UserError, match="the label equals copy of users"):
+        load(write(tmp_path / "copied", users=users, returns=pa.table({**rows, "label": classes})))
