@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # programs have figures without importing Lightning
     from gnnkit.jobs.rank_run import RankRun
 
 
-def plugins(job: RankJob, worker: Worker) -> Plugins:
+def plugins(job: RankJob, worker: Worker, task: Task | None = None) -> Plugins:
     """Returns the names of the data set, the model and the other plugins."""
     settings = job.settings
     links = worker.links if settings.job.needs_labels else None  # job=predict holds out no edges
@@ -71,7 +71,11 @@ def plugins(job: RankJob, worker: Worker) -> Plugins:
         model=job.source.name,
         task=settings.task.name,
         edge_split=None if not isinstance(links, Links) else "data set" if links.given else "drawn",
-        evaluation="fresh" if worker.samples_by_time else "frozen" if _is_frozen(links) else None,
+        evaluation="fresh"
+        if worker.samples_by_time or (task and task.reads_events)
+        else "frozen"
+        if _is_frozen(links)
+        else None,
     )
 
 
@@ -188,7 +192,7 @@ def add_figures(run: RankRun, scores: Scores) -> None:
     figures.skipped = _skipped(run)
     if watch is None:
         return
-    figures.plugins = plugins(job, worker)
+    figures.plugins = plugins(job, worker, run.task)
     figures.progress = Progress(num_epochs, watch.train_loss, watch.stragglers)
     figures.scores = by_name(run.task, scores.figures)
     main_figure = {"name": run.task.progress, "lower_is_better": run.task.lower_is_better}

@@ -92,7 +92,7 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
         return {}
     write_names(job, names)
     return merge(
-        figures.plugins(job, worker),
+        figures.plugins(job, worker, task),
         {"checkpoint": str(folder)},
         figures.by_name(task, scores.figures) if tests else {},
         figures.circumstances(job),

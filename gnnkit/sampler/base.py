@@ -341,6 +341,8 @@ class NativeSampler(Sampler):
             raise UserError("sampler.pick=last takes each edge once: use sampler.replace=false")
         if pick == "last" and self.redraw:
             raise UserError("sampler.pick=last draws once for each node: use sampler.redraw=false")
+        if pick == "last" and getattr(self, "fill", False):
+            raise UserError("sampler.pick=last takes each edge once: use sampler.fill=false")
         return self
 
     def sample(

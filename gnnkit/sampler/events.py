@@ -124,14 +124,20 @@ class EventNegatives:
         bounds = [events[:, 2], *([] if self.until is None else [np.full(len(events), self.until)])]
         for attempt in range(_ROUNDS * len(bounds)):
             if not len(rest):
-                return drawn[:, :2].reshape(len(events), count, 2)
+                break
             edges, places = np.divmod(rest, count)
             keys = np.stack([places, count + ids[edges] % (MAX_NODES - count)], 1)
             shares = _core.pair_draws(keys, MAX_NODES, _core.derive(key, attempt), threads)
-            drawn[rest, 1] = self._find(shares, bounds[attempt // _ROUNDS][edges])
+            bound = bounds[attempt // _ROUNDS][edges]
+            if attempt % _ROUNDS < _ROUNDS - 1:
+                drawn[rest, 1] = self._find(shares, bound)
+            else:  # few nodes are negative
+                drawn[rest, 1] = [self._list(*row) for row in zip(events[edges], shares, bound, strict=True)]
             if self.earlier is not None and not attempt:
                 self._find_earlier(drawn, shares, (ids[edges] + places) % 2 == 1)
             rest = rest[~self._are_negative(drawn[rest], events[edges, 1])]
+        if not len(rest):
+            return drawn[:, :2].reshape(len(events), count, 2)
         source, destination, time = events[rest[0] // count]
         raise UserError(
             f"the edge from node {source} to node {destination} at time {time} has no negative pair: each node that "
@@ -142,6 +148,13 @@ class EventNegatives:
         """Returns the node at a share of those that exist before a time, or -1."""
         present = np.searchsorted(self.times, bounds)
         return np.append(self.nodes, -1)[np.where(present > 0, (shares * present).astype(np.int64), len(self.nodes))]
+
+    def _list(self, event: Ids, share: float, bound: int) -> int:
+        """Returns the node at a share of those that are negative, or -1."""
+        nodes = self.nodes[: np.searchsorted(self.times, bound)]
+        pairs = np.stack([np.full(len(nodes), event[0]), nodes, np.full(len(nodes), event[2])], 1)
+        nodes = nodes[self._are_negative(pairs, np.full(len(nodes), event[1]))]
+        return int(nodes[int(share * len(nodes))]) if len(nodes) else -1
 
     def _find_earlier(self, drawn: Ids, shares: npt.NDArray[np.float64], mask: Mask) -> None:
         """Replaces destinations in a mask by earlier ones of the source, if any."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Ids
+from gnnkit.graph.times import ALWAYS
 from gnnkit.sampler.events import MAX_NODES, EventHistory, EventNegatives, Mask, Times, codes
 from gnnkit.utils.checks import check_range
 from gnnkit.utils.ranges import MAX_COUNT, real, shown, whole
@@ -253,9 +254,10 @@ class Links:
             nodes = nodes[(nodes >= first) & (nodes < last)]
         history, until, earlier = None if self.known is None else self.history, None, None
         if not evaluates:
-            until = int(self.train_time.max(initial=0)) + 1
+            until = int(self.train_time.max(initial=ALWAYS)) + 1
         if self.historical and not evaluates:
-            earlier = EventHistory(self.events[:, 0], self.events[:, 2]), self.events[:, 1]
+            events = self.events if among is None else self.events[np.isin(self.events[:, 1], among)]
+            earlier = EventHistory(events[:, 0], events[:, 2]), events[:, 1]
         negatives = EventNegatives.of(nodes, self.node_time, events=history, until=until, earlier=earlier)
         if among is None:
             self._drawing[evaluates] = negatives

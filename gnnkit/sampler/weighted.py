@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gnnkit import _core
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.sampler.base import NativeSampler, Reading
 from gnnkit.sampler.fanouts import FanoutsLike
@@ -56,6 +57,11 @@ class WeightedSampler(NativeSampler):
         )
         self.alpha = finite("sampler.alpha", alpha)
         self.by_time(time, pick)
+        if self.alpha and time != "none":
+            raise UserError(
+                f"sampler.time={time}: sampler.alpha={self.alpha:g} counts out-edges of all times, future ones included: "
+                "use alpha=0"
+            )
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.weighted(self.fanouts.default, self.replace, self.redraw, self.importance)

@@ -162,7 +162,8 @@ class IndividualSample(SampledStrategy):
             epoch: Number of the epoch.
 
         Returns:
-            Global ids of training nodes. A node occurs at most once in a step.
+            Global ids of training nodes, each at most once in a step. They must follow
+                from the worker's seed and the epoch, as a resumed run asks again.
         """
         raise NotImplementedError
 

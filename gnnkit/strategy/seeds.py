@@ -213,6 +213,8 @@ class ChosenSeeds(NodeSeeds):
         if any(len(np.unique(ids)) < len(ids) for ids in steps):
             raise UserError("strategy: seeds returned a node twice in one step")
         totals = np.sum(to_all(comm, np.array([[len(ids) for ids in steps]]), sent), axis=0)[0]
+        if not totals.any():
+            raise UserError(f"strategy: seeds returned no node on any rank in epoch {epoch}")
         return lambda step, comm, sent: self._made(epoch, step, steps[step], int(totals[step]))
 
 

@@ -151,6 +151,7 @@ class LinkPrediction(Task):
                 f"task.top_k={self.top_k}: model={type(model).__name__} scores pairs at a time: remove the key"
             )
         self._decoder, self.top_k, self._ranks = decoder, None, False
+        self.reads_events = True
         self.without_learning, self.least_skill = "the best rule without a model", 0.0
         if self._links is not None:
             decoder.fit(self._links)

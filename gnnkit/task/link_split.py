@@ -16,7 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
 from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.time_split import parts_of
-from gnnkit.graph.times import NEVER
+from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.graph.types import Fields
 from gnnkit.sampler.events import Mask, codes
 from gnnkit.sampler.links import LinkRelation, Links, draw_for_pairs, unordered
@@ -122,7 +122,7 @@ def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, M
     times, later = np.asarray(graph.edge_time), graph.edge_time >= graph.time_borders[0]
     parts = np.where(predicted & (pairs[:, 0] != pairs[:, 1]), parts_of(times, graph.time_borders), Split.NONE)
     val, test = (_in_listed_order(graph, parts == part) for part in (Split.VAL, Split.TEST))
-    mask, node_time = predicted & (times != NEVER), graph.node_time
+    mask, node_time = predicted & (times != NEVER) & (times != ALWAYS), graph.node_time
     if node_time is None:
         node_time = np.full(graph.num_nodes, NEVER)
         np.minimum.at(node_time, pairs.ravel(), times.repeat(2))

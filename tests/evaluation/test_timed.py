@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.edge_order import in_time_order
 from gnnkit.graph.times import latest_visible
@@ -118,3 +119,19 @@ def test_the_future_of_a_cut_changes_no_bit_before_it(name: str, pick: str) -> N
     nodes = torch.from_numpy(np.flatnonzero(graph.node_time < 3))
     assert torch.equal(before[nodes], after[nodes])
     assert not torch.equal(before, after)
+
+
+class MeanNorm(nn.Module):
+    """Subtracts the mean over the rows of a batch, as PyG's GraphNorm does."""
+
+    num_layers = 1
+
+    def forward(self, x: Tensor, adjacencies: Any) -> Tensor:
+        mean, _ = adjacencies[0].pool(len(x)).mean(x)
+        return adjacencies[0].aggregate(x - mean)
+
+
+def test_models_that_mix_the_rows_of_a_batch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.make_model", lambda name: MeanNorm())
+    with pytest.raises(UserError, match=r"sampler\.time: the model takes means over all rows of a batch"):
+        outputs(dated(), "mean", NeighborSampler([3], time="strict"))

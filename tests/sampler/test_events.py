@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.times import ALWAYS
-from gnnkit.sampler.links import Links
+from gnnkit.sampler.links import Links, pairs_of, supervised_pairs
 from gnnkit.task.link_prediction import LinkPrediction
 
 EVENT = st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 6))
@@ -130,3 +130,53 @@ def test_stored_links_draw_the_same_pairs(tmp_path: Path) -> None:
     for evaluates in (False, True):
         drawn = [side.negative_pairs(edges, np.arange(1), 9, 3, evaluates=evaluates) for side in (links, stored)]
         np.testing.assert_array_equal(*drawn)
+
+
+@pytest.mark.parametrize("borders", [(1250, 1400), (1400, 1450)])
+def test_an_event_of_which_few_nodes_are_negative_draws_those(borders: tuple[int, int]) -> None:
+    ring = [(node, (node + 1) % 1000, node) for node in range(1000)]  # all nodes exist
+    message = [(0, node, 1300) for node in range(1, 997)]  # 997 to 999 are negative
+    events = np.array([*ring, *message, (5, 6, 1400), (6, 7, 1500)])
+    graph = Graph.from_edges(events[:, 0], events[:, 1], 1000, edge_time=events[:, 2]).split_by_time(borders=borders)
+    training, links = LinkPrediction().prepare(graph)
+    assert links.train_time is not None
+    if borders[0] < 1300:
+        edges = links.at_times(links.val, links.val_time)
+    else:
+        trained = np.flatnonzero(links.train_time == 1300)
+        edges = links.at_times(pairs_of(training.csc)[trained], links.train_time[trained])
+    edges = edges[edges[:, 2] == 1300]
+    drawn = links.negative_pairs(edges, np.arange(len(edges)), 5, 1, evaluates=borders[0] < 1300)
+    assert np.unique(drawn[..., 1]).tolist() == [997, 998, 999]
+
+
+@pytest.mark.parametrize("shift", [-10_000, 10_000])
+def test_training_negatives_exist_in_training_whatever_the_sign_of_times(shift: int) -> None:
+    rng, time = np.random.default_rng(0), np.arange(60) + shift
+    src = np.concatenate([rng.integers(0, 5, 40), rng.integers(5, 40, 20)])
+    dst = np.where(np.arange(60) < 40, (src + 1) % 5, (src - 4) % 35 + 5)  # new nodes in the held-out time
+    graph = Graph.from_edges(src, dst, 40, edge_time=time).split_by_time(borders=[40 + shift, 50 + shift])
+    training, links = LinkPrediction().prepare(graph)
+    edges = links.at_times(pairs_of(training.csc), links.train_time)
+    assert links.negative_pairs(edges, np.arange(len(edges)), 20, 7).max() < 5
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "popularity", "historical"])
+def test_negatives_of_a_share_are_in_the_share(sampling: str) -> None:
+    rng, share = np.random.default_rng(0), np.arange(20)
+    src = rng.integers(0, 60, 600)
+    dst = (src + 1 + rng.integers(0, 59, 600)) % 60
+    graph = Graph.from_edges(src, dst, 60, edge_time=np.arange(600)).split_by_time(shares=[0.7, 0.15, 0.15])
+    training, links = LinkPrediction(negative_sampling=sampling).prepare(graph)
+    pairs = pairs_of(training.csc)
+    inside = np.flatnonzero(np.isin(pairs, share).all(1))
+    drawn, *_ = supervised_pairs(links, pairs[inside], inside, 3, share)
+    assert np.isin(drawn, share).all()
+
+
+def test_edges_that_are_always_visible_are_no_events() -> None:
+    time = np.array([ALWAYS, ALWAYS, 1, 2, 3, 4, 5, 6])
+    graph = Graph.from_edges([0, 1, 2, 3, 4, 5, 0, 1], [1, 2, 3, 4, 5, 0, 2, 3], 6, edge_time=time)
+    links = LinkPrediction().prepare(graph.split_by_time(borders=[5, 6]))[1]
+    assert links.events is not None
+    assert links.events[:, 2].min() == 1

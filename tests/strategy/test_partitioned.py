@@ -383,6 +383,7 @@ def test_wrong_seeds_of_a_strategy_are_refused() -> None:
         ([GRAPH.num_nodes], "not training nodes"),
         (train_nodes[[0, 0]], "twice in one step"),
         ([0.5], "seeds"),
+        (train_nodes[:0], "no node on any rank in epoch 0"),
     ):
         with pytest.raises(UserError, match=message):
             on_ranks(1, functools.partial(fail, seeds=seeds), "shared", NeighborSampler([3, 2]))

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gnnkit.engine import Pool
 from gnnkit.engine.default_dtype import default_dtype
+from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.graph.times import Times, at_times
 from gnnkit.sampler.base import wrap
@@ -17,6 +19,16 @@ from gnnkit.sampler.batching import draws_key
 from gnnkit.strategy import Worker
 from gnnkit.strategy.seeds import drawing
 from gnnkit.task.evaluation.logits import COPIES, MIB, Evaluation, chunks, of_splits
+
+
+class _NoPool(Pool):
+    """Refuses means over rows, which would depend on the other rows of a chunk."""
+
+    def mean(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        raise UserError(
+            "sampler.time: the model takes means over all rows of a batch, which have different times: use "
+            "gnnkit.nn.BatchNorm or LayerNorm"
+        )
 
 
 class TimedEvaluation(Evaluation):
@@ -32,7 +44,7 @@ class TimedEvaluation(Evaluation):
         """Prepares the sampler, with arguments as for `Evaluation`."""
         self.worker = worker if splits is None else of_splits(worker, splits)
         self._whole, self._memory, self._sampler = worker, memory * MIB, drawing(worker)
-        self._layers, self._drawn = worker.layers(model), worker.drawn(model)
+        self._layers, self._drawn = worker.layers(model, _NoPool()), worker.drawn(model)
 
     def _logits(self, model: nn.Module) -> Tensor:
         worker = self.worker

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
+from gnnkit.graph.times import ALWAYS
 from gnnkit.model.base import GraphModel
 from gnnkit.sampler.links import Links
 from gnnkit.task.decoder import EventDecoder
@@ -88,8 +89,9 @@ class MixerDecoder(EventDecoder):
                 "dataset.split='{by: time, shares: [0.7,0.15,0.15]}'"
             )
         times = np.asarray(links.train_time)
-        span = max(float(np.ptp(times)), 1.0)
-        self.periods.copy_(torch.tensor([span / len(times), span]))
+        times = times[times != ALWAYS]
+        span = max(float(np.ptp(times)), 1.0) if len(times) else 1.0
+        self.periods.copy_(torch.tensor([span / max(len(times), 1), span]))
 
     def forward(self, outputs: Tensor, events: Tensor | None, links: Links) -> Tensor:  # [...]
         if events is None:
