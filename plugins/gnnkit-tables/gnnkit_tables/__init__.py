@@ -121,6 +121,8 @@ class Tables(Dataset):
             say(f"tables: no {FILE}, so keys, links and times are guesses; job=init writes them with reasons")
         for line in database.lines():
             say(line)
+        if (targets.times == ALWAYS).all() and not all(row_type.is_static for row_type in database.types.values()):
+            say(f"tables: {targets.name} has no time in {FILE}, so its rows see all rows, however late they are")
         targets.check_times(database.unit)
         return self._build(database, targets, links=self.links)
 

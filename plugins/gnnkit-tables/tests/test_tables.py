@@ -223,13 +223,14 @@ def test_keys_of_several_columns_to_one_table_and_to_itself_are_relations(tmp_pa
     assert [src for src, _, _ in edges_of(graph, "users-entity-returns")] == ["users:n,2", "users:s,1"]
 
 
-def test_a_task_without_times_is_static(tmp_path: Path) -> None:
+def test_a_task_without_times_is_static(tmp_path: Path, capsys: Any) -> None:
     manifest = with_changes("tasks.returns", {"table": "users", "entity": "user_id", "label": "label"})
     returns = pa.table({"user_id": [10, 11, 12], "label": [0, 1, 0]})
     graph = load(write(tmp_path / "data", manifest, returns=returns), split=[1, 0, 0])
     assert graph.node_time is graph.edge_time is None
     assert graph.split[-3:].tolist() == [1, 1, 1]
     assert np.ptp(column(graph, "orders.user_id: number of rows")) > 0
+    assert "returns has no time in manifest.yaml, so its rows see all rows" in capsys.readouterr().out
 
 
 def test_targets_are_split_by_time(tmp_path: Path) -> None:
