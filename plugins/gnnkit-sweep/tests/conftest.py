@@ -1,3 +1,4 @@
 """Keeps whole runs cheap. A module that tests processes overrides `within`."""
 
+from tests.conftest import data_folder, install  # noqa: F401
 from tests.jobs.conftest import one_core, within  # noqa: F401
