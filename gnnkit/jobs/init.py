@@ -92,6 +92,8 @@ def init(order: Order) -> Result:
     if order.graph is not None:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
     folder = local_path("output", named).absolute()
+    if settings.on_exists != "replace":  # before any trial
+        _check_new(folder, settings.on_exists, _FILES)
     advice = settings.dataset.create().advise(settings.job_keys.init.minutes)
     _check_new(folder, settings.on_exists, {*_FILES, *advice.files})
     from_user = [*_advised(advice, folder), *_named_choices(order)]

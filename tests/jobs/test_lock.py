@@ -12,13 +12,13 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
+from gnnkit_report import Report, ReportKeys
 
 from gnnkit import config, plugins
 from gnnkit.config.settings import Settings, settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, lock, start
 from gnnkit.jobs import folder as run_folders
-from gnnkit.jobs.builtin import Report, ReportKeys
 from gnnkit.jobs.lock import locked
 
 
