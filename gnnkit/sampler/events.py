@@ -12,12 +12,12 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
+from gnnkit.graph.times import Times
 
-NEVER = np.iinfo(np.int64).min  # time of the last event if there is none
+NO_EVENT = np.iinfo(np.int64).min  # time of the last event if there is none
 MAX_NODES = math.isqrt(2**63 - 1)  # so that the codes of all pairs fit in int64
 _ROUNDS = 100  # of draws until a pair is negative
 Mask = npt.NDArray[np.bool_]
-Times = npt.NDArray[np.int64]
 
 
 class EventHistory:
@@ -51,7 +51,7 @@ class EventHistory:
         before = np.broadcast_to(before, keys.shape)
         key = np.searchsorted(self._keys, keys)
         time = np.searchsorted(self._times, before)
-        occurs = np.append(self._keys, NEVER)[key] == keys
+        occurs = np.append(self._keys, NO_EVENT)[key] == keys
         first = np.searchsorted(self._events, self._place(key, np.zeros_like(time)))
         return first, np.where(occurs, np.searchsorted(self._events, self._place(key, time)), first)
 
@@ -66,8 +66,8 @@ class EventHistory:
         A key without such an event has the lowest int64.
         """
         first, end = self.range(keys, before)
-        times = np.append(self._times, NEVER)[np.append(self._events, 0)[end - 1] % (len(self._times) + 1)]
-        return np.where(end > first, times, NEVER)
+        times = np.append(self._times, NO_EVENT)[np.append(self._events, 0)[end - 1] % (len(self._times) + 1)]
+        return np.where(end > first, times, NO_EVENT)
 
     def occurs(self, keys: Ids, times: Ids) -> Mask:
         """Returns whether each key has an event at a time.

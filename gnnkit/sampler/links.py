@@ -14,8 +14,8 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Ids
-from gnnkit.graph.times import ALWAYS
-from gnnkit.sampler.events import MAX_NODES, EventHistory, EventNegatives, Mask, Times, codes
+from gnnkit.graph.times import ALWAYS, Times
+from gnnkit.sampler.events import MAX_NODES, EventHistory, EventNegatives, Mask, codes
 from gnnkit.utils.checks import check_range
 from gnnkit.utils.ranges import MAX_COUNT, real, shown, whole
 from gnnkit.utils.storage import load_arrays, save_arrays

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.graph import Ids
-from gnnkit.sampler.events import NEVER, EventHistory, codes
+from gnnkit.sampler.events import NO_EVENT, EventHistory, codes
 from gnnkit.sampler.links import Links
 from gnnkit.strategy import Worker
 from gnnkit.task.link_split import held_out_candidates
@@ -60,8 +60,8 @@ class Recurrence:
         nodes, since = pairs[..., 1].astype(np.int64), before - self._window
         activity = self._nodes.last(nodes, before)
         popularity = self._nodes.count(nodes, before) - self._nodes.count(nodes, since)
-        is_late = (recency != NEVER) & (recency >= since)
-        scores = (recency != NEVER, is_late, recency, reply, activity, popularity)
+        is_late = (recency != NO_EVENT) & (recency >= since)
+        scores = (recency != NO_EVENT, is_late, recency, reply, activity, popularity)
         return {rule: _ranks(score) for rule, score in zip(RULES, scores, strict=True)}
 
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnkit.graph import Graph
-from gnnkit.sampler.events import NEVER, EventHistory
+from gnnkit.sampler.events import NO_EVENT, EventHistory
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.ranking import ranking
 from gnnkit.task.recurrence import RULES, Recurrence
 
 
 def last_of(times: list[int]) -> int:
-    return max(times, default=NEVER)
+    return max(times, default=NO_EVENT)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(-3, 3)), max_size=12), st.integers(-4, 4))
@@ -48,7 +48,7 @@ def test_times_in_nanoseconds_are_exact() -> None:
     start = 1_700_000_000_000_000_000
     history = EventHistory(np.array([7, 7, 9]), start + np.array([0, 1, 2]))
     np.testing.assert_array_equal(history.count(np.array([7, 7, 9, 8]), start + np.array([1, 2, 2, 9])), [1, 2, 0, 0])
-    np.testing.assert_array_equal(history.last(np.array([7, 8]), start + np.array([1, 9])), [start, NEVER])
+    np.testing.assert_array_equal(history.last(np.array([7, 8]), start + np.array([1, 9])), [start, NO_EVENT])
 
 
 WEEK = 7 * 24 * 3600

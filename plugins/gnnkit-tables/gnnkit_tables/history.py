@@ -12,6 +12,7 @@ from gnnkit.graph import Split
 from gnnkit.graph.labels import labelled
 from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.graph.types import Floats, Ids
+from gnnkit.sampler.events import EventHistory
 from gnnkit_tables.database import ROW, Database, RowType
 from gnnkit_tables.encode import Encoded, scaled
 from gnnkit_tables.targets import Targets
@@ -91,14 +92,13 @@ def _label_columns(targets: Targets) -> Encoded | None:
 
 def _summarise(children: Children, targets: Targets) -> Iterator[Encoded]:
     """Yields the number of rows, the time since the last, and means of the latest."""
-    first, last, latest = _spans(children, targets.times)
+    first, last, latest, order = _spans(children, targets.times)
     count = last - first
     with np.errstate(over="ignore"):
         since = np.where((count > 0) & (latest != ALWAYS), targets.times - latest, -1)
     sizes = np.stack([np.log1p(count), np.where(since < 0, np.nan, np.log1p(np.maximum(since, 0)))], 1)
     names = [f"{children.name}: number of rows", f"{children.name}: time since the last"]
     yield scaled(sizes.astype(np.float64), names, [children.name] * 2, targets.split == Split.TRAIN)
-    order = _order(children)
     sums = np.concatenate(
         [np.zeros((1, children.values.rows.shape[1])), np.cumsum(children.values.rows[order], 0, float)]
     )
@@ -110,25 +110,14 @@ def _summarise(children: Children, targets: Targets) -> Iterator[Encoded]:
         yield Encoded(rows, tuple(names), (children.name,) * len(names))
 
 
-def _order(children: Children) -> Ids:
-    """Returns the children by parent, then by time, then by position."""
-    return np.lexsort((children.times, children.parents))
+def _spans(children: Children, times: Times) -> tuple[Ids, Ids, Times, Ids]:
+    """Returns where each target's earlier children begin and end in an order.
 
-
-def _spans(children: Children, times: Times) -> tuple[Ids, Ids, Times]:
-    """Returns where each target's earlier children begin and end in the order.
-
-    Also returns the time of the last one, `ALWAYS` without any.
+    Also returns the time of the last one, `ALWAYS` without any, and the order.
     """
-    order = _order(children)
-    parents, ordered = children.parents[order], children.times[order]
-    distinct = np.unique(ordered)
-    ranks, bounds = np.searchsorted(distinct, ordered), np.searchsorted(distinct, times)
     if (times == ALWAYS).all():  # a task without times reads all rows
-        bounds = np.full(len(times), len(distinct) - bool((distinct == NEVER).any()))
-    step = len(distinct) + 1
-    codes, first = parents * step + ranks, np.searchsorted(parents, children.targets)
-    last = np.searchsorted(codes, children.targets * step + bounds)
-    last = np.where(children.targets < 0, first, np.maximum(last, first))
-    latest = np.append(ordered, ALWAYS)[np.where(last > first, last - 1, len(ordered))]
-    return first, last, latest
+        times = np.full(len(times), NEVER)
+    history, has_parent = EventHistory(children.parents, children.times), children.targets >= 0
+    first, last = history.range(children.targets, times)
+    latest = np.where(has_parent, history.last(children.targets, times), ALWAYS)
+    return first, np.where(has_parent, last, first), latest, history.order

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.sampler.events import NEVER, EventHistory, codes
+from gnnkit.sampler.events import NO_EVENT, EventHistory, codes
 from gnnkit.sampler.links import Links
 
 Numbers = npt.NDArray[np.float32]
@@ -69,10 +69,10 @@ class EndEvents:
 
     def _since(self, last: Ids, times: Ids, scale: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Returns the age of the last events, and whether there are any."""
-        never = last == NEVER
+        never = last == NO_EVENT
         return np.where(never, 0, times - np.where(never, times, last)) / scale, ~never * 1.0
 
     def _between(self, nodes: Ids, last: Ids, times: Ids) -> Ids:
         """Counts the events of nodes since a time, 0 if it is never."""
         since = self._nodes.count(nodes, times) - self._nodes.count(nodes, last)
-        return np.where(last == NEVER, 0, since)
+        return np.where(last == NO_EVENT, 0, since)
