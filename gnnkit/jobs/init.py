@@ -92,10 +92,9 @@ def init(order: Order) -> Result:
     if order.graph is not None:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
     folder = local_path("output", named).absolute()
-    if settings.on_exists != "replace":  # before any trial
-        _check_new(folder, settings.on_exists, _FILES)
+    _check_new(folder, settings.on_exists)
     advice = settings.dataset.create().advise(settings.job_keys.init.minutes)
-    _check_new(folder, settings.on_exists, {*_FILES, *advice.files})
+    _check_replaced(folder, {*_FILES, *advice.files})
     from_user = [*_advised(advice, folder), *_named_choices(order)]
     choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings)), from_user)
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
@@ -191,13 +190,17 @@ def _ranked(graph: Graph) -> Relation | None:
     return relations[0] if is_ranked else None
 
 
-def _check_new(folder: Path, on_exists: str, names: Set[str]) -> None:
+def _check_replaced(folder: Path, names: Set[str]) -> None:
+    """Raises `UserError` if a folder to replace has other files."""
+    if folder.is_dir() and not {path.name for path in folder.iterdir()} <= names:
+        raise UserError(f"output={folder}: on_exists=replace replaces only what job=init wrote: name a new folder")
+
+
+def _check_new(folder: Path, on_exists: str) -> None:
     """Raises `UserError` before any trial if the folder cannot be written."""
     if on_exists == "resume":
         raise UserError("on_exists=resume: job=init cannot resume: choose refuse or replace")
     if folder.is_dir() and on_exists == "replace":
-        if not {path.name for path in folder.iterdir()} <= names:
-            raise UserError(f"output={folder}: on_exists=replace replaces only what job=init wrote: name a new folder")
         return
     try:
         folder.mkdir(parents=True)
