@@ -170,16 +170,11 @@ class IndividualSample(SampledStrategy):
     def make_batches(
         self, worker: Worker, model: nn.Module, batch_size: int, *, exact: bool
     ) -> SampledBatches | FetchedBatches:
-        def of_nodes() -> NodeSeeds:
-            if self._chooses and not exact:
-                return ChosenSeeds(worker, batch_size, self.seeds)
-            return NodeSeeds(worker, batch_size, self.batching, model=model)
-
-        sizes: dict[str, Any] = {"batch_size": batch_size, "batching": self.batching, "prefetch": self.prefetch}
+        chosen = ChosenSeeds(worker, batch_size, self.seeds) if self._chooses and not exact else None
+        sizes: dict[str, Any] = {"batch_size": batch_size, "batching": self.batching}
         if not self.reads.from_owners:
-            chosen = of_nodes() if self._chooses and not exact else None
-            return SampledBatches(worker, model, self.tally, **sizes, seeds=chosen)
-        seeds = make_seeds(worker, batch_size, of_nodes)
+            return SampledBatches(worker, model, self.tally, **sizes, prefetch=self.prefetch, seeds=chosen)
+        seeds = chosen or make_seeds(worker, batch_size, lambda: NodeSeeds(worker, **sizes, model=model))
         owners = Owners.of(worker.shard, worker.comm)
         rows = OwnedRows(worker.shard, owners, worker.comm, values=not self.reads.graph, disk=worker.disk)
         cache = RowCache(self.cache, self.cache_rows, rows, worker.comm)

@@ -169,9 +169,9 @@ class NodeSeeds(Seeds):
         return partial(self._step, plan, epoch)
 
     def _step(self, plan: Epoch, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
-        return self._made(epoch, step, self._seeds(plan, step), int(plan.bounds[step, -1] - plan.bounds[step, 0]))
+        return self._step_of(epoch, step, self._seeds(plan, step), int(plan.bounds[step, -1] - plan.bounds[step, 0]))
 
-    def _made(self, epoch: int, step: int, seeds: Ids, total: int) -> Step:
+    def _step_of(self, epoch: int, step: int, seeds: Ids, total: int) -> Step:
         seed = self._worker.seed
         draws = derive(draws_key(wrap(seed), epoch), step)
         return Step(seeds, total, derive(seed, epoch * len(self) + step), draws, times=self._worker.seed_times(seeds))
@@ -215,7 +215,7 @@ class ChosenSeeds(NodeSeeds):
         totals = np.sum(to_all(comm, np.array([[len(ids) for ids in steps]]), sent), axis=0)[0]
         if not totals.any():
             raise UserError(f"strategy: seeds returned no node on any rank in epoch {epoch}")
-        return lambda step, comm, sent: self._made(epoch, step, steps[step], int(totals[step]))
+        return lambda step, comm, sent: self._step_of(epoch, step, steps[step], int(totals[step]))
 
 
 class OwnedSeeds(NodeSeeds):
