@@ -97,16 +97,6 @@ class Tables(Dataset):
                 times, if the task table has no split.
             seed: Seed of a random split.
         """
-        given = {
-            "root": root,
-            "table": table,
-            "manifest": manifest,
-            "freeze": freeze,
-            "missing": missing,
-            "split": split,
-        }
-        options = {f"dataset.{key}": value for key, value in given.items() if value is not None}
-        self._options = {**options, "dataset.seed": seed}
         self.root = local_path("dataset.root", root)
         self.table, self.until = _name("dataset.table", table), _until(until)
         self.manifest = None if manifest is None else local_path("dataset.manifest", manifest)
@@ -128,12 +118,13 @@ class Tables(Dataset):
 
     def advise(self, minutes: float) -> Advice:
         """Proposes a manifest if there is none, and selects a model by validation."""
-        columns, folder = self._build(*self._read(), links=False), Folder.find(self.root)
+        database, targets = self._read()
+        columns, folder = self._build(database, targets, links=False), Folder.find(self.root)
         keys: Keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
         if minutes and can_compare(columns):
             if baseline := best_column(columns):
                 say(str(baseline))
-            keys = select_keys(self._options, columns, keys, minutes, baseline)
+            keys = select_keys(self._build(database, targets, links=True), columns, keys, minutes, baseline)
         if self._manifest_file(folder) is not None:
             return Advice(keys)
         proposal = self._propose(folder)

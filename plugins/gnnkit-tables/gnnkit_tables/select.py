@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import math
 import tempfile
 import warnings
@@ -57,13 +56,11 @@ class Trial:
     test: float
 
 
-def select_keys(
-    options: Mapping[str, Any], columns: Graph, graph_keys: Keys, minutes: float, baseline: Baseline | None
-) -> Keys:
+def select_keys(graph: Graph, columns: Graph, graph_keys: Keys, minutes: float, baseline: Baseline | None) -> Keys:
     """Trains a model of the graph and one of the columns, and returns the better keys.
 
     Args:
-        options: Keys of the section `dataset`.
+        graph: The database's graph, from `build_graph`.
         columns: The targets and their columns, from `build_columns`.
         graph_keys: Keys of the model of the graph.
         minutes: Time limit.
@@ -76,13 +73,13 @@ def select_keys(
         "trainer.monitor": (f"val_{metric}", "the figure that selects the best epoch"),
         **(loss if is_number else {}),
     }
-    candidates = {"a model of the graph": {**graph_keys, **shared}}
+    candidates = [("a model of the graph", graph, {**graph_keys, **shared})]
     if "boosting" in plugins.names("model"):
-        candidates["gradient boosting on the targets' columns"] = {**COLUMNS, **shared}
+        candidates.append(("gradient boosting on the targets' columns", columns, {**COLUMNS, **shared}))
     else:
         say("baseline: gradient boosting needs the package gnnkit-boosting: pip install gnnkit-boosting")
     fixed = {**_QUIET, "trainer.max_time": max(60 * minutes / len(candidates), 1)}
-    trials = [_train(name, {**fixed, **options}, keys, metric) for name, keys in candidates.items()]
+    trials = [_train(*candidate, fixed, metric) for candidate in candidates]
     for trial in trials:
         say(f"trial: {trial.name}: val_{metric} {trial.val:.4f}, test_{metric} {trial.test:.4f}")
     best = (min if is_number else max)(trials, key=lambda trial: trial.val)
@@ -95,9 +92,9 @@ def select_keys(
     return {key: (value, why if key == "model" and why else reason) for key, (value, reason) in best.keys.items()}
 
 
-def _train(name: str, fixed: Mapping[str, Any], keys: Keys, metric: str) -> Trial:
+def _train(name: str, data: Graph, keys: Keys, fixed: Mapping[str, Any], metric: str) -> Trial:
     """Trains without terminal output. A failed candidate has the worst figures."""
-    values = {**fixed, **{key: value for key, (value, _) in keys.items()}}
+    values = {**fixed, **{key: value for key, (value, _) in keys.items() if not key.startswith("dataset.")}}
     worst = float("inf" if metric == "mae" else "-inf")
     try:
         with (
@@ -105,14 +102,9 @@ def _train(name: str, fixed: Mapping[str, Any], keys: Keys, metric: str) -> Tria
             contextlib.redirect_stdout(io.StringIO()),
             warnings.catch_warnings(action="ignore"),
         ):
-            overrides = [f"{key}={_quoted(value)}" for key, value in values.items()]
-            result = gnnkit.train(dataset="tables", overrides=overrides, folder=f"{folder}/run")
+            overrides = [f"{key}={plain(value)}" for key, value in values.items()]
+            result = gnnkit.train(data, overrides=overrides, folder=f"{folder}/run")
     except (UserError, RuntimeError) as error:  # a refused configuration, or a failed rank
         say(f"trial: {name}: {one_line(error)}")
         return Trial(name, keys, worst, worst)
     return Trial(name, keys, result[f"val_{metric}"], result[f"test_{metric}"])
-
-
-def _quoted(value: Any) -> str:
-    """Formats a value in the grammar of overrides. A path may have any letter."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else plain(value)
