@@ -26,9 +26,10 @@ from gnnkit.prepare.transform import Scale
 _CATEGORIES = 32  # most frequent values of a column that have a column of their own
 _BUCKETS = 32  # columns of hashed text
 _GRAM = 3  # characters of a hashed piece of text
-_CODES = re.compile(
-    r"(^|[^A-Za-z])(id|code)$|(Id|ID|Code)$|(zip|post)code$"
-)  # endings of names of whole numbers that are categories
+# Endings of names of whole numbers that are categories
+_CODES = re.compile(r"(^|[^A-Za-z])(id|code)$|(Id|ID|Code)$|(zip|post)code$")
+# A number with a unit or a currency, as `find_readings` reads
+_NUMBER = r"^\s*[^\d\s]?\s*[-+]?[\d., ]+([eE][-+]?\d+)?\s*[^\d\s]?\s*$"
 Mask = npt.NDArray[np.bool_]
 
 
@@ -116,10 +117,7 @@ def _encode_column(table: Table, name: str, fits: Mask) -> Iterator[Encoded]:
     elif reading is not None:
         with suppress(pa.ArrowException):  # lists
             if is_text(column.type) and reading.kind != "seconds":  # later text that is no number is empty
-                fits_form = pc.match_substring_regex(
-                    column, r"^\s*[^\d\s]?\s*[-+]?[\d., ]+([eE][-+]?\d+)?\s*[^\d\s]?\s*$"
-                )
-                column = pc.if_else(fits_form, column, pa.scalar(None, column.type))
+                column = pc.if_else(pc.match_substring_regex(column, _NUMBER), column, pa.scalar(None, column.type))
             numbers = np.asarray(reading.numbers(column, table.missing), np.float64)
             if len(numbers) == table.num_rows:
                 yield scaled(np.where(np.isfinite(numbers), numbers, np.nan)[:, None], [name], [name], fits)

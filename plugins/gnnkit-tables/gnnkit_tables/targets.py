@@ -30,7 +30,7 @@ from gnnkit_tables.manifest import TaskSpec, read_span
 
 _SAME = 0.999  # share of training rows in which a column equals the label
 _FEW = 10  # entities with a training row below which equal columns are chance
-_CLASSES = 100
+_CLASSES = 100  # distinct labels above which they are numbers
 _EXAMPLES = 3  # values in a message
 
 
@@ -185,26 +185,29 @@ def _check_label(targets: Targets, entities: RowType, table: Table, spec: TaskSp
 
 
 def _equal_share(label: Any, entities: RowType, name: str, rows: Ids) -> float:
-    """Returns the share of rows in which the column determines a label one to one."""
-    values, labels = (
-        numbers_of(column.dictionary_encode().indices.fill_null(-1)).astype(np.int64)
-        for column in (entities.table.plain(name).take(rows), label)
-    )
+    """Returns the share of rows in which column and label determine each other.
+
+    Many distinct labels are compared as numbers, because distinct values determine any.
+    """
+    column = entities.table.plain(name).take(rows)
     num_labels = len(pc.unique(label))
     if num_labels < 2:
         return 0.0
-    if num_labels > min(
-        _CLASSES, len(rows) // 5
-    ):  # distinct numbers are one to one with any others: compare the numbers
-        kinds = (entities.table.plain(name).type, label.type)
-        if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in kinds):
-            return 0.0
-        cells = numbers_of(entities.table.plain(name).take(rows)).astype(float)
-        return float(np.isclose(cells, numbers_of(label).astype(float)).mean())
-    _, values = np.unique(values, return_inverse=True)
-    _, labels = np.unique(labels, return_inverse=True)
+    if num_labels > min(_CLASSES, len(rows) // 5):
+        return _equal_numbers(column, label)
+    values, labels = (
+        np.unique(numbers_of(cells.dictionary_encode().indices.fill_null(-1)).astype(np.int64), return_inverse=True)[1]
+        for cells in (column, label)
+    )
     if values.max() > 10 * num_labels:
         return 0.0
     table = np.zeros((values.max() + 1, labels.max() + 1), np.int64)
     np.add.at(table, (values, labels), 1)
     return float(min(table.max(1).sum(), table.max(0).sum()) / len(rows))
+
+
+def _equal_numbers(column: Any, label: Any) -> float:
+    """Returns the share of equal numbers, 0 if one of both holds none."""
+    if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (column.type, label.type)):
+        return 0.0
+    return float(np.isclose(*(numbers_of(cells).astype(float) for cells in (column, label))).mean())
