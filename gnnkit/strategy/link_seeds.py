@@ -19,12 +19,12 @@ from gnnkit.graph.types import take
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler.base import wrap
-from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of, draws_key, order_key
+from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of, order_key
 from gnnkit.sampler.events import Mask
 from gnnkit.sampler.links import Links, pairs_of, supervised_pairs, unordered
 from gnnkit.sampler.targets import Targets
 from gnnkit.strategy.base import Worker
-from gnnkit.strategy.seeds import Deal, SeedPairs, Seeds, Step
+from gnnkit.strategy.seeds import Deal, SeedPairs, Seeds, Step, step_keys
 
 _ORDER, _DRAWS = 1, 2  # purposes of random keys
 _EDGE = np.dtype([("id", np.int64), ("ends", np.int64, 2)])
@@ -76,8 +76,7 @@ class TargetSeeds(Seeds):
         else:
             seeds, ends = np.unique(nodes, return_inverse=True)
         pairs = SeedPairs(ends.reshape(-1, 2), targets.label[rows], None, features=take(targets.features, rows))
-        draws = derive(draws_key(wrap(seed), epoch), step)
-        return Step(seeds.astype(np.int64), total, derive(seed, epoch * len(self) + step), draws, pairs, times)
+        return Step(seeds.astype(np.int64), total, *step_keys(seed, epoch, step, len(self)), pairs, times)
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
         pairs = self._targets.rows[self._schedule.seeds]

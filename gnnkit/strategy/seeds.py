@@ -172,9 +172,8 @@ class NodeSeeds(Seeds):
         return self._step_of(epoch, step, self._seeds(plan, step), int(plan.bounds[step, -1] - plan.bounds[step, 0]))
 
     def _step_of(self, epoch: int, step: int, seeds: Ids, total: int) -> Step:
-        seed = self._worker.seed
-        draws = derive(draws_key(wrap(seed), epoch), step)
-        return Step(seeds, total, derive(seed, epoch * len(self) + step), draws, times=self._worker.seed_times(seeds))
+        keys = step_keys(self._worker.seed, epoch, step, len(self))
+        return Step(seeds, total, *keys, times=self._worker.seed_times(seeds))
 
     def _seeds(self, plan: Epoch, step: int) -> Ids:
         """Returns this rank's seeds."""
@@ -224,6 +223,11 @@ class OwnedSeeds(NodeSeeds):
     def _seeds(self, plan: Epoch, step: int) -> Ids:
         seeds = self.ids[plan.order[plan.bounds[step, 0] : plan.bounds[step, -1]]]
         return seeds[np.isin(seeds, self._worker.owned)]
+
+
+def step_keys(seed: int, epoch: int, step: int, num_steps: int) -> tuple[int, int]:
+    """Returns the random keys `Step.key` and `Step.draws` of a step."""
+    return derive(seed, epoch * num_steps + step), derive(draws_key(wrap(seed), epoch), step)
 
 
 def sample_step(sampler: Sampler, graph: CSC | RelationGroups, step: Step) -> MiniBatch:
