@@ -210,4 +210,4 @@ def _equal_numbers(column: Any, label: Any) -> float:
     """Returns the share of equal numbers, 0 if one of both holds none."""
     if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (column.type, label.type)):
         return 0.0
-    return float(np.isclose(*(numbers_of(cells).astype(float) for cells in (column, label))).mean())
+    return float(np.isclose(numbers_of(column).astype(float), numbers_of(label).astype(float)).mean())
