@@ -138,12 +138,12 @@ def layer(graph: Graph, engine: Engine, width: int) -> dict[str, Step]:
     """Makes the layer and its parts."""
     x = torch.randn(graph.num_nodes, width, requires_grad=True)
     weights = torch.randn(graph.num_relations, width, width, requires_grad=True)
-    pairs = engine.pairs(inverse=False)
+    pairs = engine.typed.pairs(inverse=False)
     means = torch.randn(len(pairs), width, requires_grad=True)
     return {
         "sum": both_ways(lambda: engine.sum(x, 0)),
         "products": both_ways(lambda: Products.apply(means, weights, pairs.sizes)),
-        "layer": both_ways(lambda: engine.relation_sum(x, lambda z, p, _: p.sum_products(z, weights), 0)),
+        "layer": both_ways(lambda: engine.typed.sum(x, lambda z, p, _: p.sum_products(z, weights), 0)),
     }
 
 

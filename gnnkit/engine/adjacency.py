@@ -376,9 +376,11 @@ class ShardAdjacency(Adjacency):
 
     def __init__(self, engine: Engine, layer: int, key: int, forward: ForwardPass) -> None:
         self.engine, self.layer, self.key, self.forward = engine, layer, key, forward
-        self.num_dst, self.src_nodes, self.alone = len(engine.nodes), engine.nodes, engine.comm.world_size == 1
-        self.in_degree, self.out_degree = engine.in_degree, engine.out_degree
-        self.num_edges, self.edge_ids, self.edge_features = len(engine.edge_ids), engine.edge_ids, engine.edge_features
+        topology = engine.topology
+        self.num_dst, self.src_nodes, self.alone = len(topology.nodes), topology.nodes, topology.comm.world_size == 1
+        self.in_degree, self.out_degree = topology.in_degree, topology.out_degree
+        self.num_edges, self.edge_ids = len(topology.edge_ids), topology.edge_ids
+        self.edge_features = topology.edge_features
 
     @classmethod
     def layers(
@@ -410,18 +412,18 @@ class ShardAdjacency(Adjacency):
 
     @property
     def edge_types(self) -> Tensor:
-        return self.engine.edge_types
+        return self.engine.topology.edge_types
 
     def row_types(self, num_rows: int, num_types: int) -> RowTypes:
         assert num_rows == self.num_dst, "a shard's source rows are its destinations"
-        return self.engine.row_types(num_types)
+        return self.engine.typed.row_types(num_types)
 
     def typed_graph(self, schema: Schema) -> TypedGraph:
-        return self.engine.typed_graph(schema)
+        return self.engine.typed.typed_graph(schema)
 
     def relation_rows(self, graph: RelationGraph) -> RelationRows:
         return RelationRows(
-            graph, lambda x, graph: self._enter_pass("halo").relation_halo(x, graph, self.layer), alone=self.alone
+            graph, lambda x, graph: self._enter_pass("halo").typed.halo(x, graph, self.layer), alone=self.alone
         )
 
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
@@ -446,14 +448,14 @@ class ShardAdjacency(Adjacency):
     def aggregate_relations(
         self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
     ) -> Tensor:
-        return self._enter_relations().relation_sum(x, combine, self.layer, inverse=inverse, blocks=blocks)
+        return self._enter_relations().typed.sum(x, combine, self.layer, inverse=inverse, blocks=blocks)
 
     def attend_relations(
         self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
     ) -> Tensor:
-        engine = self._enter_relations()
-        weighing = self.weighing(1, p, training=training, ids=engine.typed_edges(attention.added).ids)
-        return engine.relation_attention(x, y, attention, self.layer, weighing)
+        typed = self._enter_relations().typed
+        weighing = self.weighing(1, p, training=training, ids=typed.edges(attention.added).ids)
+        return typed.attention(x, y, attention, self.layer, weighing)
 
     def _enter_relations(self) -> Engine:
         if self.forward.schedule is not None:
@@ -467,28 +469,29 @@ class ShardAdjacency(Adjacency):
         return self._enter_pass("softmax").softmax(scores, self.layer)
 
     def _attention_edges(self, h: Tensor) -> HeldEdges | None:
-        if not self.engine.holds_in_edges or not serves(self.engine.edges, h):
+        topology = self.engine.topology
+        if not topology.holds_in_edges or not serves(topology.edges, h):
             return None
         for operation in ATTENTION:
             self._enter_pass(operation)
-        return self.engine.edges
+        return topology.edges
 
     def beside_halo(self, x: Tensor) -> Tensor:
-        return self._enter_pass("halo").with_halo(x, self.layer)
+        return self._enter_pass("halo").topology.with_halo(x, self.layer)
 
     def lent(self) -> dict[str, Tensor]:
         return self.engine.lent()
 
     @property
     def rank_graph(self) -> RankGraph:
-        return self.engine.rank_graph
+        return self.engine.topology.rank_graph
 
     def with_halo(self, x: Tensor) -> Tensor:
         rows = self.beside_halo(x)
         return copy_on_write(x) if rows is x else rows  # a layer may modify the rows
 
     def pool(self, num_rows: int) -> Pool:
-        return Pool(self.engine.comm, self.engine.tally) if self.forward.exchanges else Pool(lasts=False)
+        return Pool(self.engine.topology.comm, self.engine.tally) if self.forward.exchanges else Pool(lasts=False)
 
     def degree_with_halo(self, loop: float) -> Tensor:
         with self.engine.passes.plain():  # degrees, which must not be quantized

@@ -29,11 +29,11 @@ class TypeCounts(NamedTuple):
 
 def set_row_counts(engine: Engine) -> None:
     """Sets the row counts of cell peers, for an engine with an `Alone`."""
-    shard = engine.shard
-    if engine.slicing:
+    shard, slicing = engine.shard, engine.topology.slicing
+    if slicing:
         counts = [len(shard.cell_nodes) - len(shard.owned)] + [0] * (shard.grid.slices - 2)
         counts.insert(shard.slice, len(shard.owned))
-        engine.slicing.row_counts = counts
+        slicing.row_counts = counts
 
 
 class _Zeros(Pending):

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from gnnkit.engine.topology import Topology
 from gnnkit.engine.typed_edges import AddedRelations, TypedEdges
 from gnnkit.exchange.route import Route
+from gnnkit.exchange.schedule import Passes
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.attention import Weighing, attend, serves
 from gnnkit.kernels.dropout import dropout
-
-if TYPE_CHECKING:
-    from gnnkit.engine.engine import Engine
 
 
 class RelationAttention(Protocol):
@@ -91,7 +90,8 @@ class SharedAttention:
     is computed for the rows only.
     """
 
-    engine: Engine
+    topology: Topology
+    passes: Passes
     edges: TypedEdges
     added: AddedRelations
     layer: int
@@ -107,30 +107,30 @@ class SharedAttention:
             attention: The scores and messages.
             weighing: Slope 1, and dropout of the attention weights.
         """
-        inverse, slicing = self.added.inverse, self.engine.slicing
+        inverse = self.added.inverse
         rows = self._rows(x, halo=True, partial=inverse or y is None)
         targets = rows if y is None else self._rows(y, halo=inverse, partial=True)
         if self._holds_in_edges:
             return attend_locally(attention, rows, targets, self.edges, weighing)[: len(x)]
         scores = attention.scores(rows, targets, self.edges)
-        columns = slicing.columns(attention.width) if slicing else slice(0, attention.width)
+        columns = self.topology.columns(attention.width)
         messages, held = attention.messages(rows, self.edges, columns)
         weight = _drop(edge_softmax(scores, self.edges.rows, self._largest, self._total), weighing)
         z = self._at_owners(held.weighted_sum(messages, weight))
-        return slicing.join(z, attention.width, self.layer) if slicing else z
+        return self.topology.join(z, attention.width, self.layer)
 
     @property
     def _holds_in_edges(self) -> bool:
-        engine = self.engine
-        return engine.holds_in_edges and (engine.sources.idle or not self.added.inverse)
+        topology = self.topology
+        return topology.holds_in_edges and (topology.sources.idle or not self.added.inverse)
 
     @property
     def _routes(self) -> list[tuple[Route, slice, bool]]:
         """The routes, their rows, and whether edges enter these rows."""
-        shard = self.engine.shard
+        shard = self.topology.shard
         halo, end = len(shard.cell_nodes) + len(shard.halo), len(shard.cell_nodes)
         last = halo + len(shard.partial)
-        sources, targets = self.engine.sources, self.engine.targets
+        sources, targets = self.topology.sources, self.topology.targets
         return [
             (sources, slice(end, halo), self.added.inverse and not sources.idle),
             (targets, slice(halo, last), not targets.idle),
@@ -138,7 +138,7 @@ class SharedAttention:
 
     def _rows(self, x: Tensor, *, halo: bool, partial: bool) -> Tensor:
         """Returns rows [cell_nodes | halo | partial], with zeros for unread ones."""
-        slicing = self.engine.slicing
+        slicing = self.topology.slicing
         x = slicing.distribute(x, self.layer) if slicing else x
         parts = [x]
         for (route, rows, _), read in zip(self._routes, (halo, partial), strict=True):
@@ -150,7 +150,7 @@ class SharedAttention:
 
     def _at_owners(self, z: Tensor) -> Tensor:  # [num_rows, ...] -> [num_cell_nodes, ...]
         """Adds up the sums that holders have of the cell's rows."""
-        total = z[: len(self.engine.shard.cell_nodes)]
+        total = z[: len(self.topology.shard.cell_nodes)]
         for route, rows, entered in self._routes:
             if entered:
                 total = total + route.collect(z[rows], self.layer)
@@ -158,13 +158,13 @@ class SharedAttention:
 
     def _total(self, z: Tensor) -> Tensor:  # [num_rows, H] -> [num_rows, H]
         """Returns each row's total over all holders, with the same bits on each one."""
-        with self.engine.passes.plain():
+        with self.passes.plain():
             return self._to_holders(self._at_owners(z))
 
     def _largest(self, z: Tensor) -> Tensor:  # [num_rows, H] -> [num_rows, H]
         """Returns each row's maximum over all holders."""
-        largest = z[: len(self.engine.shard.cell_nodes)].clone()
-        with self.engine.passes.plain():
+        largest = z[: len(self.topology.shard.cell_nodes)].clone()
+        with self.passes.plain():
             for route, rows, entered in self._routes:
                 if entered:
                     arrived = route.to_owners(z[rows], self.layer)

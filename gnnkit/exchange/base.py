@@ -18,7 +18,7 @@ _DRAWS = 2**32  # separates the exchange's random key from the keys of layers
 
 
 class Layout(Protocol):
-    """What an exchange reads from its engine."""
+    """What an exchange reads from the layout of rows over ranks."""
 
     @property
     def grid(self) -> Grid: ...
@@ -75,11 +75,11 @@ class RowExchange:
                 "use exchange=exact or quantized"
             )
 
-    def check_layout(self, engine: Layout) -> None:
+    def check_layout(self, layout: Layout) -> None:
         """Raises `UserError` if the layout does not support this exchange."""
-        if self.needs_in_edges and not engine.holds_in_edges:
+        if self.needs_in_edges and not layout.holds_in_edges:
             raise UserError(
-                f"partition.grid={engine.grid} spreads a node's in-edges over several ranks, but exchange={self.name} "
+                f"partition.grid={layout.grid} spreads a node's in-edges over several ranks, but exchange={self.name} "
                 "needs them all at the node's owner: use partition.grid=1d, one column and one slice"
             )
 
@@ -117,15 +117,15 @@ class _Both(RowExchange):
 class ForwardPasses:
     """An exchange's state in one run. Creates each step's forward pass."""
 
-    def __init__(self, exchange: RowExchange, engine: Layout, *, pauses: bool) -> None:
+    def __init__(self, exchange: RowExchange, layout: Layout, *, pauses: bool) -> None:
         """Creates the schedule and the codec.
 
         Args:
-            engine: The engine. Its layout is checked.
+            layout: The layout, which is checked.
             pauses: Whether some steps skip the exchange and read the last received
                 rows.
         """
-        exchange.check_layout(engine)
+        exchange.check_layout(layout)
         self.codec, schedule = exchange.codec(), exchange.schedule()
         self._schedule = LastReceived(schedule) if pauses else schedule
 

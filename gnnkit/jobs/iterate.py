@@ -120,7 +120,9 @@ def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
         if not math.isfinite(residual):
             raise UserError(f"model={type(program).__name__} diverges: residual={residual} in iteration {iteration}")
         watch(iteration, residual, states)
-    return Outcome(x if engine.by_id is None else x[engine.by_id], engine.tally, iteration, residual, seconds)
+    return Outcome(
+        x if engine.topology.by_id is None else x[engine.topology.by_id], engine.tally, iteration, residual, seconds
+    )
 
 
 def _nodes(engine: Engine, worker: Worker) -> Nodes:

@@ -33,7 +33,7 @@ def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
 
 
 class _Listening:
-    """An engine that records every call with rows."""
+    """An engine, or a part of one, that records every call with rows."""
 
     def __init__(self, engine: object, names: Mapping[int, str], problems: list[str]) -> None:
         """Stores the arguments.
@@ -47,6 +47,8 @@ class _Listening:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._engine, name)
+        if name in ("topology", "typed"):
+            return _Listening(value, self._names, self._found)
         if not callable(value):
             return value
 

@@ -111,8 +111,12 @@ class ModelTrial:
             sparse: Whether input rows are sparse. They contain no values here.
         """
         model: Any = self.model
-        shape = (len(self.engine.nodes), self._inputs.width)
-        rows = SparseRows.zeros(shape, self.engine.dtype) if sparse else torch.zeros(shape, dtype=self.engine.dtype)
+        shape = (len(self.engine.shard.owned), self._inputs.width)
+        rows = (
+            SparseRows.zeros(shape, self.engine.topology.dtype)
+            if sparse
+            else torch.zeros(shape, dtype=self.engine.topology.dtype)
+        )
         x = rows.to(self._input_dtype)
         known = [] if isinstance(x, SparseRows) else [x]
         model.train()
@@ -122,7 +126,12 @@ class ModelTrial:
                 model(x, self.adjacencies(model.num_layers))  # fills the cache
             self.take_exchanges()
         known += [*self.engine.held(), *model.parameters(), *model.buffers()]
-        with SavedTensors(known) as saved, self._precision(), fast_products(), default_dtype(self.engine.dtype):
+        with (
+            SavedTensors(known) as saved,
+            self._precision(),
+            fast_products(),
+            default_dtype(self.engine.topology.dtype),
+        ):
             logits: Tensor = model(x, self.adjacencies(model.num_layers))
         return logits, saved.num_bytes
 

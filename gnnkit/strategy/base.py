@@ -200,9 +200,8 @@ class Worker:
         loops = bool(getattr(model, "self_loops", False))
         if loops not in self._engines:
             shard = renumbered(self.shard, self.order)
-            engine = Engine(shard.with_self_loops() if loops else shard, self.comm, self.dtype)
-            engine.inverse_edges = self.inverse_edges
-            self._engines[loops] = engine
+            shard = shard.with_self_loops() if loops else shard
+            self._engines[loops] = Engine(shard, self.comm, self.dtype, inverse_edges=self.inverse_edges)
         return self._engines[loops]
 
     @cached_property

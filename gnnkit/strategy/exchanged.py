@@ -32,7 +32,7 @@ class Exchanged(Workload):
             exchange: How rows are exchanged.
         """
         self._engine, self._every, self._device = worker.engine(model), every, worker.device
-        self._passes = ForwardPasses(exchange, self._engine, pauses=every > 1)
+        self._passes = ForwardPasses(exchange, self._engine.topology, pauses=every > 1)
         self.tally = self._engine.tally
         self._num_layers: int = model.num_layers  # type: ignore[assignment]
         shard, device = self._engine.shard, worker.device

@@ -124,7 +124,9 @@ class VertexCentric(ExecutionStrategy):
         self.supersteps.begin(worker.remote_edges, prints=self.comm.rank == 0)
         if self._late is not None:
             self._late.begin(worker.remote_edges)
-        self.passes = ForwardPasses(self.exchange, self.engine, pauses=self.steps.drift or self._late is not None)
+        self.passes = ForwardPasses(
+            self.exchange, self.engine.topology, pauses=self.steps.drift or self._late is not None
+        )
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight

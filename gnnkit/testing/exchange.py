@@ -98,14 +98,14 @@ class _Runs:
         ]
 
     def _passes(self, engine: Engine, exchanges: Sequence[bool]) -> ForwardPasses:
-        return ForwardPasses(self._make(), engine, pauses=not all(exchanges))
+        return ForwardPasses(self._make(), engine.topology, pauses=not all(exchanges))
 
 
 def _gradient(model: nn.Module, engine: Engine, x: Tensor, forward: ForwardPass) -> Tensor:  # [num_parameters]
     """Computes this rank's part of a gradient with a different weight per node."""
     model.zero_grad()
     out = model(x, ShardAdjacency.layers(engine, 2, 7, forward))
-    (out * (engine.nodes[:, None] + 1).sin()).sum().backward()
+    (out * (engine.topology.nodes[:, None] + 1).sin()).sum().backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
@@ -121,7 +121,7 @@ def _check_second_look(make: Callable[[], RowExchange], grid: Grid) -> None:
         engine, x = worker.engine(object()), worker.features.rows(worker.shard.owned)
         sums = []
         for looks in (False, True):
-            passes = ForwardPasses(make(), engine, pauses=False)
+            passes = ForwardPasses(make(), engine.topology, pauses=False)
             step = passes.step(0, exchanges=True)
             _sum(engine, x, step)
             if looks:
@@ -143,7 +143,7 @@ def _check_own_rows(make: Callable[[], RowExchange]) -> None:
         engine, rank = worker.engine(object()), worker.comm.rank
         found = []
         for turn in range(worker.comm.world_size):
-            passes = ForwardPasses(make(), engine, pauses=False)
+            passes = ForwardPasses(make(), engine.topology, pauses=False)
             for epoch in range(2):
                 x = worker.features.rows(worker.shard.owned) * (epoch + 1) * (rank == turn)
                 sums = [_sum(engine, x, forward) for forward in (passes.step(epoch, exchanges=True), ForwardPass())]

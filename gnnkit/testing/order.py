@@ -51,12 +51,12 @@ def _logits_and_gradients(graph: Graph, grid: Grid, order: NodeOrder | None) -> 
         engine = replace(worker, order=order).engine(replica)
         x = worker.features.rows(engine.shard.owned)
         logits = replica(x, ShardAdjacency.layers(engine, replica.num_layers, 0))
-        weight = torch.sin(engine.nodes[:, None] + torch.arange(CLASSES)).double()
+        weight = torch.sin(engine.topology.nodes[:, None] + torch.arange(CLASSES)).double()
         (logits * weight).sum().backward()
         gradient = torch.cat(
             [parameter.grad.flatten() for parameter in replica.parameters() if parameter.grad is not None]
         )
-        return engine.nodes, logits.detach(), worker.comm.all_reduce(gradient)
+        return engine.topology.nodes, logits.detach(), worker.comm.all_reduce(gradient)
 
     rank_results = on_ranks(graph, grid, work)
     return by_node([(nodes, logits) for nodes, logits, _ in rank_results]), rank_results[0][2]

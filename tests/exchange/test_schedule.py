@@ -144,9 +144,9 @@ def test_holders_divide_by_the_same_bits_under_a_codec() -> None:
             (adjacency,) = ShardAdjacency.layers(engine, 1, 0, ForwardPass(codec=Packed(8), key=3))
             x = torch.tensor(shards[comm.rank].features)[:, :1] * torch.arange(1, heads + 1)
             attention = adjacency.softmax(adjacency.scores(x, -x))
-            sums = engine.edges.by_destination.sum(attention)
+            sums = engine.topology.edges.by_destination.sum(attention)
             with engine.passes.plain():  # the sum of the test itself
-                return attention, engine._at_owners(sums, 0)[:, 0]
+                return attention, engine.topology.at_owners(sums, 0)[:, 0]
 
         found = Threads.run(on_rank, grid.world_size)
         for cell in range(grid.num_cells):

@@ -443,7 +443,7 @@ def test_edges_that_a_layer_derives_are_the_same_in_the_next_pass() -> None:
 
     def part(comm: Communicator) -> list[Any]:
         engine, model = Engine(shard, comm, torch.float32), adapted(Two(pyg.GCNConv))
-        base = edge_set_of(engine.rank_graph)
+        base = edge_set_of(engine.topology.rank_graph)
         kernels = []
         for _ in range(2):
             model(torch.tensor(np.asarray(shard.features, np.float32)), ShardAdjacency.layers(engine, 1, 0))

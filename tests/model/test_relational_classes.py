@@ -141,7 +141,7 @@ def test_relations_are_summed_without_a_row_per_edge(name: str) -> None:
         engine = Engine(shard, comm, torch.float64)
         for _ in range(2):
             model(torch.tensor(np.asarray(shard.features)), ShardAdjacency.layers(engine, 1, 0))
-        return edge_set_of(engine.rank_graph)
+        return edge_set_of(engine.topology.rank_graph)
 
     edges, types = Threads.run(run, 1)[0], torch.from_numpy(np.asarray(shard.edge_types))
     assert model.fallbacks == {}

@@ -207,16 +207,16 @@ def local_loss(patch: Patch) -> None:
 
 
 def ties_to_the_highest_source(patch: Patch) -> None:
-    def changed(original: Any, engine: Engine, *rest: Any) -> None:
-        original(engine, *rest)
-        engine.source_ids = -engine.source_ids
+    def changed(original: Any, engine: Engine, *rest: Any, **keys: Any) -> None:
+        original(engine, *rest, **keys)
+        engine.topology = replace(engine.topology, source_ids=-engine.topology.source_ids)
 
     wrap(patch, Engine, "__init__", changed)
 
 
 def local_softmax(patch: Patch) -> None:
     def softmax(engine: Engine, scores: Tensor, layer: int) -> Tensor:
-        by = engine.edges.by_destination
+        by = engine.topology.edges.by_destination
         powers = (scores - by.spread(by.kernels.max(scores.detach())[0])).exp()
         return powers / by.spread(by.sum(powers))
 
@@ -268,7 +268,7 @@ def noise_in_evaluation(patch: Patch) -> None:
 
 def statistics_that_stay(patch: Patch) -> None:
     def changed(original: Any, each: ShardAdjacency, num_rows: int) -> Pool:
-        return replace(original(each, num_rows), lasts=each.engine.comm.rank == 0)
+        return replace(original(each, num_rows), lasts=each.engine.topology.comm.rank == 0)
 
     wrap(patch, ShardAdjacency, "pool", changed)
 

@@ -103,12 +103,12 @@ class ShardEvaluation(Evaluation):
         x = self._inputs(engine, model)
         with engine.tally.paused(), lent(model, adjacencies, x=x):
             logits: Tensor = model(x, adjacencies)
-        return logits if engine.by_id is None else logits[engine.by_id]
+        return logits if engine.topology.by_id is None else logits[engine.topology.by_id]
 
     def _inputs(self, engine: Engine, model: nn.Module) -> Rows:  # [num_owned, width]
         if self._learned is not None:
             return self._learned.input_rows(engine.shard.owned, model)
-        fixed = engine.fixed
+        fixed = engine.fixed.rows
         if fixed is not None and fixed.dtype == self.worker.dtype:
             return fixed  # keeps their cached sums
         features = self.worker.features

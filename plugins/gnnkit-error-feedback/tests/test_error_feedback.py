@@ -46,7 +46,7 @@ def error_of_mean(rows: RowExchange) -> float:
             (adjacency,) = ShardAdjacency.layers(engine, 1, 7, forward)
             return adjacency.aggregate(x)
 
-        passes = ForwardPasses(rows, engine, pauses=False)
+        passes = ForwardPasses(rows, engine.topology, pauses=False)
         found = torch.stack([sums(passes.step(epoch, exchanges=True)) for epoch in range(EPOCHS)])
         error = (found.mean(0) - sums(ForwardPass())).abs()
         engine.close()

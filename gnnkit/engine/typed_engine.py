@@ -1,0 +1,219 @@
+"""Aggregation over the held edges by relation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gnnkit.engine.copies import copy_on_write
+from gnnkit.engine.fixed_rows import FixedRows
+from gnnkit.engine.relations import Combine, Pairs, RelationEdges
+from gnnkit.engine.row_types import RowTypes
+from gnnkit.engine.topology import Topology
+from gnnkit.engine.typed_attention import RelationAttention, SharedAttention
+from gnnkit.engine.typed_edges import AddedRelations, EdgeList, TypedEdges
+from gnnkit.engine.typed_graph import RelationGraph, TypedGraph
+from gnnkit.exchange.schedule import Passes
+from gnnkit.graph.schema import Schema
+from gnnkit.kernels.attention import Weighing
+from gnnkit.partition.shard import Shard
+
+
+class TypedEngine:
+    """The exchange and aggregation over one rank's edges by relation.
+
+    Methods with a `layer` are collective, in forward and backward.
+    """
+
+    def __init__(self, topology: Topology, passes: Passes, fixed: FixedRows, *, inverse_edges: bool) -> None:
+        """Stores the arguments.
+
+        Args:
+            topology: The held edges, and the routes of rows.
+            passes: The current pass.
+            fixed: Constant input rows.
+            inverse_edges: Whether the held edges include the reverse of each edge, with
+                separate relations.
+        """
+        self.topology, self._passes, self._fixed, self.inverse_edges = topology, passes, fixed, inverse_edges
+        self._outdated: tuple[int, ...] = ()  # relations whose degrees in the shard include removed edges
+        self._row_types: RowTypes | None = None
+        self._pairs: dict[bool, Pairs] = {}
+        self._typed_edges: dict[AddedRelations, TypedEdges] = {}
+        self._typed_graph: tuple[Schema, TypedGraph] | None = None
+
+    def restricted(self, topology: Topology, fixed: FixedRows, relations: tuple[int, ...]) -> TypedEngine:
+        """Returns an engine over some of the held edges.
+
+        Args:
+            topology: The selected edges.
+            fixed: Constant input rows.
+            relations: The only relations of edges that are not selected.
+        """
+        other = TypedEngine(topology, self._passes, fixed, inverse_edges=self.inverse_edges)
+        other._outdated, other._row_types = relations, self._row_types
+        return other
+
+    def pairs(self, inverse: bool) -> Pairs:
+        """Returns the (row, relation) pairs of the held edges. Collective on first use.
+
+        Raises `UserError` if the held edges have no types.
+
+        Args:
+            inverse: Whether to add reversed edges, with separate relations.
+        """
+        if inverse not in self._pairs:
+            self.topology.check_types()
+            shard = self._with_relation_degrees()
+            edges = RelationEdges.of_shard(shard, lambda: self.topology.degrees, inverse=inverse)
+            self._pairs[inverse] = Pairs.of_edges(edges, self.topology.device)
+        return self._pairs[inverse]
+
+    def _with_relation_degrees(self) -> Shard:
+        """Returns the shard with current degrees within relations. Collective."""
+        topology, relations = self.topology, self._outdated
+        shard = topology.shard
+        if shard.edge_types is None or shard.relation_degrees is None or not relations:
+            return shard
+        weights = torch.from_numpy(shard.edge_types[:, None] == np.array(relations))
+        weights = weights.to(topology.device, topology.dtype)
+        held = topology.edges.weight(topology.dtype)
+        into, out_of = topology.sums_at_owners(topology.edges, weights if held is None else weights * held)
+        of_targets = torch.cat([into, topology.targets.values(into)]).cpu().numpy()
+        of_sources = torch.cat([out_of, topology.sources.values(out_of)]).cpu().numpy()
+        destinations = np.repeat(np.arange(shard.csc.num_nodes), np.diff(shard.csc.indptr))
+        degrees = np.array(shard.relation_degrees)
+        for column, relation in enumerate(relations):
+            edges = np.flatnonzero(shard.edge_types == relation)
+            degrees[edges, 0] = of_targets[destinations[edges], column]
+            degrees[edges, 1] = of_sources[shard.csc.indices[edges], column]
+        return replace(shard, relation_degrees=degrees)
+
+    def row_types(self, num_types: int) -> RowTypes:
+        """Returns the node types of the owned rows.
+
+        Raises `UserError` if the graph has another number of node types.
+        """
+        shard = self.topology.shard
+        if self._row_types is None or len(self._row_types.sizes) != num_types:
+            owned = np.asarray(shard.owned)
+            self._row_types = RowTypes.of(owned, shard.type_sizes, num_types, self.topology.device)
+        return self._row_types
+
+    def typed_graph(self, schema: Schema) -> TypedGraph:
+        """Returns the held edges by relation. Collective on first use.
+
+        Raises `UserError` if other ranks hold in-edges of this rank's rows, or if the
+        held edges have no types.
+
+        Args:
+            schema: The graph's types, with the node types of each relation.
+        """
+        if self._typed_graph is None or self._typed_graph[0] != schema:
+            topology = self.topology
+            weight = topology.rank_graph.weight
+            graph = TypedGraph.of_shard(topology.shard, topology.edge_types, weight, schema, topology.sources.plane)
+            self._typed_graph = (schema, graph)
+        return self._typed_graph[1]
+
+    def halo(self, x: Tensor, graph: RelationGraph, layer: int) -> Tensor:  # [num_halo, ...]
+        """Returns the other ranks' rows that a relation's edges read.
+
+        Args:
+            x: [num_src, ...] own rows of the source type.
+            graph: The relation's edges.
+            layer: Layer of the model.
+        """
+        route = graph.route
+        return x[:0] if route is None or route.idle else route.spread(x, layer)
+
+    def edges(self, added: AddedRelations) -> TypedEdges:
+        """Returns the held edges with their relations, and the added ones.
+
+        Raises `UserError` if the held edges have no types.
+        """
+        added = self.missing(added)
+        if added not in self._typed_edges:
+            self.topology.check_types()
+            shard = self.topology.shard
+            num_rows = len(shard.cell_nodes) + len(shard.halo) + len(shard.partial)
+            edges, count = EdgeList.of_shard(shard, added), added.count(shard.num_relations)
+            self._typed_edges[added] = TypedEdges.of(edges, num_rows, num_rows, count, self.topology.device)
+        return self._typed_edges[added]
+
+    def missing(self, added: AddedRelations) -> AddedRelations:
+        """Returns the relations to add, without inverse ones if these are held."""
+        if not self.inverse_edges:
+            return added
+        assert added.inverse, "the graph was prepared for a model that reads inverse edges"
+        return added._replace(inverse=False)
+
+    def attention(
+        self, x: Tensor, y: Tensor | None, attention: RelationAttention, layer: int, weighing: Weighing
+    ) -> Tensor:  # [num_owned, H, d]
+        """Computes attention over typed edges, as documented by `SharedAttention`."""
+        edges, added = self.edges(attention.added), self.missing(attention.added)
+        return SharedAttention(self.topology, self._passes, edges, added, layer)(x, y, attention, weighing)
+
+    def sum(
+        self, x: Tensor, combine: Combine, layer: int, *, inverse: bool = False, blocks: bool = False
+    ) -> Tensor:  # [num_owned, f] -> [num_owned, k]
+        """Combines the means of each relation, and sums the results over holders.
+
+        Each row is sent once, for any number of relations, and so are the sums after
+        `combine`. Inverse relations read target rows and add to source rows.
+
+        Args:
+            x: [num_owned, f] rows.
+            combine: From means of pairs, with columns of `x`, to sums of rows.
+            layer: Layer of the model.
+            inverse: Whether to add reversed edges, with separate relations.
+            blocks: Whether means cover the relation's block of columns only.
+        """
+        if self.inverse_edges:
+            assert inverse, "the graph was prepared for a model that reads inverse edges"
+            inverse = False  # they are among the held edges
+        pairs, topology = self.pairs(inverse), self.topology
+        columns = topology.columns(x.shape[-1])
+        if blocks:
+            means = self._block_means(self._all_rows(x, layer, inverse), pairs, columns, x.shape[1])
+        else:
+            means = self._means(x, pairs, layer, inverse)
+        sums = combine(means, pairs, columns)
+        num_local, halo = len(topology.shard.cell_nodes), len(topology.shard.halo)
+        z = sums[:num_local]
+        if not topology.targets.idle:
+            z = z + topology.targets.collect(sums[num_local + halo :], layer)
+        if inverse and not topology.sources.idle:
+            z = z + topology.sources.collect(sums[num_local : num_local + halo], layer)
+        return topology.slicing.add_rows(z, layer) if topology.slicing else z
+
+    def _means(self, x: Tensor, pairs: Pairs, layer: int, inverse: bool) -> Tensor:  # [num_pairs, f / S]
+        """Returns the means of pairs. Means of constant rows are cached."""
+
+        def means() -> Tensor:
+            return pairs.means(self._all_rows(x, layer, inverse))
+
+        fixed = self._fixed.result(x, ("means", inverse), means)
+        return means() if fixed is None else copy_on_write(fixed)
+
+    def _block_means(self, rows: Tensor, pairs: Pairs, columns: slice, width: int) -> Tensor:  # [num_pairs, k]
+        """Returns the means of each relation's block, with zeros for other slices."""
+        if self.topology.slicing:
+            rows = F.pad(rows, (columns.start, width - columns.stop))
+        return pairs.block_means(rows)
+
+    def _all_rows(self, x: Tensor, layer: int, inverse: bool) -> Tensor:
+        """Returns rows [cell_nodes | halo | partial], with zeros for unread ones."""
+        topology = self.topology
+        cut = topology.cut(x, layer)
+        rows, num_partial = topology.with_halo(cut, layer), len(topology.shard.partial)
+        if topology.targets.idle:
+            return rows
+        if inverse:
+            return torch.cat([rows, topology.targets.spread(cut, layer)])
+        return torch.cat([rows, rows.new_zeros(num_partial, rows.shape[1])])
