@@ -412,7 +412,7 @@ class ShardAdjacency(Adjacency):
 
     @property
     def edge_types(self) -> Tensor:
-        return self.engine.topology.edge_types
+        return self.engine.typed.edge_types
 
     def row_types(self, num_rows: int, num_types: int) -> RowTypes:
         assert num_rows == self.num_dst, "a shard's source rows are its destinations"

@@ -93,24 +93,13 @@ class Engine:
 
     def held(self) -> list[Tensor]:
         """Lists the tensors that layers read throughout the run."""
-        return [self.topology.source_ids, *self._edge_tensors().values()]
+        return [self.topology.source_ids, *self.topology.tensors().values()]
 
     def lent(self) -> dict[str, Tensor]:
         """Returns the tensors that layers have accessed so far, by attribute."""
-        accessed = vars(self.topology)
-        graph: RankGraph | None = accessed.get("rank_graph")
-        types = {name: accessed[name] for name in ("edge_types",) if name in accessed}
-        return self._edge_tensors() | types | ({} if graph is None else graph.lent())
-
-    def _edge_tensors(self) -> dict[str, Tensor]:
-        topology = self.topology
-        tensors = {
-            "src_nodes": topology.nodes,
-            "edge_ids": topology.edge_ids,
-            "in_degree": topology.in_degree,
-            "out_degree": topology.out_degree,
-        }
-        return tensors if topology.edge_features is None else {**tensors, "edge_features": topology.edge_features}
+        graph: RankGraph | None = vars(self.topology).get("rank_graph")
+        types = {name: value for name, value in vars(self.typed).items() if name == "edge_types"}
+        return self.topology.tensors() | types | ({} if graph is None else graph.lent())
 
     def close(self) -> None:
         """Stops the background exchange thread, if there is one."""
@@ -139,12 +128,12 @@ class Engine:
 
     def _sum(self, x: Tensor, layer: int, kind: Kind, scale: Tensor | None, beside: bool) -> Tensor:
         topology = self.topology
-        cut = topology.cut(x, layer)
-        if beside and not topology.slicing:
+        cut = topology.slicing.cut(x, layer)
+        if beside and topology.slicing.num_slices == 1:
             both: Tensor = ExchangedSum.apply(x, None, topology, layer, kind, True)
             return both
         z: Tensor = ExchangedSum.apply(cut.flatten(1), scale, topology, layer, kind, False)
-        z = topology.join(z.view(cut.shape), x.shape[-1], layer)
+        z = topology.slicing.join(z.view(cut.shape), x.shape[-1], layer)
         return torch.cat([z, x], 1) if beside else z
 
     def weighted_sum(self, x: Tensor, weight: Tensor, layer: int) -> Tensor:  # [num_owned, H, d] -> [num_owned, H, d]
@@ -156,10 +145,8 @@ class Engine:
             layer: Layer of the model.
         """
         topology = self.topology
-        if topology.slicing:
-            weight = topology.slicing.share(weight, layer)
-        z = topology.edges.weighted_sum(self._source_rows(x, layer), weight)
-        return topology.join(topology.at_owners(z, layer), x.shape[-1], layer)
+        z = topology.edges.weighted_sum(self._source_rows(x, layer), topology.slicing.share(weight, layer))
+        return topology.slicing.join(topology.at_owners(z, layer), x.shape[-1], layer)
 
     def message_sum(self, x: Tensor, message: Message, layer: int) -> Tensor:  # [num_owned, f] -> [num_owned, f]
         """Sums `message(rows, columns)` over in-edges.
@@ -171,8 +158,8 @@ class Engine:
         """
         topology = self.topology
         rows = topology.edges.of_sources.sum(self._source_rows(x, layer))
-        z = topology.edges.by_destination.sum(message(rows, topology.columns(x.shape[-1])))
-        return topology.join(topology.at_owners(z, layer), x.shape[-1], layer)
+        z = topology.edges.by_destination.sum(message(rows, topology.slicing.columns(x.shape[-1])))
+        return topology.slicing.join(topology.at_owners(z, layer), x.shape[-1], layer)
 
     def max(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_owned, ...]
         """Computes the maximum over in-edges, and 0 without in-edges.
@@ -181,11 +168,11 @@ class Engine:
         """
         rows = self._source_rows(x, layer)
         z: Tensor = ExchangedMax.apply(rows.flatten(1), self.topology, layer)
-        return self.topology.join(z.view(len(z), *rows.shape[1:]), x.shape[-1], layer)
+        return self.topology.slicing.join(z.view(len(z), *rows.shape[1:]), x.shape[-1], layer)
 
     def _source_rows(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_sources, ...]
         """Returns this rank's columns of the sources."""
-        return self.topology.with_halo(self.topology.cut(x, layer), layer)
+        return self.topology.with_halo(self.topology.slicing.cut(x, layer), layer)
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None, layer: int) -> Tensor:  # [held edges, H]
         """Computes src[u] + dst[v] (+ edge[e]) for each held edge e = u -> v.
@@ -197,14 +184,11 @@ class Engine:
             layer: Layer of the model.
         """
         topology, slicing = self.topology, self.topology.slicing
-        if slicing:
-            src, dst = slicing.replicate(src, layer), slicing.replicate(dst, layer)
+        src, dst = slicing.replicate(src, layer), slicing.replicate(dst, layer)
         at_sources = topology.edges.of_sources.sum(topology.with_halo(src, layer))
         at_targets = topology.edges.by_destination.spread(topology.with_partial(dst, layer))
         scores = at_sources + at_targets
-        if edge is None:
-            return scores
-        return scores + (slicing.once(edge) if slicing else edge)
+        return scores if edge is None else scores + slicing.once(edge)
 
     def softmax(self, scores: Tensor, layer: int) -> Tensor:  # [held edges, H] -> [held edges, H]
         """Computes the softmax over all in-edges of each destination."""
@@ -214,8 +198,8 @@ class Engine:
         def maxima() -> Tensor:
             largest = by_destination.kernels.max(scores)[0]
             if not topology.targets.idle:
-                received = topology.with_received(largest, layer)
-                largest = topology.with_partial(topology.received.max(received)[0], layer)
+                received = topology.partials.collect(largest, layer)
+                largest = topology.with_partial(topology.partials.kernels.max(received)[0], layer)
             return by_destination.spread(largest)
 
         with torch.no_grad():  # cached, because stale denominators were computed with the earlier maxima

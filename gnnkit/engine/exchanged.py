@@ -97,12 +97,12 @@ class ExchangedMax(Function):
         place = edge
         if not targets.idle:
             source = topology.source_ids[edges.source_of_edge][edge] if edges.num_edges else edge
-            arrived, source = topology.with_received(best, layer), topology.with_received(source, layer)
-            best = topology.received.max(arrived)[0]
+            arrived, source = topology.partials.collect(best, layer), topology.partials.collect(source, layer)
+            best = topology.partials.kernels.max(arrived)[0]
             # Among equal values, the lowest source id is selected. Among parallel edges
             # in two cells, the first received one is selected.
-            candidates = torch.where(arrived == best[topology.receivers], -source.to(torch.float64), -torch.inf)
-            place = topology.received.max(candidates)[1]
+            candidates = torch.where(arrived == best[topology.partials.rows], -source.to(torch.float64), -torch.inf)
+            place = topology.partials.kernels.max(candidates)[1]
         ctx.topology, ctx.layer = topology, layer
         ctx.save_for_backward(edge, place)
         return torch.where((place >= 0) & best.isfinite(), best, 0)  # a holder may have dropped its edges
@@ -112,7 +112,7 @@ class ExchangedMax(Function):
         edge, place = ctx.saved_tensors
         topology, num_local = ctx.topology, len(grad)
         if not topology.targets.idle:
-            to = topology.receivers
+            to = topology.partials.rows
             won = place[to] == torch.arange(len(to), device=grad.device)[:, None]
             grad = torch.where(won, grad[to], 0)
             grad = torch.cat([grad[:num_local], topology.targets.to_holders(grad[num_local:], ctx.layer)])

@@ -14,7 +14,7 @@ from gnnkit.comm import Communicator
 from gnnkit.engine.quarters import Degrees, Quarters
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.errors import UserError
-from gnnkit.exchange.route import Demand, Peers, Route, Slicing
+from gnnkit.exchange.route import AllColumns, Demand, Peers, Route, Slicing
 from gnnkit.exchange.schedule import Passes
 from gnnkit.exchange.tally import Tally
 from gnnkit.exchange.wire import Wire
@@ -41,7 +41,7 @@ class Topology:
     wire: Wire  # to the ranks of the same slice
     sources: Route  # rows of the halo
     targets: Route  # partial sums
-    slicing: Slicing | None  # of the columns, on a grid with slices
+    slicing: Slicing  # of the columns
     edges: HeldEdges
     edge_ids: Tensor  # [held edges] int64 global ids
     edge_features: Tensor | None  # [held edges, edge_width]
@@ -63,7 +63,7 @@ class Topology:
             passes: The current pass, which encodes and schedules exchanges.
         """
         plane, cell = _peers(shard, comm, tally, passes)
-        slicing = Slicing(len(shard.owned), cell) if cell else None
+        slicing = Slicing(len(shard.owned), cell) if cell else AllColumns(len(shard.owned))
         sources = Route("gather", Demand.of(shard.halo, shard.halo_cell, plane.comm), shard.cell_nodes, plane)
         targets = Route("reduce", Demand.of(shard.partial, shard.partial_cell, plane.comm), shard.cell_nodes, plane)
         own_rows = _own_rows(shard, slicing)
@@ -144,7 +144,7 @@ class Topology:
     @property
     def holds_in_edges(self) -> bool:
         """Whether every rank holds all in-edges of its rows, in all columns."""
-        return self.slicing is None and self.targets.idle
+        return self.slicing.num_slices == 1 and self.targets.idle
 
     @cached_property
     def by_id(self) -> Tensor | None:  # [num_owned] int64
@@ -184,36 +184,15 @@ class Topology:
         weight = self.edges.weight(self.dtype)
         return RankGraph.of(self.shard, None if weight is None else weight[:, 0], self.edges)
 
-    @cached_property
-    def edge_types(self) -> Tensor:  # [held edges] int64
-        """Relation of each held edge.
-
-        Raises `UserError` if the held edges have no types.
-        """
-        self.check_types()
-        if self.shard.edge_types is None:
-            return torch.zeros_like(self.edge_ids)
-        return _id_tensor(self.shard.edge_types, self.device)
-
-    def check_types(self) -> None:
-        """Raises `UserError` if the held edges have no types."""
-        if self.shard.num_relations > 1 and self.shard.edge_types is None:
-            raise UserError(
-                "these edges have no types: a relational model does not support added self-loops (self_loops), or "
-                "a task that predicts edges of several relations"
-            )
-
-    def columns(self, width: int) -> slice:
-        """Returns the columns of `width` that this rank aggregates."""
-        return self.slicing.columns(width) if self.slicing else slice(0, width)
-
-    def cut(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_cell_nodes, f / S]
-        """Returns this rank's columns of all the cell's rows."""
-        return self.slicing.cut(x, layer) if self.slicing else x
-
-    def join(self, z: Tensor, width: int, layer: int) -> Tensor:  # [num_cell_nodes, f / S] -> [num_owned, f]
-        """Returns all columns of this rank's rows."""
-        return self.slicing.join(z, width, layer) if self.slicing else z
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors of rows and edges by their names in an adjacency."""
+        tensors = {
+            "src_nodes": self.nodes,
+            "edge_ids": self.edge_ids,
+            "in_degree": self.in_degree,
+            "out_degree": self.out_degree,
+        }
+        return tensors if self.edge_features is None else {**tensors, "edge_features": self.edge_features}
 
     def with_halo(self, x: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, ...] -> [num_sources, ...]
         """Returns the source rows: the cell's, then the halo."""
@@ -228,22 +207,37 @@ class Topology:
         num_local = len(self.shard.cell_nodes)
         return z if self.targets.idle else z[:num_local] + self.targets.collect(z[num_local:], layer)
 
-    def with_received(self, z: Tensor, layer: int) -> Tensor:  # [num_targets, ...] -> [num_received, ...]
-        """Returns the cell's rows, then the rows received from other holders."""
-        num_local = len(self.shard.cell_nodes)
-        return torch.cat([z[:num_local], self.targets.to_owners(z[num_local:], layer)])
-
     @cached_property
-    def receivers(self) -> Tensor:  # [num_received]
-        """The cell node's row for each row of `with_received`."""
-        local_rows = torch.arange(len(self.shard.cell_nodes), device=self.device)
-        return torch.cat([local_rows, self.targets.sent])
+    def partials(self) -> Partials:
+        """The partial results of all holders, at the owners."""
+        return Partials.of(self.targets, len(self.shard.cell_nodes))
 
-    @cached_property
-    def received(self) -> EdgeKernels:
-        """Kernels that reduce the rows of `with_received` to the cell's nodes."""
-        num_local, rows = len(self.shard.cell_nodes), self.receivers.cpu().numpy()
-        return EdgeKernels.of(CSC(np.arange(len(rows) + 1), rows, num_sources=num_local), self.device).transpose()
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partials:
+    """An owner's rows, followed by the rows received from other holders."""
+
+    rows: Tensor  # [num_owned + num_received] int64 owner's row of each
+    kernels: EdgeKernels  # reduce [num_owned + num_received, ...] to [num_owned, ...]
+    _route: Route
+    _num_owned: int
+
+    @classmethod
+    def of(cls, route: Route, num_owned: int) -> Partials:
+        """Lists the owner's row of each partial result.
+
+        Args:
+            route: From holders to owners.
+            num_owned: Number of rows of the owner.
+        """
+        device = route.sent.device
+        rows = torch.cat([torch.arange(num_owned, device=device), route.sent])
+        csc = CSC(np.arange(len(rows) + 1), rows.cpu().numpy(), num_sources=num_owned)
+        return cls(rows, EdgeKernels.of(csc, device).transpose(), route, num_owned)
+
+    def collect(self, z: Tensor, layer: int) -> Tensor:  # [num_targets, ...] -> [num_owned + num_received, ...]
+        """Receives the holders' rows, without autograd. Collective."""
+        return torch.cat([z[: self._num_owned], self._route.to_owners(z[self._num_owned :], layer)])
 
 
 def _peers(shard: Shard, comm: Communicator, tally: Tally, passes: Passes) -> tuple[Peers, Peers | None]:
@@ -257,9 +251,9 @@ def _peers(shard: Shard, comm: Communicator, tally: Tally, passes: Passes) -> tu
     return Peers(Wire(plane, plane_ranks, tally), passes), Peers(Wire(within, cell_ranks, tally), passes)
 
 
-def _own_rows(shard: Shard, slicing: Slicing | None) -> slice:
+def _own_rows(shard: Shard, slicing: Slicing) -> slice:
     """Returns this rank's rows among the cell's."""
-    first = sum(slicing.row_counts[: shard.slice]) if slicing else 0
+    first = sum(slicing.row_counts[: shard.slice])
     return slice(first, first + len(shard.owned))
 
 

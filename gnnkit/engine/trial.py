@@ -30,7 +30,7 @@ class TypeCounts(NamedTuple):
 def set_row_counts(engine: Engine) -> None:
     """Sets the row counts of cell peers, for an engine with an `Alone`."""
     shard, slicing = engine.shard, engine.topology.slicing
-    if slicing:
+    if slicing.num_slices > 1:
         counts = [len(shard.cell_nodes) - len(shard.owned)] + [0] * (shard.grid.slices - 2)
         counts.insert(shard.slice, len(shard.owned))
         slicing.row_counts = counts

@@ -113,11 +113,11 @@ class SharedAttention:
         if self._holds_in_edges:
             return attend_locally(attention, rows, targets, self.edges, weighing)[: len(x)]
         scores = attention.scores(rows, targets, self.edges)
-        columns = self.topology.columns(attention.width)
+        columns = self.topology.slicing.columns(attention.width)
         messages, held = attention.messages(rows, self.edges, columns)
         weight = _drop(edge_softmax(scores, self.edges.rows, self._largest, self._total), weighing)
         z = self._at_owners(held.weighted_sum(messages, weight))
-        return self.topology.join(z, attention.width, self.layer)
+        return self.topology.slicing.join(z, attention.width, self.layer)
 
     @property
     def _holds_in_edges(self) -> bool:
@@ -138,8 +138,7 @@ class SharedAttention:
 
     def _rows(self, x: Tensor, *, halo: bool, partial: bool) -> Tensor:
         """Returns rows [cell_nodes | halo | partial], with zeros for unread ones."""
-        slicing = self.topology.slicing
-        x = slicing.distribute(x, self.layer) if slicing else x
+        x = self.topology.slicing.distribute(x, self.layer)
         parts = [x]
         for (route, rows, _), read in zip(self._routes, (halo, partial), strict=True):
             if route.idle:

@@ -37,6 +37,17 @@ class AddedRelations(NamedTuple):
         """
         return num_relations * (1 + self.inverse) + self.loops
 
+    def beyond(self, *, inverse: bool) -> AddedRelations:
+        """Returns the relations to add to edges that may include inverse ones.
+
+        Args:
+            inverse: Whether the edges include inverse relations.
+        """
+        if not inverse:
+            return self
+        assert self.inverse, "the graph was prepared for a model that reads inverse edges"
+        return self._replace(inverse=False)
+
 
 class EdgeList(NamedTuple):
     """Typed edges between a rank's rows, in any order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from gnnkit.engine.topology import Topology
 from gnnkit.engine.typed_attention import RelationAttention, SharedAttention
 from gnnkit.engine.typed_edges import AddedRelations, EdgeList, TypedEdges
 from gnnkit.engine.typed_graph import RelationGraph, TypedGraph
+from gnnkit.errors import UserError
 from gnnkit.exchange.schedule import Passes
 from gnnkit.graph.schema import Schema
 from gnnkit.kernels.attention import Weighing
@@ -58,6 +60,26 @@ class TypedEngine:
         other._outdated, other._row_types = relations, self._row_types
         return other
 
+    @cached_property
+    def edge_types(self) -> Tensor:  # [held edges] int64
+        """Relation of each held edge.
+
+        Raises `UserError` if the held edges have no types.
+        """
+        self._check_types()
+        topology = self.topology
+        if topology.shard.edge_types is None:
+            return torch.zeros_like(topology.edge_ids)
+        return torch.tensor(np.asarray(topology.shard.edge_types, np.int64), device=topology.device)
+
+    def _check_types(self) -> None:
+        shard = self.topology.shard
+        if shard.num_relations > 1 and shard.edge_types is None:
+            raise UserError(
+                "these edges have no types: a relational model does not support added self-loops (self_loops), or "
+                "a task that predicts edges of several relations"
+            )
+
     def pairs(self, inverse: bool) -> Pairs:
         """Returns the (row, relation) pairs of the held edges. Collective on first use.
 
@@ -67,7 +89,7 @@ class TypedEngine:
             inverse: Whether to add reversed edges, with separate relations.
         """
         if inverse not in self._pairs:
-            self.topology.check_types()
+            self._check_types()
             shard = self._with_relation_degrees()
             edges = RelationEdges.of_shard(shard, lambda: self.topology.degrees, inverse=inverse)
             self._pairs[inverse] = Pairs.of_edges(edges, self.topology.device)
@@ -116,7 +138,7 @@ class TypedEngine:
         if self._typed_graph is None or self._typed_graph[0] != schema:
             topology = self.topology
             weight = topology.rank_graph.weight
-            graph = TypedGraph.of_shard(topology.shard, topology.edge_types, weight, schema, topology.sources.plane)
+            graph = TypedGraph.of_shard(topology.shard, self.edge_types, weight, schema, topology.sources.plane)
             self._typed_graph = (schema, graph)
         return self._typed_graph[1]
 
@@ -136,27 +158,20 @@ class TypedEngine:
 
         Raises `UserError` if the held edges have no types.
         """
-        added = self.missing(added)
+        added = added.beyond(inverse=self.inverse_edges)
         if added not in self._typed_edges:
-            self.topology.check_types()
+            self._check_types()
             shard = self.topology.shard
             num_rows = len(shard.cell_nodes) + len(shard.halo) + len(shard.partial)
             edges, count = EdgeList.of_shard(shard, added), added.count(shard.num_relations)
             self._typed_edges[added] = TypedEdges.of(edges, num_rows, num_rows, count, self.topology.device)
         return self._typed_edges[added]
 
-    def missing(self, added: AddedRelations) -> AddedRelations:
-        """Returns the relations to add, without inverse ones if these are held."""
-        if not self.inverse_edges:
-            return added
-        assert added.inverse, "the graph was prepared for a model that reads inverse edges"
-        return added._replace(inverse=False)
-
     def attention(
         self, x: Tensor, y: Tensor | None, attention: RelationAttention, layer: int, weighing: Weighing
     ) -> Tensor:  # [num_owned, H, d]
         """Computes attention over typed edges, as documented by `SharedAttention`."""
-        edges, added = self.edges(attention.added), self.missing(attention.added)
+        edges, added = self.edges(attention.added), attention.added.beyond(inverse=self.inverse_edges)
         return SharedAttention(self.topology, self._passes, edges, added, layer)(x, y, attention, weighing)
 
     def sum(
@@ -178,7 +193,7 @@ class TypedEngine:
             assert inverse, "the graph was prepared for a model that reads inverse edges"
             inverse = False  # they are among the held edges
         pairs, topology = self.pairs(inverse), self.topology
-        columns = topology.columns(x.shape[-1])
+        columns = topology.slicing.columns(x.shape[-1])
         if blocks:
             means = self._block_means(self._all_rows(x, layer, inverse), pairs, columns, x.shape[1])
         else:
@@ -190,7 +205,7 @@ class TypedEngine:
             z = z + topology.targets.collect(sums[num_local + halo :], layer)
         if inverse and not topology.sources.idle:
             z = z + topology.sources.collect(sums[num_local : num_local + halo], layer)
-        return topology.slicing.add_rows(z, layer) if topology.slicing else z
+        return topology.slicing.add_rows(z, layer)
 
     def _means(self, x: Tensor, pairs: Pairs, layer: int, inverse: bool) -> Tensor:  # [num_pairs, f / S]
         """Returns the means of pairs. Means of constant rows are cached."""
@@ -203,14 +218,14 @@ class TypedEngine:
 
     def _block_means(self, rows: Tensor, pairs: Pairs, columns: slice, width: int) -> Tensor:  # [num_pairs, k]
         """Returns the means of each relation's block, with zeros for other slices."""
-        if self.topology.slicing:
+        if self.topology.slicing.num_slices > 1:
             rows = F.pad(rows, (columns.start, width - columns.stop))
         return pairs.block_means(rows)
 
     def _all_rows(self, x: Tensor, layer: int, inverse: bool) -> Tensor:
         """Returns rows [cell_nodes | halo | partial], with zeros for unread ones."""
         topology = self.topology
-        cut = topology.cut(x, layer)
+        cut = topology.slicing.cut(x, layer)
         rows, num_partial = topology.with_halo(cut, layer), len(topology.shard.partial)
         if topology.targets.idle:
             return rows
