@@ -26,7 +26,7 @@ class FixedRows:
     def result(self, x: Tensor, key: Hashable, compute: Callable[[], Tensor]) -> Tensor | None:
         """Returns `compute()`, called once per key, or None unless `x` is constant.
 
-        Without autograd, only results of earlier training passes are returned. All
+        Without autograd, only results from earlier training passes are returned. All
         ranks agree, including those without rows. Callers must not modify the result.
 
         Args:

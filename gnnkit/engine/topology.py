@@ -1,4 +1,4 @@
-"""One rank's rows and edges, and the routes of rows between ranks."""
+"""One rank's rows and edges, and the routes between ranks."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Topology:
 
     shard: Shard
     comm: Communicator
-    dtype: torch.dtype  # of rows, degrees and weights
-    wire: Wire  # to the ranks of the same slice
+    dtype: torch.dtype  # for rows, degrees and weights
+    wire: Wire  # to this slice's ranks
     sources: Route  # rows of the halo
     targets: Route  # partial sums
-    slicing: Slicing  # of the columns
+    slicing: Slicing  # which columns each rank has
     edges: HeldEdges
     edge_ids: Tensor  # [held edges] int64 global ids
     edge_features: Tensor | None  # [held edges, edge_width]
@@ -59,7 +59,7 @@ class Topology:
             shard: This rank's shard.
             comm: The ranks of the run.
             dtype: Type of rows, degrees and weights.
-            tally: Counter of exchanged rows.
+            tally: Counts exchanged rows.
             passes: The current pass, which encodes and schedules exchanges.
         """
         plane, cell = _peers(shard, comm, tally, passes)
@@ -83,7 +83,7 @@ class Topology:
         )
 
     def restricted(self, positions: Ids, *, typed: bool) -> Topology:
-        """Returns the topology of some of the held edges, with their degrees.
+        """Selects held edges, and recomputes degrees.
 
         All ranks must select edges by the same rule. Collective.
 
@@ -115,10 +115,10 @@ class Topology:
         return replace(self, shard=shard, **tensors, in_degree=into[own_rows], out_degree=out_of[own_rows])
 
     def sums_at_owners(self, edges: HeldEdges, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums values of edges at their targets and at their sources. Collective.
+        """Sums edge values at targets and at sources. Collective.
 
         Args:
-            edges: The held edges, or some of them.
+            edges: Edges to sum over.
             values: [num_edges, f].
 
         Returns:
@@ -133,12 +133,12 @@ class Topology:
 
     @property
     def device(self) -> torch.device:
-        """The device of all tensors."""
+        """The tensors' device."""
         return self.comm.device
 
     @property
     def grid(self) -> Grid:
-        """The grid of ranks."""
+        """The ranks' grid."""
         return self.shard.grid
 
     @property
@@ -185,7 +185,7 @@ class Topology:
         return RankGraph.of(self.shard, None if weight is None else weight[:, 0], self.edges)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors of rows and edges by their names in an adjacency."""
+        """Returns tensors by their names in an adjacency."""
         tensors = {
             "src_nodes": self.nodes,
             "edge_ids": self.edge_ids,
@@ -209,7 +209,7 @@ class Topology:
 
     @cached_property
     def partials(self) -> Partials:
-        """The partial results of all holders, at the owners."""
+        """All holders' partial results, at the owners."""
         return Partials.of(self.targets, len(self.shard.cell_nodes))
 
 
@@ -224,11 +224,11 @@ class Partials:
 
     @classmethod
     def of(cls, route: Route, num_owned: int) -> Partials:
-        """Lists the owner's row of each partial result.
+        """Lists the owner's row for each partial result.
 
         Args:
             route: From holders to owners.
-            num_owned: Number of rows of the owner.
+            num_owned: Number of owned rows.
         """
         device = route.sent.device
         rows = torch.cat([torch.arange(num_owned, device=device), route.sent])
@@ -258,7 +258,7 @@ def _own_rows(shard: Shard, slicing: Slicing) -> slice:
 
 
 def _edge_tensors(shard: Shard, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """Returns the fields of a topology that describe edges."""
+    """Returns a topology's fields that describe edges."""
     return {
         "edges": HeldEdges(shard.csc, device),
         "edge_ids": _id_tensor(shard.edge_ids, device),

@@ -26,7 +26,7 @@ from gnnkit.partition.shard import Shard
 
 
 class TypedEngine:
-    """The exchange and aggregation over one rank's edges by relation.
+    """Exchanges and aggregates over one rank's edges, by relation.
 
     Methods with a `layer` are collective, in forward and backward.
     """
@@ -35,7 +35,7 @@ class TypedEngine:
         """Stores the arguments.
 
         Args:
-            topology: The held edges, and the routes of rows.
+            topology: Held edges, and routes.
             passes: The current pass.
             fixed: Constant input rows.
             inverse_edges: Whether the held edges include the reverse of each edge, with
