@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -117,7 +116,7 @@ def read_bipartite(
         relations=relations,
         **(labels or {}) | time_fields([table], None, time, None),
     )
-    return replace(graph, node_ids=_join(ids))  # distinct within a type only
+    return graph.evolve(node_ids=_join(ids))  # distinct within a type only
 
 
 def _read_ends(table: Table, ends: tuple[str, str]) -> tuple[list[pa.Array], Ids, Ids]:

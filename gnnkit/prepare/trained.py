@@ -148,8 +148,7 @@ class Inputs:
             graph = with_columns(graph, columns.select(NumericTable.of_nodes(graph)))
         if (columns := self.edge_columns(folder)) is not None and edges is not None:
             edges = columns.select(edges)
-            graph = replace(
-                graph,
+            graph = graph.derive(
                 edge_features=np.asarray(edges.rows),
                 edge_feature_names=edges.names,
                 edge_category_of=edges.category_of,
@@ -193,8 +192,7 @@ def with_degree(graph: Graph) -> Graph:
     else:
         rows = np.concatenate([np.asarray(rows), column[:, None].astype(rows.dtype)], 1)
     names, texts = graph.feature_names, graph.category_of
-    return replace(
-        graph,
+    return graph.derive(
         features=rows,
         feature_tables=None,
         feature_names=None if names is None else (*names, DEGREE),
@@ -206,8 +204,7 @@ def with_columns(graph: Graph, table: NumericTable) -> Graph:
     """Returns the graph with the table's columns as node features."""
     if table.rows is graph.features and table.missing is graph.missing:
         return graph
-    return replace(
-        graph,
+    return graph.evolve(
         features=table.rows,
         feature_names=table.names,
         category_of=table.category_of,
@@ -239,7 +236,7 @@ def _with_labels(graph: Graph, classes: list[str] | None) -> Graph:
     encoded = (graph.labels[:, None] == np.arange(len(classes))) & known[:, None]
     rows = np.asarray(graph.features)
     rows = np.concatenate([rows, encoded.astype(rows.dtype)], 1)
-    return replace(graph, features=rows, feature_names=None, category_of=None)
+    return graph.derive(features=rows, feature_names=None, category_of=None)
 
 
 def fit(settings: Settings, graph: Graph) -> tuple[ColumnTransform, FilledTable, list[str]]:
@@ -268,7 +265,7 @@ def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, 
     """
     trained, text = _load_trained(settings), settings.features.text
     if settings.inputs != "features":
-        graph = replace(graph, missing=None)  # these columns are not read
+        graph = graph.evolve(missing=None)  # these columns are not read
     if trained is None:
         graph = with_degree(graph) if settings.features.degree else graph
         transform, filled, lines = fit(settings, graph)
@@ -356,7 +353,7 @@ def _renumber_relations(graph: Graph, trained: Sequence[str] | None) -> Graph:
     number = {name: number for number, name in enumerate(ordered)}
     types = np.array([number[name] for name in names])[types]
     relations = sorted(graph.relations or (), key=lambda relation: number[relation.edge_type])
-    return replace(graph, edge_types=types, edge_type_names=ordered, relations=tuple(relations) or None)
+    return graph.evolve(edge_types=types, edge_type_names=ordered, relations=tuple(relations) or None)
 
 
 def _list_unnamed(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
