@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.dates import FORMS, DateForm
 from gnnkit.graph.ids import first_row
 from gnnkit.graph.missing import MISSING, missing_cells, quote
 from gnnkit.graph.types import Ids
@@ -74,6 +75,8 @@ class ColumnReading:
     narrow: bool = True  # whether float32 is precise enough
     is_integer: bool = False  # whether numbers in text have no decimals
     sample: str = ""  # example cell, for messages about text and dates
+    form: DateForm | None = None  # how text writes dates or times of day. None: ISO 8601
+    word: str = ""  # a word for missing values that occurs among categories
 
     @property
     def dtype(self) -> type[np.float32] | type[np.float64]:
@@ -81,8 +84,10 @@ class ColumnReading:
 
     def description(self, name: str) -> str:
         """Describes a conversion that users may not expect. Otherwise returns ""."""
-        if self.kind == "seconds":
+        if self.kind == "seconds" or self.form is not None:
             return f"{name!r} ({self.sample}) as seconds"
+        if self.word:
+            return f"{quote(self.word)} in {name!r} as a missing value, unless missing=[WORD, ...] (dataset.missing) lists other words"
         return f"{name!r} ({self.sample}) as numbers" if self.style is not None else ""
 
     def numbers(self, column: pa.Array, words: Sequence[str] = MISSING) -> npt.NDArray[np.float64]:  # [rows]
@@ -91,7 +96,10 @@ class ColumnReading:
             return typed_numbers(column)
         missing, numbers = missing_cells(column, words), np.full(len(column), np.nan)
         known = pc.utf8_trim_whitespace(column).filter(pa.array(~missing))
-        numbers[~missing] = _parse_dates(known) if self.style is None else self.style.numbers(known)
+        if self.style is not None:
+            numbers[~missing] = self.style.numbers(known)
+        else:
+            numbers[~missing] = _parse_dates(known) if self.form is None else self.form.seconds(known)
         return numbers
 
     def places(self, column: pa.Array, words: Sequence[str] = MISSING) -> Ids:  # [rows]
@@ -124,6 +132,9 @@ class Survey:
         self._no_number: str | None = None  # the first text that is not a number
         self._no_date: str | None = None
         self._zoned: set[bool] = set()  # whether dates name a time zone
+        forms = FORMS if most is not None else ()  # class names may look like dates
+        self._forms = {form: _NumberRange() for form in forms}  # further forms of all texts, with their seconds
+        self._word = ""  # the first word for a missing value
         self._fits = {False: True, True: True}  # whether all texts are numbers, by `Style.comma`
         self._ranges = {comma: _NumberRange() for comma in (False, True)}
         self._comma: str | None = None  # the first text with a comma
@@ -137,7 +148,7 @@ class Survey:
     @property
     def has_too_many(self) -> bool:
         """Whether the column has too many categories, regardless of further pieces."""
-        no_form = self._no_number is not None and self._no_date is not None
+        no_form = self._no_number is not None and self._no_date is not None and not self._forms
         return self._most is not None and len(self._texts) > self._most and no_form
 
     def add(self, column: pa.Array) -> None:
@@ -166,7 +177,9 @@ class Survey:
 
     def _add_text(self, column: pa.Array) -> None:
         text = pc.unique(pc.utf8_trim_whitespace(column.cast(pa.string())))
-        text = text.filter(pa.array(~missing_cells(text, self._words)))
+        missing = missing_cells(text, self._words)
+        self._word = self._word or next(filter(None, text.filter(pa.array(missing)).to_pylist()), "")
+        text = text.filter(pa.array(~missing))
         if not len(text):
             return
         self._kinds.add("text")
@@ -189,6 +202,9 @@ class Survey:
                         texts.setdefault(unit, cell)
         if self._no_date is None:
             self._add_dates(text)
+        self._forms = {form: span for form, span in self._forms.items() if form.fits(text)}
+        for form, span in self._forms.items():
+            span.add(form.seconds(text))
 
     def _add_dates(self, text: pa.Array) -> None:
         self._no_date = _first_match(text, ~_are_dates(text))
@@ -216,6 +232,8 @@ class Survey:
         if self._no_date is None and "numbers" not in kinds:
             sample += ", some with a time zone and the others read in UTC" * (len(self._zoned) > 1)
             return ColumnReading("seconds", narrow=not (self._dates | self._typed).needs_float64, sample=sample)
+        if self._forms and not (kinds - {next(iter(self._forms)).kind}):
+            return self._read_form(sample)
         if "seconds" in kinds:
             raise UserError(f"{self.place} holds dates, and {self._no_date!r}, which is no date")
         style = self._find_style() if self._no_number is None else self._find_switch()
@@ -238,7 +256,23 @@ class Survey:
                 f"{self.place} is text with more than {self._most} different values, and at most {self._most} become "
                 "columns of 0 and 1"
             )
-        return ColumnReading("categories", categories=tuple(sorted(self._texts)))
+        return ColumnReading("categories", categories=tuple(sorted(self._texts)), word=self._word)
+
+    def _read_form(self, sample: str) -> ColumnReading:
+        """Returns the reading of dates in another form than ISO 8601.
+
+        Raises `UserError` if day and month cannot be told apart.
+        """
+        (form, span), *others = self._forms.items()
+        if others:
+            text = sorted(self._texts)
+            seconds = [one.seconds(pa.array(text)).astype("M8[s]") for one in self._forms]
+            place = int(np.argmax(seconds[0] != seconds[1]))
+            dates = [str(one[place])[:10] for one in seconds]
+            raise UserError(
+                f"{self.place} holds {text[place]!r}, which may be {' or '.join(dates)}: write dates as {dates[0]}"
+            )
+        return ColumnReading(form.kind, narrow=not (span | self._typed).needs_float64, sample=sample, form=form)
 
     def _check_integers(self) -> None:
         """Raises `UserError` if float64 cannot distinguish the column's integers."""
@@ -297,6 +331,9 @@ class Survey:
         text = pa.array(sorted(self._texts), pa.string())
         numbers = matches(text, Style(False).pattern()) | matches(text, Style(True).pattern())
         fits = numbers if form == "number" else _are_dates(text)
+        if form == "date" and len(text):
+            fits = max([fits, *(~np.isnan(one.seconds(text)) for one in FORMS)], key=np.count_nonzero)
+            word = _first_match(text, ~fits) or word
         if word is not None and fits.any() and 2 * fits.sum() >= len(text):
             raise UserError(
                 f"{self.place} holds {form}s, but {quote(word)} is neither a {form} nor a word for a missing value: leave a "
