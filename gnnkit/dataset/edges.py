@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from gnnkit.dataset.base import Dataset, blame, finished, name_list, warn_unlabelled, with_split
 from gnnkit.dataset.table_files import (
+    CSV_FORMS,
     PART_NAME,
     PARTS_MARKER,
     file_exists,
@@ -44,8 +45,8 @@ from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path, one_of, shown, switch
 from gnnkit.utils.storage import Array, read_npy
 
-TABLES = ("csv", "csv.gz", "parquet", "npy")  # formats of an edge table
-NODES = ("csv", "csv.gz", "parquet")  # formats of a node table
+NODES = (*CSV_FORMS, "parquet")  # formats of a node table
+TABLES = (*NODES, "npy")  # formats of an edge table
 ARRAYS = ("features", "labels", "split", "coordinates")  # .npy files with one row per node
 _ENDS = ("src", "dst")  # default columns of an edge's ends
 _NAMED = 8  # tables listed in a message
@@ -108,8 +109,9 @@ class EdgeFolder(Dataset):
     Index columns of data frames are not features.
 
     CSV files are UTF-8 with a header line, and may be compressed, such as
-    `edges.csv.gz`. Errors count rows from 0 after the header. Tables have at most
-    16,384 columns.
+    `edges.csv.gz`. Cells are divided by commas, tabs (also in `edges.tsv`) or
+    semicolons, as the header is. Errors count rows from 0 after the header. Tables have
+    at most 16,384 columns.
 
     Args:
         root: The folder.
@@ -353,7 +355,7 @@ class EdgeFolder(Dataset):
         if not all(table.is_text(end) for table in tables for end in self.ends):
             columns = [] if self.sized_by else [table.whole_ids(end) for table in tables for end in self.ends]
             return joined_numbers(tables[0].name, columns, NUMBERS_HINT) if columns else None
-        if any(table.name.endswith(".csv") and table.holds_numbers(self.ends) for table in tables):
+        if any(form_of(Path(table.name)) in CSV_FORMS and table.holds_numbers(self.ends) for table in tables):
             return None
         if self.sized_by:
             raise UserError(f"the ids of edges are text, so {self.sized_by[0]} needs a node table with these ids")
@@ -545,6 +547,8 @@ class EdgeFolder(Dataset):
     def _list_tables(self) -> str:
         """Lists the folder's tables."""
         names = sorted(path.name for path in self.root.iterdir() if path.is_dir() or form_of(path) in TABLES)
+        if not names and (files := sorted(path.name for path in self.root.iterdir())):
+            return f"no table; rename {files[0]} to edges.csv or edges.tsv, with names of columns in its first line"
         return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "") if names else "no table"
 
 

@@ -41,7 +41,7 @@ from gnnkit.graph.labels import check_labelled, labelled, read_labels, settle_la
 from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_types_of, read_types, table_of
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.time_split import TimeSplit, parts_of, warn_random_split
-from gnnkit.graph.times import ALWAYS, Times, check_fields, read_time_fields
+from gnnkit.graph.times import ALWAYS, Times, check_fields, read_time_fields, warn_units
 from gnnkit.graph.types import Fields, Floats, Ids, Labels, set_fields, take
 from gnnkit.utils import checks
 from gnnkit.utils.storage import load_arrays, save_arrays
@@ -349,6 +349,7 @@ class Graph:
         if unknown := values.keys() - EdgeListFields.__annotations__:
             raise TypeError(f"Graph.from_edges() got an unexpected keyword argument {min(unknown)!r}")
         values |= read_time_fields(values)
+        warn_units(values.get("edge_time"), values.get("node_time"), values.get("time_unit"))
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_nodes = count_nodes(src, dst, values.get("features")) if num_nodes is None else num_nodes
         columns = EdgeColumns.read(values, len(src))

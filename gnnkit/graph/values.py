@@ -84,7 +84,7 @@ class ColumnReading:
 
     def description(self, name: str) -> str:
         """Describes a conversion that users may not expect. Otherwise returns ""."""
-        if self.kind == "seconds" or self.form is not None:
+        if self.kind == "seconds" or (self.form is not None and self.kind == "numbers"):
             return f"{name!r} ({self.sample}) as seconds"
         if self.word:
             return f"{quote(self.word)} in {name!r} as a missing value, unless missing=[WORD, ...] (dataset.missing) lists other words"

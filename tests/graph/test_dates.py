@@ -7,6 +7,7 @@ import random
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.dates import FORMS
+from tests.graph.test_values import READERS as ALL_READERS
 from tests.graph.test_values import in_order, read, write
 
 EPOCH = datetime.datetime(1970, 1, 1)
@@ -140,3 +142,31 @@ def test_new_lines_name_the_column_and_an_example(tmp_path: Path) -> None:
         UserWarning, match=r"reads 'a' \(4/15/04\) as seconds, 'NA' in 'b' as a missing value, unless mis"
     ):
         EdgeFolder(str(folder), symmetrize=False).load()
+
+
+@every_reader
+@pytest.mark.parametrize(
+    ("edge_time", "node_time", "line"),
+    [
+        (
+            [1082040960] * 4,
+            [1082040960000] * 4,
+            "edge_time is 1082040960 and node_time is 1082040960000: give nodes and",
+        ),
+        ([1082040960] * 4, [2004, 2005, 2006, 2007], "edge_time is 1082040960 and node_time is 2005: give nodes and"),
+        (pd.to_datetime([1082040960] * 4).tolist(), None, "edge_time is 1970-01-01 00:00:01.0820"),
+        ([1, 2, 3, 4], [1, 100, 200, 300], None),
+        ([1082040960] * 4, [1082040961] * 4, None),
+    ],
+)
+def test_units_that_differ_are_named(
+    reader: str, edge_time: list[Any], node_time: list[int] | None, line: str | None, tmp_path: Path
+) -> None:
+    nodes = {"id": [0, 1, 2, 3], **({} if node_time is None else {"time": node_time})}
+    edges = {"src": [0, 1, 2, 3], "dst": [1, 2, 3, 0], "time": edge_time}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ALL_READERS[reader](tmp_path, nodes, edges, {})
+    lines = [str(one.message) for one in caught if "unit" in str(one.message)]
+    assert bool(lines) == (line is not None)
+    assert line is None or line in lines[0]

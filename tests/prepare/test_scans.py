@@ -40,7 +40,12 @@ def write_tables(folder: Path, *, gaps: bool, splits: bool) -> None:
     age = np.where((np.arange(N) % 9 == 4) & gaps, np.nan, rng.normal(size=N))
     nodes = {"id": np.arange(N), "label": rng.integers(0, 3, N)}
     nodes |= {"split": rng.choice(["train", "val", "test"], N)} if splits else {}
-    nodes |= {"time": rng.integers(0, 1000, N), "age": age, "price": rng.normal(size=N), "hue": rng.choice(["red", "blue"], N)}
+    nodes |= {
+        "time": rng.integers(0, 1000, N),
+        "age": age,
+        "price": rng.normal(size=N),
+        "hue": rng.choice(["red", "blue"], N),
+    }
     pd.DataFrame(pairs).to_csv(folder / "edges.csv", index=False)
     pd.DataFrame(nodes).to_csv(folder / "nodes.csv", index=False)
 

@@ -53,7 +53,8 @@ _ID_BYTES = 64  # of a numeric id, while ids are read and looked up
 _INT32 = 2**31
 _PIECE = 1 << 16  # rows of a column that are read at once
 _ONE_ROW = (
-    "; remove the row, or use job=partition dataset.duplicates=first"  # appended to the error about an id in two rows
+    "; remove the row, join the columns that identify rows together into one, or use job=partition "
+    "dataset.duplicates=first"  # appended to the error about an id in two rows
 )
 
 
