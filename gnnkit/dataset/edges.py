@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,17 @@ from gnnkit.graph import Graph, Labels, read_split
 from gnnkit.graph.bipartite import COLUMNS, check_one_type, read_bipartite
 from gnnkit.graph.column_table import require
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, without_duplicates
-from gnnkit.graph.feature_columns import TableColumns, find_readings, warn_readings
+from gnnkit.graph.edge_fields import EdgeNames, read_edge_fields
+from gnnkit.graph.feature_columns import TableColumns
 from gnnkit.graph.features import replace_nan
 from gnnkit.graph.id_columns import as_ids, joined_ids, joined_numbers
 from gnnkit.graph.index_columns import common_index, warn_index
-from gnnkit.graph.label_columns import edge_label_columns, read_edge_labels, read_labels
+from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_present, settle_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import find_times, time_fields
-from gnnkit.graph.types import Fields, Floats
+from gnnkit.graph.time_columns import find_times
+from gnnkit.graph.types import Fields
 from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import whole
@@ -227,9 +229,7 @@ class EdgeFolder(Dataset):
             ids = self._collect_ids(edges)
         with self.list_unfit(self._table_columns(nodes, list(edges.values()))):
             if is_bipartite:
-                (table,) = edges.values()
-                columns, labels = table.others(self.known_edge_columns), self._edge_labels([table])
-                graph = read_bipartite(table, self.ends, columns, labels=labels, time=self.edge_time)
+                graph = read_bipartite(edges[ONE], self.ends, self._edge_fields(edges, None))
             else:
                 graph = self._graph(edges, nodes, ids)
         graph = without_duplicates(graph, self.duplicates, JOIN)
@@ -238,7 +238,7 @@ class EdgeFolder(Dataset):
     def _table_columns(self, nodes: Table | None, edges: list[Table]) -> list[TableColumns]:
         """Returns the columns that may be unfit."""
         first = edges[0]
-        unread = (*self.ends, "type", self.edge_time, *edge_label_columns(self.edge_label))
+        unread = replace(self.edge_names, weight=None).known
         of_edges = TableColumns(first.name, first.others(unread), lambda names: edges, False)
         if nodes is None:
             return [of_edges]
@@ -301,15 +301,8 @@ class EdgeFolder(Dataset):
             remedy = ", set dataset.label=COLUMN for another column"
             check_present(labels, split, f"{nodes.name}: column {self.label!r}", ["the split"], remedy)
         features, names, category_of, missing = self._features(nodes)
-        first, *_ = tables = list(edges.values())
-        further = first.others(self.known_edge_columns)
-        readings = find_readings(first.name, tables, further)
-        rows = [table.use_readings(readings).rows(further) for table in tables]
-        for table in (nodes, first):
-            if table is not None:
-                warn_readings(table.name, table.readings)
-        types, type_names = first.types("type") if ONE in edges else _number_relations(edges)
-        src, dst = (np.concatenate([table.positions(end, ids) for table in tables]) for end in self.ends)
+        edge_fields = self._edge_fields(edges, nodes)
+        src, dst = (np.concatenate([table.positions(end, ids) for table in edges.values()]) for end in self.ends)
         return Graph.from_edges(
             src,
             dst,
@@ -318,28 +311,29 @@ class EdgeFolder(Dataset):
             labels=labels,
             one_class=True,
             split=split,
-            weight=np.concatenate([table.weights("weight") for table in tables]) if "weight" in first.names else None,
-            edge_features=_concat_rows(rows),
             feature_names=names,
             category_of=category_of,
-            edge_feature_names=first.column_names(further),
-            edge_category_of=first.category_of(further),
-            edge_types=types,
-            edge_type_names=type_names,
             coordinates=self.array("coordinates"),
             class_names=class_names,
             node_ids=None if ids is None else as_ids(ids),
             missing=missing,
-            **self._edge_labels(tables),
-            **time_fields(tables, nodes, self.edge_time, self.node_time),
+            **edge_fields,
         )
 
-    def _edge_labels(self, tables: Sequence[Table]) -> Fields:
-        """Returns the fields with the labels of edges, which new data need not have."""
-        if self.edge_label is None or self.edge_label in tables[0].names:
-            return read_edge_labels(tables, self.edge_label)
-        warn_unlabelled(tables[0].name, self.edge_label, tables[0].names)
-        return {"edge_labels": np.full(sum(table.num_rows for table in tables), -1)}
+    def _edge_fields(self, edges: dict[str, Table], nodes: Table | None) -> Fields:
+        """Returns the fields of edges. New data need not have their labels."""
+        check_relations({table.name: table.names for table in edges.values()} if ONE not in edges else {})
+        names, first = self.edge_names, next(iter(edges.values()))
+        features, unlabelled = first.others(names.known), dict[str, Array]()
+        if names.label is not None and names.label not in first.names:
+            warn_unlabelled(first.name, names.label, first.names)
+            unlabelled = {"edge_labels": np.full(sum(table.num_rows for table in edges.values()), -1)}
+            names = replace(names, label=None)
+        return read_edge_fields(edges, names, features, nodes) | unlabelled
+
+    @property
+    def edge_names(self) -> EdgeNames:
+        return EdgeNames(self.ends, label=self.edge_label, time=self.edge_time, node_time=self.node_time)
 
     def set_times(self, columns: Sequence[str | None]) -> None:
         """Sets the columns of times of the edges, and of the nodes if there are two."""
@@ -407,7 +401,7 @@ class EdgeFolder(Dataset):
     @property
     def known_edge_columns(self) -> tuple[str, ...]:
         """The edge columns that are not features."""
-        return (*self.ends, "weight", "type", *filter(None, [self.edge_time]), *edge_label_columns(self.edge_label))
+        return self.edge_names.known
 
     @property
     def known_node_columns(self) -> tuple[str, ...]:
@@ -552,27 +546,13 @@ class EdgeFolder(Dataset):
         return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "") if names else "no table"
 
 
-def _concat_rows(pieces: Sequence[Floats | None]) -> Floats | None:
-    """Concatenates the tables' features. All or none of the tables have features."""
-    rows = [piece for piece in pieces if piece is not None]
-    if len({piece.shape[1] for piece in rows}) > 1:
-        raise UnfitColumns("lists of edges differ in length")
-    return np.concatenate(rows) if rows else None
-
-
-def _number_relations(edges: dict[str, Table]) -> tuple[Array, list[str]]:
-    """Returns the edges' relation numbers, and the relations' names."""
-    check_relations({table.name: table.names for table in edges.values()})
-    return np.repeat(np.arange(len(edges)), [table.num_rows for table in edges.values()]), list(edges)
-
-
 def check_relations(columns: Mapping[str, Sequence[str]]) -> None:
     """Raises `UserError` if two relations' tables have different columns.
 
     Args:
         columns: Column names of each table.
     """
-    first, names = next(iter(columns.items()))
+    first, names = next(iter(columns.items()), ("", ()))
     for table, table_names in columns.items():
         if "type" in table_names:
             raise UserError(

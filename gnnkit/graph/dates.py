@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,41 +14,16 @@ from gnnkit.graph.arrow import numbers_of
 
 _MIDNIGHT = -2_208_988_800  # seconds of 1900-01-01, the day of a time of day
 _UTC = r" ?(?:Z|UTC|GMT|[+-]00:?00)"
-_TIMES = {
-    r"\d{1,2}:\d{2}": "%H:%M",
-    r"\d{1,2}:\d{2}:\d{2}": "%H:%M:%S",
-    r"\d{1,2}:\d{2} ?(?i:[AP]M)": "%I:%M %p",
-    r"\d{1,2}:\d{2}:\d{2} ?(?i:[AP]M)": "%I:%M:%S %p",
-}
 _PARTS = {
-    "%Y": r"\d{4}",
-    "%y": r"\d{2}",
-    "%m": r"\d{1,2}",
-    "%d": r"(?P<day>\d{1,2})",
-    "%b": r"[A-Za-z]{3,9}",
-    "%a": r"[A-Z][a-z]{2}",
-    "%H:%M:%S": r"\d{2}:\d{2}:\d{2}",
-    " +": r" \+",
+    **{"%Y": r"\d{4}", "%y": r"\d{2}", "%m": r"\d{1,2}", "%d": r"(?P<day>\d{1,2})", "%b": "[A-Za-z]{3,9}"},
+    **{"%a": "[A-Z][a-z]{2}", "%H": r"\d{1,2}", "%I": r"\d{1,2}", "%M": r"\d{2}", "%S": r"\d{2}"},
+    **{"%p": "(?i:[AP]M)", ".": r"\.", "+": r"\+"},
 }
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", " %I:%M%p", " %I:%M:%S%p")
 _DAYS = (
-    "%Y/%m/%d",
-    "%Y-%m-%d",
-    "%Y.%m.%d",
-    "%m/%d/%Y",
-    "%d/%m/%Y",
-    "%m/%d/%y",
-    "%d/%m/%y",
-    "%m-%d-%Y",
-    "%d-%m-%Y",
-    "%d.%m.%Y",
-    "%d-%b-%Y",
-    "%d-%b-%y",
-    "%d %b %Y",
-    "%b %d, %Y",
-    "%b %d %Y",
-    "%a, %d %b %Y",
-    "%a %b %d %H:%M:%S %Y",
-    "%a %b %d %H:%M:%S +0000 %Y",
+    *("%Y/%m/%d", "%Y-%m-%d", "%Y.%m.%d", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%m-%d-%Y", "%d-%m-%Y"),
+    *("%d.%m.%Y", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d, %Y", "%b %d %Y", "%a, %d %b %Y"),
+    *("%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S +0000 %Y"),
 )
 
 
@@ -65,18 +41,12 @@ class DateForm:
     def seconds(self, text: pa.Array) -> npt.NDArray[np.float64]:  # [rows]
         """Returns seconds since 1970 or midnight, and NaN for other text."""
         text = pc.replace_substring_regex(text, f"{_UTC}$", "") if self.day else text
-        day, seconds = self.day.replace(".", r"\."), np.full(len(text), np.nan)
-        for part, pattern in _PARTS.items():
-            day = day.replace(part, pattern)
-        times = {f"{day} {pattern}": f"{self.day} {time}" for pattern, time in _TIMES.items()}
-        for pattern, form in {day: self.day, **times}.items():
-            fits = (
-                numbers_of(pc.match_substring_regex(text, f"^{pattern.strip()}$"))
-                if form
-                else np.zeros(len(text), bool)
-            )
+        seconds = np.full(len(text), np.nan)
+        for form in filter(None, (f"{self.day}{time}".strip() for time in _TIMES)):
+            pattern = f"^{re.sub('%.|[.+]', lambda part: _PARTS[part[0]], form)}$"
+            fits = numbers_of(pc.match_substring_regex(text, pattern))
             if fits.any():
-                seconds[fits] = _parse(text.filter(pa.array(fits)), f"^{pattern}$", form.strip())
+                seconds[fits] = _parse(text.filter(pa.array(fits)), pattern, form)
         return seconds if self.day else seconds - _MIDNIGHT
 
     def fits(self, text: pa.Array) -> bool:

@@ -11,18 +11,19 @@ import pyarrow as pa
 
 from gnnkit.errors import UserError
 from gnnkit.graph.bipartite import check_one_type, read_bipartite
+from gnnkit.graph.column_table import require
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, node_hint, without_duplicates
-from gnnkit.graph.feature_columns import warn_readings
+from gnnkit.graph.edge_fields import EdgeNames, read_edge_fields
 from gnnkit.graph.features import Features, rows_of
 from gnnkit.graph.frames import table_of
 from gnnkit.graph.graph import EdgeListFields, Graph
 from gnnkit.graph.id_columns import as_ids, joined_ids, joined_numbers
 from gnnkit.graph.index_columns import warn_index
-from gnnkit.graph.label_columns import edge_label_columns, read_edge_labels, read_labels
+from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_present
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import find_times, time_fields
+from gnnkit.graph.time_columns import find_times
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_of
@@ -48,54 +49,31 @@ def from_tables(
     words = read_missing("missing", missing)
     links = table_of("edges", edges, words)
     named = None if nodes is None else table_of("nodes", nodes, words)
-    weight = weight or ("weight" if "weight" in links.names else None)
     facts = [table.facts for table in (links, named) if table is not None]
-    edge_time, node_time, *_ = *find_times(facts, [time] if isinstance(time, str) else time, "time"), None
+    times = (*find_times(facts, [time] if isinstance(time, str) else time, "time"), None)[:2]
+    edge_names = EdgeNames(ends, weight or "weight", edge_type, edge_label, *times)
+    for name in filter(None, (weight, edge_label)):
+        require(links.name, links.names, name)
     if edge_features is None:
-        known = {*ends, edge_type, weight, edge_time, *edge_label_columns(edge_label)}
-        edge_features = _default_features(links, known, "edge_features=[NAME, ...] reads it")
+        edge_features = _default_features(links, edge_names.known, "edge_features=[NAME, ...] reads it")
     if named and bipartite:
         raise UserError("bipartite=True reads edges only, and nodes are given: leave nodes out, or use a HeteroData")
-    labels = read_edge_labels([links], edge_label)
-    if named is None and _is_bipartite(links, ends, bipartite):
-        graph = read_bipartite(links, ends, list(edge_features), weight, edge_type, labels, edge_time)
-    else:
-        if named and duplicates == FIRST:
-            named = named.first_rows(columns[0])
+    ids, node_fields = None, EdgeListFields()
+    is_bipartite = named is None and _is_bipartite(links, ends, bipartite)
+    if not is_bipartite:
+        named = named.first_rows(columns[0]) if named and duplicates == FIRST else named
         ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
         with _name_remedy("features"):
-            node_fields = {**_read_node_fields(named, (*columns, node_time), features), **labels}
-        times = edge_time, node_time
-        graph = _read_graph(links, named, ends, ids, weight, edge_type, edge_features, times, node_fields)  # type: ignore[arg-type]
-    return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
-
-
-def _read_graph(
-    links: Table,
-    nodes: Table | None,
-    ends: tuple[str, str],
-    ids: pa.Array | None,
-    weight: str | None,
-    edge_type: str,
-    edge_features: Sequence[str],
-    times: tuple[str | None, str | None],
-    node_fields: EdgeListFields,
-) -> Graph:
-    """Reads edges between one type's nodes."""
+            node_fields = _read_node_fields(named, (*columns, times[1]), features)
     with _name_remedy("edge_features"):
-        edge_fields = _read_edge_fields(links, edge_type, edge_features)
-    for table in (nodes, links):
-        if table is not None:
-            warn_readings(table.name, table.readings)
-    src, dst = (links.positions(end, ids) for end in ends)
-    fields: EdgeListFields = {
-        **node_fields,
-        **edge_fields,
-        "weight": None if weight is None else links.weights(weight),
-        "node_ids": None if ids is None else as_ids(ids),
-    }
-    count = None if ids is None else len(ids)
-    return Graph.from_edges(src, dst, count, one_class=True, **fields, **time_fields([links], nodes, *times))
+        edge_fields = read_edge_fields({"": links}, edge_names, list(edge_features), named)
+    if is_bipartite:
+        graph = read_bipartite(links, ends, edge_fields)
+    else:
+        src, dst = (links.positions(end, ids) for end in ends)
+        fields = {**node_fields, **edge_fields, "node_ids": None if ids is None else as_ids(ids)}
+        graph = Graph.from_edges(src, dst, None if ids is None else len(ids), one_class=True, **fields)
+    return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
 
 
 def _is_bipartite(edges: Table, ends: tuple[str, str], bipartite: bool | None) -> bool:
@@ -115,17 +93,6 @@ def _name_remedy(argument: str) -> Iterator[None]:
     except UnfitColumns as error:
         without = f"without {', '.join(error.names)}"
         raise UserError(f"{error}: {argument}=[NAME, ...] names the columns to read, {without}") from error
-
-
-def _read_edge_fields(links: Table, edge_type: str, edge_features: Sequence[str]) -> EdgeListFields:
-    types, type_names = links.types(edge_type)
-    return {
-        "edge_types": types,
-        "edge_type_names": type_names,
-        "edge_features": links.rows(edge_features),
-        "edge_feature_names": links.column_names(edge_features),
-        "edge_category_of": links.category_of(edge_features),
-    }
 
 
 def _read_node_fields(
