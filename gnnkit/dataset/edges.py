@@ -26,7 +26,7 @@ from gnnkit.dataset.table_files import (
     read_table,
 )
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Labels, read_split
+from gnnkit.graph import Graph, read_split
 from gnnkit.graph.bipartite import COLUMNS, check_one_type, read_bipartite
 from gnnkit.graph.column_table import require
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, without_duplicates
@@ -35,10 +35,10 @@ from gnnkit.graph.feature_columns import TableColumns
 from gnnkit.graph.features import replace_nan
 from gnnkit.graph.id_columns import as_ids, joined_ids, joined_numbers
 from gnnkit.graph.index_columns import common_index, warn_index
-from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_present, settle_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
+from gnnkit.graph.tables import read_node_fields
 from gnnkit.graph.time_columns import find_times
 from gnnkit.graph.types import Fields
 from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
@@ -295,28 +295,16 @@ class EdgeFolder(Dataset):
         return nodes.first_rows(self.id) if self.duplicates == FIRST else nodes
 
     def _graph(self, edges: dict[str, Table], nodes: Table | None, ids: pa.Array | None) -> Graph:
-        labels, class_names = self._labels(nodes)
-        split = self.column_or_array("split", nodes.splits("split") if nodes else None, nodes.name if nodes else "")
-        if nodes:
-            remedy = ", set dataset.label=COLUMN for another column"
-            check_present(labels, split, f"{nodes.name}: column {self.label!r}", ["the split"], remedy)
-        features, names, category_of, missing = self._features(nodes)
+        node_fields: Fields = {**self._node_fields(nodes), "coordinates": self.array("coordinates")}
         edge_fields = self._edge_fields(edges, nodes)
         src, dst = (np.concatenate([table.positions(end, ids) for table in edges.values()]) for end in self.ends)
         return Graph.from_edges(
             src,
             dst,
             self.num_nodes if ids is None else len(ids),
-            features=features,
-            labels=labels,
             one_class=True,
-            split=split,
-            feature_names=names,
-            category_of=category_of,
-            coordinates=self.array("coordinates"),
-            class_names=class_names,
             node_ids=None if ids is None else as_ids(ids),
-            missing=missing,
+            **node_fields,
             **edge_fields,
         )
 
@@ -408,27 +396,25 @@ class EdgeFolder(Dataset):
         """The node columns that are not features."""
         return (self.id, self.label, "split", *filter(None, [self.node_time]))
 
-    def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None, list[str] | None, Array | None]:
-        """Returns features, column names, text columns, and empty cells."""
-        array = self.array("features")
-        columns = nodes.others(self.known_node_columns) if nodes else []
-        if nodes is None or not columns:
-            rows, missing = (None, None) if array is None else replace_nan(array)
-            return rows, None, None, missing
-        if array is not None:
-            raise UserError(
-                f"features.npy and {nodes.name} both hold features: remove one, or list columns in dataset.ignore"
-            )
-        rows, missing = nodes.cells(columns)
-        return rows, nodes.column_names(columns), nodes.category_of(columns), missing
-
-    def _labels(self, nodes: Table | None) -> tuple[Labels | None, list[str] | None]:
+    def _node_fields(self, nodes: Table | None) -> Fields:
+        """Reads the node table's columns, or else arrays."""
         if self.label != "label" and nodes is not None:
             self.check_column("label", nodes.names, nodes.name)
-        labels, names = None, None
-        if nodes is not None and self.label in nodes.names:
-            labels, names = read_labels(lambda: [nodes], self.label)
-        return self.column_or_array("labels", labels, nodes.name if nodes else ""), names
+        title, columns = ("", []) if nodes is None else (nodes.name, nodes.others(self.known_node_columns))
+        fields: Fields = {**read_node_fields(nodes, self.label, "split", columns)}
+        for name in ("labels", "split"):
+            fields[name] = self.column_or_array(name, fields.get(name), title)
+        if nodes:
+            remedy = ", set dataset.label=COLUMN for another column"
+            check_present(fields["labels"], fields["split"], f"{title}: column {self.label!r}", ["the split"], remedy)
+        if (array := self.array("features")) is None:
+            return fields
+        if columns:
+            raise UserError(
+                f"features.npy and {title} both hold features: remove one, or list columns in dataset.ignore"
+            )
+        rows, missing = replace_nan(array)
+        return {**fields, "features": rows, "missing": missing}
 
     def column_or_array(self, name: str, column: Array | None, table: str) -> Array | None:
         """Returns the node table's column, or else the .npy array of this name.

@@ -14,7 +14,7 @@ from gnnkit.graph.bipartite import check_one_type, read_bipartite
 from gnnkit.graph.column_table import require
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, node_hint, without_duplicates
 from gnnkit.graph.edge_fields import EdgeNames, read_edge_fields
-from gnnkit.graph.features import Features, rows_of
+from gnnkit.graph.features import rows_of
 from gnnkit.graph.frames import table_of
 from gnnkit.graph.graph import EdgeListFields, Graph
 from gnnkit.graph.id_columns import as_ids, joined_ids, joined_numbers
@@ -64,7 +64,13 @@ def from_tables(
         named = named.first_rows(columns[0]) if named and duplicates == FIRST else named
         ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
         with _name_remedy("features"):
-            node_fields = _read_node_fields(named, (*columns, times[1]), features)
+            names = _feature_names(named, (*columns, times[1]), features)
+            node_fields = read_node_fields(named, *columns[1:], names or ())
+        if names is None:
+            node_fields["features"] = rows_of(features)
+        if named:
+            place, remedy = f"{named.name}: column {columns[1]!r}", ", set label=COLUMN for another column"
+            check_present(node_fields["labels"], node_fields["split"], place, [f"column {columns[2]!r}"], remedy)
     with _name_remedy("edge_features"):
         edge_fields = read_edge_fields({"": links}, edge_names, list(edge_features), named)
     if is_bipartite:
@@ -95,24 +101,27 @@ def _name_remedy(argument: str) -> Iterator[None]:
         raise UserError(f"{error}: {argument}=[NAME, ...] names the columns to read, {without}") from error
 
 
-def _read_node_fields(
-    nodes: Table | None, columns: tuple[str, str, str, str | None], features: str | Sequence[str] | Array | None
-) -> EdgeListFields:
-    labelled = nodes is not None and columns[1] in nodes.names
-    labels, class_names = read_labels(lambda: [nodes], columns[1]) if nodes and labelled else (None, None)
-    split = nodes.splits(columns[2]) if nodes else None
-    if nodes:
-        name, remedy = f"{nodes.name}: column {columns[1]!r}", ", set label=COLUMN for another column"
-        check_present(labels, split, name, [f"column {columns[2]!r}"], remedy)
-    rows, names, category_of, cells = _read_features(nodes, columns, features)
+def read_node_fields(nodes: Table | None, label: str, split: str, features: Sequence[str]) -> EdgeListFields:
+    """Reads the fields of nodes besides ids and times.
+
+    Args:
+        nodes: The table, if there is one.
+        label: Column of labels, if the table has it.
+        split: Column of the split, if the table has it.
+        features: Columns of features, which the table has.
+    """
+    if nodes is None:
+        return {}
+    labels, class_names = read_labels(lambda: [nodes], label) if label in nodes.names else (None, None)
+    rows, missing = nodes.cells(features)
     return {
         "labels": labels,
-        "split": split,
+        "split": nodes.splits(split),
         "class_names": class_names,
         "features": rows,
-        "feature_names": names,
-        "category_of": category_of,
-        "missing": cells,
+        "feature_names": nodes.column_names(features),
+        "category_of": nodes.category_of(features),
+        "missing": missing,
     }
 
 
@@ -135,19 +144,15 @@ def _default_features(table: Table, known: Collection[str | None], hint: str) ->
     return table.others({*known, *index})
 
 
-def _read_features(
-    nodes: Table | None, columns: tuple[str | None, ...], features: str | Sequence[str] | Array | None
-) -> tuple[Features | None, list[str] | None, list[str] | None, Array | None]:
-    """Returns features, feature names, their text columns, and missing cells."""
+def _feature_names(
+    nodes: Table | None, known: Sequence[str | None], features: str | Sequence[str] | Array | None
+) -> Sequence[str] | None:
+    """Returns the columns of features, or None for an array of features."""
     if features is None:
-        names: Any = [] if nodes is None else _default_features(nodes, columns, "features=[NAME, ...] reads it")
-    else:
-        names = [features] if isinstance(features, str) else features
+        return [] if nodes is None else _default_features(nodes, known, "features=[NAME, ...] reads it")
+    names: Any = [features] if isinstance(features, str) else features
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        return rows_of(features), None, None, None
+        return None
     if nodes is None and names:
         raise UserError(f"features={names} are columns of a table of nodes: give nodes too")
-    if nodes is None:
-        return None, None, None, None
-    rows, missing = nodes.cells(names)
-    return rows, nodes.column_names(names), nodes.category_of(names), missing
+    return names
