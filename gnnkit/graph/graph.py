@@ -194,7 +194,7 @@ class Graph:
         Raises `UserError` for the first broken rule.
         """
         for reads, check in _CHECKS:
-            if not reads.isdisjoint(names):
+            if any(name in names for name in reads):
                 check(self)
 
     def _check_csc(self) -> None:
@@ -216,13 +216,6 @@ class Graph:
         if coordinates is not None and coordinates.shape[1] not in (2, 3):
             raise UserError(f"coordinates have {coordinates.shape[1]} dimensions, expected 2 or 3")
         set_fields(self, coordinates=coordinates)
-
-    def _check_times(self) -> None:
-        times = {name: getattr(self, name) for name in ("node_time", *TIME_FACTS)}
-        set_fields(self, **check_fields(times, self.num_nodes))
-
-    def _check_missing(self) -> None:
-        set_fields(self, missing=read_missing_cells(self.missing, self.features.shape))
 
     def _repr_html_(self) -> str:
         """Returns the table of sizes that notebooks display."""
@@ -859,9 +852,9 @@ class Graph:
 
         Zero rows are unchanged.
         """
-        sparse = isinstance(self.features, SparseFeatures)
-        rows = self.features.row_normalize() if sparse else normalized(np.asarray(self.features))
-        return self.derive(features=rows)  # of numbers from -1 to 1
+        rows = self.features
+        unit_rows = rows.row_normalize() if isinstance(rows, SparseFeatures) else normalized(np.asarray(rows))
+        return self.derive(features=unit_rows)  # of numbers from -1 to 1
 
 
 class EdgeListFields(TypedDict, total=False):
@@ -905,43 +898,45 @@ _EDGE_FIELDS = frozenset(rule.field for rule in RULES.values() if not rule.in_cs
 _ROWS = frozenset(("features", "edge_features"))
 
 
-def _read_field(name: str, read: Callable[[Any, int], Any]) -> tuple[frozenset[str], Callable[[Graph], None]]:
+_Check = tuple[Sequence[str], Callable[[Any], None]]  # the fields that a check reads
+
+
+def _read_field(name: str, read: Callable[[Any, int], Any]) -> _Check:
     """Returns the check of a field with one row per node."""
-    return frozenset([name]), lambda graph: set_fields(graph, **{name: read(getattr(graph, name), graph.num_nodes)})
+    return [name], lambda graph: set_fields(graph, **{name: read(getattr(graph, name), graph.num_nodes)})
 
 
-def _read_column(rule: EdgeColumnRule) -> tuple[frozenset[str], Callable[[Graph], None]]:
+def _read_column(rule: EdgeColumnRule) -> _Check:
     """Returns the check of a field with one row per edge, which may be None."""
-
-    def check(graph: Graph) -> None:
-        if (values := getattr(graph, rule.field)) is not None:
-            set_fields(graph, **{rule.field: rule.read(values, graph.num_edges)})
-
-    return frozenset([rule.field]), check
+    return [rule.field], lambda graph: set_fields(
+        graph, **EdgeColumns.read({rule.field: getattr(graph, rule.field)}, graph.num_edges).arrays()
+    )
 
 
-# The fields that each check reads, in the order of the checks.
-_CHECKS: Sequence[tuple[frozenset[str], Callable[[Graph], None]]] = (
-    (frozenset(["csc"]), Graph._check_csc),
-    (frozenset(("labels", "split", "class_names")), Graph._check_labels),
+def _read_times(graph: Graph) -> None:
+    times = {name: getattr(graph, name) for name in ("node_time", *TIME_FACTS)}
+    set_fields(graph, **check_fields(times, graph.num_nodes))
+
+
+def _read_missing(graph: Graph) -> None:
+    set_fields(graph, missing=read_missing_cells(graph.missing, graph.features.shape))
+
+
+_CHECKS: Sequence[_Check] = (  # in the order of errors
+    (["csc"], Graph._check_csc),
+    (["labels", "split", "class_names"], Graph._check_labels),
     _read_field("features", node_features),
     *(_read_field(name, partial(nodes_of, name, width=width)) for name, width in HELD_OUT.items()),
     _read_field("node_ids", node_ids_of),
     _read_field("node_types", node_types_of),
-    (frozenset(("node_time", *TIME_FACTS)), Graph._check_times),
+    (["node_time", *TIME_FACTS], _read_times),
     *(_read_column(rule) for rule in RULES.values() if not rule.in_csc),
-    (frozenset(("missing", "features")), Graph._check_missing),
-    (
-        frozenset((*_ROWS, "feature_names", "category_of", *EDGE_NAMES)),
-        Graph._check_columns,
-    ),
-    (frozenset(("edge_types", "edge_type_names")), Graph._check_relations),
-    (frozenset(("edge_labels", "edge_split", "edge_class_names")), Graph._check_edge_labels),
-    (
-        frozenset(("features", "feature_tables", "relations", "node_types", "edge_type_names")),
-        Graph._check_types,
-    ),
-    (frozenset(["coordinates"]), Graph._check_coordinates),
+    (["missing", "features"], _read_missing),
+    ([*_ROWS, "feature_names", "category_of", *EDGE_NAMES], Graph._check_columns),
+    (["edge_types", "edge_type_names"], Graph._check_relations),
+    (["edge_labels", "edge_split", "edge_class_names"], Graph._check_edge_labels),
+    (["features", "feature_tables", "relations", "node_types", "edge_type_names"], Graph._check_types),
+    (["coordinates"], Graph._check_coordinates),
 )
 _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "features": rows_of,
