@@ -299,9 +299,10 @@ class Scale:
             counts += (np.abs(self._deviations(piece)) > bound).sum(0)
         return counts
 
-    def why_uneven(self, rows: InputRows, numbers: npt.NDArray[np.bool_]) -> str:
+    def why_uneven(self, rows: InputRows) -> str:
         """Explains how scales of numeric columns differ, if they do."""
         mean, deviation, limit = (np.array(values) for values in (self.mean, self.deviation, self.limit))
+        numbers = are_numbers(rows.category_of, len(mean))
         table, distance, varied = len(mean) <= _MAX_TABLE, np.abs(mean), (limit > 0) & numbers
         spread = deviation[varied]
         if len(spread) and (spread.max() > _LARGE or (table and spread.max() > _UNEVEN * spread.min())):
@@ -501,7 +502,7 @@ def _fit_scale(rows: InputRows, train_rows: Ids, kind: str) -> tuple[Scale, str]
     if isinstance(features, SparseFeatures):
         raise UserError(_NEEDS_DENSE)
     scale, why = Scale.standard(rows, train_rows, rows.category_of), f"features.scale={kind}"
-    if kind == AUTO and not (why := scale.why_uneven(rows, are_numbers(rows.category_of, width))):
+    if kind == AUTO and not (why := scale.why_uneven(rows)):
         return Scale("none"), ""
     scale = scale.compress(rows, train_rows)
     num_tails = np.count_nonzero(scale.spread or ())
@@ -528,10 +529,8 @@ def why_uneven(graph: Graph, train_rows: Ids) -> str:
     table = NumericTable.of_nodes(graph)
     if isinstance(table.rows, SparseFeatures) or not len(train_rows) or not table.width:
         return ""
-    rows = InputRows(NumericTable(table.rows))
-    return Scale.standard(rows, train_rows, table.category_of).why_uneven(
-        rows, are_numbers(table.category_of, table.width)
-    )
+    rows = InputRows(replace(table, missing=None))  # empty cells are 0
+    return Scale.standard(rows, train_rows, table.category_of).why_uneven(rows)
 
 
 def warn_of_edges(graph: Graph) -> list[str]:
@@ -541,7 +540,7 @@ def warn_of_edges(graph: Graph) -> list[str]:
     table = NumericTable(graph.edge_features[:: max(graph.num_edges // _SAMPLE, 1)], graph.edge_feature_names)
     rows = InputRows(table)
     scale = Scale.standard(rows, np.arange(len(rows)))
-    if not (why := scale.why_uneven(rows, are_numbers(table.category_of, table.width))):
+    if not (why := scale.why_uneven(rows)):
         return []
     sizes = np.maximum(np.abs(scale.mean or ()), scale.deviation or ())
     large = [table.column(int(number)) for number in np.flatnonzero(sizes > _LARGE)]
