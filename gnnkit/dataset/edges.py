@@ -309,7 +309,7 @@ class EdgeFolder(Dataset):
         )
 
     def _edge_fields(self, edges: dict[str, Table], nodes: Table | None) -> Fields:
-        """Returns the fields of edges. New data need not have their labels."""
+        """Returns the edge fields. New data need not have labels."""
         check_relations({table.name: table.names for table in edges.values()} if ONE not in edges else {})
         names, first = self.edge_names, next(iter(edges.values()))
         features, unlabelled = first.others(names.known), dict[str, Array]()

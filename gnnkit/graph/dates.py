@@ -1,4 +1,4 @@
-"""Forms of dates and times of day in text, besides ISO 8601."""
+"""Forms in which text writes dates and clock times, except ISO 8601."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from gnnkit.graph.arrow import numbers_of
 
-_MIDNIGHT = -2_208_988_800  # seconds of 1900-01-01, the day of a time of day
+_MIDNIGHT = -2_208_988_800  # 1900-01-01 in seconds, the day that strptime gives a clock time
 _UTC = r" ?(?:Z|UTC|GMT|[+-]00:?00)"
 _PARTS = {
     **{"%Y": r"\d{4}", "%y": r"\d{2}", "%m": r"\d{1,2}", "%d": r"(?P<day>\d{1,2})", "%b": "[A-Za-z]{3,9}"},
@@ -29,13 +29,13 @@ _DAYS = (
 
 @dataclass(frozen=True, slots=True)
 class DateForm:
-    """One way to write a day, which a time of day may follow, or a time alone."""
+    """One way to write a day, which a clock time may follow, or a clock time."""
 
-    day: str  # as of strptime, or ""
+    day: str  # format for strptime, or ""
 
     @property
     def kind(self) -> str:
-        """Kind of `ColumnReading`: only dates may be times of rows."""
+        """The kind for `ColumnReading`, because only dates may be row times."""
         return "seconds" if self.day else "numbers"
 
     def seconds(self, text: pa.Array) -> npt.NDArray[np.float64]:  # [rows]

@@ -1,4 +1,4 @@
-"""The fields of edges, read from one table or one for each relation."""
+"""Edge fields, read from one table or from one for each relation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gnnkit.graph.unfit_columns import UnfitColumns
 
 @dataclass(frozen=True, slots=True)
 class EdgeNames:
-    """The columns of edge tables, by what they hold."""
+    """Column names in edge tables."""
 
-    ends: tuple[str, str]  # ids of source and destination
+    ends: tuple[str, str]  # source and destination ids
     weight: str | None = "weight"  # read if the tables have it
     relation: str = "type"  # read if there is one table, which has it
     label: str | None = None
     time: str | None = None
-    node_time: str | None = None  # of the table of nodes
+    node_time: str | None = None  # in the node table
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -36,17 +36,17 @@ class EdgeNames:
 def read_edge_fields(
     tables: Mapping[str, Table], names: EdgeNames, features: Sequence[str], nodes: Table | None = None
 ) -> Fields:
-    """Reads the fields of edges besides their ends, and times of nodes.
+    """Reads all edge fields except the ends, and the node times.
 
-    Prints how text and dates of both are read. Raises `UnfitColumns` for features that
-    cannot be read.
+    Warns how text and dates are read in both tables. Raises `UnfitColumns` for features
+    that cannot be read.
 
     Args:
-        tables: By relation, with the same columns. The column of relations is read if
-            there is one table.
+        tables: By relation, with the same columns. A single table, named "", may have a
+            column with relations.
         names: The columns.
-        features: Columns of features.
-        nodes: The table of nodes after its features were read, if there is one.
+        features: Feature columns.
+        nodes: The node table after its features were read, if there is one.
     """
     links = list(tables.values())
     first, readings = links[0], find_readings(links[0].name, links, features)

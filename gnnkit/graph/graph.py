@@ -41,7 +41,7 @@ from gnnkit.graph.labels import check_labelled, labelled, read_labels, settle_la
 from gnnkit.graph.schema import FeatureTable, NodeTypes, Relation, Schema, node_types_of, read_types, table_of
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.time_split import TimeSplit, parts_of, warn_random_split
-from gnnkit.graph.times import ALWAYS, Times, check_fields, read_time_fields, warn_units
+from gnnkit.graph.times import ALWAYS, Times, check_fields, read_time_fields
 from gnnkit.graph.types import Fields, Floats, Ids, Labels, set_fields, take
 from gnnkit.utils import checks
 from gnnkit.utils.storage import load_arrays, save_arrays
@@ -164,7 +164,7 @@ class Graph:
         self._check({one.name for one in fields(self)})
 
     def evolve(self, **changes: Any) -> Graph:
-        """Returns a graph with other values of some fields, like `dataclasses.replace`.
+        """Returns a graph with some fields replaced, like `dataclasses.replace`.
 
         Checks the new values and their rules with other fields. Unchanged fields were
         checked when this graph was created, so they are not read again.
@@ -172,7 +172,7 @@ class Graph:
         return self._changed(changes, changes)
 
     def derive(self, **changes: Any) -> Graph:
-        """Like `evolve`, for features of nodes and edges taken from this graph.
+        """Like `evolve`, for node and edge features that come from this graph.
 
         They may be in another order or form, and are not read to check them again.
         """
@@ -189,7 +189,7 @@ class Graph:
         return graph
 
     def _check(self, names: Collection[str]) -> None:
-        """Reads the values of some fields, and checks their rules with other fields.
+        """Reads some fields, and checks their rules with other fields.
 
         Raises `UserError` for the first broken rule.
         """
@@ -342,7 +342,6 @@ class Graph:
         if unknown := values.keys() - EdgeListFields.__annotations__:
             raise TypeError(f"Graph.from_edges() got an unexpected keyword argument {min(unknown)!r}")
         values |= read_time_fields(values)
-        warn_units(values.get("edge_time"), values.get("node_time"), values.get("time_unit"))
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_nodes = count_nodes(src, dst, values.get("features")) if num_nodes is None else num_nodes
         columns = EdgeColumns.read(values, len(src))
@@ -354,11 +353,9 @@ class Graph:
             values["labels"] = settle_labels(checks.array("labels", values["labels"]), values.get("class_names"))
             if "edge_labels" in values and "edge_class_names" not in values:
                 columns["label"] = settle_labels(columns["label"])
-        csc = csc.weighted(columns.get("weight"))
-        values.pop("weight", None)  # stored in the CSC
-        values |= columns.fields_of(cls)
-        checked = {name: values.pop(name, None) for name in ("edge_features", *EDGE_NAMES)}
-        return cls(csc, **values).derive(**checked)
+        names = {name: values.pop(name, None) for name in ("weight", *EDGE_NAMES)}
+        graph = cls(csc.weighted(columns.get("weight")), **values | columns.without("features").fields_of(cls))
+        return graph.derive(edge_features=columns.get("features"), **{name: names[name] for name in EDGE_NAMES})
 
     @classmethod
     def from_pyg(cls, data: Any, *, split: int | None = None, val: Any = None, test: Any = None) -> Graph:
@@ -664,11 +661,11 @@ class Graph:
         return self.evolve(csc=csc.weighted(columns.get("weight")), **columns.fields_of(Graph))
 
     def select_edges(self, csc: CSC, columns: EdgeColumns, **changes: Any) -> Graph:
-        """Like `with_edges`, for columns whose values are those of this graph's edges.
+        """Like `with_edges`, for columns with values from this graph's edges.
 
         Args:
-            csc: In-edges of all nodes, unweighted.
-            columns: [num_edges] values of this graph's edges, which may be repeated.
+            csc: Every node's in-edges, unweighted.
+            columns: [num_edges] values from this graph's edges, which may repeat.
             **changes: Further fields, as for `derive`.
         """
         return self.derive(csc=csc.weighted(columns.get("weight")), **columns.fields_of(Graph), **changes)
@@ -854,7 +851,7 @@ class Graph:
         """
         rows = self.features
         unit_rows = rows.row_normalize() if isinstance(rows, SparseFeatures) else normalized(np.asarray(rows))
-        return self.derive(features=unit_rows)  # of numbers from -1 to 1
+        return self.derive(features=unit_rows)  # within -1 and 1
 
 
 class EdgeListFields(TypedDict, total=False):
@@ -902,12 +899,12 @@ _Check = tuple[Sequence[str], Callable[[Any], None]]  # the fields that a check 
 
 
 def _read_field(name: str, read: Callable[[Any, int], Any]) -> _Check:
-    """Returns the check of a field with one row per node."""
+    """Returns the check for a field with one row per node."""
     return [name], lambda graph: set_fields(graph, **{name: read(getattr(graph, name), graph.num_nodes)})
 
 
 def _read_column(rule: EdgeColumnRule) -> _Check:
-    """Returns the check of a field with one row per edge, which may be None."""
+    """Returns the check for a field with one row per edge, which may be None."""
     return [rule.field], lambda graph: set_fields(
         graph, **EdgeColumns.read({rule.field: getattr(graph, rule.field)}, graph.num_edges).arrays()
     )
@@ -922,7 +919,7 @@ def _read_missing(graph: Graph) -> None:
     set_fields(graph, missing=read_missing_cells(graph.missing, graph.features.shape))
 
 
-_CHECKS: Sequence[_Check] = (  # in the order of errors
+_CHECKS: Sequence[_Check] = (  # a graph with several errors raises the first
     (["csc"], Graph._check_csc),
     (["labels", "split", "class_names"], Graph._check_labels),
     _read_field("features", node_features),

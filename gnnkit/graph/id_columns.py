@@ -47,10 +47,10 @@ class IdColumns(ColumnTable):
         return ids
 
     def _explain_key(self, name: str, first: Ids) -> str:
-        """Returns the remedy for ids of which most repeat, if two columns are a key.
+        """Returns the remedy if most ids repeat and two columns are a key.
 
         Args:
-            name: Column of ids.
+            name: Id column.
             first: [rows] the first row with each row's id.
         """
         if 2 * len(np.unique(first)) > self.num_rows:

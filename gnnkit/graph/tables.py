@@ -24,6 +24,7 @@ from gnnkit.graph.labels import check_present
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.time_columns import find_times
+from gnnkit.graph.types import Fields
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_of
@@ -49,37 +50,59 @@ def from_tables(
     words = read_missing("missing", missing)
     links = table_of("edges", edges, words)
     named = None if nodes is None else table_of("nodes", nodes, words)
-    facts = [table.facts for table in (links, named) if table is not None]
-    times = (*find_times(facts, [time] if isinstance(time, str) else time, "time"), None)[:2]
-    edge_names = EdgeNames(ends, weight or "weight", edge_type, edge_label, *times)
-    for name in filter(None, (weight, edge_label)):
-        require(links.name, links.names, name)
+    names = _name_columns(links, named, ends, weight, edge_type, edge_label, [time] if isinstance(time, str) else time)
     if edge_features is None:
-        edge_features = _default_features(links, edge_names.known, "edge_features=[NAME, ...] reads it")
+        edge_features = _default_features(links, names.known, "edge_features=[NAME, ...] reads it")
     if named and bipartite:
         raise UserError("bipartite=True reads edges only, and nodes are given: leave nodes out, or use a HeteroData")
-    ids, node_fields = None, EdgeListFields()
-    is_bipartite = named is None and _is_bipartite(links, ends, bipartite)
-    if not is_bipartite:
+    if named is None and _is_bipartite(links, ends, bipartite):
+        graph = read_bipartite(links, ends, _read_edges(links, names, edge_features))
+    else:
         named = named.first_rows(columns[0]) if named and duplicates == FIRST else named
         ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
-        with _name_remedy("features"):
-            names = _feature_names(named, (*columns, times[1]), features)
-            node_fields = read_node_fields(named, *columns[1:], names or ())
-        if names is None:
-            node_fields["features"] = rows_of(features)
-        if named:
-            place, remedy = f"{named.name}: column {columns[1]!r}", ", set label=COLUMN for another column"
-            check_present(node_fields["labels"], node_fields["split"], place, [f"column {columns[2]!r}"], remedy)
-    with _name_remedy("edge_features"):
-        edge_fields = read_edge_fields({"": links}, edge_names, list(edge_features), named)
-    if is_bipartite:
-        graph = read_bipartite(links, ends, edge_fields)
-    else:
+        fields = _read_nodes(named, (*columns, names.node_time), features)
+        fields |= _read_edges(links, names, edge_features, named)
+        fields["node_ids"] = None if ids is None else as_ids(ids)
         src, dst = (links.positions(end, ids) for end in ends)
-        fields = {**node_fields, **edge_fields, "node_ids": None if ids is None else as_ids(ids)}
         graph = Graph.from_edges(src, dst, None if ids is None else len(ids), one_class=True, **fields)
     return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
+
+
+def _name_columns(
+    links: Table,
+    nodes: Table | None,
+    ends: tuple[str, str],
+    weight: str | None,
+    edge_type: str,
+    edge_label: str | None,
+    time: Sequence[str] | None,
+) -> EdgeNames:
+    """Returns the edge columns. Raises `UserError` for missing ones."""
+    for name in filter(None, (weight, edge_label)):
+        require(links.name, links.names, name)
+    times = find_times([table.facts for table in (links, nodes) if table is not None], time, "time")
+    return EdgeNames(ends, weight or "weight", edge_type, edge_label, *times)
+
+
+def _read_edges(links: Table, names: EdgeNames, features: Sequence[str], nodes: Table | None = None) -> Fields:
+    with _name_remedy("edge_features"):
+        return read_edge_fields({"": links}, names, list(features), nodes)
+
+
+def _read_nodes(
+    nodes: Table | None, columns: tuple[str, str, str, str | None], features: str | Sequence[str] | Array | None
+) -> Fields:
+    """Reads the node fields. `columns` hold id, label, split and time."""
+    _, label, split, _ = columns
+    with _name_remedy("features"):
+        names = _feature_names(nodes, columns, features)
+        fields: Fields = {**read_node_fields(nodes, label, split, names or ())}
+    if names is None:
+        fields["features"] = rows_of(features)
+    if nodes:
+        place, remedy = f"{nodes.name}: column {label!r}", ", set label=COLUMN for another column"
+        check_present(fields["labels"], fields["split"], place, [f"column {split!r}"], remedy)
+    return fields
 
 
 def _is_bipartite(edges: Table, ends: tuple[str, str], bipartite: bool | None) -> bool:
@@ -102,13 +125,13 @@ def _name_remedy(argument: str) -> Iterator[None]:
 
 
 def read_node_fields(nodes: Table | None, label: str, split: str, features: Sequence[str]) -> EdgeListFields:
-    """Reads the fields of nodes besides ids and times.
+    """Reads the node fields except ids and times.
 
     Args:
         nodes: The table, if there is one.
-        label: Column of labels, if the table has it.
-        split: Column of the split, if the table has it.
-        features: Columns of features, which the table has.
+        label: Label column, if the table has it.
+        split: Split column, if the table has it.
+        features: Feature columns, which the table has.
     """
     if nodes is None:
         return {}
@@ -147,7 +170,7 @@ def _default_features(table: Table, known: Collection[str | None], hint: str) ->
 def _feature_names(
     nodes: Table | None, known: Sequence[str | None], features: str | Sequence[str] | Array | None
 ) -> Sequence[str] | None:
-    """Returns the columns of features, or None for an array of features."""
+    """Returns the feature columns, or None for a feature array."""
     if features is None:
         return [] if nodes is None else _default_features(nodes, known, "features=[NAME, ...] reads it")
     names: Any = [features] if isinstance(features, str) else features

@@ -35,8 +35,8 @@ class TimeColumns(FeatureColumns):
 
         Args:
             name: Column.
-            tables: All tables whose text decides on the form of dates. Default: this
-                one, unless `use_readings` has set the form.
+            tables: All tables that decide together how dates are written. Default:
+                this one, unless `use_readings` has set the form.
         """
         column = self.plain(name)
         kind = column.type

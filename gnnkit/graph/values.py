@@ -75,7 +75,7 @@ class ColumnReading:
     narrow: bool = True  # whether float32 is precise enough
     is_integer: bool = False  # whether numbers in text have no decimals
     sample: str = ""  # example cell, for messages about text and dates
-    form: DateForm | None = None  # how text writes dates or times of day. None: ISO 8601
+    form: DateForm | None = None  # how text writes dates or clock times. None: ISO 8601
     word: str = ""  # a word for missing values that occurs among categories
 
     @property
@@ -133,7 +133,7 @@ class Survey:
         self._no_date: str | None = None
         self._zoned: set[bool] = set()  # whether dates name a time zone
         forms = FORMS if most is not None else ()  # class names may look like dates
-        self._forms = {form: _NumberRange() for form in forms}  # further forms of all texts, with their seconds
+        self._forms = {form: _NumberRange() for form in forms}  # further forms that fit all texts, with their seconds
         self._word = ""  # the first word for a missing value
         self._fits = {False: True, True: True}  # whether all texts are numbers, by `Style.comma`
         self._ranges = {comma: _NumberRange() for comma in (False, True)}
@@ -185,6 +185,14 @@ class Survey:
         self._kinds.add("text")
         if self._most is None or len(self._texts) <= self._most:
             self._texts |= set((text if self._most is None else text[: self._most + 1]).to_pylist())
+        self._add_numbers(text)
+        if self._no_date is None:
+            self._add_dates(text)
+        self._forms = {form: span for form, span in self._forms.items() if form.fits(text)}
+        for form, span in self._forms.items():
+            span.add(form.seconds(text))
+
+    def _add_numbers(self, text: pa.Array) -> None:
         numbers = [matches(text, Style(comma).pattern()) for comma in (False, True)]
         is_code = matches(text, _CODE) & (self._most is None)  # labels only
         self._no_number = self._no_number or _first_match(text, is_code | ~(numbers[0] | numbers[1]))
@@ -200,11 +208,6 @@ class Survey:
                 for texts, has in ((self._with_unit, True), (self._without_unit, False)):
                     if (cell := _first_match(text, _contains(text, unit) == has)) is not None:
                         texts.setdefault(unit, cell)
-        if self._no_date is None:
-            self._add_dates(text)
-        self._forms = {form: span for form, span in self._forms.items() if form.fits(text)}
-        for form, span in self._forms.items():
-            span.add(form.seconds(text))
 
     def _add_dates(self, text: pa.Array) -> None:
         self._no_date = _first_match(text, ~_are_dates(text))
@@ -220,19 +223,27 @@ class Survey:
 
         Raises `UserError` if the cells have no common type.
         """
-        kinds, has_text = self._kinds - {"text"}, "text" in self._kinds
+        kinds = self._kinds - {"text"}
         if len(kinds) > 1:
             raise UserError(f"{self.place} holds numbers in some files and dates in others: use one of them")
         if not self._kinds:
             return ColumnReading("numbers", is_integer=True)
         self._check_integers()
-        if not has_text:
-            return ColumnReading(kinds.pop(), narrow=not self._typed.needs_float64, sample=self._date)
-        sample = min(self._texts)
+        if "text" in self._kinds:
+            return self._read_text(kinds, min(self._texts))
+        return ColumnReading(kinds.pop(), narrow=not self._typed.needs_float64, sample=self._date)
+
+    def _read_text(self, kinds: set[str], sample: str) -> ColumnReading:
+        """Decides like `reading` for text, such as `sample`.
+
+        Args:
+            kinds: Kinds in pieces without text.
+            sample: Text for messages.
+        """
         if self._no_date is None and "numbers" not in kinds:
             sample += ", some with a time zone and the others read in UTC" * (len(self._zoned) > 1)
             return ColumnReading("seconds", narrow=not (self._dates | self._typed).needs_float64, sample=sample)
-        if self._forms and not (kinds - {next(iter(self._forms)).kind}):
+        if self._forms and "numbers" not in kinds:
             return self._read_form(sample)
         if "seconds" in kinds:
             raise UserError(f"{self.place} holds dates, and {self._no_date!r}, which is no date")
@@ -247,28 +258,30 @@ class Survey:
                 sample=sample,
             )
         if self._most is not None:
-            self._check_outsiders("number", self._no_number)
-            self._check_outsiders("date", self._no_date)
+            self._check_categories(self._most)
         if kinds:
             raise UserError(f"{self.place} holds numbers in some files, and {sample!r} in others")
-        if self._most is not None and len(self._texts) > self._most:
-            raise UserError(
-                f"{self.place} is text with more than {self._most} different values, and at most {self._most} become "
-                "columns of 0 and 1"
-            )
         return ColumnReading("categories", categories=tuple(sorted(self._texts)), word=self._word)
 
-    def _read_form(self, sample: str) -> ColumnReading:
-        """Returns the reading of dates in another form than ISO 8601.
+    def _check_categories(self, most: int) -> None:
+        self._check_outsiders("number", self._no_number)
+        self._check_outsiders("date", self._no_date)
+        if len(self._texts) > most:
+            raise UserError(
+                f"{self.place} is text with more than {most} different values, and at most {most} become "
+                "columns of 0 and 1"
+            )
 
-        Raises `UserError` if day and month cannot be told apart.
+    def _read_form(self, sample: str) -> ColumnReading:
+        """Returns the reading for dates in another form than ISO 8601.
+
+        Raises `UserError` if day and month cannot be distinguished.
         """
-        (form, span), *others = self._forms.items()
-        if others:
-            text = sorted(self._texts)
-            seconds = [one.seconds(pa.array(text)).astype("M8[s]") for one in self._forms]
-            place = int(np.argmax(seconds[0] != seconds[1]))
-            dates = [str(one[place])[:10] for one in seconds]
+        (form, span), text = next(iter(self._forms.items())), sorted(self._texts)
+        dates_by_form = [one.seconds(pa.array(text)).astype("M8[s]") for one in self._forms]
+        if (differs := dates_by_form[0] != dates_by_form[-1]).any():
+            place = int(np.argmax(differs))
+            dates = [str(one[place])[:10] for one in dates_by_form]
             raise UserError(
                 f"{self.place} holds {text[place]!r}, which may be {' or '.join(dates)}: write dates as {dates[0]}"
             )

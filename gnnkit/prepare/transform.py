@@ -324,7 +324,7 @@ class InputRows:
     table: NumericTable
     fill: Fill = field(default_factory=Fill)
     scale: Scale = field(default_factory=lambda: Scale("none"))
-    _cells: Ids | None = field(init=False)  # [c, 2] row and column of each cell to fill, by row. None: none
+    _cells: Ids | None = field(init=False)  # [c, 2] rows and columns to fill, by row, or None
 
     def __post_init__(self) -> None:
         missing = np.empty((0, 2), np.int64) if self.table.missing is None else self.table.missing
@@ -435,7 +435,7 @@ def _moments(
 
 @dataclass(frozen=True, slots=True)
 class InputTransform:
-    """The transform from raw columns to the rows of a model: fill, then scale.
+    """The transform from raw columns to model rows: fill, then scale.
 
     It is fitted to the training graph, saved with the model, and applied to later data.
     """
@@ -468,7 +468,7 @@ class InputTransform:
     def read(self, table: NumericTable, folder: Path | None = None) -> InputRows:
         """Returns the table's rows as the model reads them.
 
-        A table in memory is filled here, once. Rows of a mapped table are filled when
+        A table in memory is filled here, once. A mapped table's rows are filled when
         they are read, which bounds memory. Raises `UserError` for unfilled cells.
 
         Args:
