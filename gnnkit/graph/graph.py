@@ -354,7 +354,7 @@ class Graph:
             if "edge_labels" in values and "edge_class_names" not in values:
                 columns["label"] = settle_labels(columns["label"])
         names = {name: values.pop(name, None) for name in ("weight", *EDGE_NAMES)}
-        graph = cls(csc.weighted(columns.get("weight")), **values | columns.without("features").fields_of(cls))
+        graph = cls(csc.weighted(columns.get("weight")), **{**values, **columns.without("features").fields_of(cls)})
         return graph.derive(edge_features=columns.get("features"), **{name: names[name] for name in EDGE_NAMES})
 
     @classmethod

@@ -323,9 +323,9 @@ class NodeTable:
         name, kinds = self._folder.node_time, self.source.types()
         if name is None:
             return None
-        readings, pieces = self.time_readings, self.source.pieces(_PIECE, [name], {name: kinds[name]})
-        pieces = (piece.use_readings(readings).times(name) for piece in pieces)
-        return np.concatenate([*(to_unit(name, times, unit) for times in pieces), np.empty(0, np.int64)])
+        pieces = self.source.pieces(_PIECE, [name], {name: kinds[name]})
+        parts = (piece.use_readings(self.time_readings).times(name) for piece in pieces)
+        return np.concatenate([*(to_unit(name, times, unit) for times in parts), np.empty(0, np.int64)])
 
     @cached_property
     def cells(self) -> Cells | None:
@@ -572,12 +572,12 @@ def _unit_of(folder: EdgeFolder, edges: EdgeTables, nodes: NodeTable | None) -> 
 
     Text is read as microseconds, or as plain numbers.
     """
-    columns = [("edge_time", edges, edges.first, folder.edge_time)]
-    columns += [] if nodes is None else [("node_time", nodes, nodes.source, folder.node_time)]
+    columns = [("edge_time", edges.time_readings, edges.first, folder.edge_time)]
+    columns += [] if nodes is None else [("node_time", nodes.time_readings, nodes.source, folder.node_time)]
     empty: dict[str, Any] = {}
-    for name, table, source, column in columns:
+    for name, readings, source, column in columns:
         if column is not None:
-            is_date = any(reading.kind == "seconds" for reading in table.time_readings.values())
+            is_date = any(reading.kind == "seconds" for reading in readings.values())
             unit = "us" if is_date else time_unit(source.types()[column])
             empty[name] = np.empty(0, np.int64 if unit is None else f"M8[{unit}]")
     result: str | None = read_time_fields(empty).get("time_unit")
