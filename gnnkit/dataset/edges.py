@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 from gnnkit.dataset.base import Dataset, blame, finished, name_list, warn_unlabelled, with_split
 from gnnkit.dataset.table_files import (
+    CSV_FORMS,
     PART_NAME,
     PARTS_MARKER,
     file_exists,
@@ -24,28 +26,29 @@ from gnnkit.dataset.table_files import (
     read_table,
 )
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Labels, read_split
+from gnnkit.graph import Graph, read_split
 from gnnkit.graph.bipartite import COLUMNS, check_one_type, read_bipartite
 from gnnkit.graph.column_table import require
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, without_duplicates
-from gnnkit.graph.feature_columns import TableColumns, find_readings, warn_readings
+from gnnkit.graph.edge_fields import EdgeNames, read_edge_fields
+from gnnkit.graph.feature_columns import TableColumns
 from gnnkit.graph.features import replace_nan
 from gnnkit.graph.id_columns import as_ids, joined_ids, joined_numbers
 from gnnkit.graph.index_columns import common_index, warn_index
-from gnnkit.graph.label_columns import edge_label_columns, read_edge_labels, read_labels
 from gnnkit.graph.labels import check_present, settle_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import find_times, time_fields
-from gnnkit.graph.types import Fields, Floats
+from gnnkit.graph.tables import read_node_fields
+from gnnkit.graph.time_columns import find_times
+from gnnkit.graph.types import Fields
 from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path, one_of, shown, switch
 from gnnkit.utils.storage import Array, read_npy
 
-TABLES = ("csv", "csv.gz", "parquet", "npy")  # formats of an edge table
-NODES = ("csv", "csv.gz", "parquet")  # formats of a node table
+NODES = (*CSV_FORMS, "parquet")  # formats of a node table
+TABLES = (*NODES, "npy")  # formats of an edge table
 ARRAYS = ("features", "labels", "split", "coordinates")  # .npy files with one row per node
 _ENDS = ("src", "dst")  # default columns of an edge's ends
 _NAMED = 8  # tables listed in a message
@@ -108,8 +111,9 @@ class EdgeFolder(Dataset):
     Index columns of data frames are not features.
 
     CSV files are UTF-8 with a header line, and may be compressed, such as
-    `edges.csv.gz`. Errors count rows from 0 after the header. Tables have at most
-    16,384 columns.
+    `edges.csv.gz`. Cells are divided by commas, tabs (also in `edges.tsv`) or
+    semicolons, as the header is. Errors count rows from 0 after the header. Tables have
+    at most 16,384 columns.
 
     Args:
         root: The folder.
@@ -225,9 +229,7 @@ class EdgeFolder(Dataset):
             ids = self._collect_ids(edges)
         with self.list_unfit(self._table_columns(nodes, list(edges.values()))):
             if is_bipartite:
-                (table,) = edges.values()
-                columns, labels = table.others(self.known_edge_columns), self._edge_labels([table])
-                graph = read_bipartite(table, self.ends, columns, labels=labels, time=self.edge_time)
+                graph = read_bipartite(edges[ONE], self.ends, self._edge_fields(edges, None))
             else:
                 graph = self._graph(edges, nodes, ids)
         graph = without_duplicates(graph, self.duplicates, JOIN)
@@ -236,7 +238,7 @@ class EdgeFolder(Dataset):
     def _table_columns(self, nodes: Table | None, edges: list[Table]) -> list[TableColumns]:
         """Returns the columns that may be unfit."""
         first = edges[0]
-        unread = (*self.ends, "type", self.edge_time, *edge_label_columns(self.edge_label))
+        unread = replace(self.edge_names, weight=None).known
         of_edges = TableColumns(first.name, first.others(unread), lambda names: edges, False)
         if nodes is None:
             return [of_edges]
@@ -293,51 +295,33 @@ class EdgeFolder(Dataset):
         return nodes.first_rows(self.id) if self.duplicates == FIRST else nodes
 
     def _graph(self, edges: dict[str, Table], nodes: Table | None, ids: pa.Array | None) -> Graph:
-        labels, class_names = self._labels(nodes)
-        split = self.column_or_array("split", nodes.splits("split") if nodes else None, nodes.name if nodes else "")
-        if nodes:
-            remedy = ", set dataset.label=COLUMN for another column"
-            check_present(labels, split, f"{nodes.name}: column {self.label!r}", ["the split"], remedy)
-        features, names, category_of, missing = self._features(nodes)
-        first, *_ = tables = list(edges.values())
-        further = first.others(self.known_edge_columns)
-        readings = find_readings(first.name, tables, further)
-        rows = [table.use_readings(readings).rows(further) for table in tables]
-        for table in (nodes, first):
-            if table is not None:
-                warn_readings(table.name, table.readings)
-        types, type_names = first.types("type") if ONE in edges else _number_relations(edges)
-        src, dst = (np.concatenate([table.positions(end, ids) for table in tables]) for end in self.ends)
+        node_fields: Fields = {**self._node_fields(nodes), "coordinates": self.array("coordinates")}
+        edge_fields = self._edge_fields(edges, nodes)
+        src, dst = (np.concatenate([table.positions(end, ids) for table in edges.values()]) for end in self.ends)
         return Graph.from_edges(
             src,
             dst,
             self.num_nodes if ids is None else len(ids),
-            features=features,
-            labels=labels,
             one_class=True,
-            split=split,
-            weight=np.concatenate([table.weights("weight") for table in tables]) if "weight" in first.names else None,
-            edge_features=_concat_rows(rows),
-            feature_names=names,
-            category_of=category_of,
-            edge_feature_names=first.column_names(further),
-            edge_category_of=first.category_of(further),
-            edge_types=types,
-            edge_type_names=type_names,
-            coordinates=self.array("coordinates"),
-            class_names=class_names,
             node_ids=None if ids is None else as_ids(ids),
-            missing=missing,
-            **self._edge_labels(tables),
-            **time_fields(tables, nodes, self.edge_time, self.node_time),
+            **node_fields,
+            **edge_fields,
         )
 
-    def _edge_labels(self, tables: Sequence[Table]) -> Fields:
-        """Returns the fields with the labels of edges, which new data need not have."""
-        if self.edge_label is None or self.edge_label in tables[0].names:
-            return read_edge_labels(tables, self.edge_label)
-        warn_unlabelled(tables[0].name, self.edge_label, tables[0].names)
-        return {"edge_labels": np.full(sum(table.num_rows for table in tables), -1)}
+    def _edge_fields(self, edges: dict[str, Table], nodes: Table | None) -> Fields:
+        """Returns the edge fields. New data need not have labels."""
+        check_relations({table.name: table.names for table in edges.values()} if ONE not in edges else {})
+        names, first = self.edge_names, next(iter(edges.values()))
+        features, unlabelled = first.others(names.known), dict[str, Array]()
+        if names.label is not None and names.label not in first.names:
+            warn_unlabelled(first.name, names.label, first.names)
+            unlabelled = {"edge_labels": np.full(sum(table.num_rows for table in edges.values()), -1)}
+            names = replace(names, label=None)
+        return read_edge_fields(edges, names, features, nodes) | unlabelled
+
+    @property
+    def edge_names(self) -> EdgeNames:
+        return EdgeNames(self.ends, label=self.edge_label, time=self.edge_time, node_time=self.node_time)
 
     def set_times(self, columns: Sequence[str | None]) -> None:
         """Sets the columns of times of the edges, and of the nodes if there are two."""
@@ -353,7 +337,7 @@ class EdgeFolder(Dataset):
         if not all(table.is_text(end) for table in tables for end in self.ends):
             columns = [] if self.sized_by else [table.whole_ids(end) for table in tables for end in self.ends]
             return joined_numbers(tables[0].name, columns, NUMBERS_HINT) if columns else None
-        if any(table.name.endswith(".csv") and table.holds_numbers(self.ends) for table in tables):
+        if any(form_of(Path(table.name)) in CSV_FORMS and table.holds_numbers(self.ends) for table in tables):
             return None
         if self.sized_by:
             raise UserError(f"the ids of edges are text, so {self.sized_by[0]} needs a node table with these ids")
@@ -405,34 +389,32 @@ class EdgeFolder(Dataset):
     @property
     def known_edge_columns(self) -> tuple[str, ...]:
         """The edge columns that are not features."""
-        return (*self.ends, "weight", "type", *filter(None, [self.edge_time]), *edge_label_columns(self.edge_label))
+        return self.edge_names.known
 
     @property
     def known_node_columns(self) -> tuple[str, ...]:
         """The node columns that are not features."""
         return (self.id, self.label, "split", *filter(None, [self.node_time]))
 
-    def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None, list[str] | None, Array | None]:
-        """Returns features, column names, text columns, and empty cells."""
-        array = self.array("features")
-        columns = nodes.others(self.known_node_columns) if nodes else []
-        if nodes is None or not columns:
-            rows, missing = (None, None) if array is None else replace_nan(array)
-            return rows, None, None, missing
-        if array is not None:
-            raise UserError(
-                f"features.npy and {nodes.name} both hold features: remove one, or list columns in dataset.ignore"
-            )
-        rows, missing = nodes.cells(columns)
-        return rows, nodes.column_names(columns), nodes.category_of(columns), missing
-
-    def _labels(self, nodes: Table | None) -> tuple[Labels | None, list[str] | None]:
+    def _node_fields(self, nodes: Table | None) -> Fields:
+        """Reads the node table's columns, or else arrays."""
         if self.label != "label" and nodes is not None:
             self.check_column("label", nodes.names, nodes.name)
-        labels, names = None, None
-        if nodes is not None and self.label in nodes.names:
-            labels, names = read_labels(lambda: [nodes], self.label)
-        return self.column_or_array("labels", labels, nodes.name if nodes else ""), names
+        title, columns = ("", []) if nodes is None else (nodes.name, nodes.others(self.known_node_columns))
+        fields: Fields = {**read_node_fields(nodes, self.label, "split", columns)}
+        for name in ("labels", "split"):
+            fields[name] = self.column_or_array(name, fields.get(name), title)
+        if nodes:
+            remedy = ", set dataset.label=COLUMN for another column"
+            check_present(fields["labels"], fields["split"], f"{title}: column {self.label!r}", ["the split"], remedy)
+        if (array := self.array("features")) is None:
+            return fields
+        if columns:
+            raise UserError(
+                f"features.npy and {title} both hold features: remove one, or list columns in dataset.ignore"
+            )
+        rows, missing = replace_nan(array)
+        return {**fields, "features": rows, "missing": missing}
 
     def column_or_array(self, name: str, column: Array | None, table: str) -> Array | None:
         """Returns the node table's column, or else the .npy array of this name.
@@ -545,21 +527,9 @@ class EdgeFolder(Dataset):
     def _list_tables(self) -> str:
         """Lists the folder's tables."""
         names = sorted(path.name for path in self.root.iterdir() if path.is_dir() or form_of(path) in TABLES)
+        if not names and (files := sorted(path.name for path in self.root.iterdir())):
+            return f"no table; rename {files[0]} to edges.csv or edges.tsv, with names of columns in its first line"
         return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "") if names else "no table"
-
-
-def _concat_rows(pieces: Sequence[Floats | None]) -> Floats | None:
-    """Concatenates the tables' features. All or none of the tables have features."""
-    rows = [piece for piece in pieces if piece is not None]
-    if len({piece.shape[1] for piece in rows}) > 1:
-        raise UnfitColumns("lists of edges differ in length")
-    return np.concatenate(rows) if rows else None
-
-
-def _number_relations(edges: dict[str, Table]) -> tuple[Array, list[str]]:
-    """Returns the edges' relation numbers, and the relations' names."""
-    check_relations({table.name: table.names for table in edges.values()})
-    return np.repeat(np.arange(len(edges)), [table.num_rows for table in edges.values()]), list(edges)
 
 
 def check_relations(columns: Mapping[str, Sequence[str]]) -> None:
@@ -568,7 +538,7 @@ def check_relations(columns: Mapping[str, Sequence[str]]) -> None:
     Args:
         columns: Column names of each table.
     """
-    first, names = next(iter(columns.items()))
+    first, names = next(iter(columns.items()), ("", ()))
     for table, table_names in columns.items():
         if "type" in table_names:
             raise UserError(

@@ -25,13 +25,13 @@ _MAX_COLUMNS = 16_384  # per table; wider features belong in features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV header that are checked
 PART_NAME = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # part names of Spark, Dask and DuckDB
 PARTS_MARKER = "_SUCCESS"  # marker that Spark writes into a folder of parts
-PARSE_OPTIONS = pyarrow.csv.ParseOptions(newlines_in_values=True)  # line breaks in quoted cells
-_UNSUPPORTED = re.compile(r".*\.(csv\.\w+|tsv|txt|jsonl?|feather|arrow|orc|xlsx|npy)(\.\w+)?")  # other formats
+CSV_FORMS = ("csv", "csv.gz", "tsv", "tsv.gz")
+_UNSUPPORTED = re.compile(r".*\.(csv\.\w+|tsv\.\w+|txt|jsonl?|feather|arrow|orc|xlsx|npy)(\.\w+)?")  # other formats
 
 
 def form_of(path: Path) -> str:
     """Returns a table's file ending, such as `csv` or `csv.gz`."""
-    return "csv.gz" if path.name.endswith(".csv.gz") else path.suffix[1:]
+    return next((form for form in CSV_FORMS if path.name.endswith(f".{form}")), path.suffix[1:])
 
 
 def is_unsupported(path: Path, forms: Sequence[str]) -> bool:
@@ -81,11 +81,17 @@ def find_table(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | Non
 def parts_of(path: Path) -> list[Path]:
     """Lists a table's parts, in the order of the numbers in their names.
 
-    The list is empty for a file and for a folder of relations.
+    The list is empty for a file and for a folder of relations. Raises `UserError` for
+    a folder that is divided by a column, which its parts then lack.
     """
     if not path.is_dir() or path.suffix not in ("", ".parquet"):
         return []
     parts = [part for part in path.iterdir() if part.suffix == ".parquet" and part.name[0] not in "._"]
+    if not parts and (divided := sorted(part.name for part in path.iterdir() if "=" in part.name and part.is_dir())):
+        raise UserError(
+            f"{path.name} is divided into folders such as {divided[0]}, which are not read; write one table, for example "
+            f"with pandas.read_parquet({str(path)!r}).to_parquet({path.name.removesuffix('.parquet') + '-all.parquet'!r})"
+        )
     named = (
         path.suffix == ".parquet"
         or (path / PARTS_MARKER).exists()
@@ -113,11 +119,25 @@ def check_width(name: str, num_columns: int) -> None:
         )
 
 
+def parse_options(path: Path | None = None) -> pyarrow.csv.ParseOptions:
+    """Returns how a CSV is divided: by commas, or else tabs or semicolons.
+
+    The header decides. Quoted cells may contain line breaks.
+    """
+    header = b""
+    if path is not None:
+        with open_bytes(path) as file:
+            header = file.readline(_MAX_HEADER)
+    mark = "\t" if path is not None and form_of(path).startswith("tsv") else ","
+    mark = next((mark for mark in (mark, ",", "\t", ";") if mark.encode() in header), mark)
+    return pyarrow.csv.ParseOptions(delimiter=mark, newlines_in_values=True)
+
+
 def check_header(path: Path) -> None:
     """Raises `UserError` for a CSV header with too many columns, or not in UTF-8."""
     with open_bytes(path) as file:
         names = file.readline(_MAX_HEADER)
-    check_width(path.name, names.count(b",") + 1)
+    check_width(path.name, names.count(parse_options(path).delimiter.encode()) + 1)
     try:
         names.decode()
     except UnicodeDecodeError:
@@ -142,7 +162,7 @@ def _read_csv(path: Path, ids: Sequence[str], label: str | None, *, narrow: bool
     types = dict.fromkeys([*ids, *filter(None, [label])], pa.string())
     try:
         options = pyarrow.csv.ConvertOptions(column_types=types)
-        table = pyarrow.csv.read_csv(path, parse_options=PARSE_OPTIONS, convert_options=options)
+        table = pyarrow.csv.read_csv(path, parse_options=parse_options(path), convert_options=options)
     except pa.ArrowException:
         check_utf8(path, path.name)
         raise
@@ -165,7 +185,7 @@ def infer_column(text: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     """Converts a CSV column from text to the type that pyarrow infers."""
     sink = pa.BufferOutputStream()
     pyarrow.csv.write_csv(pa.table({"column": text}), sink)
-    return pyarrow.csv.read_csv(sink.getvalue(), parse_options=PARSE_OPTIONS).column(0)
+    return pyarrow.csv.read_csv(sink.getvalue(), parse_options=parse_options()).column(0)
 
 
 def are_classes(kind: pa.DataType) -> bool:
@@ -175,7 +195,7 @@ def are_classes(kind: pa.DataType) -> bool:
 
 def _read_parquet(path: Path) -> pa.Table:
     check_width(path.name, pyarrow.parquet.read_metadata(path).num_columns)
-    return pyarrow.parquet.read_table(path)
+    return pyarrow.parquet.read_table(path, partitioning=None)  # a folder x=y above is no column
 
 
 def _read_array(path: Path) -> pa.Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +11,10 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.feature_columns import find_readings, warn_readings
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.ids import find_ids
 from gnnkit.graph.schema import Relation
 from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import time_fields
 from gnnkit.graph.types import Fields, Ids
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import Array
@@ -78,46 +75,27 @@ def _name_one_type(ends: Sequence[str]) -> bool:
     return bool(first & second) or all(any(map(_DIRECTION.fullmatch, words)) or not words for words in (first, second))
 
 
-def read_bipartite(
-    table: Table,
-    ends: tuple[str, str],
-    columns: Sequence[str],
-    weight: str | None = "weight",
-    edge_type: str = "type",
-    labels: Fields | None = None,
-    time: str | None = None,
-) -> Graph:
+def read_bipartite(table: Table, ends: tuple[str, str], edge_fields: Fields) -> Graph:
     """Returns a table's graph with two node types, in ascending id order.
 
     Args:
+        table: The edges.
         ends: Source and destination id columns.
-        columns: Edge feature columns.
-        weight: Column of weights, if there is one.
-        edge_type: Column of relations, if there is one.
-        labels: Fields with the labels of edges, from `read_edge_labels`. Default: none.
-        time: Column of times, if there is one.
+        edge_fields: The other fields, from `read_edge_fields`.
     """
     ids, src, dst = _read_ends(table, ends)
     (source, destination), counts = name_types(ends), [len(of_type) for of_type in ids]
-    table = _with_readings(table, columns)
-    types, names = table.types(edge_type)
+    names, types = edge_fields["edge_type_names"], edge_fields["edge_types"]
     relations = tuple(Relation(source, name, destination) for name in names or (_RELATION,))
-    graph = Graph.from_edges(
-        src,
-        dst + counts[0],
-        sum(counts),
-        one_class=True,
-        weight=table.weights(weight) if weight in table.names else None,
-        edge_features=table.rows(columns),
-        edge_feature_names=table.column_names(columns),
-        edge_category_of=table.category_of(columns),
-        edge_types=np.zeros(len(src), np.int64) if types is None else types,
-        edge_type_names=[relation.edge_type for relation in relations],
-        node_types=((source, counts[0]), (destination, counts[1])),
-        relations=relations,
-        **(labels or {}) | time_fields([table], None, time, None),
-    )
-    return replace(graph, node_ids=_join(ids))  # distinct within a type only
+    fields = {
+        **edge_fields,
+        "edge_types": np.zeros(len(src), np.int64) if types is None else types,
+        "edge_type_names": [relation.edge_type for relation in relations],
+        "node_types": ((source, counts[0]), (destination, counts[1])),
+        "relations": relations,
+    }
+    graph = Graph.from_edges(src, dst + counts[0], sum(counts), one_class=True, **fields)
+    return graph.evolve(node_ids=_join(ids))  # distinct within a type only
 
 
 def _read_ends(table: Table, ends: tuple[str, str]) -> tuple[list[pa.Array], Ids, Ids]:
@@ -126,12 +104,6 @@ def _read_ends(table: Table, ends: tuple[str, str]) -> tuple[list[pa.Array], Ids
     ids = [pc.unique(column).sort() for column in cells]
     src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
     return ids, src, dst
-
-
-def _with_readings(table: Table, columns: Sequence[str]) -> Table:
-    table = table.use_readings(find_readings(table.name, [table], columns))
-    warn_readings(table.name, table.readings)
-    return table
 
 
 def _join(ids: Sequence[pa.Array]) -> Array:  # [num_nodes]

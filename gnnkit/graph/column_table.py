@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ class ColumnTable:
         seen: set[str] = set()
         for column in self.names:
             if column in seen:
-                raise UserError(f"{name} has two columns {column!r}")
+                raise UserError(f"{name} has two columns {column!r}{_explain_names(self.names)}")
             seen.add(column)
 
     @property
@@ -123,7 +124,14 @@ def require(table: str, names: Sequence[str], column: str, hint: str = "") -> No
     """Raises `UserError` if the column is missing. `hint` ends the message."""
     if column not in names:
         shown = [*map(repr, names[:20]), *(["..."] if len(names) > 20 else [])]
-        raise UserError(f"{table} has no column {column!r}, only {', '.join(shown)}{hint}")
+        raise UserError(f"{table} has no column {column!r}, only {', '.join(shown)}{hint}{_explain_names(names)}")
+
+
+def _explain_names(names: Sequence[str]) -> str:
+    """Returns the remedy for a first line that names no columns, or ""."""
+    if not all(re.fullmatch(r"[-+.\d\s]*|[#%].*", name) for name in names):
+        return ""
+    return "; add a first line with names of columns, such as src,dst, and remove comments"
 
 
 def _is_uuid(kind: pa.DataType) -> bool:

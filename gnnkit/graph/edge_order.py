@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from gnnkit.graph.csc import CSC, sort_edges
@@ -42,11 +40,11 @@ def in_time_order(graph: Graph) -> Graph:
     if graph.node_time is not None:
         since = np.maximum(since, graph.node_time[csc.indices])
     dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-    return _reordered(replace(graph, edge_time=since), np.lexsort((since, dst)))
+    return _reordered(graph.evolve(edge_time=since), np.lexsort((since, dst)))
 
 
 def _reordered(graph: Graph, order: Ids) -> Graph:
     """Returns the graph with its edges in another order within each node."""
     csc, columns = graph.csc, graph.edge_columns.take(order)
     csc = CSC.trusted(csc.indptr, csc.indices[order], columns.get("weight"), csc.num_sources)
-    return replace(graph, csc=csc, **columns.fields_of(Graph))
+    return graph.derive(csc=csc, **columns.fields_of(Graph))

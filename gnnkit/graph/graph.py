@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC, sort_edges
-from gnnkit.graph.edge_columns import EdgeColumns
+from gnnkit.graph.edge_columns import RULES, EdgeColumnRule, EdgeColumns
 from gnnkit.graph.features import (
     Features,
     SparseFeatures,
@@ -45,12 +46,12 @@ from gnnkit.graph.types import Fields, Floats, Ids, Labels, set_fields, take
 from gnnkit.utils import checks
 from gnnkit.utils.storage import load_arrays, save_arrays
 
+EDGE_NAMES = "edge_feature_names", "edge_category_of"
 NAME_FIELDS = (
     "class_names",
     "feature_names",
     "category_of",
-    "edge_feature_names",
-    "edge_category_of",
+    *EDGE_NAMES,
     "edge_type_names",
     "edge_class_names",
     "date_columns",
@@ -160,35 +161,61 @@ class Graph:
     date_columns: tuple[str, ...] | None = field(default=None, kw_only=True)  # of nodes or edges
 
     def __post_init__(self) -> None:
+        self._check({one.name for one in fields(self)})
+
+    def evolve(self, **changes: Any) -> Graph:
+        """Returns a graph with some fields replaced, like `dataclasses.replace`.
+
+        Checks the new values and their rules with other fields. Unchanged fields were
+        checked when this graph was created, so they are not read again.
+        """
+        return self._changed(changes, changes)
+
+    def derive(self, **changes: Any) -> Graph:
+        """Like `evolve`, for node and edge features that come from this graph.
+
+        They may be in another order or form, and are not read to check them again.
+        """
+        return self._changed(changes, changes.keys() - _ROWS)
+
+    def _changed(self, changes: Fields, new: Collection[str]) -> Graph:
+        graph = copy(self)
+        set_fields(graph, **changes)
+        if graph.num_nodes != self.num_nodes:
+            new = {one.name for one in fields(self)}
+        elif graph.num_edges != self.num_edges:
+            new = {*new, *(name for name in _EDGE_FIELDS if name not in changes)}
+        graph._check(new)
+        return graph
+
+    def _check(self, names: Collection[str]) -> None:
+        """Reads some fields, and checks their rules with other fields.
+
+        Raises `UserError` for the first broken rule.
+        """
+        for reads, check in _CHECKS:
+            if any(name in names for name in reads):
+                check(self)
+
+    def _check_csc(self) -> None:
         n = self.csc.num_nodes
         if self.csc.num_sources != n:
             raise UserError(f"a graph's edges join its own nodes, got {self.csc.num_sources} sources for {n} nodes")
         if self.csc.weight is not None and self.csc.weight.itemsize > 4:  # CSC checks float32
             checks.check_finite("weight", self.csc.weight, bound=checks.FLOAT32_MAX)
+
+    def _check_labels(self) -> None:
         names = names_of("class_names", self.class_names)
-        labels = read_labels(self.labels, n, None if names is None else len(names))
-        split = Split.of(self.split, n)
+        labels = read_labels(self.labels, self.num_nodes, None if names is None else len(names))
+        split = Split.of(self.split, self.num_nodes)
         check_labelled(labels, split)
-        set_fields(
-            self,
-            features=node_features(self.features, n),
-            labels=labels,
-            split=split,
-            class_names=names,
-            coordinates=optional_rows("coordinates", self.coordinates, n),
-            **{name: nodes_of(name, getattr(self, name), n, width) for name, width in HELD_OUT.items()},
-            node_ids=node_ids_of(self.node_ids, n),
-            node_types=node_types_of(self.node_types, n),
-            **check_fields({name: getattr(self, name) for name in ("node_time", *TIME_FACTS)}, n),
-            **EdgeColumns.read(self.edge_columns.arrays(), self.num_edges).fields_of(Graph),
-        )
-        set_fields(self, missing=read_missing_cells(self.missing, self.features.shape))
-        self._check_columns()
-        self._check_relations()
-        self._check_edge_labels()
-        self._read_types({"feature_tables": self.feature_tables, "relations": self.relations})
-        if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
-            raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
+        set_fields(self, labels=labels, split=split, class_names=names)
+
+    def _check_coordinates(self) -> None:
+        coordinates = optional_rows("coordinates", self.coordinates, self.num_nodes)
+        if coordinates is not None and coordinates.shape[1] not in (2, 3):
+            raise UserError(f"coordinates have {coordinates.shape[1]} dimensions, expected 2 or 3")
+        set_fields(self, coordinates=coordinates)
 
     def _repr_html_(self) -> str:
         """Returns the table of sizes that notebooks display."""
@@ -263,8 +290,9 @@ class Graph:
         except UserError as error:
             raise UserError(f"edges: {error}".replace("node", "edge")) from error
 
-    def _read_types(self, plain: Mapping[str, Any]) -> None:
-        """Stores feature tables and relations that match the graph."""
+    def _check_types(self) -> None:
+        """Drops feature tables and relations that do not match the graph."""
+        plain = {"feature_tables": self.feature_tables, "relations": self.relations}
         set_fields(self, **read_types(plain, self.node_types, self.edge_type_names, self.features.shape[1]))
 
     @classmethod
@@ -325,9 +353,9 @@ class Graph:
             values["labels"] = settle_labels(checks.array("labels", values["labels"]), values.get("class_names"))
             if "edge_labels" in values and "edge_class_names" not in values:
                 columns["label"] = settle_labels(columns["label"])
-        csc = csc.weighted(columns.get("weight"))
-        values.pop("weight", None)  # stored in the CSC
-        return cls(csc, **{**values, **columns.fields_of(cls)})
+        names = {name: values.pop(name, None) for name in ("weight", *EDGE_NAMES)}
+        graph = cls(csc.weighted(columns.get("weight")), **{**values, **columns.without("features").fields_of(cls)})
+        return graph.derive(edge_features=columns.get("features"), **{name: names[name] for name in EDGE_NAMES})
 
     @classmethod
     def from_pyg(cls, data: Any, *, split: int | None = None, val: Any = None, test: Any = None) -> Graph:
@@ -596,7 +624,7 @@ class Graph:
             rest |= dict.fromkeys(("feature_names", "category_of", "missing"))
             rest["features"] = np.empty((len(indptr) - 1, 0), np.float32)
         set_fields(graph, **rest)
-        graph._read_types(meta)
+        graph._check_types()
         return graph
 
     def save(self, folder: str | Path) -> None:
@@ -630,7 +658,17 @@ class Graph:
             csc: In-edges of all nodes, unweighted.
             columns: [num_edges] values of these edges, including weights.
         """
-        return replace(self, csc=csc.weighted(columns.get("weight")), **columns.fields_of(Graph))
+        return self.evolve(csc=csc.weighted(columns.get("weight")), **columns.fields_of(Graph))
+
+    def select_edges(self, csc: CSC, columns: EdgeColumns, **changes: Any) -> Graph:
+        """Like `with_edges`, for columns with values from this graph's edges.
+
+        Args:
+            csc: Every node's in-edges, unweighted.
+            columns: [num_edges] values from this graph's edges, which may repeat.
+            **changes: Further fields, as for `derive`.
+        """
+        return self.derive(csc=csc.weighted(columns.get("weight")), **columns.fields_of(Graph), **changes)
 
     @property
     def num_classes(self) -> int:
@@ -685,7 +723,7 @@ class Graph:
         csc, order = self.csc.weighted(None).symmetrize(threads=threads)
         ends = [np.repeat(np.arange(self.num_nodes), np.diff(edges.indptr)) for edges in (csc, self.csc)]
         columns = self.edge_columns.take(order).without_labels(ends[0] != ends[1][order])
-        return replace(self.with_edges(csc, columns), relations=None)
+        return self.select_edges(csc, columns, relations=None)
 
     def renumber(self, order: npt.ArrayLike, *, threads: int | None = None) -> Graph:
         """Reorders the nodes.
@@ -706,9 +744,9 @@ class Graph:
         dst = np.repeat(number, np.diff(self.csc.indptr))
         csc, edges = sort_edges(number[self.csc.indices], dst, self.num_nodes, self.num_nodes, True, threads)
         columns = self.edge_columns.select(edges)
-        return replace(
-            self,
-            csc=csc.weighted(columns.get("weight")),
+        return self.select_edges(
+            csc,
+            columns,
             features=self.features[order],
             labels=self.labels[order],
             split=self.split[order],
@@ -720,7 +758,6 @@ class Graph:
             relations=None,
             missing=None if self.missing is None else np.stack([number[self.missing[:, 0]], self.missing[:, 1]], 1),
             node_time=take(self.node_time, order),
-            **columns.fields_of(Graph),
         )
 
     def draw_split(self, shares: Sequence[float], seed: int = 0) -> Graph:
@@ -738,7 +775,7 @@ class Graph:
         if not (split == Split.TRAIN).any():
             raise UserError(f"split={list(shares)} trains on no node: {self.labelled.sum()} nodes have a label")
         warn_random_split(self)
-        return replace(self, split=split)
+        return self.evolve(split=split)
 
     def draw_edge_split(self, shares: Sequence[float], seed: int = 0) -> Graph:
         """Draws a random split of the labelled edges, stratified by class.
@@ -760,7 +797,7 @@ class Graph:
             labelled(labels[order]), shares, seed, classes
         )
         warn_random_split(self)
-        return replace(self, edge_split=drawn)
+        return self.evolve(edge_split=drawn)
 
     def split_by_time(
         self,
@@ -799,7 +836,7 @@ class Graph:
             raise UserError(
                 f"{name}: neither labelled nodes nor edges have times: dataset.time=COLUMN names their column"
             )
-        return replace(self, **fields)
+        return self.evolve(**fields)
 
     def _labelled_edges(self) -> npt.NDArray[np.bool_] | None:  # [num_edges]
         """Returns which edges are rows of tasks on edges. None: there are no labels."""
@@ -812,9 +849,9 @@ class Graph:
 
         Zero rows are unchanged.
         """
-        if isinstance(self.features, SparseFeatures):
-            return replace(self, features=self.features.row_normalize())
-        return replace(self, features=normalized(np.asarray(self.features)))
+        rows = self.features
+        unit_rows = rows.row_normalize() if isinstance(rows, SparseFeatures) else normalized(np.asarray(rows))
+        return self.derive(features=unit_rows)  # within -1 and 1
 
 
 class EdgeListFields(TypedDict, total=False):
@@ -854,6 +891,50 @@ class EdgeListFields(TypedDict, total=False):
     test_negatives: npt.ArrayLike | None  # [num_test, k]
 
 
+_EDGE_FIELDS = frozenset(rule.field for rule in RULES.values() if not rule.in_csc)
+_ROWS = frozenset(("features", "edge_features"))
+
+
+_Check = tuple[Sequence[str], Callable[[Any], None]]  # the fields that a check reads
+
+
+def _read_field(name: str, read: Callable[[Any, int], Any]) -> _Check:
+    """Returns the check for a field with one row per node."""
+    return [name], lambda graph: set_fields(graph, **{name: read(getattr(graph, name), graph.num_nodes)})
+
+
+def _read_column(rule: EdgeColumnRule) -> _Check:
+    """Returns the check for a field with one row per edge, which may be None."""
+    return [rule.field], lambda graph: set_fields(
+        graph, **EdgeColumns.read({rule.field: getattr(graph, rule.field)}, graph.num_edges).arrays()
+    )
+
+
+def _read_times(graph: Graph) -> None:
+    times = {name: getattr(graph, name) for name in ("node_time", *TIME_FACTS)}
+    set_fields(graph, **check_fields(times, graph.num_nodes))
+
+
+def _read_missing(graph: Graph) -> None:
+    set_fields(graph, missing=read_missing_cells(graph.missing, graph.features.shape))
+
+
+_CHECKS: Sequence[_Check] = (  # a graph with several errors raises the first
+    (["csc"], Graph._check_csc),
+    (["labels", "split", "class_names"], Graph._check_labels),
+    _read_field("features", node_features),
+    *(_read_field(name, partial(nodes_of, name, width=width)) for name, width in HELD_OUT.items()),
+    _read_field("node_ids", node_ids_of),
+    _read_field("node_types", node_types_of),
+    (["node_time", *TIME_FACTS], _read_times),
+    *(_read_column(rule) for rule in RULES.values() if not rule.in_csc),
+    (["missing", "features"], _read_missing),
+    ([*_ROWS, "feature_names", "category_of", *EDGE_NAMES], Graph._check_columns),
+    (["edge_types", "edge_type_names"], Graph._check_relations),
+    (["edge_labels", "edge_split", "edge_class_names"], Graph._check_edge_labels),
+    (["features", "feature_tables", "relations", "node_types", "edge_type_names"], Graph._check_types),
+    (["coordinates"], Graph._check_coordinates),
+)
 _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "features": rows_of,
     "labels": partial(checks.array, "labels"),

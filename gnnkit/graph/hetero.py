@@ -112,6 +112,10 @@ def _read_structure(data: Any) -> tuple[dict[str, int], list[Array]]:
     counts = {name: _count_nodes(data, name) for name in data.node_types}
     starts = _starts(counts)
     kinds = data.edge_types
+    by_name: dict[str, tuple[str, str, str]] = {}
+    for kind in kinds:
+        if (other := by_name.setdefault("-".join(kind), kind)) != kind:
+            raise UserError(f"data.edge_types: {other} and {kind} are both named {'-'.join(kind)}: rename one of them")
     for end in (end for kind in kinds for end in (kind[0], kind[2]) if end not in counts):
         raise UserError(f"data.edge_types: there is no node type {end!r}: set data[{end!r}].num_nodes")
     firsts = [np.array([[starts[source]], [starts[destination]]]) for source, _, destination in kinds]

@@ -42,9 +42,35 @@ class IdColumns(ColumnTable):
             variant = "" if value == other else f", written as {other!r}"
             raise UserError(
                 f"{self._column_place(name)}, row {self._row_number(row)}: {value!r} occurs a second time, after row "
-                f"{self._row_number(before)}{variant}{hint}"
+                f"{self._row_number(before)}{variant}{self._explain_key(name, first) or hint}"
             )
         return ids
+
+    def _explain_key(self, name: str, first: Ids) -> str:
+        """Returns the remedy if most ids repeat and two columns are a key.
+
+        Args:
+            name: Id column.
+            first: [rows] the first row with each row's id.
+        """
+        if 2 * len(np.unique(first)) > self.num_rows:
+            return ""
+        keys = [other for other in self.others((name, "label", "split")) if self._is_key(first, self.plain(other))]
+        if not keys:
+            return ""
+        return (
+            f": {name!r} and {keys[0]!r} together identify rows; join both into one column of ids, in the edges too, or use "
+            "dataset=tables (gnnkit-tables) for rows about one node at several times"
+        )
+
+    @staticmethod
+    def _is_key(first: Ids, column: pa.Array) -> bool:
+        """Checks whether a column distinguishes rows [rows] that have the same id."""
+        kind = column.type
+        if column.null_count or not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
+            return False
+        ranks = numbers_of(column.dictionary_encode().indices).astype(np.int64)
+        return len(np.unique(first * len(ranks) + ranks)) == len(ranks)
 
     def id_column(self, name: str) -> pa.Array:  # [rows] int64 or large_string
         """Reads ids: integers, text without surrounding blanks, or UUIDs as text.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -28,7 +27,7 @@ def with_inverse_edges(graph: Graph) -> Graph:
     columns = EdgeColumns.concat([columns, added]).take(order)
     relations, inverse_names = _inverse_relations(graph.relations, names)
     fields = {**columns.fields_of(Graph), "edge_type_names": (*names, *inverse_names), "relations": relations}
-    return replace(graph, csc=both.weighted(columns.get("weight")), **fields)
+    return graph.derive(csc=both.weighted(columns.get("weight")), **fields)
 
 
 def _inverse_relations(

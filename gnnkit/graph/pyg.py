@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +65,7 @@ def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
         return graph
     _check_supervision(data, num_nodes)
     edges: dict[str, Any] = {f"{name}_edges": _read_part(name, part, num_nodes) for name, part in splits.items()}
-    return replace(graph, **edges)
+    return graph.evolve(**edges)
 
 
 def _homogeneous(data: Any) -> Any:
@@ -104,7 +103,7 @@ def _with_links_of_relation(graph: Graph, data: Any, splits: Mapping[str, Any]) 
         for row, nodes in enumerate(ranges):
             check_range(f"{name}.edge_label_index[{row}]", pairs[:, row], 0, nodes.stop - nodes.start)
         edges[f"{name}_edges"] = pairs + [nodes.start for nodes in ranges]
-    return replace(graph, **edges)
+    return graph.evolve(**edges)
 
 
 def _predicted_relation(splits: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -11,18 +11,20 @@ import pyarrow as pa
 
 from gnnkit.errors import UserError
 from gnnkit.graph.bipartite import check_one_type, read_bipartite
+from gnnkit.graph.column_table import require
 from gnnkit.graph.duplicates import DUPLICATES, FIRST, node_hint, without_duplicates
-from gnnkit.graph.feature_columns import warn_readings
-from gnnkit.graph.features import Features, rows_of
+from gnnkit.graph.edge_fields import EdgeNames, read_edge_fields
+from gnnkit.graph.features import rows_of
 from gnnkit.graph.frames import table_of
 from gnnkit.graph.graph import EdgeListFields, Graph
 from gnnkit.graph.id_columns import as_ids, joined_ids, joined_numbers
 from gnnkit.graph.index_columns import warn_index
-from gnnkit.graph.label_columns import edge_label_columns, read_edge_labels, read_labels
+from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_present
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import find_times, time_fields
+from gnnkit.graph.time_columns import find_times
+from gnnkit.graph.types import Fields
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_of
@@ -48,54 +50,59 @@ def from_tables(
     words = read_missing("missing", missing)
     links = table_of("edges", edges, words)
     named = None if nodes is None else table_of("nodes", nodes, words)
-    weight = weight or ("weight" if "weight" in links.names else None)
-    facts = [table.facts for table in (links, named) if table is not None]
-    edge_time, node_time, *_ = *find_times(facts, [time] if isinstance(time, str) else time, "time"), None
+    names = _name_columns(links, named, ends, weight, edge_type, edge_label, [time] if isinstance(time, str) else time)
     if edge_features is None:
-        known = {*ends, edge_type, weight, edge_time, *edge_label_columns(edge_label)}
-        edge_features = _default_features(links, known, "edge_features=[NAME, ...] reads it")
+        edge_features = _default_features(links, names.known, "edge_features=[NAME, ...] reads it")
     if named and bipartite:
         raise UserError("bipartite=True reads edges only, and nodes are given: leave nodes out, or use a HeteroData")
-    labels = read_edge_labels([links], edge_label)
     if named is None and _is_bipartite(links, ends, bipartite):
-        graph = read_bipartite(links, ends, list(edge_features), weight, edge_type, labels, edge_time)
+        graph = read_bipartite(links, ends, _read_edges(links, names, edge_features))
     else:
-        if named and duplicates == FIRST:
-            named = named.first_rows(columns[0])
+        named = named.first_rows(columns[0]) if named and duplicates == FIRST else named
         ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
-        with _name_remedy("features"):
-            node_fields = {**_read_node_fields(named, (*columns, node_time), features), **labels}
-        times = edge_time, node_time
-        graph = _read_graph(links, named, ends, ids, weight, edge_type, edge_features, times, node_fields)  # type: ignore[arg-type]
+        fields = _read_nodes(named, (*columns, names.node_time), features)
+        fields |= _read_edges(links, names, edge_features, named)
+        fields["node_ids"] = None if ids is None else as_ids(ids)
+        src, dst = (links.positions(end, ids) for end in ends)
+        graph = Graph.from_edges(src, dst, None if ids is None else len(ids), one_class=True, **fields)
     return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
 
 
-def _read_graph(
+def _name_columns(
     links: Table,
     nodes: Table | None,
     ends: tuple[str, str],
-    ids: pa.Array | None,
     weight: str | None,
     edge_type: str,
-    edge_features: Sequence[str],
-    times: tuple[str | None, str | None],
-    node_fields: EdgeListFields,
-) -> Graph:
-    """Reads edges between one type's nodes."""
+    edge_label: str | None,
+    time: Sequence[str] | None,
+) -> EdgeNames:
+    """Returns the edge columns. Raises `UserError` for missing ones."""
+    for name in filter(None, (weight, edge_label)):
+        require(links.name, links.names, name)
+    times = find_times([table.facts for table in (links, nodes) if table is not None], time, "time")
+    return EdgeNames(ends, weight or "weight", edge_type, edge_label, *times)
+
+
+def _read_edges(links: Table, names: EdgeNames, features: Sequence[str], nodes: Table | None = None) -> Fields:
     with _name_remedy("edge_features"):
-        edge_fields = _read_edge_fields(links, edge_type, edge_features)
-    for table in (nodes, links):
-        if table is not None:
-            warn_readings(table.name, table.readings)
-    src, dst = (links.positions(end, ids) for end in ends)
-    fields: EdgeListFields = {
-        **node_fields,
-        **edge_fields,
-        "weight": None if weight is None else links.weights(weight),
-        "node_ids": None if ids is None else as_ids(ids),
-    }
-    count = None if ids is None else len(ids)
-    return Graph.from_edges(src, dst, count, one_class=True, **fields, **time_fields([links], nodes, *times))
+        return read_edge_fields({"": links}, names, list(features), nodes)
+
+
+def _read_nodes(
+    nodes: Table | None, columns: tuple[str, str, str, str | None], features: str | Sequence[str] | Array | None
+) -> Fields:
+    """Reads the node fields. `columns` hold id, label, split and time."""
+    _, label, split, _ = columns
+    with _name_remedy("features"):
+        names = _feature_names(nodes, columns, features)
+        fields: Fields = {**read_node_fields(nodes, label, split, names or ())}
+    if names is None:
+        fields["features"] = rows_of(features)
+    if nodes:
+        place, remedy = f"{nodes.name}: column {label!r}", ", set label=COLUMN for another column"
+        check_present(fields["labels"], fields["split"], place, [f"column {split!r}"], remedy)
+    return fields
 
 
 def _is_bipartite(edges: Table, ends: tuple[str, str], bipartite: bool | None) -> bool:
@@ -117,35 +124,27 @@ def _name_remedy(argument: str) -> Iterator[None]:
         raise UserError(f"{error}: {argument}=[NAME, ...] names the columns to read, {without}") from error
 
 
-def _read_edge_fields(links: Table, edge_type: str, edge_features: Sequence[str]) -> EdgeListFields:
-    types, type_names = links.types(edge_type)
-    return {
-        "edge_types": types,
-        "edge_type_names": type_names,
-        "edge_features": links.rows(edge_features),
-        "edge_feature_names": links.column_names(edge_features),
-        "edge_category_of": links.category_of(edge_features),
-    }
+def read_node_fields(nodes: Table | None, label: str, split: str, features: Sequence[str]) -> EdgeListFields:
+    """Reads the node fields except ids and times.
 
-
-def _read_node_fields(
-    nodes: Table | None, columns: tuple[str, str, str, str | None], features: str | Sequence[str] | Array | None
-) -> EdgeListFields:
-    labelled = nodes is not None and columns[1] in nodes.names
-    labels, class_names = read_labels(lambda: [nodes], columns[1]) if nodes and labelled else (None, None)
-    split = nodes.splits(columns[2]) if nodes else None
-    if nodes:
-        name, remedy = f"{nodes.name}: column {columns[1]!r}", ", set label=COLUMN for another column"
-        check_present(labels, split, name, [f"column {columns[2]!r}"], remedy)
-    rows, names, category_of, cells = _read_features(nodes, columns, features)
+    Args:
+        nodes: The table, if there is one.
+        label: Label column, if the table has it.
+        split: Split column, if the table has it.
+        features: Feature columns, which the table has.
+    """
+    if nodes is None:
+        return {}
+    labels, class_names = read_labels(lambda: [nodes], label) if label in nodes.names else (None, None)
+    rows, missing = nodes.cells(features)
     return {
         "labels": labels,
-        "split": split,
+        "split": nodes.splits(split),
         "class_names": class_names,
         "features": rows,
-        "feature_names": names,
-        "category_of": category_of,
-        "missing": cells,
+        "feature_names": nodes.column_names(features),
+        "category_of": nodes.category_of(features),
+        "missing": missing,
     }
 
 
@@ -168,19 +167,15 @@ def _default_features(table: Table, known: Collection[str | None], hint: str) ->
     return table.others({*known, *index})
 
 
-def _read_features(
-    nodes: Table | None, columns: tuple[str | None, ...], features: str | Sequence[str] | Array | None
-) -> tuple[Features | None, list[str] | None, list[str] | None, Array | None]:
-    """Returns features, feature names, their text columns, and missing cells."""
+def _feature_names(
+    nodes: Table | None, known: Sequence[str | None], features: str | Sequence[str] | Array | None
+) -> Sequence[str] | None:
+    """Returns the feature columns, or None for a feature array."""
     if features is None:
-        names: Any = [] if nodes is None else _default_features(nodes, columns, "features=[NAME, ...] reads it")
-    else:
-        names = [features] if isinstance(features, str) else features
+        return [] if nodes is None else _default_features(nodes, known, "features=[NAME, ...] reads it")
+    names: Any = [features] if isinstance(features, str) else features
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        return rows_of(features), None, None, None
+        return None
     if nodes is None and names:
         raise UserError(f"features={names} are columns of a table of nodes: give nodes too")
-    if nodes is None:
-        return None, None, None, None
-    rows, missing = nodes.cells(names)
-    return rows, nodes.column_names(names), nodes.category_of(names), missing
+    return names

@@ -28,12 +28,20 @@ _FORMS = "all cells must be whole numbers, or dates such as 2026-01-31 12:30, al
 class TimeColumns(FeatureColumns):
     """Reads columns of integers, also in text or as 1.0, and of dates, exactly."""
 
-    def times(self, name: str) -> Array:  # [rows] int64, or datetime64 in the column's unit
-        """Reads times. An empty cell is NaT, or `NEVER` among numbers."""
+    def times(self, name: str, tables: Sequence[TimeColumns] = ()) -> Array:  # [rows]
+        """Reads times as int64, or as datetime64 in the column's unit.
+
+        An empty cell is NaT, or `NEVER` among numbers.
+
+        Args:
+            name: Column.
+            tables: All tables that decide together how dates are written. Default:
+                this one, unless `use_readings` has set the form.
+        """
         column = self.plain(name)
         kind = column.type
         if is_text(kind):
-            return self._parse_times(name, column)
+            return self._parse_times(name, column, tables or [self])
         if _is_date(kind):
             return _as_dates(column)
         if pa.types.is_floating(kind):
@@ -49,17 +57,26 @@ class TimeColumns(FeatureColumns):
         self._reject(name, times == ALWAYS, times, "is how NaT is written, and would always be visible; leave it empty")
         return times
 
-    def _parse_times(self, name: str, column: pa.Array) -> Array:
+    def _parse_times(self, name: str, column: pa.Array, tables: Sequence[TimeColumns]) -> Array:
         text, missing = pc.utf8_trim_whitespace(column.fill_null("")), missing_cells(column, self.missing)
         forms = [matches(text, form) for form in (WHOLE, DATE, ZONED)]
         first = int(np.argmin(missing)) if len(missing) else 0
         fits = next((form for form in forms if len(form) and form[first]), missing)
+        if (~missing & ~fits).any() and (reading := self._dates_in_form(name, tables)):
+            return (1e6 * reading.numbers(column, self.missing)).astype("M8[us]")
         self._reject(name, ~missing & ~fits, column, f"differs from {text[first] if len(text) else ''}: {_FORMS}")
         kind = pa.int64() if fits is forms[0] else pa.timestamp("us", "UTC" if fits is forms[2] else None)
         values = pc.if_else(pa.array(missing), pa.scalar(None, text.type), text)
         part = type(self)(self.name, pa.table({name: values}), self._first, self.missing, self._rows)
         times = part._cast(name, kind)
         return self._without_lowest(name, numbers_of(times.fill_null(NEVER))) if fits is forms[0] else _as_dates(times)
+
+    def _dates_in_form(self, name: str, tables: Sequence[TimeColumns]) -> ColumnReading | None:
+        """Returns how to read dates in another form than ISO 8601, if all have one."""
+        with suppress(UserError):
+            reading = self.readings.get(name) or find_readings(self.name, tables, [name])[name]
+            return reading if reading.form is not None and reading.kind == "seconds" else None
+        return None
 
     @property
     def kinds(self) -> dict[str, pa.DataType]:
@@ -154,7 +171,7 @@ def time_fields(
     """
     fields: Fields = {}
     if edge_time is not None:
-        pieces = [table.times(edge_time) for table in edges]
+        pieces = [table.times(edge_time, edges) for table in edges]
         if len({piece.dtype.kind for piece in pieces}) > 1:
             raise UserError(f"column {edge_time!r} holds numbers in some tables and dates in others; use one of them")
         fields["edge_time"] = np.concatenate(pieces)

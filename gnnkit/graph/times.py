@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import one_of, shown
 
+_SAMPLE = 10_000  # times in a sample to check the unit
 Times = npt.NDArray[np.int64]
 ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)  # times of what is static, or has no time
 TIME_FIELDS = ("edge_time", "node_time")
@@ -37,6 +39,7 @@ def read_time_fields(values: Mapping[str, Any]) -> Fields:
         )
     finest = max(filter(None, units.values()), key=lambda name: UNITS[name], default=unit)
     times = {name: _rescale(name, rows, units[name], finest) for name, (rows, _) in read.items()}
+    warn_units(times, finest)
     return {**times, "time_unit": finest} if times else {}
 
 
@@ -56,6 +59,29 @@ def check_fields(values: Mapping[str, Any], num_nodes: int) -> Fields:
         "time_unit": _check_unit(values["time_unit"]),
         "time_borders": None if borders is None else tuple(checks.int64s("time_borders", list(borders), 2).tolist()),
     }
+
+
+def warn_units(times: Mapping[str, Times | None], unit: str | None) -> None:
+    """Warns about times that seem to have another unit than they are read in.
+
+    Args:
+        times: Edge and node times, by field.
+        unit: As `Graph.time_unit`.
+    """
+    middles = {name: _middle(rows) for name, rows in times.items() if rows is not None}
+    texts = " and ".join(f"{name} is {show_time(int(middle), unit)}" for name, middle in middles.items())
+    low, high = min(middles.values(), default=0), max(middles.values(), default=0)
+    if unit is None and low > 0 and high / low > UNITS["ms"] / 2:
+        warnings.warn(f"the median {texts}: give nodes and edges the same unit", stacklevel=4)
+    if unit is not None and 0 < high < 31 * 86_400 * UNITS[unit]:
+        warnings.warn(f"the median {texts}: convert numbers to dates with the unit that they have", stacklevel=4)
+
+
+def _middle(times: Times) -> float:
+    """Returns the median known time in a sample, or 0."""
+    known = times[:: len(times) // _SAMPLE + 1]  # the file may be larger than memory
+    known = known[(known != ALWAYS) & (known != NEVER)]
+    return float(np.median(known)) if len(known) else 0.0
 
 
 def latest_visible(times: Times, rule: str) -> Times:

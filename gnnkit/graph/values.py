@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.dates import FORMS, DateForm
 from gnnkit.graph.ids import first_row
 from gnnkit.graph.missing import MISSING, missing_cells, quote
 from gnnkit.graph.types import Ids
@@ -74,6 +75,8 @@ class ColumnReading:
     narrow: bool = True  # whether float32 is precise enough
     is_integer: bool = False  # whether numbers in text have no decimals
     sample: str = ""  # example cell, for messages about text and dates
+    form: DateForm | None = None  # how text writes dates or clock times. None: ISO 8601
+    word: str = ""  # a word for missing values that occurs among categories
 
     @property
     def dtype(self) -> type[np.float32] | type[np.float64]:
@@ -81,8 +84,10 @@ class ColumnReading:
 
     def description(self, name: str) -> str:
         """Describes a conversion that users may not expect. Otherwise returns ""."""
-        if self.kind == "seconds":
+        if self.kind == "seconds" or (self.form is not None and self.kind == "numbers"):
             return f"{name!r} ({self.sample}) as seconds"
+        if self.word:
+            return f"{quote(self.word)} in {name!r} as a missing value, unless missing=[WORD, ...] (dataset.missing) lists other words"
         return f"{name!r} ({self.sample}) as numbers" if self.style is not None else ""
 
     def numbers(self, column: pa.Array, words: Sequence[str] = MISSING) -> npt.NDArray[np.float64]:  # [rows]
@@ -91,7 +96,10 @@ class ColumnReading:
             return typed_numbers(column)
         missing, numbers = missing_cells(column, words), np.full(len(column), np.nan)
         known = pc.utf8_trim_whitespace(column).filter(pa.array(~missing))
-        numbers[~missing] = _parse_dates(known) if self.style is None else self.style.numbers(known)
+        if self.style is not None:
+            numbers[~missing] = self.style.numbers(known)
+        else:
+            numbers[~missing] = _parse_dates(known) if self.form is None else self.form.seconds(known)
         return numbers
 
     def places(self, column: pa.Array, words: Sequence[str] = MISSING) -> Ids:  # [rows]
@@ -124,6 +132,9 @@ class Survey:
         self._no_number: str | None = None  # the first text that is not a number
         self._no_date: str | None = None
         self._zoned: set[bool] = set()  # whether dates name a time zone
+        forms = FORMS if most is not None else ()  # class names may look like dates
+        self._forms = {form: _NumberRange() for form in forms}  # further forms that fit all texts, with their seconds
+        self._word = ""  # the first word for a missing value
         self._fits = {False: True, True: True}  # whether all texts are numbers, by `Style.comma`
         self._ranges = {comma: _NumberRange() for comma in (False, True)}
         self._comma: str | None = None  # the first text with a comma
@@ -137,7 +148,7 @@ class Survey:
     @property
     def has_too_many(self) -> bool:
         """Whether the column has too many categories, regardless of further pieces."""
-        no_form = self._no_number is not None and self._no_date is not None
+        no_form = self._no_number is not None and self._no_date is not None and not self._forms
         return self._most is not None and len(self._texts) > self._most and no_form
 
     def add(self, column: pa.Array) -> None:
@@ -166,12 +177,22 @@ class Survey:
 
     def _add_text(self, column: pa.Array) -> None:
         text = pc.unique(pc.utf8_trim_whitespace(column.cast(pa.string())))
-        text = text.filter(pa.array(~missing_cells(text, self._words)))
+        missing = missing_cells(text, self._words)
+        self._word = self._word or next(filter(None, text.filter(pa.array(missing)).to_pylist()), "")
+        text = text.filter(pa.array(~missing))
         if not len(text):
             return
         self._kinds.add("text")
         if self._most is None or len(self._texts) <= self._most:
             self._texts |= set((text if self._most is None else text[: self._most + 1]).to_pylist())
+        self._add_numbers(text)
+        if self._no_date is None:
+            self._add_dates(text)
+        self._forms = {form: span for form, span in self._forms.items() if form.fits(text)}
+        for form, span in self._forms.items():
+            span.add(form.seconds(text))
+
+    def _add_numbers(self, text: pa.Array) -> None:
         numbers = [matches(text, Style(comma).pattern()) for comma in (False, True)]
         is_code = matches(text, _CODE) & (self._most is None)  # labels only
         self._no_number = self._no_number or _first_match(text, is_code | ~(numbers[0] | numbers[1]))
@@ -187,8 +208,6 @@ class Survey:
                 for texts, has in ((self._with_unit, True), (self._without_unit, False)):
                     if (cell := _first_match(text, _contains(text, unit) == has)) is not None:
                         texts.setdefault(unit, cell)
-        if self._no_date is None:
-            self._add_dates(text)
 
     def _add_dates(self, text: pa.Array) -> None:
         self._no_date = _first_match(text, ~_are_dates(text))
@@ -204,18 +223,28 @@ class Survey:
 
         Raises `UserError` if the cells have no common type.
         """
-        kinds, has_text = self._kinds - {"text"}, "text" in self._kinds
+        kinds = self._kinds - {"text"}
         if len(kinds) > 1:
             raise UserError(f"{self.place} holds numbers in some files and dates in others: use one of them")
         if not self._kinds:
             return ColumnReading("numbers", is_integer=True)
         self._check_integers()
-        if not has_text:
-            return ColumnReading(kinds.pop(), narrow=not self._typed.needs_float64, sample=self._date)
-        sample = min(self._texts)
+        if "text" in self._kinds:
+            return self._read_text(kinds, min(self._texts))
+        return ColumnReading(kinds.pop(), narrow=not self._typed.needs_float64, sample=self._date)
+
+    def _read_text(self, kinds: set[str], sample: str) -> ColumnReading:
+        """Decides like `reading` for text, such as `sample`.
+
+        Args:
+            kinds: Kinds in pieces without text.
+            sample: Text for messages.
+        """
         if self._no_date is None and "numbers" not in kinds:
             sample += ", some with a time zone and the others read in UTC" * (len(self._zoned) > 1)
             return ColumnReading("seconds", narrow=not (self._dates | self._typed).needs_float64, sample=sample)
+        if self._forms and "numbers" not in kinds:
+            return self._read_form(sample)
         if "seconds" in kinds:
             raise UserError(f"{self.place} holds dates, and {self._no_date!r}, which is no date")
         style = self._find_style() if self._no_number is None else self._find_switch()
@@ -229,16 +258,34 @@ class Survey:
                 sample=sample,
             )
         if self._most is not None:
-            self._check_outsiders("number", self._no_number)
-            self._check_outsiders("date", self._no_date)
+            self._check_categories(self._most)
         if kinds:
             raise UserError(f"{self.place} holds numbers in some files, and {sample!r} in others")
-        if self._most is not None and len(self._texts) > self._most:
+        return ColumnReading("categories", categories=tuple(sorted(self._texts)), word=self._word)
+
+    def _check_categories(self, most: int) -> None:
+        self._check_outsiders("number", self._no_number)
+        self._check_outsiders("date", self._no_date)
+        if len(self._texts) > most:
             raise UserError(
-                f"{self.place} is text with more than {self._most} different values, and at most {self._most} become "
+                f"{self.place} is text with more than {most} different values, and at most {most} become "
                 "columns of 0 and 1"
             )
-        return ColumnReading("categories", categories=tuple(sorted(self._texts)))
+
+    def _read_form(self, sample: str) -> ColumnReading:
+        """Returns the reading for dates in another form than ISO 8601.
+
+        Raises `UserError` if day and month cannot be distinguished.
+        """
+        (form, span), text = next(iter(self._forms.items())), sorted(self._texts)
+        dates_by_form = [one.seconds(pa.array(text)).astype("M8[s]") for one in self._forms]
+        if (differs := dates_by_form[0] != dates_by_form[-1]).any():
+            place = int(np.argmax(differs))
+            dates = [str(one[place])[:10] for one in dates_by_form]
+            raise UserError(
+                f"{self.place} holds {text[place]!r}, which may be {' or '.join(dates)}: write dates as {dates[0]}"
+            )
+        return ColumnReading(form.kind, narrow=not (span | self._typed).needs_float64, sample=sample, form=form)
 
     def _check_integers(self) -> None:
         """Raises `UserError` if float64 cannot distinguish the column's integers."""
@@ -297,6 +344,9 @@ class Survey:
         text = pa.array(sorted(self._texts), pa.string())
         numbers = matches(text, Style(False).pattern()) | matches(text, Style(True).pattern())
         fits = numbers if form == "number" else _are_dates(text)
+        if form == "date" and len(text):
+            fits = max([fits, *(~np.isnan(one.seconds(text)) for one in FORMS)], key=np.count_nonzero)
+            word = _first_match(text, ~fits) or word
         if word is not None and fits.any() and 2 * fits.sum() >= len(text):
             raise UserError(
                 f"{self.place} holds {form}s, but {quote(word)} is neither a {form} nor a word for a missing value: leave a "

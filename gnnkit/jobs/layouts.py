@@ -236,4 +236,4 @@ def _save(settings: Settings, graph: Graph, quality: Quality, folder: Path) -> i
 
 def _with_width(graph: Graph, width: int) -> Graph:
     """Returns the graph with a broadcast zero in place of learned rows."""
-    return replace(graph, features=np.broadcast_to(np.zeros(1, np.float32), (graph.num_nodes, width)))
+    return graph.evolve(features=np.broadcast_to(np.zeros(1, np.float32), (graph.num_nodes, width)))

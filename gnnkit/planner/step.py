@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -154,7 +154,7 @@ def _pairs(graph: Graph, model: nn.Module | Program, partition: Partition) -> Id
     if not getattr(model, "reads_relations", False):
         return np.zeros(partition.grid.world_size, np.int64)
     inverse: bool = getattr(model, "inverse", False)
-    plain = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None)
+    plain = graph.evolve(features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None)
     loops = getattr(model, "self_loops", False)
     shards = (shard.with_self_loops() if loops else shard for shard in cut_all(plain, partition))
     return np.array([num_pairs(shard, inverse=inverse) for shard in shards])

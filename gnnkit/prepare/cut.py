@@ -153,7 +153,7 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
     """
     task: Task = settings.task.create()
     check_implied_task(settings, graph)
-    graph = replace(graph, time_borders=None) if by_time(settings) else graph  # no edge leaves
+    graph = graph.evolve(time_borders=None) if by_time(settings) else graph  # no edge leaves
     try:
         with warnings_in_lines(settings.dataset.name):
             prepared, links = task.prepare(graph)

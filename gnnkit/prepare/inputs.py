@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +41,7 @@ def load(settings: Settings, graph: Graph | None = None) -> Graph:
     Warnings raised while loading are printed as one line each.
     """
     named_graph = with_names(settings, graph)
-    return replace(named_graph, feature_names=None, category_of=None, edge_feature_names=None, edge_category_of=None)
+    return named_graph.evolve(feature_names=None, category_of=None, edge_feature_names=None, edge_category_of=None)
 
 
 def with_names(settings: Settings, graph: Graph | None = None) -> Graph:
@@ -77,7 +76,7 @@ def named(graph: Graph, folder: Path) -> Graph:
     if graph.node_ids is None:
         return graph
     save_array(folder / IDS, graph.node_ids)
-    return replace(graph, node_ids=None)
+    return graph.evolve(node_ids=None)
 
 
 def with_inputs(graph: Graph, inputs: str) -> Graph:
@@ -92,10 +91,10 @@ def with_inputs(graph: Graph, inputs: str) -> Graph:
     """
     if inputs == "learned":
         empty = np.empty((graph.num_nodes, 0), np.float32)
-        return replace(graph, features=empty, missing=None, feature_tables=learned_tables(graph))
+        return graph.evolve(features=empty, missing=None, feature_tables=learned_tables(graph))
     if inputs == "degree":
         degrees = np.diff(before_split(graph).csc.indptr)
-        return replace(graph, features=degree_rows(degrees), missing=None, feature_tables=None)
+        return graph.evolve(features=degree_rows(degrees), missing=None, feature_tables=None)
     check_width(graph.features.shape[1])
     return graph
 
@@ -202,12 +201,12 @@ def with_kept(graph: Graph, rows: str, sparse: bool, dtype: str) -> tuple[Graph,
     line = f"features: {chosen}, {percent} % of {width:,} columns are not 0 (input_rows={why})"
     if chosen == "dense":
         return _to_dense(graph), [line]
-    return replace(graph, features=SparseFeatures.of(graph.features)), [line]
+    return graph.derive(features=SparseFeatures.of(graph.features)), [line]
 
 
 def _to_dense(graph: Graph) -> Graph:
     sparse = isinstance(graph.features, SparseFeatures)
-    return replace(graph, features=np.asarray(graph.features)) if sparse else graph
+    return graph.derive(features=np.asarray(graph.features)) if sparse else graph
 
 
 def filled(features: Features) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -147,7 +146,7 @@ def round_features(graph: Graph, kind: str) -> tuple[Graph, list[str]]:
     stored = np.empty(dense.shape, rounding.form.kept.dtype)
     for place, piece in _split_rows(dense):
         stored[place] = rounding.apply(piece)
-    return replace(graph, features=rounding.form.with_rows(stored)), [rounding.describe(graph.feature_names)]
+    return graph.evolve(features=rounding.form.with_rows(stored)), [rounding.describe(graph.feature_names)]
 
 
 def _split_rows(rows: Floats) -> Iterator[tuple[slice, Floats]]:

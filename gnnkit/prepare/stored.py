@@ -189,7 +189,7 @@ def _write_missing(asked: Preparation, root: Path, missing: Sequence[str]) -> No
     settings, needs, folder = asked.settings, asked.needs, asked.folder
     graph, target = whole(root), folder / PREPARED
     if not needs.sparse and isinstance(graph.features, SparseFeatures):
-        graph = replace(graph, features=np.asarray(graph.features))
+        graph = graph.derive(features=np.asarray(graph.features))
     with passing():
         if _GRAPH in missing:
             (graph if needs.features else without_features(graph)).save(target / GRAPH)

@@ -82,7 +82,7 @@ def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, 
     check_implied_task(settings, graph)
     complete = named(load(settings, graph), folder)
     graph, links = task.prepare(complete)
-    graph = replace(graph, time_borders=None)  # edges are split now
+    graph = graph.evolve(time_borders=None)  # edges are split now
     input_lines = [*input_lines, *describe_times(complete, graph, links)]
     if settings.inputs != "features":
         graph = with_inputs(graph, settings.inputs)

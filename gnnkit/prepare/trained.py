@@ -19,7 +19,7 @@ from gnnkit.launch.phases import warn
 from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts, find_ids, ignored_columns
 from gnnkit.prepare.run_partition import resumed_folder
 from gnnkit.prepare.times import before_split, rows_to_fit
-from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, warn_of_edges
+from gnnkit.prepare.transform import Fill, InputRows, InputTransform, Scale, warn_of_edges
 from gnnkit.result.folder import INPUTS
 from gnnkit.utils.documents import read_object
 from gnnkit.utils.ranges import MAX_COUNT, shown_names, switch, whole
@@ -99,8 +99,8 @@ class Inputs:
         return *columns, self.edge_types, self.node_types
 
     @property
-    def transform(self) -> ColumnTransform:
-        return ColumnTransform(self.fill, self.scale)
+    def transform(self) -> InputTransform:
+        return InputTransform(self.fill, self.scale)
 
     def read(self, graph: Graph, folder: Path, *, node_types: bool = False) -> Graph:
         """Returns a graph in the form that the model reads: ordered, filled and scaled.
@@ -122,10 +122,10 @@ class Inputs:
 
     def read_rows(self, table: NumericTable, folder: Path) -> NumericTable:
         """Fills and scales a table that has the model's columns in its order."""
-        filled = FilledTable.create(table, self.fill, folder)
-        for line in self.scale.describe_clipped(filled):
+        rows = self.transform.read(table, folder)
+        for line in rows.describe_clipped():
             warn(line)
-        return self.scale.apply_to(filled)
+        return rows.load()
 
     def check_node_types(self, names: Sequence[str], folder: Path) -> None:
         """Raises `UserError` unless node types are those of training, in its order.
@@ -148,8 +148,7 @@ class Inputs:
             graph = with_columns(graph, columns.select(NumericTable.of_nodes(graph)))
         if (columns := self.edge_columns(folder)) is not None and edges is not None:
             edges = columns.select(edges)
-            graph = replace(
-                graph,
+            graph = graph.derive(
                 edge_features=np.asarray(edges.rows),
                 edge_feature_names=edges.names,
                 edge_category_of=edges.category_of,
@@ -193,8 +192,7 @@ def with_degree(graph: Graph) -> Graph:
     else:
         rows = np.concatenate([np.asarray(rows), column[:, None].astype(rows.dtype)], 1)
     names, texts = graph.feature_names, graph.category_of
-    return replace(
-        graph,
+    return graph.derive(
         features=rows,
         feature_tables=None,
         feature_names=None if names is None else (*names, DEGREE),
@@ -206,8 +204,7 @@ def with_columns(graph: Graph, table: NumericTable) -> Graph:
     """Returns the graph with the table's columns as node features."""
     if table.rows is graph.features and table.missing is graph.missing:
         return graph
-    return replace(
-        graph,
+    return graph.evolve(
         features=table.rows,
         feature_names=table.names,
         category_of=table.category_of,
@@ -239,24 +236,24 @@ def _with_labels(graph: Graph, classes: list[str] | None) -> Graph:
     encoded = (graph.labels[:, None] == np.arange(len(classes))) & known[:, None]
     rows = np.asarray(graph.features)
     rows = np.concatenate([rows, encoded.astype(rows.dtype)], 1)
-    return replace(graph, features=rows, feature_names=None, category_of=None)
+    return graph.derive(features=rows, feature_names=None, category_of=None)
 
 
-def fit(settings: Settings, graph: Graph) -> tuple[ColumnTransform, FilledTable, list[str]]:
-    """Fits a new model's transform. Returns it, the filled columns, and lines.
+def fit(settings: Settings, graph: Graph) -> tuple[InputTransform, InputRows, list[str]]:
+    """Fits a new model's transform. Returns it, the transformed rows, and lines.
 
     The lines describe the transform. If `inputs` is not "features", no column is
     transformed.
     """
     keys, table = settings.features, NumericTable.of_nodes(graph)
     if settings.inputs != "features":
-        return ColumnTransform(), FilledTable(table, Fill()), []
+        return InputTransform(), InputRows(table), []
     ignored, ids = ignored_columns(settings), find_ids(graph)
     lines = check_texts(graph, keys.text, ignored)
     lines += [f"features: {join_reasons(ids)}: {remedy([name for name, _ in ids], ignored)}"] if ids else []
-    transform, filled, why = ColumnTransform.fit(table, rows_to_fit(graph), fill=keys.fill, scale=keys.scale)
+    transform, rows, why = InputTransform.fit(table, rows_to_fit(graph), fill=keys.fill, scale=keys.scale)
     lines = [*transform.fill.describe(table), *lines, *([why] if why else [])]
-    return transform, filled, [*lines, *transform.scale.describe_clipped(filled)]
+    return transform, rows, [*lines, *rows.describe_clipped()]
 
 
 def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, list[str]]:
@@ -268,22 +265,22 @@ def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, 
     """
     trained, text = _load_trained(settings), settings.features.text
     if settings.inputs != "features":
-        graph = replace(graph, missing=None)  # these columns are not read
+        graph = graph.evolve(missing=None)  # these columns are not read
     if trained is None:
         graph = with_degree(graph) if settings.features.degree else graph
-        transform, filled, lines = fit(settings, graph)
+        transform, rows, lines = fit(settings, graph)
         lines += warn_of_edges(graph)
     else:
         facts, folder = trained
         graph, transform, text = _order_columns(settings, graph, facts, folder), facts.transform, facts.text
         table = NumericTable.of_nodes(graph)
-        filled = FilledTable.create(table, transform.fill, folder)
-        lines = [*transform.fill.describe(table), *transform.scale.describe_clipped(filled)]
+        rows = transform.read(table, folder)
+        lines = [*transform.fill.describe(table), *rows.describe_clipped()]
     classes = None if settings.label_inputs is None else _classes_of(graph) if trained is None else facts.label_classes
     if settings.job.keeps_inputs:
         facts = replace(Inputs.of(graph, settings.inputs), scale=transform.scale, fill=transform.fill, text=text)
         replace(facts, label_classes=classes, degree=settings.features.degree).save(run_folder)
-    return _with_labels(with_columns(graph, transform.scale.apply_to(filled)), classes), lines
+    return _with_labels(with_columns(graph, rows.load()), classes), lines
 
 
 def _load_trained(settings: Settings) -> tuple[Inputs, Path] | None:
@@ -356,7 +353,7 @@ def _renumber_relations(graph: Graph, trained: Sequence[str] | None) -> Graph:
     number = {name: number for number, name in enumerate(ordered)}
     types = np.array([number[name] for name in names])[types]
     relations = sorted(graph.relations or (), key=lambda relation: number[relation.edge_type])
-    return replace(graph, edge_types=types, edge_type_names=ordered, relations=tuple(relations) or None)
+    return graph.evolve(edge_types=types, edge_type_names=ordered, relations=tuple(relations) or None)
 
 
 def _list_unnamed(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:

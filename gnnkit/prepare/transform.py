@@ -16,6 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids, PackedFeatures, SparseFeatures, Split
 from gnnkit.graph.features import normalized
 from gnnkit.graph.missing import FILLED_BY
+from gnnkit.graph.types import set_fields
 from gnnkit.prepare.columns import NumericTable, are_numbers
 from gnnkit.utils.checks import rows_at_once
 from gnnkit.utils.ranges import one_of, shown, shown_names
@@ -212,7 +213,7 @@ class Scale:
             raise ValueError(f"a scale of kind {self.kind} with means {shown(self.mean)}")
 
     @classmethod
-    def standard(cls, rows: FilledRows | Floats, train_rows: Ids, category_of: Sequence[str] | None = None) -> Scale:
+    def standard(cls, rows: InputRows | Floats, train_rows: Ids, category_of: Sequence[str] | None = None) -> Scale:
         """Computes each column's mean, standard deviation and limit.
 
         Columns of 0 and 1 that encode text are not scaled.
@@ -231,7 +232,7 @@ class Scale:
         columns = ((mean, 0), (deviation, 1), (limit, 1))
         return cls("standard", *(np.where(numbers, values, unscaled).tolist() for values, unscaled in columns))
 
-    def compress(self, rows: FilledRows | Floats, train_rows: Ids) -> Scale:
+    def compress(self, rows: InputRows | Floats, train_rows: Ids) -> Scale:
         """Returns a scale that compresses columns with heavy tails.
 
         These have training values beyond 6 deviations, unless most values are equal, as
@@ -287,29 +288,7 @@ class Scale:
         distance: Numbers = (self._compressed(rows) - np.array(self.mean)) / np.array(self.deviation)
         return distance
 
-    def describe_clipped(self, filled: FilledTable) -> list[str]:
-        """Returns a line that counts clipped values by column, if there are any."""
-        if self.kind != "standard":
-            return []
-        names, counts = filled.names, self.count_clipped(filled.rows)
-        columns = [
-            f"{counts[column]:,} in column {column if names is None else repr(names[column])}"
-            for column in np.flatnonzero(counts)
-        ]
-        line = f"values far outside the range of the nodes that train are clipped: {shown_names(columns)}"
-        return [f"features: {line}"] if columns else []
-
-    def apply_to(self, filled: FilledTable) -> NumericTable:
-        """Returns the scaled table. Raises `UserError` if the scale does not fit it."""
-        table = filled.load()
-        self.check(table)
-        if self.kind == "none":
-            return table
-        sparse = isinstance(table.rows, SparseFeatures)
-        rows = table.rows.row_normalize() if sparse else FilledRows(table, scale=self).load()  # type: ignore[union-attr]
-        return replace(table, rows=rows)
-
-    def count_clipped(self, rows: FilledRows, distance: float = 0) -> npt.NDArray[np.int64]:  # [width]
+    def count_clipped(self, rows: InputRows, distance: float = 0) -> npt.NDArray[np.int64]:  # [width]
         """Counts each column's clipped values that are `distance` from the mean.
 
         In constant columns, only values beyond 10 deviations count, to ignore rounding.
@@ -320,9 +299,10 @@ class Scale:
             counts += (np.abs(self._deviations(piece)) > bound).sum(0)
         return counts
 
-    def why_uneven(self, rows: FilledRows, numbers: npt.NDArray[np.bool_]) -> str:
+    def why_uneven(self, rows: InputRows) -> str:
         """Explains how scales of numeric columns differ, if they do."""
         mean, deviation, limit = (np.array(values) for values in (self.mean, self.deviation, self.limit))
+        numbers = are_numbers(rows.category_of, len(mean))
         table, distance, varied = len(mean) <= _MAX_TABLE, np.abs(mean), (limit > 0) & numbers
         spread = deviation[varied]
         if len(spread) and (spread.max() > _LARGE or (table and spread.max() > _UNEVEN * spread.min())):
@@ -337,82 +317,29 @@ class Scale:
         return f"{stray:,} columns have values far outside the range of these rows" if stray else ""
 
 
-class FilledRows:
-    """A table's dense rows, filled and scaled when read."""
-
-    def __init__(self, table: NumericTable, fill: Fill | None = None, scale: Scale | None = None) -> None:
-        self._rows, self._fill, self._scale = table.rows, fill or Fill(), scale or Scale("none")
-        changes, missing = self._fill.changes(table), table.missing
-        self._cells = None if not changes else _by_row(np.empty((0, 2), np.int64) if missing is None else missing)
-        self.shape = table.rows.shape[0], table.width - len(self._fill.dropped or ())
-        self.dtype = self._rows.dtype
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @property
-    def is_raw(self) -> bool:
-        """Whether the rows are returned unchanged."""
-        return self._cells is None and self._scale.kind == "none"
-
-    def __getitem__(self, place: slice | Ids) -> Floats:  # [k, width]
-        rows = np.asarray(self._rows[place])
-        if self._cells is not None:
-            ids = np.arange(*place.indices(len(self))) if isinstance(place, slice) else place
-            rows = self._fill.apply(rows, self._cells_of(ids))
-        return self._scale.apply(rows)
-
-    def _cells_of(self, ids: Ids) -> Ids:  # [c, 2]
-        """Returns the empty cells in some rows, numbered within these rows."""
-        assert self._cells is not None
-        low, high = (np.searchsorted(self._cells[:, 0], ids, side) for side in ("left", "right"))
-        counts = high - low
-        row = np.repeat(np.arange(len(ids)), counts)
-        cell = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(len(row))
-        return np.stack([row, self._cells[cell, 1]], 1)
-
-    def load(self) -> Floats:  # [n, width]
-        """Returns all rows, standardised in pieces to bound float64 memory."""
-        if self._scale.kind != "standard":
-            return self[:]
-        rows, step = np.empty(self.shape, self.dtype), rows_at_once(self.shape[1])
-        for first in range(0, len(rows), step):
-            rows[first : first + step] = self[first : first + step]
-        return rows
-
-    def pieces(self, step: int, rows: Ids | None = None) -> Iterator[Floats]:
-        """Yields all rows or the selected ones, `step` at a time."""
-        for first in range(0, len(self) if rows is None else len(rows), step):
-            yield self[slice(first, first + step) if rows is None else rows[first : first + step]]
-            if isinstance(self._rows, np.ndarray):
-                forget_pages(self._rows)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class FilledTable:
-    """A table with filled empty cells.
-
-    A table in memory is filled once, on creation. A mapped table's rows are filled when
-    they are read, which bounds memory.
-    """
+class InputRows:
+    """A table's rows as a model reads them, filled and scaled when they are read."""
 
     table: NumericTable
-    fill: Fill  # applied when rows are read
+    fill: Fill = field(default_factory=Fill)
+    scale: Scale = field(default_factory=lambda: Scale("none"))
+    _cells: Ids | None = field(init=False)  # [c, 2] rows and columns to fill, by row, or None
 
-    @classmethod
-    def create(cls, table: NumericTable, fill: Fill, folder: Path | None = None) -> FilledTable:
-        """Fills a table in memory, or wraps a mapped one.
+    def __post_init__(self) -> None:
+        missing = np.empty((0, 2), np.int64) if self.table.missing is None else self.table.missing
+        set_fields(self, _cells=_by_row(missing) if self.fill.changes(self.table) else None)
 
-        Raises `UserError` for the first unfilled cell.
-        """
-        fill.check(table, folder)
-        in_memory = isinstance(table.rows, np.ndarray) and mapped_file(table.rows) is None
-        if not (in_memory and fill.changes(table)):
-            return cls(table, fill)
-        cells = np.empty((0, 2), np.int64) if table.missing is None else table.missing
-        filled = cls(table, fill)
-        rows = fill.apply(np.asarray(table.rows), cells)
-        return cls(NumericTable(rows, filled.names, filled.category_of, row_ids=table.row_ids), Fill())
+    def __len__(self) -> int:
+        return len(self.table.rows)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self.table.width - len(self.fill.dropped or ())
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.table.rows.dtype
 
     @property
     def names(self) -> tuple[str, ...] | None:  # [width]
@@ -423,14 +350,60 @@ class FilledTable:
         return self.fill.keep(self.table.category_of)
 
     @property
-    def rows(self) -> FilledRows:
-        return FilledRows(self.table, self.fill)
+    def is_raw(self) -> bool:
+        """Whether the rows are returned unchanged."""
+        return self._cells is None and self.scale.kind == "none"
+
+    def __getitem__(self, place: slice | Ids) -> Floats:  # [k, width]
+        rows = np.asarray(self.table.rows[place])
+        if self._cells is not None:
+            ids = np.arange(*place.indices(len(self))) if isinstance(place, slice) else place
+            rows = self.fill.apply(rows, self._cells_of(ids))
+        return self.scale.apply(rows)
+
+    def _cells_of(self, ids: Ids) -> Ids:  # [c, 2]
+        """Returns the empty cells in some rows, numbered within these rows."""
+        assert self._cells is not None
+        low, high = (np.searchsorted(self._cells[:, 0], ids, side) for side in ("left", "right"))
+        counts = high - low
+        row = np.repeat(np.arange(len(ids)), counts)
+        cell = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(len(row))
+        return np.stack([row, self._cells[cell, 1]], 1)
+
+    def pieces(self, step: int, rows: Ids | None = None) -> Iterator[Floats]:
+        """Yields all rows or the selected ones, `step` at a time."""
+        for first in range(0, len(self) if rows is None else len(rows), step):
+            yield self[slice(first, first + step) if rows is None else rows[first : first + step]]
+            if isinstance(self.table.rows, np.ndarray):
+                forget_pages(self.table.rows)
 
     def load(self) -> NumericTable:
-        """Returns the filled table in memory."""
-        if not self.fill.changes(self.table):
+        """Returns the table in memory, transformed in pieces to bound float64 memory.
+
+        Raises `UserError` if the scale does not fit it.
+        """
+        if self.is_raw:
             return self.table
-        return NumericTable(self.rows[:], self.names, self.category_of, row_ids=self.table.row_ids)
+        if isinstance(self.table.rows, SparseFeatures) and self._cells is None:
+            self.scale.check(self.table)
+            return replace(self.table, rows=self.table.rows.row_normalize())
+        rows, step = np.empty(self.shape, self.dtype), rows_at_once(self.shape[1])
+        self.scale.check(NumericTable(rows))
+        for number, piece in enumerate(self.pieces(step)):
+            rows[number * step : (number + 1) * step] = piece
+        return NumericTable(rows, self.names, self.category_of, row_ids=self.table.row_ids)
+
+    def describe_clipped(self) -> list[str]:
+        """Returns a line that counts clipped values by column, if there are any."""
+        if self.scale.kind != "standard":
+            return []
+        names, counts = self.names, self.scale.count_clipped(replace(self, scale=Scale("none")))
+        columns = [
+            f"{counts[column]:,} in column {column if names is None else repr(names[column])}"
+            for column in np.flatnonzero(counts)
+        ]
+        line = f"values far outside the range of the nodes that train are clipped: {shown_names(columns)}"
+        return [f"features: {line}"] if columns else []
 
 
 def _by_row(cells: Ids) -> Ids:
@@ -441,14 +414,14 @@ def _by_row(cells: Ids) -> Ids:
 
 
 def _moments(
-    rows: FilledRows | Floats, train_rows: Ids, convert: Callable[[Floats], Floats | Numbers] = np.asarray
+    rows: InputRows | Floats, train_rows: Ids, convert: Callable[[Floats], Floats | Numbers] = np.asarray
 ) -> tuple[Numbers, Numbers, Numbers]:  # [width] each
     """Computes converted columns' mean, deviation and largest distance from the mean.
 
     Sums use float64 distances from the first row, so a constant column's deviation is
     exactly 0.
     """
-    filled = rows if isinstance(rows, FilledRows) else FilledRows(NumericTable(rows))
+    filled = rows if isinstance(rows, InputRows) else InputRows(NumericTable(rows))
     first, step = convert(filled[train_rows[:1]])[0].astype(np.float64), rows_at_once(filled.shape[1])
     pieces = functools.partial(filled.pieces, step, train_rows)
     mean = first + sum((convert(piece) - first).sum(0) for piece in pieces()) / len(train_rows)
@@ -461,8 +434,8 @@ def _moments(
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnTransform:
-    """The transform of raw feature columns: fill empty cells, then scale.
+class InputTransform:
+    """The transform from raw columns to model rows: fill, then scale.
 
     It is fitted to the training graph, saved with the model, and applied to later data.
     """
@@ -473,8 +446,8 @@ class ColumnTransform:
     @classmethod
     def fit(
         cls, table: NumericTable, split: npt.NDArray[np.int8], *, fill: str = "refuse", scale: str = "none"
-    ) -> tuple[ColumnTransform, FilledTable, str]:
-        """Returns a new model's transform, the filled table, and the scale's reason.
+    ) -> tuple[InputTransform, InputRows, str]:
+        """Returns a new model's transform, its rows, and the reason for the scale.
 
         Reads the table in pieces. The reason is empty if rows are not scaled. Raises
         `UserError` for unfilled cells and for a scale that does not fit the table.
@@ -488,41 +461,50 @@ class ColumnTransform:
         train_rows = np.flatnonzero(split == Split.TRAIN)
         train_rows = train_rows if len(train_rows) else np.arange(len(table.rows))
         filling = Fill.fit(table, train_rows, fill)
-        filled = FilledTable.create(table, filling)
+        filled = cls(filling).read(table)
         scaling, why = _fit_scale(filled, train_rows, scale)
-        return cls(filling, scaling), filled, why
+        return cls(filling, scaling), replace(filled, scale=scaling), why
+
+    def read(self, table: NumericTable, folder: Path | None = None) -> InputRows:
+        """Returns the table's rows as the model reads them.
+
+        A table in memory is filled here, once. A mapped table's rows are filled when
+        they are read, which bounds memory. Raises `UserError` for unfilled cells.
+
+        Args:
+            table: The model's columns, in its order.
+            folder: The trained model's, for messages.
+        """
+        self.fill.check(table, folder)
+        rows = InputRows(table, self.fill)
+        if isinstance(table.rows, np.ndarray) and mapped_file(table.rows) is None:
+            rows = InputRows(rows.load())
+        return replace(rows, scale=self.scale)
 
     def apply(self, table: NumericTable, folder: Path | None = None) -> NumericTable:
-        """Returns the transformed table, with rows of the same type.
-
-        Raises `UserError` like `fit`. `folder` is the trained model's, for messages.
-        """
-        return self.scale.apply_to(FilledTable.create(table, self.fill, folder))
-
-    def read(self, table: NumericTable) -> FilledRows:
-        """Returns dense rows that are transformed when read."""
-        return FilledRows(table, self.fill, self.scale)
+        """Returns the transformed table. Raises `UserError` like `read` and `load`."""
+        return self.read(table, folder).load()
 
 
-def _fit_scale(filled: FilledTable, train_rows: Ids, kind: str) -> tuple[Scale, str]:
+def _fit_scale(rows: InputRows, train_rows: Ids, kind: str) -> tuple[Scale, str]:
     """Returns the filled rows' scale, and the reason for it."""
-    rows, width = filled.table.rows, filled.rows.shape[1]
-    if isinstance(rows, PackedFeatures) or not (len(rows) and width):  # a store's rows are already scaled
+    features, width = rows.table.rows, rows.shape[1]
+    if isinstance(features, PackedFeatures) or not (len(features) and width):  # a store's rows are already scaled
         return Scale("none"), ""
-    if kind == AUTO and isinstance(rows, SparseFeatures):
-        largest = float(np.abs(rows.values).max(initial=0))
+    if kind == AUTO and isinstance(features, SparseFeatures):
+        largest = float(np.abs(features.values).max(initial=0))
         why = (
             f"features: sparse rows stay as they are, with values up to {largest:.3g}; features.scale=row divides them"
         )
         return Scale("none"), why if largest > _STRAY else ""
     if kind in ("none", "row"):
         return Scale(kind), "" if kind == "none" else "features: each row is divided by its sum (features.scale=row)"
-    if isinstance(rows, SparseFeatures):
+    if isinstance(features, SparseFeatures):
         raise UserError(_NEEDS_DENSE)
-    scale, why = Scale.standard(filled.rows, train_rows, filled.category_of), f"features.scale={kind}"
-    if kind == AUTO and not (why := scale.why_uneven(filled.rows, are_numbers(filled.category_of, width))):
+    scale, why = Scale.standard(rows, train_rows, rows.category_of), f"features.scale={kind}"
+    if kind == AUTO and not (why := scale.why_uneven(rows)):
         return Scale("none"), ""
-    scale = scale.compress(filled.rows, train_rows)
+    scale = scale.compress(rows, train_rows)
     num_tails = np.count_nonzero(scale.spread or ())
     tails = f"; heavy tails enter as logarithms in {num_tails:,} of {width:,} columns" if num_tails else ""
     return scale, f"features: standardised by {len(train_rows):,} nodes that train ({why}){tails}"
@@ -547,10 +529,8 @@ def why_uneven(graph: Graph, train_rows: Ids) -> str:
     table = NumericTable.of_nodes(graph)
     if isinstance(table.rows, SparseFeatures) or not len(train_rows) or not table.width:
         return ""
-    rows = FilledRows(NumericTable(table.rows))
-    return Scale.standard(rows, train_rows, table.category_of).why_uneven(
-        rows, are_numbers(table.category_of, table.width)
-    )
+    rows = InputRows(replace(table, missing=None))  # empty cells are 0
+    return Scale.standard(rows, train_rows, table.category_of).why_uneven(rows)
 
 
 def warn_of_edges(graph: Graph) -> list[str]:
@@ -558,9 +538,9 @@ def warn_of_edges(graph: Graph) -> list[str]:
     if graph.edge_features is None or not graph.edge_features.size:
         return []
     table = NumericTable(graph.edge_features[:: max(graph.num_edges // _SAMPLE, 1)], graph.edge_feature_names)
-    rows = FilledRows(table)
+    rows = InputRows(table)
     scale = Scale.standard(rows, np.arange(len(rows)))
-    if not (why := scale.why_uneven(rows, are_numbers(table.category_of, table.width))):
+    if not (why := scale.why_uneven(rows)):
         return []
     sizes = np.maximum(np.abs(scale.mean or ()), scale.deviation or ())
     large = [table.column(int(number)) for number in np.flatnonzero(sizes > _LARGE)]

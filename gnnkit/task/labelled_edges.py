@@ -178,8 +178,7 @@ def _before_split(graph: Graph) -> Graph:
 
 def _without_labels(graph: Graph, names: Sequence[str] | None) -> Graph:
     """Returns the graph without labels, and with the names of the edges' classes."""
-    return replace(
-        graph,
+    return graph.evolve(
         labels=np.full(graph.num_nodes, -1),
         split=np.zeros(graph.num_nodes, np.int8),
         class_names=None if names is None else tuple(names),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -212,7 +211,7 @@ def with_edges(graph: Graph, edge_ids: Ids) -> Graph:
     """
     csc = CSC(np.searchsorted(edge_ids, graph.csc.indptr), graph.csc.indices[edge_ids])
     no_pairs: Fields = dict.fromkeys(HELD_OUT)
-    return replace(graph.with_edges(csc, graph.edge_columns.select(edge_ids)), **no_pairs)
+    return graph.select_edges(csc, graph.edge_columns.select(edge_ids), **no_pairs)
 
 
 def with_edges_before(graph: Graph, time: int) -> Graph:

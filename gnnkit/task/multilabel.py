@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +38,7 @@ class Multilabel(ClassTask):
         if labels.dtype.kind == "b":
             return graph
         if labels.dtype.kind == "f" and labels.ndim == 2 and np.isin(labels, (0, 1)).all():
-            return replace(graph, labels=labels.astype(np.bool_))
+            return graph.evolve(labels=labels.astype(np.bool_))
         if labels.dtype.kind == "f" or graph.class_names is None:
             kind = "floating-point numbers" if labels.dtype.kind == "f" else "one class number per node"
             raise UserError(
@@ -47,7 +46,7 @@ class Multilabel(ClassTask):
                 "two-dimensional labels, or names such as a;b in the column label"
             )
         sets, names = split_names(labels, graph.class_names)
-        return replace(graph, labels=sets, class_names=names)
+        return graph.evolve(labels=sets, class_names=names)
 
     @property
     def judged(self) -> tuple[str, ...]:

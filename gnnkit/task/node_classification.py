@@ -258,7 +258,7 @@ def _as_classes(graph: Graph, task: str, noun: str) -> Graph:
     values, places = np.unique(numbers.astype(np.int64), return_inverse=True)
     is_named, labels = bool(why_numbers(values, graph.num_nodes)), np.full(graph.num_nodes, -1)
     labels[graph.labelled] = places if is_named else numbers
-    return replace(graph, labels=labels, class_names=tuple(map(str, values.tolist())) if is_named else None)
+    return graph.evolve(labels=labels, class_names=tuple(map(str, values.tolist())) if is_named else None)
 
 
 def _class_counts(worker: Worker, *splits: Split) -> Tensor:  # [num_splits, num_classes] float64

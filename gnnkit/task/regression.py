@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -62,7 +61,7 @@ class Regression(NodeTask):
                 f"task={self.key}: labels must be numbers, but they are names of classes, such as "
                 f"{shown(graph.class_names[0])}: use task={self.noun}_classification, or another column of labels"
             )
-        return replace(graph, labels=np.where(graph.labelled, graph.labels, np.nan))
+        return graph.evolve(labels=np.where(graph.labelled, graph.labels, np.nan))
 
     def facts(self) -> LabelFacts:
         return self._facts or LabelFacts()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -55,7 +54,7 @@ def _with_edge_labels(graph: Graph) -> Graph:
     if graph.edge_labels is not None:
         return graph
     ends = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
-    return replace(graph, edge_labels=graph.labels[ends], edge_split=graph.split[ends])
+    return graph.evolve(edge_labels=graph.labels[ends], edge_split=graph.split[ends])
 
 
 def _check_prepare(task: Task, other_task: Task, graph: Graph) -> tuple[Graph, Links | Targets | None]:

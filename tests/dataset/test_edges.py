@@ -80,7 +80,7 @@ def test_tables_may_have_other_names(tmp_path: Path) -> None:
         None: "no folder edges; use dataset.edges=NAME and dataset.nodes=NAME to select from calls.csv, people.csv",
         "call.csv": "dataset.edges=call.csv: no such file in dataset.root, which holds calls.csv, people.csv",
         "../calls.csv": "dataset.edges=../calls.csv must be the name of a file or folder in dataset.root",
-        "people.txt": "dataset.edges=people.txt must end in .csv, .csv.gz, .parquet, .npy",
+        "people.txt": "dataset.edges=people.txt must end in .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .npy",
     }
     (tmp_path / "people.txt").write_text(NODES)
     for edges, expected in refused.items():

@@ -99,13 +99,13 @@ def test_a_damaged_compressed_file_is_named(reader: str, tmp_path: Path) -> None
     ("name", "message"),
     [
         ("nodes.csv.bz2", "holds nodes.csv.bz2, whose format is unsupported; use nodes.csv, nodes.csv.gz"),
-        ("nodes.tsv", "holds nodes.tsv, whose format is unsupported"),
+        ("nodes.tsv.bz2", "holds nodes.tsv.bz2, whose format is unsupported"),
         ("nodes.npy", "holds nodes.npy, whose format is unsupported"),
         ("nodes/people.csv", "holds nodes, whose format is unsupported"),
         ("edges.feather", "holds edges.feather, whose format is unsupported; use edges.csv, .*edges.npy"),
         (
             "edges/knows.csv.bz2",
-            "holds edges/knows.csv.bz2, whose format is unsupported; use .csv, .csv.gz, .parquet, .npy",
+            "holds edges/knows.csv.bz2, whose format is unsupported; use .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .npy",
         ),
     ],
 )

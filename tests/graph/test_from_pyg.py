@@ -328,3 +328,11 @@ def test_edges_to_predict_may_belong_to_data_that_names_no_edges_that_train() ->
     assert pairs(graph.val_edges) == {(0, 2), (1, 3)}
     assert graph.test_edges is None
     assert graph.num_edges == data.num_edges
+
+
+def test_edge_types_whose_joined_names_are_equal_are_refused() -> None:
+    data = HeteroData({name: {"x": torch.ones(2, 1)} for name in ("a-b", "c", "d", "a", "b-c")})
+    for kind in (("a-b", "c", "d"), ("a", "b-c", "d")):
+        data[kind].edge_index = torch.tensor([[0], [1]])
+    with pytest.raises(UserError, match=r"\('a-b', 'c', 'd'\) and \('a', 'b-c', 'd'\) are both named a-b-c-d: rename"):
+        Graph.from_pyg(data)

@@ -15,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.prepare.columns import NumericTable
 from gnnkit.prepare.trained import Inputs, with_columns
-from gnnkit.prepare.transform import ColumnTransform, Fill
+from gnnkit.prepare.transform import Fill, InputTransform
 from tests.prepare.test_scale import run, table
 from tests.runs import within_process
 
@@ -33,11 +33,11 @@ def holed(column: int = 1, *, seed: int = 0, share: float = 0.3) -> Graph:
 
 
 def fit(graph: Graph, kind: str) -> Fill:
-    return ColumnTransform.fit(NumericTable.of_nodes(graph), graph.split, fill=kind)[0].fill
+    return InputTransform.fit(NumericTable.of_nodes(graph), graph.split, fill=kind)[0].fill
 
 
 def apply(fill: Fill, graph: Graph) -> Graph:
-    return with_columns(graph, ColumnTransform(fill).apply(NumericTable.of_nodes(graph)))
+    return with_columns(graph, InputTransform(fill).apply(NumericTable.of_nodes(graph)))
 
 
 def filled(graph: Graph, kind: str) -> Graph:

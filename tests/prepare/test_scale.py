@@ -17,7 +17,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.prepare.columns import NumericTable
 from gnnkit.prepare.trained import Inputs, with_columns
-from gnnkit.prepare.transform import ColumnTransform, Fill, FilledTable, Scale, is_table, warn_of_edges, why_uneven
+from gnnkit.prepare.transform import InputRows, InputTransform, Scale, is_table, warn_of_edges, why_uneven
 from tests.cases import few
 from tests.runs import BARE, within_process
 
@@ -39,16 +39,16 @@ def table(scales: np.ndarray | float = SCALES, *, noise: float = 1.0) -> Graph:
 
 
 def choose(graph: Graph, kind: str) -> tuple[Scale, str]:
-    transform, _, why = ColumnTransform.fit(NumericTable.of_nodes(graph), graph.split, scale=kind)
+    transform, _, why = InputTransform.fit(NumericTable.of_nodes(graph), graph.split, scale=kind)
     return transform.scale, why
 
 
 def scaled(scale: Scale, graph: Graph) -> Graph:
-    return with_columns(graph, ColumnTransform(scale=scale).apply(NumericTable.of_nodes(graph)))
+    return with_columns(graph, InputTransform(scale=scale).apply(NumericTable.of_nodes(graph)))
 
 
 def clipped(scale: Scale, graph: Graph) -> list[str]:
-    return scale.describe_clipped(FilledTable(NumericTable.of_nodes(graph), Fill()))
+    return InputRows(NumericTable.of_nodes(graph), scale=scale).describe_clipped()
 
 
 def test_mean_and_deviation_are_those_of_the_rows_that_train() -> None:

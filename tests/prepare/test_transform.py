@@ -10,7 +10,7 @@ import pytest
 
 from gnnkit.errors import UserError
 from gnnkit.prepare.columns import NumericTable, TrainedColumns
-from gnnkit.prepare.transform import ColumnTransform
+from gnnkit.prepare.transform import InputTransform
 from tests.prepare.test_fill import NAMES, holed
 
 
@@ -20,7 +20,7 @@ def test_pieces_of_any_size_are_the_rows_of_the_whole(fill: str, scale: str) -> 
     graph = holed(2)
     table = NumericTable.of_nodes(graph)
     shuffled = replace(table, missing=np.random.default_rng(0).permutation(table.missing))  # type: ignore[arg-type]
-    transform, _, _ = ColumnTransform.fit(table, graph.split, fill=fill, scale=scale)
+    transform, _, _ = InputTransform.fit(table, graph.split, fill=fill, scale=scale)
     whole = transform.apply(table)
     assert (whole.width, whole.missing) == (3 if fill == "drop" else 4, None)
     for step in (1, 7, 500):
@@ -33,10 +33,10 @@ def test_pieces_of_any_size_are_the_rows_of_the_whole(fill: str, scale: str) -> 
 def test_a_fit_that_reads_filled_rows_equals_one_of_filled_columns() -> None:
     graph = holed(2)
     table = NumericTable.of_nodes(graph)
-    both, _, why = ColumnTransform.fit(table, graph.split, fill="mean", scale="standard")
-    filled = ColumnTransform(both.fill).apply(table)
-    transform, _, reason = ColumnTransform.fit(filled, graph.split, scale="standard")
-    assert (transform, reason) == (ColumnTransform(scale=both.scale), why)
+    both, _, why = InputTransform.fit(table, graph.split, fill="mean", scale="standard")
+    filled = InputTransform(both.fill).apply(table)
+    transform, _, reason = InputTransform.fit(filled, graph.split, scale="standard")
+    assert (transform, reason) == (InputTransform(scale=both.scale), why)
 
 
 @pytest.mark.parametrize("fill", ["mean", "zero", "drop"])
@@ -45,11 +45,11 @@ def test_a_mapped_table_is_filled_on_reading_with_the_same_rows(fill: str, tmp_p
     table = NumericTable.of_nodes(graph)
     np.save(tmp_path / "rows.npy", table.rows)
     mapped = replace(table, rows=np.load(tmp_path / "rows.npy", mmap_mode="r"))
-    transform, filled, _ = ColumnTransform.fit(table, graph.split, fill=fill, scale="standard")
-    again, unfilled, _ = ColumnTransform.fit(mapped, graph.split, fill=fill, scale="standard")
+    transform, filled, _ = InputTransform.fit(table, graph.split, fill=fill, scale="standard")
+    again, unfilled, _ = InputTransform.fit(mapped, graph.split, fill=fill, scale="standard")
     assert again == transform
     assert (filled.table.missing, unfilled.table) == (None, mapped)
-    np.testing.assert_array_equal(filled.rows[:], unfilled.rows[:])
+    np.testing.assert_array_equal(filled[:], unfilled[:])
     np.testing.assert_array_equal(transform.apply(mapped).rows, transform.apply(table).rows)
 
 

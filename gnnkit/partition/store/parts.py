@@ -148,8 +148,8 @@ def without_edges(graph: Graph) -> Graph:
 
 def without_features(graph: Graph) -> Graph:
     """Returns the graph with features of width 0."""
-    return replace(
-        graph, features=np.empty((graph.num_nodes, 0), np.float32), feature_names=None, category_of=None, missing=None
+    return graph.evolve(
+        features=np.empty((graph.num_nodes, 0), np.float32), feature_names=None, category_of=None, missing=None
     )
 
 

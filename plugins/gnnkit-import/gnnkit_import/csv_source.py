@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from gnnkit.dataset.encoding import check_encoding, check_utf8
-from gnnkit.dataset.table_files import PARSE_OPTIONS, check_header, infer_column
+from gnnkit.dataset.table_files import check_header, infer_column, parse_options
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.table import Table
@@ -163,7 +163,7 @@ class CsvSource(Source):
         return pyarrow.csv.open_csv(
             window.path if window.is_whole else pa.PythonFile(window.open(), "r"),
             pyarrow.csv.ReadOptions(use_threads=threads, block_size=block, **names),
-            PARSE_OPTIONS,
+            parse_options(window.path if self._named else None),
             pyarrow.csv.ConvertOptions(column_types=dict(types)),
         )
 

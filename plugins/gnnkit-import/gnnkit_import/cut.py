@@ -29,7 +29,7 @@ from gnnkit.prepare.rounding import Rounding
 from gnnkit.prepare.storing import manifest, of_ranges
 from gnnkit.prepare.times import describe_store
 from gnnkit.prepare.trained import Inputs, fit
-from gnnkit.prepare.transform import ColumnTransform, FilledRows, warn_of_edges
+from gnnkit.prepare.transform import InputRows, warn_of_edges
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, save_array, whole_folder, write_atomically
@@ -133,18 +133,17 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
     the source is a store, the facts about its columns are copied and its rows are not
     transformed again.
     """
-    transform, lines, store = ColumnTransform(), list[str](), settings.dataset.create().store_folder
+    rows, lines, store = InputRows(NumericTable.of_nodes(raw)), list[str](), settings.dataset.create().store_folder
     if store is not None:
         write_atomically(folder / INPUTS, (store / INPUTS).read_bytes())
     else:
-        transform, _, lines = fit(settings, raw)
+        transform, rows, lines = fit(settings, raw)
         forget_pages(np.asarray(raw.features))
         lines += warn_of_edges(raw)
         facts = replace(Inputs.of(raw, settings.inputs), scale=transform.scale, fill=transform.fill)
         replace(facts, text=settings.features.text).save(folder)
     check_implied_task(settings, raw)
     read, _ = settings.task.create().prepare(_drop_edges(raw))
-    rows = transform.read(NumericTable.of_nodes(raw))
     if settings.inputs == "features":
         check_width(rows.shape[1])
     names: Json = {"class_names": None if read.class_names is None else list(read.class_names)}
@@ -167,7 +166,7 @@ def _write_graph(settings: Settings, folder: Path, imported: Path, raw: Graph) -
         if dtype == "as_is":
             _write_inputs(settings.inputs if store is None else "features", rows, raw, imported, target)
         else:
-            rounded = _write_rounded(dtype, store, rows, transform.fill.keep(raw.feature_names), target)
+            rounded = _write_rounded(dtype, store, rows, rows.names, target)
     if (imported / IDS).exists():
         (folder / IDS).unlink(missing_ok=True)
         link_file(imported / IDS, folder / IDS)
@@ -186,7 +185,7 @@ def _schema_fields(raw: Graph, inputs: str, width: int) -> Json:
     return replace(raw.schema, **fitting).to_dict()
 
 
-def _write_inputs(inputs: str, rows: FilledRows, raw: Graph, imported: Path, target: Path) -> None:
+def _write_inputs(inputs: str, rows: InputRows, raw: Graph, imported: Path, target: Path) -> None:
     """Writes the models' input features. `inputs` is the configuration key."""
     path = target / f"{DENSE}.npy"
     if inputs == "learned":
@@ -201,7 +200,7 @@ def _write_inputs(inputs: str, rows: FilledRows, raw: Graph, imported: Path, tar
     return file.finish()
 
 
-def _write_rounded(kind: str, store: Path | None, rows: FilledRows, names: Sequence[str] | None, target: Path) -> str:
+def _write_rounded(kind: str, store: Path | None, rows: InputRows, names: Sequence[str] | None, target: Path) -> str:
     """Writes rounded features, and returns a line on the rounding.
 
     Args:
@@ -222,7 +221,7 @@ def _write_rounded(kind: str, store: Path | None, rows: FilledRows, names: Seque
     return line if store is None else Manifest.load(store).packed
 
 
-def _read_pieces(rows: FilledRows) -> Iterator[Floats]:
+def _read_pieces(rows: InputRows) -> Iterator[Floats]:
     """Yields the input rows in pieces."""
     for piece in rows.pieces(max(_ROW_BYTES // max(rows[:1].nbytes, 1), 1)):
         yield piece

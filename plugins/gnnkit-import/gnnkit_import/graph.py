@@ -8,6 +8,7 @@ from pathlib import Path
 from gnnkit.dataset.base import blame, warn_of_one_way
 from gnnkit.graph import Graph
 from gnnkit.graph.graph import NAME_FIELDS, TIME_FACTS
+from gnnkit.graph.times import TIME_FIELDS, warn_units
 from gnnkit.utils.storage import write_meta
 from gnnkit_import.count import EdgeSummary, count_edges
 from gnnkit_import.nodes import write_nodes
@@ -51,8 +52,11 @@ def import_graph(
     with blame(f"dataset.root={graph.root}"):
         if journal["imported"] is None:
             _import(ImportRun(graph, target, room.of(group.size), journal, reporter, group), work, room, gaps)
-    if graph.symmetrize is None and group.is_leader:
-        warn_of_one_way(Graph.trusted(target).csc)
+    if group.is_leader:
+        imported = Graph.trusted(target, features=False)
+        warn_units({name: getattr(imported, name) for name in TIME_FIELDS}, imported.time_unit)
+        if graph.symmetrize is None:
+            warn_of_one_way(imported.csc)
     return target
 
 

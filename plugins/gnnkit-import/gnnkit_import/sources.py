@@ -14,7 +14,6 @@ import pyarrow.parquet
 from gnnkit.dataset.table_files import check_shape, check_width
 from gnnkit.errors import UserError
 from gnnkit.graph.table import Table
-from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.storage import npy_header
@@ -92,7 +91,7 @@ class PartSource(Source):
         described = {path: self._look(path) for path in files}
         self._schemas = {path: schema for path, (schema, _) in described.items()}
         self._counts = {path: count for path, (_, count) in described.items()}
-        self._check_parts()
+        self._types = self._common_types()
 
     @abstractmethod
     def _look(self, path: Path) -> tuple[pa.Schema, int]:
@@ -119,7 +118,15 @@ class PartSource(Source):
                 low, high = max(wanted.start - first, 0), min(wanted.stop - first, batch.num_rows)
                 if low < high:
                     piece = pa.Table.from_batches([batch.slice(low, high - low)])
-                    yield Table(self._names[path], piece, first + low, self.missing)
+                    yield Table(self._names[path], self._as_common(path, piece), first + low, self.missing)
+
+    def _as_common(self, path: Path, piece: pa.Table) -> pa.Table:
+        """Converts columns that have another type in other parts."""
+        schema = pa.schema([(name, self._types[name]) for name in piece.column_names])
+        try:
+            return piece if piece.schema.types == schema.types else piece.cast(schema)
+        except pa.ArrowException as error:
+            raise UserError(f"{self._names[path]}: {one_line(error)}") from error
 
     @property
     def num_rows(self) -> int:
@@ -134,10 +141,13 @@ class PartSource(Source):
         return self._schemas[self.files[0]]
 
     def types(self) -> dict[str, pa.DataType]:
-        return dict(zip(self.schema.names, self.schema.types, strict=True))
+        return dict(self._types)
 
-    def _check_parts(self) -> None:
-        """Raises `UserError` for parts with different columns or column types."""
+    def _common_types(self) -> dict[str, pa.DataType]:
+        """Returns each column's type in all parts, such as decimals if some have these.
+
+        Raises `UserError` for parts with different columns, or numbers and text.
+        """
         first, *others = self.files
         schema = self._schemas[first]
         for path in others:
@@ -147,13 +157,25 @@ class PartSource(Source):
                     f"{self._names[path]} has the columns {', '.join(other.names)}, but {self._names[first]} has "
                     f"{', '.join(schema.names)}; all parts need the same columns"
                 )
-            for name in schema.names:
-                here, there = other.field(name).type, schema.field(name).type
-                if kind_of(here) != kind_of(there):
-                    raise UserError(
-                        f"{self._names[path]}, column {name!r} holds {here}, but {self._names[first]} has {there}; "
-                        "all parts need the same type"
-                    )
+        types = dict(zip(schema.names, schema.types, strict=True))
+        for path in others:
+            for name, there in types.items():
+                types[name] = self._common_type(path, name, there)
+        return types
+
+    def _common_type(self, path: Path, name: str, there: pa.DataType) -> pa.DataType:
+        here = self._schemas[path].field(name).type
+        if here == there:
+            return here
+        here, there = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (here, there))
+        parts = [pa.schema([(name, kind)]) for kind in (there, here)]
+        try:
+            return pa.unify_schemas(parts, promote_options="permissive").field(name).type
+        except pa.ArrowException as error:
+            raise UserError(
+                f"{self._names[path]}, column {name!r} holds {here}, but {self._names[self.files[0]]} has {there}; "
+                "all parts need the same type"
+            ) from error
 
 
 class ParquetSource(PartSource):
@@ -185,14 +207,3 @@ class ParquetSource(PartSource):
             raise UserError(f"{self._names[path]}: {one_line(error)}") from error
         check_width(self._names[path], opened.metadata.num_columns)
         return opened
-
-
-def kind_of(kind: pa.DataType) -> str:
-    """Describes the numbers or text that a column holds."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    kinds = {
-        "whole numbers": pa.types.is_integer,
-        "decimal fractions": pa.types.is_floating,
-        "text": is_text,
-    }
-    return next((name for name, fits in kinds.items() if fits(kind)), str(kind))

@@ -53,7 +53,8 @@ _ID_BYTES = 64  # of a numeric id, while ids are read and looked up
 _INT32 = 2**31
 _PIECE = 1 << 16  # rows of a column that are read at once
 _ONE_ROW = (
-    "; remove the row, or use job=partition dataset.duplicates=first"  # appended to the error about an id in two rows
+    "; remove the row, join the columns that identify rows together into one, or use job=partition "
+    "dataset.duplicates=first"  # appended to the error about an id in two rows
 )
 
 
@@ -185,6 +186,11 @@ class EdgeTables:
         edge_types_of(np.empty(0, np.int64), 0, names)  # raises for too many
         return names
 
+    @cached_property
+    def time_readings(self) -> dict[str, ColumnReading]:
+        """How dates in text are read, if edges have such times."""
+        return _time_readings(list(self.sources.values()), self._folder.edge_time)
+
     def pieces(self, stretch: Stretch, rows: int, first: int) -> Iterator[EdgePiece]:
         """Yields a stretch's edges. Arguments as of `GraphPieces.edges_of`."""
         name, source = list(self.sources.items())[stretch.table]
@@ -203,7 +209,9 @@ class EdgeTables:
             else:
                 types = np.full(len(src), stretch.table)
             positions, column = list_positions(first, len(src)), self._folder.edge_time
-            times = None if column is None else to_unit("edge_time", table.times(column), self.time_unit)
+            times = None
+            if column is not None:
+                times = to_unit("edge_time", table.use_readings(self.time_readings).times(column), self.time_unit)
             yield EdgePiece(table.name, src, dst, weight, features, positions, types, times)
             first += len(src)
 
@@ -305,13 +313,19 @@ class NodeTable:
             self._folder.check_column("label", self.source.names, self.source.title)
         return labels_of(self.source, name) if name in self.source.kept else (None, None)
 
+    @cached_property
+    def time_readings(self) -> dict[str, ColumnReading]:
+        """How dates in text are read, if nodes have such times."""
+        return _time_readings([self.source], self._folder.node_time)
+
     def times(self, unit: str | None) -> Times | None:
         """Reads the nodes' times."""
         name, kinds = self._folder.node_time, self.source.types()
         if name is None:
             return None
-        pieces = (piece.times(name) for piece in self.source.pieces(_PIECE, [name], {name: kinds[name]}))
-        return np.concatenate([*(to_unit(name, times, unit) for times in pieces), np.empty(0, np.int64)])
+        pieces = self.source.pieces(_PIECE, [name], {name: kinds[name]})
+        parts = (piece.use_readings(self.time_readings).times(name) for piece in pieces)
+        return np.concatenate([*(to_unit(name, times, unit) for times in parts), np.empty(0, np.int64)])
 
     @cached_property
     def cells(self) -> Cells | None:
@@ -343,7 +357,7 @@ class TablePieces(GraphPieces):
     def _tables(self) -> tuple[EdgeTables, NodeTable | None]:
         edges, nodes = _sources_of(self._folder)
         tables = EdgeTables(self._folder, edges), None if nodes is None else NodeTable(self._folder, nodes)
-        tables[0].time_unit = _unit_of(self._folder, tables[0].first, nodes)
+        tables[0].time_unit = _unit_of(self._folder, *tables)
         return tables
 
     @property
@@ -548,19 +562,24 @@ def _holds_times(source: Source, name: str) -> bool:
     return False
 
 
-def _unit_of(folder: EdgeFolder, edges: Source, nodes: Source | None) -> str | None:
+def _time_readings(sources: Sequence[Source], name: str | None) -> dict[str, ColumnReading]:
+    """Determines how a column of times is read if it is text."""
+    return survey(sources, [name]) if name is not None and is_text(sources[0].types()[name]) else {}
+
+
+def _unit_of(folder: EdgeFolder, edges: EdgeTables, nodes: NodeTable | None) -> str | None:
     """Returns the unit of all times, as `read_time_fields` does.
 
     Text is read as microseconds, or as plain numbers.
     """
-    columns = {"edge_time": (edges, folder.edge_time), "node_time": (nodes, folder.node_time)}
-    kinds = {name: (source, column) for name, (source, column) in columns.items() if source is not None and column}
+    columns = [("edge_time", edges.time_readings, edges.first, folder.edge_time)]
+    columns += [] if nodes is None else [("node_time", nodes.time_readings, nodes.source, folder.node_time)]
     empty: dict[str, Any] = {}
-    for name, (source, column) in kinds.items():
-        kind = source.types()[column]
-        is_date = is_text(kind) and survey([source], [column])[column].kind == "seconds"
-        unit = "us" if is_date else time_unit(kind)
-        empty[name] = np.empty(0, np.int64 if unit is None else f"M8[{unit}]")
+    for name, readings, source, column in columns:
+        if column is not None:
+            is_date = any(reading.kind == "seconds" for reading in readings.values())
+            unit = "us" if is_date else time_unit(source.types()[column])
+            empty[name] = np.empty(0, np.int64 if unit is None else f"M8[{unit}]")
     result: str | None = read_time_fields(empty).get("time_unit")
     return result
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -44,12 +43,12 @@ class ExtensibleGraph:
         assert settings.checkpoint is not None
         folder, arguments = Path(settings.checkpoint), {} if passed else settings.dataset.arguments
         facts, reads_relations = Inputs.load(folder) or Inputs.unknown(), bool(getattr(model, "reads_relations", False))
-        graph = replace(graph, edge_time=None, node_time=None)  # which no model reads, and requests do not have
+        graph = graph.evolve(edge_time=None, node_time=None)  # which no model reads, and requests do not have
         if not reads_relations:
-            graph = replace(graph, edge_types=None, edge_type_names=None, relations=None)
+            graph = graph.evolve(edge_types=None, edge_type_names=None, relations=None)
         if settings.inputs == "degree":
             empty = np.empty((graph.num_nodes, 0), np.float32)
-            graph = replace(graph, features=empty, feature_names=None, category_of=None, missing=None)
+            graph = graph.evolve(features=empty, feature_names=None, category_of=None, missing=None)
         unit_rows = bool(arguments.get("row_normalize"))
         self._new_rows = None if settings.inputs == "degree" else _NewRows(graph, facts, folder, unit_rows=unit_rows)
         if passed or not _is_stored(settings, facts):  # a store's rows are filled and scaled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
@@ -43,9 +43,9 @@ class _RankRecord:
 
 def train(plan: Plan) -> Trained:
     """Trains a plan on its partition's ranks, and on its synchronisation's servers."""
-    graph = replace(plan.graph, features=SparseFeatures.of(plan.graph.features)) if plan.sparse else plan.graph
+    graph = plan.graph.evolve(features=SparseFeatures.of(plan.graph.features)) if plan.sparse else plan.graph
     if plan.embedding is not None:
-        graph = replace(graph, features=np.empty((graph.num_nodes, 0)))
+        graph = graph.evolve(features=np.empty((graph.num_nodes, 0)))
     shards, peers = list(cut_all(graph, plan.partition)), Crossing.of(graph, plan.partition).neighbours
 
     def on_rank(world: Communicator) -> _RankRecord | None:
@@ -63,7 +63,7 @@ def train(plan: Plan) -> Trained:
 def _worker(plan: Plan, graph: Graph, shards: list[Shard], peers: tuple[int, ...], comm: Communicator) -> Worker:
     strategy = plan.strategy()
     if strategy.reads.from_owners:  # owners send features
-        graph = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32))
+        graph = graph.evolve(features=np.empty((graph.num_nodes, 0), np.float32))
     full_graph = graph if strategy.reads.graph else None
     return Worker(
         comm, shards[comm.rank], torch.float64, plan.seed, full_graph, copy.deepcopy(plan.sampler), peers=peers
