@@ -72,21 +72,27 @@ def describe_visible(graphs: Mapping[str, Graph], unit: str | None, settings: Se
     return [f"{line}; val is evaluated on {val:,} edges, test on {test:,}", *rest]
 
 
-def by_time(settings: Settings) -> bool:
-    """Returns whether seeds see earlier edges only."""
-    return settings.sampler is not None and settings.sampler.create().time != "none"
+def sampling_rule(settings: Settings) -> str:
+    """Returns `Sampler.time` of a run, or none without a sampler."""
+    return "none" if settings.sampler is None else settings.sampler.create().time
 
 
-def describe_sampled(graph: Graph, links: Links | Targets | None, settings: Settings) -> list[str]:
-    """Describes what seeds see. Raises `UserError` if data or seeds have no times."""
-    targets = links if isinstance(links, Targets) else None
-    assert settings.sampler is not None, "samples by time"
-    rule = settings.sampler.create().time
+def describe_sampled(graph: Graph, links: Links | Targets | None, rule: str) -> list[str]:
+    """Describes what seeds see. Raises `UserError` if data or seeds have no times.
+
+    Args:
+        graph: The graph.
+        links: The edges to predict or with labels, or None.
+        rule: `Sampler.time`.
+    """
     if graph.edge_time is None and graph.node_time is None:
         raise UserError(
             f"sampler.time={rule}: neither edges nor nodes have times: dataset.time=COLUMN names their column, or use "
             "sampler.time=none"
         )
+    if isinstance(links, Links):
+        return _describe_events(links, rule)
+    targets = links
     rows, times = (graph, graph.node_time) if targets is None else (targets, targets.time)
     predicted = rows.labelled & (rows.split != Split.NONE)
     times = np.full(len(predicted), ALWAYS) if times is None else times
@@ -100,6 +106,19 @@ def describe_sampled(graph: Graph, links: Links | Targets | None, settings: Sett
     seen = "before its own time" if rule == "strict" else "up to its own time"
     what = "node" if targets is None else "labelled edge"
     return [f"sampler.time={rule}: each {what} sees the edges {seen}, in training and evaluation"]
+
+
+def _describe_events(links: Links, rule: str) -> list[str]:
+    """Describes what the ends of predicted edges see."""
+    if links.events is None:
+        raise UserError(
+            f"sampler.time={rule}: the edges that the task predicts are not split by time: set "
+            "dataset.split='{by: time, shares: [0.7,0.15,0.15]}', or use sampler.time=none"
+        )
+    also = ", and edges of other relations at that time" * (rule == "inclusive" and links.relation is not None)
+    return [
+        f"sampler.time={rule}: each edge is predicted from the edges before its own time{also}, in training and evaluation"
+    ]
 
 
 def describe_store(graph: Graph) -> list[str]:
@@ -177,8 +196,10 @@ def _describe_parts(times: Times, parts: Ids, unit: str | None, what: str) -> st
 
 def _describe_recurring(graph: Graph, links: Links) -> list[str]:
     """Counts held-out edges between nodes that an edge joins in training."""
-    held = unordered(np.concatenate([links.val, links.test]), graph.num_nodes)
-    count = int(np.isin(held, unordered(pairs_of(graph.csc), graph.num_nodes)).sum())
+    held, pairs = unordered(np.concatenate([links.val, links.test]), graph.num_nodes), pairs_of(graph.csc)
+    if graph.edge_time is not None and links.events is not None:  # later edges may pass messages, too
+        pairs = pairs[graph.edge_time < links.first_held_out]
+    count = int(np.isin(held, unordered(pairs, graph.num_nodes)).sum())
     share = f"{100 * count / max(len(held), 1):.0f} %"
     line = f"held-out edges: {count:,} of {len(held):,} ({share}) join nodes that also an edge in training joins"
     return [line] if count else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -55,6 +55,9 @@ class Worker:
     order: NodeOrder | None = None  # row order of engines. None: by id
     inverse_edges: bool = False  # whether the graph has the reverse of each edge, with relations numbered last
     relation_names: tuple[str, ...] | None = None  # [num_relations] including inverse ones. None: 0, 1, ...
+    # Outputs [..., width] of nodes [...] at times [...], in figures of an evaluation
+    # by time. Collective if ranks fetch rows. None: figures read the nodes' outputs.
+    embed: Callable[[Ids, Times], Tensor] | None = None
 
     @property
     def device(self) -> torch.device:

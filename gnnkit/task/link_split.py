@@ -241,9 +241,13 @@ def held_out_scores(score: Callable[..., Tensor], outputs: Tensor, worker: Worke
     lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
     parts = []
     for candidates in held_out_candidates(worker, links, split):
-        reach, rows = lookup.find(candidates[..., :2])
+        if worker.embed is None:
+            reach, rows = lookup.find(candidates[..., :2])
+            ends = reach(outputs)[rows]
+        else:
+            ends = worker.embed(candidates[..., :2], candidates[..., 2:].repeat(2, -1))
         events = [] if candidates.shape[2] == 2 else [torch.from_numpy(candidates).to(outputs.device)]
-        parts.append(score(reach(outputs)[rows], *events).to(torch.float64))
+        parts.append(score(ends, *events).to(torch.float64))
     return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
 
 

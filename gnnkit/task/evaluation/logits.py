@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -76,19 +77,25 @@ class Evaluation(ABC):
         """
         return figures(self.logits(model), self.worker)
 
-    @torch.no_grad()
     def logits(self, model: nn.Module) -> Tensor:  # [num_owned, num_classes]
         """Computes the owned nodes' logits, in ascending id order. Collective."""
-        training = model.training
-        model.eval()
-        try:
-            with fast_products():
-                return self._logits(model)
-        finally:
-            model.train(training)
+        with evaluating(model):
+            return self._logits(model)
 
     @abstractmethod
     def _logits(self, model: nn.Module) -> Tensor: ...
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Disables gradients and the model's training mode."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), fast_products():
+            yield
+    finally:
+        model.train(training)
 
 
 class ShardEvaluation(Evaluation):

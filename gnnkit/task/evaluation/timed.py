@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,10 @@ from gnnkit.graph import Ids
 from gnnkit.graph.times import Times, at_times
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import draws_key
+from gnnkit.sampler.links import Links
 from gnnkit.strategy import Worker
 from gnnkit.strategy.seeds import drawing
-from gnnkit.task.evaluation.logits import COPIES, MIB, Evaluation, chunks, of_splits
+from gnnkit.task.evaluation.logits import COPIES, MIB, Evaluation, chunks, evaluating, of_splits
 
 
 class _NoPool(Pool):
@@ -34,7 +37,8 @@ class _NoPool(Pool):
 class TimedEvaluation(Evaluation):
     """Evaluates each node, or each end of a pair, on edges that it sees.
 
-    They are drawn as in training. Pairs have outputs [num_pairs * 2, width].
+    They are drawn as in training. Labelled edges have outputs [num_pairs * 2, width].
+    If edges are predicted, `Worker.embed` computes the outputs of their ends.
 
     Draws follow from the node, its time and the run's seed. Outputs therefore do not
     depend on other nodes in a chunk, nor on future edges.
@@ -47,19 +51,27 @@ class TimedEvaluation(Evaluation):
         self._layers, self._drawn = worker.layers(model, _NoPool()), worker.drawn(model)
 
     def _logits(self, model: nn.Module) -> Tensor:
-        worker = self.worker
-        if worker.links is None:
-            nodes, places = worker.owned, None
-            times = worker.seed_times(nodes)
-        else:
-            ends = worker.targets.rows.reshape(-1), worker.targets.end_times.reshape(-1)
-            nodes, times, places = at_times(*ends)
+        worker, links = self.worker, self._whole.links
+        if isinstance(links, Links):  # figures ask for the ends of pairs at their times
+            self.worker = replace(worker, embed=partial(self._embed, model))
+            return torch.empty((len(worker.owned), 0), dtype=worker.dtype, device=worker.device)
+        if links is None:
+            return self._at_times(model, worker.owned, worker.seed_times(worker.owned))
+        return self._at_times(model, worker.targets.rows, worker.targets.end_times)
+
+    def _embed(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [..., width]
+        with evaluating(model):
+            return self._at_times(model, nodes, times).reshape(*nodes.shape, -1)
+
+    def _at_times(self, model: nn.Module, nodes: Ids, times: Times | None) -> Tensor:  # [k, width]
+        """Computes the outputs of nodes at times, both of k elements in any shape."""
         assert times is not None, "samples by time"
+        nodes, times, places = at_times(nodes.reshape(-1), times.reshape(-1))
         rows = self._sampler.costs(self._drawn, nodes)  # type: ignore[arg-type]
-        costs = rows * (COPIES * self._whole.features.width * worker.dtype.itemsize)
+        costs = rows * (COPIES * self._whole.features.width * self._whole.dtype.itemsize)
         parts = chunks(np.arange(len(nodes)), costs, self._memory)
         outputs = torch.cat([self._outputs(model, nodes[part], times[part]) for part in parts])
-        return outputs if places is None else outputs[torch.from_numpy(places).to(outputs.device)]
+        return outputs[torch.from_numpy(places).to(outputs.device)]
 
     def _outputs(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [k, width]
         """Computes some nodes' outputs at times."""
