@@ -107,7 +107,7 @@ class Draw:
         return TimedLayers.of(layers, None, batch, self.sampler)
 
     def _relation_degrees(self, batch: MiniBatch, edges: Edges) -> ValuesById:
-        """Indexes the degrees of drawn edges, of which one may be drawn at two times."""
+        """Indexes the degrees of drawn edges, which may be drawn at several times."""
         blocks = batch.blocks[::-1] if self.sampler.redraw else batch.blocks[:1]
         targets = np.concatenate([np.repeat(np.arange(block.num_dst), np.diff(block.indptr)) for block in blocks])
         return ValuesById(targets * self._worker.shard.num_relations + edges["relation"], edges["relation_degree"])
