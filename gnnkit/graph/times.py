@@ -92,17 +92,22 @@ class Occurrences:
         distinct, trees = np.unique(times, return_inverse=True)
         return cls(distinct), trees
 
+    @property
+    def num_trees(self) -> int:
+        """Number of trees, at least 1."""
+        return max(len(self.times), 1)
+
     def codes(self, nodes: Ids, trees: Ids) -> Ids:
         """Encodes nodes in trees."""
-        return nodes.astype(np.int64) * len(self.times) + trees
+        return nodes.astype(np.int64) * self.num_trees + trees
 
     def nodes(self, codes: Ids) -> Ids:
         """Returns the nodes of codes."""
-        return codes // max(len(self.times), 1)
+        return codes // self.num_trees
 
     def trees(self, codes: Ids) -> Ids:
         """Returns the trees of codes."""
-        return codes % max(len(self.times), 1)
+        return codes % self.num_trees
 
 
 def at_times(nodes: Ids, times: Times) -> tuple[Ids, Times, Ids]:

@@ -206,8 +206,7 @@ def prepare(asked: Preparation) -> Json:
     """
     settings, needs, folder, begun = asked.settings, asked.needs, asked.folder, time.monotonic()
     phase(f"reading dataset={settings.dataset.name}")
-    rule = sampling_rule(settings)
-    graph, links, lines = _read_graph(asked, rule)
+    graph, links, lines = _read_graph(asked, rule := sampling_rule(settings))
     later = visible_graphs(graph) if needs.trains and links is None and rule == "none" else {}
     lines += describe_visible(later, graph.time_unit, settings)
     graph = later.pop("train", graph)

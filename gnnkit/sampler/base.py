@@ -397,19 +397,6 @@ class NativeSampler(Sampler):
         batch = self.batch((np.arange(len(nodes), dtype=nodes.dtype), known, *hop))
         return MiniBatch(nodes[: len(seeds)], batch.blocks, nodes, of_tree[tree_of])
 
-    def at_times(self, reading: Reading, nodes: Ids, times: Times, num_nodes: int) -> Reading:
-        """Returns a reading for `draw`, in which each row sees the edges of its time.
-
-        Args:
-            reading: The arrays, with `CSC.time`.
-            nodes: [num_rows] global ids of the nodes that draw.
-            times: [num_rows] the time of each.
-            num_nodes: Number of nodes of the complete graph.
-        """
-        keys = times * _SPREAD * num_nodes + nodes
-        bounds, latest = latest_visible(times, self.time), self.pick == "last"
-        return replace(reading, keys=keys, times=reading.csc.time, bounds=bounds, latest=latest)
-
     def batch(self, sampled: _core.Batch) -> MiniBatch:
         """Slices the rows sampled by the core into blocks."""
         nodes, known, indptr, sources, edge_ids, weight, relation = sampled
@@ -445,6 +432,21 @@ def grow(
         hops.append(replace(drawn, sources=numbering.add(drawn.sources)))
         known.append(len(numbering.nodes()))
     return _batch(numbering.nodes().astype(dtype), known[1:], join_hops(hops, dtype), sampler.redraw)
+
+
+def at_times(sampler: NativeSampler, reading: Reading, nodes: Ids, times: Times, num_nodes: int) -> Reading:
+    """Returns a reading for `draw`, in which each row sees the edges of its time.
+
+    Args:
+        sampler: The sampler, with `time`.
+        reading: The arrays, with `CSC.time`.
+        nodes: [num_rows] global ids of the nodes that draw.
+        times: [num_rows] the time of each.
+        num_nodes: Number of nodes of the complete graph.
+    """
+    keys = times * _SPREAD * num_nodes + nodes
+    bounds, latest = latest_visible(times, sampler.time), sampler.pick == "last"
+    return replace(reading, keys=keys, times=reading.csc.time, bounds=bounds, latest=latest)
 
 
 def by_occurrence(batch: MiniBatch, occurrences: Occurrences) -> MiniBatch:

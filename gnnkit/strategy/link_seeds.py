@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.owners import Sent, as_bytes, swap, to_all
+from gnnkit.engine.remote.owners import Sent, swap_rows, to_all
 from gnnkit.graph import CSC, Ids, Split
 from gnnkit.graph.times import Times, at_times
 from gnnkit.graph.types import take
@@ -261,4 +261,4 @@ def _sent_to(ranks: Ids, edges: _Edges, comm: Communicator, sent: Sent) -> _Edge
     """
     order = np.argsort(ranks, kind="stable")
     parts = np.split(edges[order], np.cumsum(np.bincount(ranks, minlength=comm.world_size))[:-1])
-    return np.concatenate([part.view(_EDGE) for part in swap(comm, [as_bytes(part) for part in parts], sent)])
+    return np.concatenate(swap_rows(comm, parts, sent))

@@ -118,7 +118,10 @@ def introduced(num_events: int = 300) -> Graph:
 
 @pytest.mark.slow
 def test_what_joins_the_ends_of_an_event_later_is_not_learned(train: Callable[..., Result]) -> None:
-    options: dict[str, Any] = {"task": {"relation": "person-meets-person", "width": 16}, "sampler": {"fanouts": [-1, -1]}}
+    options: dict[str, Any] = {
+        "task": {"relation": "person-meets-person", "width": 16},
+        "sampler": {"fanouts": [-1, -1]},
+    }
     options |= {"trainer": {"max_epochs": 20, "lr": 0.02}, "model": {"name": "rgcn", "hidden": 16}}
     losses = {time: train(introduced(), time, **options)["train_loss"] for time in ("none", "strict")}
     assert losses["none"] < 0.6

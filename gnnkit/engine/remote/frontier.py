@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.owners import Bytes, Owners, Sent, as_bytes, swap
+from gnnkit.engine.remote.owners import Bytes, Owners, Sent, as_bytes, swap, swap_rows
 from gnnkit.engine.remote.source_sums import SourceSums
 from gnnkit.engine.visible import TimedEdges
 from gnnkit.errors import UserError
@@ -22,7 +22,7 @@ from gnnkit.graph.types import offsets_of
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Hop, NativeSampler, Sampler
-from gnnkit.sampler.base import Reading, ReadRelations, by_occurrence, grow
+from gnnkit.sampler.base import Reading, ReadRelations, at_times, by_occurrence, grow
 
 PARTITIONED, COOPERATIVE = "strategy.topology=partitioned", "strategy=joint_sample"
 # Alternatives that read the complete graph.
@@ -112,12 +112,14 @@ class Frontier:
         self.shard, self.owners, self._timed = shard, owners, timed
         out_edges = _out_edges(shard, owners, comm) if self.sampler.reads_out_edges else None
         self._reading = self._reads(out_edges, relations)
-        ids = np.dtype(np.int32) if max(shard.num_nodes, shard.num_edges) < 2**31 else np.dtype(np.int64)
-        self.ids = ids  # id type of batches
-        none = np.zeros(0, np.int64)
-        importance = self.draw_held(none, 0, 0, None if timed is None else none).weight is not None
+        self.ids = ids = np.dtype(np.int32 if max(shard.num_nodes, shard.num_edges) < 2**31 else np.int64)
+        importance = self._draw_none().weight is not None
         self._request = np.dtype([("node", ids), *([] if timed is None else [("time", np.int64)])])
         self.edge = _edge(shard, ids, importance=importance, by_relation=relations is not None, types=types)
+
+    def _draw_none(self) -> Hop:
+        none = np.zeros(0, np.int64)
+        return self.draw_held(none, 0, 0, None if self._timed is None else none)
 
     def _reads(self, out_edges: Ids | None, relations: Sequence[str] | None) -> Reading:
         """Collects the arrays that the sampler reads."""
@@ -152,13 +154,11 @@ class Frontier:
             sent: Counter of messages, or None.
             times: [num_nodes] time of each node, for a sampler with `time`.
         """
-        split = self.owners.split(nodes.astype(self.ids), comm.world_size)
-        requests = np.empty(len(nodes), self._request)
-        requests["node"] = split.nodes
+        split, requests = self.owners.split(nodes, comm.world_size), np.empty(len(nodes), self._request)
+        requests["node"] = nodes
         if times is not None:
-            requests["time"] = times[split.order]
-        parts = np.split(requests, np.cumsum(split.counts)[:-1])
-        asked = [part.view(self._request) for part in swap(comm, [as_bytes(part) for part in parts], sent)]
+            requests["time"] = times
+        asked = swap_rows(comm, split.parts_of(requests), sent)
         everyones = np.concatenate(asked)
         drawn = self.draw_owned(everyones["node"], hop, key, None if times is None else everyones["time"])
         answers, first = [], 0
@@ -223,24 +223,18 @@ class Frontier:
             The batch, and the records of its drawn edges in order of hop.
         """
         edges_by_hop = [np.empty(0, self.edge)]
-        with_ids, of = self.sampler.edge_ids, None
-        seeds, num_nodes, dtype = seeds.astype(np.int64), self.shard.num_nodes, self.ids
-        if times is not None:
-            of, trees = Occurrences.of(times, disjoint=disjoint)
-            seeds, num_nodes, dtype = of.codes(seeds, trees), num_nodes * len(of.times), np.dtype(np.int64)
+        of, trees = Occurrences.of(np.zeros(len(seeds), np.int64) if times is None else times, disjoint=disjoint)
 
-        def draw(nodes: Ids, hop: int) -> Hop:
-            trees = None if of is None else of.trees(nodes)
-            at = (nodes, None) if of is None else (of.nodes(nodes), of.times[trees])
-            drawn = self.draw(at[0], hop, key, comm, sent, at[1])
+        def draw(codes: Ids, hop: int) -> Hop:
+            trees = of.trees(codes)
+            drawn = self.draw(of.nodes(codes), hop, key, comm, sent, None if times is None else of.times[trees])
             edges_by_hop.append(drawn.edges)
-            rows = drawn.hop if with_ids else replace(drawn.hop, edge_ids=None)
-            if of is None or trees is None:
-                return rows
+            rows = drawn.hop if self.sampler.edge_ids else replace(drawn.hop, edge_ids=None)
             return replace(rows, sources=of.codes(rows.sources, trees.repeat(drawn.num_draws)))
 
-        batch = grow(self.sampler, seeds, num_nodes, dtype, draw)
-        return batch if of is None else by_occurrence(batch, of), np.concatenate(edges_by_hop)
+        dtype = self.ids if times is None else np.dtype(np.int64)
+        batch = grow(self.sampler, of.codes(seeds, trees), self.shard.num_nodes * of.num_trees, dtype, draw)
+        return batch if times is None else by_occurrence(batch, of), np.concatenate(edges_by_hop)
 
     def draw_held(self, positions: Ids, hop: int, key: int, times: Times | None = None) -> Hop:
         """Draws one hop, with positions in `Shard.sources` and `Shard.edge_ids`.
@@ -255,7 +249,7 @@ class Frontier:
         """
         reading, shard = self._reading, self.shard
         if times is not None:
-            reading = self.sampler.at_times(reading, shard.owned[positions], times, shard.num_nodes)
+            reading = at_times(self.sampler, reading, shard.owned[positions], times, shard.num_nodes)
             key = derive(key, 0)  # as for a batch of one type
         return self.sampler.draw(reading, positions, hop, key=key)
 

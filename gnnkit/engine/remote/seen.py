@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.owners import Owners, Sent, as_bytes, swap
+from gnnkit.engine.remote.owners import Owners, Sent, swap_rows
 from gnnkit.engine.visible import TimedEdges, TimedRows
 from gnnkit.graph import CSC, Ids, RelationGroups
 from gnnkit.graph.times import Times
@@ -42,9 +42,7 @@ def _collect_out_edges(shard: Shard, owners: Owners, comm: Communicator) -> Time
     edges["source"], edges["time"], edges["id"] = shard.sources[shard.csc.indices], shard.edge_time, shard.edge_ids
     if weight is not None:
         edges["weight"] = weight
-    split = owners.split(edges["source"], comm.world_size)
-    parts = np.split(edges[split.order], np.cumsum(split.counts)[:-1])
-    edges = np.concatenate([part.view(edges.dtype) for part in swap(comm, [as_bytes(part) for part in parts])])
+    edges = np.concatenate(swap_rows(comm, owners.split(edges["source"], comm.world_size).parts_of(edges)))
     edges = edges[np.lexsort((edges["id"], edges["time"], edges["source"]))]
     counts = np.bincount(np.searchsorted(shard.owned, edges["source"]), minlength=len(shard.owned))
     return TimedRows(offsets_of(counts), edges["time"].copy(), None if weight is None else edges["weight"].copy())
@@ -75,13 +73,11 @@ class SeenValues:
             comm: The ranks.
             sent: Counter of messages, or None.
         """
-        split = self._owners.split(nodes, comm.world_size)
-        requests = np.empty(len(nodes), _REQUEST)
-        requests["node"], requests["bound"] = split.nodes, bounds[split.order]
-        parts = np.split(requests, np.cumsum(split.counts)[:-1])
-        asked = [part.view(_REQUEST) for part in swap(comm, [as_bytes(part) for part in parts], sent)]
-        received = swap(comm, [as_bytes(self._owned(part["node"], part["bound"])) for part in asked], sent)
-        return split.restored(np.concatenate([part.view(self.row) for part in received]))
+        split, requests = self._owners.split(nodes, comm.world_size), np.empty(len(nodes), _REQUEST)
+        requests["node"], requests["bound"] = nodes, bounds
+        asked = swap_rows(comm, split.parts_of(requests), sent)
+        received = swap_rows(comm, [self._owned(part["node"], part["bound"]) for part in asked], sent)
+        return split.restored(np.concatenate(received))
 
     def _owned(self, nodes: Ids, bounds: Times) -> npt.NDArray[Any]:
         timed, places = self._timed, np.searchsorted(self._shard.owned, nodes)
