@@ -275,7 +275,7 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
     if needs.trains:
         complete = graph
         graph, links = read(settings, graph, relational=needs.relational, rule=rule)
-        input_lines = [*input_lines, *describe_times(complete, graph, links)]
+        input_lines = [*input_lines, *describe_times(complete, graph, links, settings)]
     elif needs.inputs:
         if "predictions" in settings.write or not task.hides_edges:
             graph, links = task.prepare_known(graph)

@@ -21,13 +21,16 @@ from gnnkit.task.link_split import with_edges_before
 _PARTS = {Split.TRAIN: "train before", Split.VAL: "val from", Split.TEST: "test from"}
 
 
-def describe_times(complete: Graph, trained: Graph, links: Links | Targets | None) -> list[str]:
+def describe_times(
+    complete: Graph, trained: Graph, links: Links | Targets | None, settings: Settings | None = None
+) -> list[str]:
     """Describes times, a split by time, and held-out pairs that also train.
 
     Args:
         complete: The graph with all edges.
         trained: The graph with the edges that pass messages in training.
         links: The edges to predict or with labels, or None.
+        settings: The run's settings, for a line about its sampler.
     """
     lines = [line for what in ("edge", "node") for line in _describe_range(complete, what)]
     if links is None:
@@ -36,10 +39,10 @@ def describe_times(complete: Graph, trained: Graph, links: Links | Targets | Non
         parts = parts_of(complete.edge_time, complete.time_borders)
         lines.append(_describe_parts(complete.edge_time, parts, complete.time_unit, "edges"))
         count = complete.num_edges - trained.num_edges
-        lines += [
-            f"time: {count:,} edges from {show_time(complete.time_borders[0], complete.time_unit)} on pass no messages, also "
-            "in evaluation"
-        ] * (count > 0)
+        if count > 0:
+            first = show_time(complete.time_borders[0], complete.time_unit)
+            lines.append(f"time: {count:,} edges from {first} on pass no messages, also in evaluation")
+            lines += _hint("edge", settings)
     return [*lines, *_describe_recurring(trained, links)] if isinstance(links, Links) else lines
 
 
@@ -66,10 +69,14 @@ def describe_visible(graphs: Mapping[str, Graph], unit: str | None, settings: Se
     train, val, test = (graphs[name].num_edges for name in ("train", "val", "test"))
     first = show_time(_first_later(graphs["test"]) or 0, unit)
     line = f"time: {test - train:,} edges from {first} on pass no messages in training, which reads {train:,}"
-    sampler = None if settings is None else settings.sampler
-    hint = "time: sampler.time=strict trains and evaluates each node on the edges before its own time instead"
-    rest = [hint] if sampler is not None and "time" in sampler.arguments else []
-    return [f"{line}; val is evaluated on {val:,} edges, test on {test:,}", *rest]
+    return [f"{line}; val is evaluated on {val:,} edges, test on {test:,}", *_hint("node", settings)]
+
+
+def _hint(noun: str, settings: Settings | None) -> list[str]:
+    """Returns a line about `sampler.time` if the sampler has it."""
+    if settings is None or settings.sampler is None or "time" not in settings.sampler.arguments:
+        return []
+    return [f"time: sampler.time=strict trains and evaluates each {noun} on the edges before its own time instead"]
 
 
 def sampling_rule(settings: Settings) -> str:
