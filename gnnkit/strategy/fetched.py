@@ -35,13 +35,13 @@ Edges = npt.NDArray[Any]  # [num_edges] records of `Frontier`
 class Draw:
     """Draws one rank's batches, at the owners or from the complete topology."""
 
-    def __init__(self, worker: Worker, model: nn.Module, owners: Owners, pool: Pool) -> None:
-        """Prepares the draws. Collective.
+    def __init__(self, worker: Worker, model: nn.Module, owners: Owners | None, pool: Pool) -> None:
+        """Prepares the draws. Collective if owners draw.
 
         Args:
             worker: The rank, with or without the topology.
             model: The model, which may read relations.
-            owners: Every node's owner.
+            owners: Every node's owner. None: the rank has the topology.
             pool: The ranks whose rows enter batch statistics.
         """
         self._worker, self._model, self._pool, self.sampler = worker, model, pool, drawing(worker)
@@ -49,6 +49,7 @@ class Draw:
         if worker.graph is not None:
             self._graph, self._layers = worker.drawn(model), worker.layers(model, pool)
             return
+        assert owners is not None, "owners draw"
         timed, relations = worker.timed_edges(model, owners), worker.relations_for(model)
         self._seen = None if timed is None else SeenValues(worker.shard, owners, timed)
         frontier = (worker.shard, owners, self.sampler, worker.comm, worker.threads)

@@ -48,7 +48,7 @@ _CACHED = (  # for learned rows
     "caches rows of other workers, but learned rows change in each step: use strategy.cache=none"
 )
 _COST_OF_NODES = "strategy.batching=balanced evens out the cost of nodes, not of edges: leave batching out"
-_EQUAL_SIZES = "samples by time in batches of equal size: use strategy.batching=plain"
+_EQUAL_SIZES = "samples by time in batches of equal size: use strategy.options.batching=plain"
 _CHOSEN = "this strategy chooses the nodes of each step: use strategy=individual_sample"
 _DIVIDED = (
     "cannot move seeds with strategy.batching=balanced, which balances costs, or with "

@@ -193,6 +193,11 @@ def test_workers_take_the_steps_of_one_process(norm: str, train: Callable[..., R
     assert result["reference"] == "one rank with the whole graph"
 
 
+def test_steps_on_labelled_edges_are_verified(train: Callable[..., Result]) -> None:
+    result = train(told_later(), job="verify", task="edge_classification", workers=3, sampler={"fanouts": [3, 3]})
+    assert result["verified"], result
+
+
 def told_later(seed: int = 0) -> Graph:
     """Returns labelled edges whose labels a later edge into the destination tells."""
     rng, n, m = np.random.default_rng(seed), 120, 300

@@ -19,7 +19,6 @@ from gnnkit.graph import Ids, MiniBatch
 from gnnkit.graph.times import Times, at_times
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import draws_key
-from gnnkit.sampler.links import Links
 from gnnkit.strategy import Worker
 from gnnkit.strategy.fetched import Draw
 from gnnkit.strategy.seeds import Step
@@ -39,34 +38,36 @@ class _NoPool(Pool):
 class TimedEvaluation(Evaluation):
     """Evaluates each node, or each end of a pair, on edges that it sees.
 
-    They are drawn as in training. Labelled edges have outputs [num_pairs * 2, width].
-    If edges are predicted, `Worker.embed` computes the outputs of their ends.
+    They are drawn as in training. If edges are predicted or have labels, figures call
+    `Worker.embed` for the outputs of their ends, and there are no outputs of nodes.
 
     Draws follow from the node, its time and the run's seed. Outputs therefore do not
     depend on other nodes in a chunk, nor on future edges.
     """
 
     def __init__(self, worker: Worker, model: nn.Module, memory: float, splits: Collection[str] | None = None) -> None:
-        """Prepares the draws, with arguments as for `Evaluation`. Collective."""
+        """Prepares the draws, with arguments as for `Evaluation`.
+
+        Collective if rows have to be fetched from owners.
+        """
         self.worker = worker if splits is None else of_splits(worker, splits)
         self._whole, self._memory = replace(worker, input_dtype=None), memory * MIB
-        owners = Owners.of(worker.shard, worker.comm)
+        owners = Owners.of(worker.shard, worker.comm) if worker.fetches else None
         self._draw, self._rows = Draw(worker, model, owners, _NoPool()), None
-        if worker.fetches:
+        if owners is not None:
             self._rows = OwnedRows(worker.shard, owners, worker.comm, values=False, disk=worker.disk)
 
     def _logits(self, model: nn.Module) -> Tensor:
-        worker, links = self.worker, self._whole.links
-        if isinstance(links, Links):  # figures ask for the ends of pairs at their times
-            self.worker = replace(worker, embed=partial(self._embed, model))
-            return torch.empty((len(worker.owned), 0), dtype=worker.dtype, device=worker.device)
-        if links is None:
+        worker = self.worker
+        if worker.links is None:
             return self._at_times(model, worker.owned, worker.seed_times(worker.owned))
-        return self._at_times(model, worker.targets.rows, worker.targets.end_times)
+        self.worker = replace(worker, embed=partial(self._embed, model))
+        return torch.empty((len(worker.owned), 0), dtype=worker.dtype, device=worker.device)
 
     def _embed(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [..., width]
         with evaluating(model):
-            return self._at_times(model, nodes, times).reshape(*nodes.shape, -1)
+            outputs = self._at_times(model, nodes, times)
+        return outputs.reshape(*nodes.shape, outputs.shape[1])
 
     def _at_times(self, model: nn.Module, nodes: Ids, times: Times | None) -> Tensor:  # [k, width]
         """Computes the outputs of nodes at times, both of k elements in any shape."""
