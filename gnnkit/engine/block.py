@@ -141,6 +141,9 @@ class LayerValues:
         """Returns the edges' global ids."""
         return edges.astype(np.int64, copy=False)
 
+    def _with_loop(self, degree: Floats, nodes: Ids) -> Floats:
+        return degree + self.gets_loop[nodes] if self.self_loops else degree
+
     def layers(self, blocks: Sequence[Block], key: int) -> tuple[BlockAdjacency, ...]:
         """Creates one adjacency per block, by layer. `key` is the step's."""
         return tuple(BlockAdjacency(self, block, derive(key, layer)) for layer, block in enumerate(blocks))
@@ -187,9 +190,6 @@ class BlockLayers(LayerValues):
         self.graph_in_degree = ComputedValues(known.in_degree)
         self.in_degree = ComputedValues(lambda nodes: self._with_loop(known.in_degree(nodes), nodes))
         self.out_degree = ComputedValues(lambda nodes: self._with_loop(known.out_degree(nodes), nodes))
-
-    def _with_loop(self, degree: Floats, nodes: Ids) -> Floats:
-        return degree + self.gets_loop[nodes] if self.self_loops else degree
 
     @cached_property
     def relations(self) -> RelationGroups:

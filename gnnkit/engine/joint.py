@@ -79,7 +79,7 @@ class JointAdjacency(BlockAdjacency):
     """
 
     def __init__(
-        self, layers: ShardLayers, block: Block, route: Route, layer: int, key: int, *, counted: bool = True
+        self, layers: LayerValues, block: Block, route: Route, layer: int, key: int, *, counted: bool = True
     ) -> None:
         """Adds self-loops if the model requires them.
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from gnnkit.engine.block import BlockLayers, ComputedValues, InRelation
+from gnnkit.engine.block import ComputedValues, InRelation, LayerValues, Values, ValuesById
 from gnnkit.engine.block_edges import check_edge_ids
-from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
+from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch, RelationGroups
 from gnnkit.graph.times import NEVER, Times, latest_visible
 from gnnkit.graph.types import offsets_of, take
 from gnnkit.kernels.dropout import derive
@@ -53,19 +54,37 @@ class TimedRows:
 
 
 class TimedEdges:
-    """A graph's edges by destination, and by source, sorted by time.
+    """Nodes' in-edges and out-edges, sorted by time.
 
-    All but the first are sorted at first use.
+    Rows are the nodes of a graph, or of a shard that has all their in-edges. All but
+    the in-edges are sorted at first use.
     """
 
-    def __init__(self, csc: CSC) -> None:
-        """Stores the edges, which have `time`."""
+    def __init__(
+        self, csc: CSC, grouped: Callable[[], RelationGroups], outgoing: Callable[[], TimedRows] | None = None
+    ) -> None:
+        """Stores the edges.
+
+        Args:
+            csc: In-edges with `time`. Sources are numbered like rows, then others.
+            grouped: Returns the same edges by relation.
+            outgoing: Returns the rows' out-edges. None: all are among `csc`.
+        """
         assert csc.time is not None, "edges are sorted by time"
         self.csc, self.incoming = csc, TimedRows(csc.indptr, csc.time, csc.weight)
+        self._grouped, self._outgoing = grouped, outgoing or self._sort_outgoing
+
+    @cached_property
+    def relations(self) -> RelationGroups:
+        """The in-edges by relation, sorted by time within each."""
+        return self._grouped()
 
     @cached_property
     def outgoing(self) -> TimedRows:
         """The edges by source."""
+        return self._outgoing()
+
+    def _sort_outgoing(self) -> TimedRows:
         csc = self.csc
         order = np.lexsort((self.incoming.time, csc.indices))
         indptr = offsets_of(np.bincount(csc.indices, minlength=csc.num_sources))
@@ -80,80 +99,117 @@ class TimedEdges:
         np.minimum.at(first, rows[loops], self.incoming.time[loops])
         return first
 
+    def mean_features(self, features: Floats, rows: Ids, bounds: Times) -> Floats:  # [k, edge_width]
+        """Averages the visible in-edges' features [num_edges, edge_width]."""
+        edges, indptr = self.incoming.edges(rows, bounds)
+        mean = mean_in_edges(indptr, features[edges])
+        assert mean is not None
+        return mean
 
-class TimedLayers(BlockLayers):
-    """A complete graph's values at the times of a batch's rows.
+    def in_relation(self, rows: Ids, types: Ids, bounds: Times) -> tuple[Floats, Ids]:  # [k] each
+        """Returns degrees and numbers of the rows' visible in-edges in relations."""
+        groups = self.relations
+        assert groups.csc.time is not None, "sorted within each relation, too"
+        timed, at = TimedRows(groups.starts, groups.csc.time, groups.csc.weight), groups.groups(rows, types)
+        return timed.degrees(at, bounds), timed.counts(at, bounds)
+
+
+class TimedLayers(LayerValues):
+    """A graph's values at the times of a batch's rows.
 
     Blocks number occurrences of nodes. Degrees count the edges that an occurrence sees,
     and added self-loops have their mean features.
     """
 
-    def __init__(self, layers: BlockLayers, timed: TimedEdges, batch: MiniBatch, sampler: Sampler) -> None:
+    def __init__(
+        self,
+        layers: LayerValues,
+        rows: tuple[Values, Values],
+        timed: TimedEdges | None,
+        outer: Block,
+        *,
+        counts_drawn: bool = False,
+    ) -> None:
         """Copies the values that do not depend on time.
 
         Args:
-            layers: The complete graph's values.
-            timed: Its edges.
-            batch: The batch, with `nodes` and `times`.
+            layers: The graph's values.
+            rows: The node of each occurrence, as `layers` numbers it, and its bound.
+            timed: The edges. None: `layers` are values of the batch's occurrences, and
+                `relation_degree` is by occurrence * num_relations + relation.
+            outer: The batch's outermost block, which has all its destinations.
+            counts_drawn: Whether the drawn edges are all that destinations see.
+        """
+        vars(self).update(vars(layers))
+        self._layers, self._timed, self._counts_drawn = layers, timed, counts_drawn
+        self._nodes, self._bounds = rows
+        if timed is not None:
+            self._read(timed)
+        if counts_drawn:
+            self._count_drawn(outer)
+        self.in_degree = ComputedValues(lambda rows: self._with_loop(self.graph_in_degree[rows], rows))
+
+    @classmethod
+    def of(cls, layers: LayerValues, timed: TimedEdges | None, batch: MiniBatch, sampler: Sampler) -> TimedLayers:
+        """Returns the values of a batch whose `nodes` and `times` are occurrences.
+
+        Args:
+            layers: As for the constructor.
+            timed: As for the constructor.
+            batch: The batch.
             sampler: The sampler, with `time`.
         """
         assert batch.nodes is not None, "sampled by time"
         assert batch.times is not None, "sampled by time"
-        vars(self).update(vars(layers))
-        self._timed, self._latest = timed, getattr(sampler, "pick", "uniform") == "last"
-        nodes, bounds = batch.nodes.astype(np.int64), latest_visible(batch.times, sampler.time)
-        self._nodes, self._bounds = nodes, bounds
-        self.num_in_edges = ComputedValues(lambda rows: timed.incoming.counts(nodes[rows], bounds[rows]))
-        self.graph_in_degree = ComputedValues(lambda rows: timed.incoming.degrees(nodes[rows], bounds[rows]))
-        if self._latest:
-            self._count_drawn(batch.blocks[0])
-        self.gets_loop = ComputedValues(lambda rows: timed.first_loop[nodes[rows]] > bounds[rows])
-        self.in_degree = ComputedValues(lambda rows: self._with_loop(self.graph_in_degree[rows], rows))
-        self.out_degree = ComputedValues(
-            lambda rows: self._with_loop(timed.outgoing.degrees(nodes[rows], bounds[rows]), rows)
-        )
+        rows = batch.nodes.astype(np.int64), latest_visible(batch.times, sampler.time)
+        return cls(layers, rows, timed, batch.blocks[0], counts_drawn=draws_latest(sampler))
+
+    def _read(self, timed: TimedEdges) -> None:
+        """Defines degrees and means that are computed on access."""
+
+        def seen(of: Callable[[Ids, Times], Floats | Ids]) -> ComputedValues:
+            return ComputedValues(lambda rows: of(self._nodes[rows], self._bounds[rows]))
+
+        self.num_in_edges, self.graph_in_degree = seen(timed.incoming.counts), seen(timed.incoming.degrees)
+        self.gets_loop = seen(lambda nodes, bounds: timed.first_loop[nodes] > bounds)
+        outgoing = seen(lambda nodes, bounds: timed.outgoing.degrees(nodes, bounds))  # noqa: PLW0108 - sorts on access
+        self.out_degree = ComputedValues(lambda rows: self._with_loop(outgoing[rows], rows))
+        features: Any = self.edge_features
+        self.mean_edge_features = None if features is None else seen(partial(timed.mean_features, features))
 
     def _count_drawn(self, outer: Block) -> None:
         """Makes the drawn edges of a block all that its destinations see."""
-        drawn, rows = np.diff(outer.indptr), np.arange(outer.num_dst)
+        drawn, rows = np.diff(outer.indptr), outer.src_nodes[: outer.num_dst]
         weight = None if self.weight is None else self.weight[check_edge_ids(outer)]
-        counts, degrees = (values[np.arange(len(self._nodes))] for values in (self.num_in_edges, self.graph_in_degree))
-        counts[rows] = drawn
-        degrees[rows] = np.bincount(np.repeat(rows, drawn), weight, len(rows))
-        self.num_in_edges, self.graph_in_degree = counts, degrees
+        self.num_in_edges = ValuesById(rows, drawn)
+        self.graph_in_degree = ValuesById(rows, np.bincount(np.repeat(np.arange(len(rows)), drawn), weight, len(rows)))
 
     def node_ids(self, nodes: Ids) -> Ids:
-        return self._nodes[nodes]
+        return self._layers.node_ids(self._nodes[nodes])
 
     def row_ids(self, nodes: Ids) -> Ids:
-        pairs: Any = [values[nodes].astype(np.uint64) for values in (self._nodes, self._bounds)]
+        pairs: Any = [values.astype(np.uint64) for values in (self.node_ids(nodes), self._bounds[nodes])]
         mixed: Any = derive(0, *pairs)
         return np.asarray(mixed >> np.uint64(1), np.int64)
 
+    def edge_ids(self, edges: Ids) -> Ids:
+        return self._layers.edge_ids(edges)
+
     def in_relation(self, block: Block) -> InRelation:
-        groups = self.relations
-        assert groups.csc.time is not None, "sorted within each relation, too"
-        types = groups.types[check_edge_ids(block)]
-        targets = np.repeat(block.src_nodes[: block.num_dst], np.diff(block.indptr))
-        if self._latest:
-            rows: Ids = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
-            weight: Floats = np.ones(len(types))
-            weight = weight if self.weight is None else self.weight[check_edge_ids(block)]
+        edges, drawn = check_edge_ids(block), np.diff(block.indptr)
+        types = np.zeros(len(edges), np.int64) if self.edge_types is None else self.edge_types[edges]
+        if self._counts_drawn:
+            weight = np.ones(len(types)) if self.weight is None else self.weight[edges]
+            rows: Ids = np.repeat(np.arange(block.num_dst), drawn)
             return InRelation(types, shared_weights(rows, types, max(block.num_dst, 1), weight))
-        rows, bounds = groups.groups(self._nodes[targets], types), self._bounds[targets]
-        timed = TimedRows(groups.starts, groups.csc.time, groups.csc.weight)
-        return InRelation(types, timed.degrees(rows, bounds), timed.counts(rows, bounds))
+        targets = np.repeat(block.src_nodes[: block.num_dst], drawn)
+        if self._timed is None and self.relation_degree is None:
+            return InRelation(types, self.graph_in_degree[targets])
+        if self._timed is None:
+            return InRelation(types, self.relation_degree[targets * self.num_relations + types])
+        return InRelation(types, *self._timed.in_relation(self._nodes[targets], types, self._bounds[targets]))
 
-    @property
-    def mean_edge_features(self) -> ComputedValues | None:  # type: ignore[override]
-        features = self.edge_features
-        if features is None:
-            return None
 
-        def means(rows: Ids) -> Floats:
-            edges, indptr = self._timed.incoming.edges(self._nodes[rows], self._bounds[rows])
-            mean = mean_in_edges(indptr, features[edges])
-            assert mean is not None
-            return mean
-
-        return ComputedValues(means)
+def draws_latest(sampler: Sampler) -> bool:
+    """Returns whether nodes draw their latest edges, which are then all they see."""
+    return getattr(sampler, "pick", "uniform") == "last"

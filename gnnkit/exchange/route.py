@@ -108,6 +108,7 @@ class Route:
         cell_nodes: Ids,
         plane: Peers,
         comm: Communicator | None = None,
+        copies: int = 1,
     ) -> None:
         """Looks up the requested rows. Collective.
 
@@ -117,8 +118,9 @@ class Route:
             cell_nodes: [num_owned] global ids that this rank's cell owns, by row.
             plane: Connects the ranks of the same slice, one per cell.
             comm: Connects the same ranks in the calling thread. None: that of `plane`.
+            copies: Rows of copy c of node v have the id v * copies + c.
         """
-        self.kind, self.plane = kind, plane
+        self.kind, self.plane, self._copies = kind, plane, copies
         comm = plane.comm if comm is None else comm
         self.held_counts, self.owned_counts = demand.counts, demand.asked_counts
         self.held_ids, self.sent_ids = demand.ids, demand.asked  # [num_rows] and [num_requested] global ids
@@ -136,9 +138,9 @@ class Route:
 
         Args:
             rows: The ascending positions of these nodes in `cell_nodes`.
-            nodes: The range of their global ids.
+            nodes: The range of their nodes.
         """
-        part = copy.copy(self)
+        part, nodes = copy.copy(self), slice(nodes.start * self._copies, nodes.stop * self._copies)
         part.held_ids, part.held_counts, _ = _within(self.held_ids, self.held_counts, nodes)
         part.sent_ids, part.owned_counts, is_sent = _within(self.sent_ids, self.owned_counts, nodes)
         positions = np.searchsorted(rows, self.sent[is_sent].cpu().numpy())

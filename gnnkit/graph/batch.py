@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from gnnkit.graph.times import Times
@@ -68,3 +69,10 @@ class MiniBatch:
         if self.nodes is not None:
             return self.nodes
         return self.blocks[0].src_nodes if self.blocks else self.seeds
+
+    def rows_by_node(self) -> tuple[Ids, Ids | slice]:
+        """Returns the distinct `input_nodes`, and each one's place among them."""
+        if self.nodes is None:
+            return self.input_nodes, slice(None)
+        nodes, places = np.unique(self.nodes, return_inverse=True)
+        return nodes, places.reshape(-1)

@@ -34,13 +34,18 @@ def in_time_order(graph: Graph) -> Graph:
     An edge is visible from its own time and its source's on, so `edge_time` becomes the
     later one. Edges with equal times are ordered as in the user's edge list.
     """
-    graph = in_listed_order(graph)
+    return sort_by_time(in_listed_order(graph))[0]
+
+
+def sort_by_time(graph: Graph) -> tuple[Graph, Ids]:
+    """Returns a graph in listed order as `in_time_order`, and its edges' former ids."""
     csc, since = graph.csc, graph.edge_time
     since = np.full(csc.num_edges, ALWAYS) if since is None else since
     if graph.node_time is not None:
         since = np.maximum(since, graph.node_time[csc.indices])
     dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
-    return _reordered(graph.evolve(edge_time=since), np.lexsort((since, dst)))
+    order = np.lexsort((since, dst))
+    return _reordered(graph.evolve(edge_time=since), order), order
 
 
 def _reordered(graph: Graph, order: Ids) -> Graph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,44 @@ def latest_visible(times: Times, rule: str) -> Times:
     """
     untimed = (times == ALWAYS) | (times == NEVER)
     return np.where(untimed, NEVER - 1, np.where(untimed, 0, times) - (rule == "strict"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Occurrences:
+    """Numbers nodes in trees, which are a step's times: node * num_trees + tree."""
+
+    times: Times  # [num_trees]
+
+    @classmethod
+    def of(cls, times: Times, *, disjoint: bool = False) -> tuple[Occurrences, Ids]:
+        """Returns the trees of seeds at times [n], and each seed's tree.
+
+        Args:
+            times: [n] the seeds' times.
+            disjoint: Whether each seed has its own tree. Otherwise, those at one time
+                share a tree.
+        """
+        if disjoint:
+            return cls(times), np.arange(len(times))
+        distinct, trees = np.unique(times, return_inverse=True)
+        return cls(distinct), trees
+
+    @property
+    def num_trees(self) -> int:
+        """Number of trees, at least 1."""
+        return max(len(self.times), 1)
+
+    def codes(self, nodes: Ids, trees: Ids) -> Ids:
+        """Encodes nodes in trees."""
+        return nodes.astype(np.int64) * self.num_trees + trees
+
+    def nodes(self, codes: Ids) -> Ids:
+        """Returns the nodes of codes."""
+        return codes // self.num_trees
+
+    def trees(self, codes: Ids) -> Ids:
+        """Returns the trees of codes."""
+        return codes % self.num_trees
 
 
 def at_times(nodes: Ids, times: Times) -> tuple[Ids, Times, Ids]:

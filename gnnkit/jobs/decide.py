@@ -39,6 +39,7 @@ from gnnkit.planner.layout import MEMORY_SHARE, LayoutFigures, Room, select_layo
 from gnnkit.prepare.assign import overrides
 from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
+from gnnkit.prepare.times import sampling_rule
 from gnnkit.strategy import ExecutionStrategy
 
 FULL, SAMPLED = "vertex_centric", "individual_sample"  # candidates of strategy=auto
@@ -233,7 +234,7 @@ def _words(order: Order, named: Candidates) -> dict[str, float]:
     settings = order.settings
     graph = load(settings, order.graph)
     if order.source.trains and not settings.job.reads_checkpoint:
-        graph, _ = read(settings, graph, relational=order.source.reads_relations)
+        graph, _ = read(settings, graph, relational=order.source.reads_relations, rule=sampling_rule(settings))
     return {name: words_of(quality) for name, quality in measure_candidates(settings, graph, named).items()}
 
 

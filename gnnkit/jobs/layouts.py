@@ -30,6 +30,7 @@ from gnnkit.planner.step import graph_widths
 from gnnkit.prepare.assign import shape, sizes_of
 from gnnkit.prepare.cut import Prepared, read
 from gnnkit.prepare.inputs import load, with_kept
+from gnnkit.prepare.times import sampling_rule
 from gnnkit.result.folder import PREPARED
 from gnnkit.sampler.targets import count_outputs
 from gnnkit.strategy import ExecutionStrategy
@@ -180,7 +181,7 @@ def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutF
     graph = load(settings, order.graph)
     task: Task = settings.task.create()
     if source.trains:
-        graph, links = read(settings, graph, relational=source.reads_relations)
+        graph, links = read(settings, graph, relational=source.reads_relations, rule=sampling_rule(settings))
     strategy: ExecutionStrategy = settings.create_strategy()
     sparse = reads_sparse(settings, source, strategy)
     graph, lines = with_kept(graph, settings.input_rows, sparse, settings.features.dtype)

@@ -62,8 +62,8 @@ def write_outputs(
             write_targets(job, worker, name, rows, columns, of_nodes=of_nodes)
 
     def read(outputs: Tensor, worker: Worker) -> Scores:
-        _check_finite(outputs, worker, job.settings.checkpoint)
         logits = task.row_outputs(outputs, worker)
+        _check_finite(outputs if worker.embed is None else logits, worker, job.settings.checkpoint)
         if job.settings.checkpoint is None:
             _calibrate(task, logits, worker, job)
         if "predictions" in wanted:

@@ -18,8 +18,10 @@ from gnnkit.config.settings import Settings
 from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
-from gnnkit.graph.edge_order import in_listed_order, in_time_order
+from gnnkit.graph.edge_order import in_listed_order, sort_by_time
+from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.inverse_edges import with_inverse_edges
+from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.launch.phases import phase, warnings_in_lines
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -52,7 +54,7 @@ from gnnkit.prepare.inputs import (
 )
 from gnnkit.prepare.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.prepare.run_partition import keep, rebalanced
-from gnnkit.prepare.times import by_time, describe_sampled, describe_times, describe_visible, visible_graphs
+from gnnkit.prepare.times import describe_sampled, describe_times, describe_visible, sampling_rule, visible_graphs
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.sampler.links import Links
@@ -143,17 +145,21 @@ class Preparation:
     graph: Graph | None = None  # replaces the data set
 
 
-def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, Links | Targets | None]:
+def read(
+    settings: Settings, graph: Graph, *, relational: bool, rule: str = "none"
+) -> tuple[Graph, Links | Targets | None]:
     """Returns the training graph and the pairs to predict, as the task defines them.
 
     Args:
         settings: The run's settings.
         graph: The graph with all edges.
         relational: Whether the model reads edge types.
+        rule: `Sampler.time`. With times, all edges pass messages after their times.
     """
     task: Task = settings.task.create()
     check_implied_task(settings, graph)
-    graph = graph.evolve(time_borders=None) if by_time(settings) else graph  # no edge leaves
+    samples = rule != "none"
+    graph = graph.evolve(time_borders=None) if samples and not task.hides_edges else graph
     try:
         with warnings_in_lines(settings.dataset.name):
             prepared, links = task.prepare(graph)
@@ -161,6 +167,8 @@ def read(settings: Settings, graph: Graph, *, relational: bool) -> tuple[Graph, 
         if settings.job.needs_labels and not (task.pairs or graph.labelled.any()):
             raise UserError(no_split(settings, labelled=False, edges=graph.edge_labels is not None)) from None
         raise
+    if samples and isinstance(links, Links):
+        prepared = graph.evolve(**dict.fromkeys(HELD_OUT))
     if relational:
         check_relation(graph.schema, links)
     needed = [SPLITS[name] for name in settings.job.splits]
@@ -198,8 +206,8 @@ def prepare(asked: Preparation) -> Json:
     """
     settings, needs, folder, begun = asked.settings, asked.needs, asked.folder, time.monotonic()
     phase(f"reading dataset={settings.dataset.name}")
-    graph, links, lines = _read_graph(asked)
-    later = visible_graphs(graph) if needs.trains and links is None and not by_time(settings) else {}
+    graph, links, lines = _read_graph(asked, rule := sampling_rule(settings))
+    later = visible_graphs(graph) if needs.trains and links is None and rule == "none" else {}
     lines += describe_visible(later, graph.time_unit, settings)
     graph = later.pop("train", graph)
     cache, read_at = Kept(settings.cache, graph), time.monotonic()
@@ -251,8 +259,13 @@ def _save_later(graphs: Mapping[str, Graph], needs: Needs, partition: Partition,
                 replace(shard, features=shard.features[:0]).save(folder / str(shard.rank))
 
 
-def _read_graph(asked: Preparation) -> tuple[Graph, Links | Targets | None, list[str]]:
-    """Returns the graph as the ranks read it, pairs to predict, and summary lines."""
+def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets | None, list[str]]:
+    """Returns the graph as the ranks read it, pairs to predict, and summary lines.
+
+    Args:
+        asked: The request.
+        rule: `Sampler.time`.
+    """
     settings, needs = asked.settings, asked.needs
     named_graph = with_names(settings, asked.graph)
     check_types(needs.untyped_model, named_graph.schema)
@@ -261,8 +274,8 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | Targets | None, list
     task: Task = settings.task.create()
     if needs.trains:
         complete = graph
-        graph, links = read(settings, graph, relational=needs.relational)
-        input_lines = [*input_lines, *describe_times(complete, graph, links)]
+        graph, links = read(settings, graph, relational=needs.relational, rule=rule)
+        input_lines = [*input_lines, *describe_times(complete, graph, links, settings)]
     elif needs.inputs:
         if "predictions" in settings.write or not task.hides_edges:
             graph, links = task.prepare_known(graph)
@@ -275,13 +288,27 @@ def _read_graph(asked: Preparation) -> tuple[Graph, Links | Targets | None, list
         links = None if links is None else links.with_inverse_edges(graph.num_relations)
         graph = with_inverse_edges(graph)
         lines = [*lines, f"edges: {graph.num_edges // 2:,} inverse edges were added (model.inverse=true)"]
-    if by_time(settings):
-        lines = [*lines, *describe_sampled(graph, links, settings)]
-        return in_time_order(graph), links, [*input_lines, *lines]
+    if rule != "none":
+        lines = [*lines, *describe_sampled(graph, links, rule)]
+        return *_by_visibility(in_listed_order(graph), links, rule), [*input_lines, *lines]
     graph = in_listed_order(graph) if needs.edge_order else graph
     if isinstance(links, Links) and links.train_time is not None:  # edges may have other ids now
         links = replace(links, train_time=np.asarray(graph.edge_time))
     return graph, links, [*input_lines, *lines]
+
+
+def _by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tuple[Graph, Links | Targets | None]:
+    """Sorts in-edges for samplers by time.
+
+    With `inclusive`, an edge of the predicted relation is visible after its own time
+    only, and so is its reverse, because its pair is predicted as of that time.
+    """
+    if not isinstance(links, Links):
+        return sort_by_time(graph)[0], links
+    times = np.asarray(graph.edge_time)
+    is_event = links.hides(graph.edge_types) & (times != ALWAYS) & (times != NEVER)
+    graph, order = sort_by_time(graph.evolve(edge_time=times + (is_event if rule == "inclusive" else 0)))
+    return graph, replace(links, train_time=times[order])
 
 
 def check_owned(asked: Preparation) -> None:

@@ -25,7 +25,7 @@ from gnnkit.prepare.cut import Needs, Preparation, Prepared
 from gnnkit.prepare.inputs import IDS, check_relation, check_types, check_width
 from gnnkit.prepare.placed import place_features
 from gnnkit.prepare.run_partition import keep, load_partition, rebalanced
-from gnnkit.prepare.times import by_time
+from gnnkit.prepare.times import sampling_rule
 from gnnkit.prepare.trained import take_stored
 from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED, SOURCE
 from gnnkit.sampler.targets import load_rows
@@ -149,7 +149,7 @@ def _check_order(asked: Preparation, root: Path) -> None:
             f"model: {asked.needs.ordered_layer} reads a node's in-edges in the order of the edge list, and the store {root} "
             'sorts them by source: use another data set than dataset=store, or aggr="mean", "sum" or "max"'
         )
-    if by_time(asked.settings):
+    if sampling_rule(asked.settings) != "none":
         raise UserError(
             f"sampler.time: the store {root} sorts each node's in-edges by source, and sampling by time needs another "
             "order: use the original data set, or sampler.time=none"

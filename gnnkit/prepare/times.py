@@ -21,13 +21,16 @@ from gnnkit.task.link_split import with_edges_before
 _PARTS = {Split.TRAIN: "train before", Split.VAL: "val from", Split.TEST: "test from"}
 
 
-def describe_times(complete: Graph, trained: Graph, links: Links | Targets | None) -> list[str]:
+def describe_times(
+    complete: Graph, trained: Graph, links: Links | Targets | None, settings: Settings | None = None
+) -> list[str]:
     """Describes times, a split by time, and held-out pairs that also train.
 
     Args:
         complete: The graph with all edges.
         trained: The graph with the edges that pass messages in training.
         links: The edges to predict or with labels, or None.
+        settings: The run's settings, for a line about its sampler.
     """
     lines = [line for what in ("edge", "node") for line in _describe_range(complete, what)]
     if links is None:
@@ -36,10 +39,10 @@ def describe_times(complete: Graph, trained: Graph, links: Links | Targets | Non
         parts = parts_of(complete.edge_time, complete.time_borders)
         lines.append(_describe_parts(complete.edge_time, parts, complete.time_unit, "edges"))
         count = complete.num_edges - trained.num_edges
-        lines += [
-            f"time: {count:,} edges from {show_time(complete.time_borders[0], complete.time_unit)} on pass no messages, also "
-            "in evaluation"
-        ] * (count > 0)
+        if count > 0:
+            first = show_time(complete.time_borders[0], complete.time_unit)
+            lines.append(f"time: {count:,} edges from {first} on pass no messages, also in evaluation")
+            lines += _hint("edge", settings)
     return [*lines, *_describe_recurring(trained, links)] if isinstance(links, Links) else lines
 
 
@@ -66,27 +69,37 @@ def describe_visible(graphs: Mapping[str, Graph], unit: str | None, settings: Se
     train, val, test = (graphs[name].num_edges for name in ("train", "val", "test"))
     first = show_time(_first_later(graphs["test"]) or 0, unit)
     line = f"time: {test - train:,} edges from {first} on pass no messages in training, which reads {train:,}"
-    sampler = None if settings is None else settings.sampler
-    hint = "time: sampler.time=strict trains and evaluates each node on the edges before its own time instead"
-    rest = [hint] if sampler is not None and "time" in sampler.arguments else []
-    return [f"{line}; val is evaluated on {val:,} edges, test on {test:,}", *rest]
+    return [f"{line}; val is evaluated on {val:,} edges, test on {test:,}", *_hint("node", settings)]
 
 
-def by_time(settings: Settings) -> bool:
-    """Returns whether seeds see earlier edges only."""
-    return settings.sampler is not None and settings.sampler.create().time != "none"
+def _hint(noun: str, settings: Settings | None) -> list[str]:
+    """Returns a line about `sampler.time` if the sampler has it."""
+    if settings is None or settings.sampler is None or "time" not in settings.sampler.arguments:
+        return []
+    return [f"time: sampler.time=strict trains and evaluates each {noun} on the edges before its own time instead"]
 
 
-def describe_sampled(graph: Graph, links: Links | Targets | None, settings: Settings) -> list[str]:
-    """Describes what seeds see. Raises `UserError` if data or seeds have no times."""
-    targets = links if isinstance(links, Targets) else None
-    assert settings.sampler is not None, "samples by time"
-    rule = settings.sampler.create().time
+def sampling_rule(settings: Settings) -> str:
+    """Returns `Sampler.time` of a run, or none without a sampler."""
+    return "none" if settings.sampler is None else settings.sampler.create().time
+
+
+def describe_sampled(graph: Graph, links: Links | Targets | None, rule: str) -> list[str]:
+    """Describes what seeds see. Raises `UserError` if data or seeds have no times.
+
+    Args:
+        graph: The graph.
+        links: The edges to predict or with labels, or None.
+        rule: `Sampler.time`.
+    """
     if graph.edge_time is None and graph.node_time is None:
         raise UserError(
             f"sampler.time={rule}: neither edges nor nodes have times: dataset.time=COLUMN names their column, or use "
             "sampler.time=none"
         )
+    if isinstance(links, Links):
+        return _describe_events(links, rule)
+    targets = links
     rows, times = (graph, graph.node_time) if targets is None else (targets, targets.time)
     predicted = rows.labelled & (rows.split != Split.NONE)
     times = np.full(len(predicted), ALWAYS) if times is None else times
@@ -100,6 +113,19 @@ def describe_sampled(graph: Graph, links: Links | Targets | None, settings: Sett
     seen = "before its own time" if rule == "strict" else "up to its own time"
     what = "node" if targets is None else "labelled edge"
     return [f"sampler.time={rule}: each {what} sees the edges {seen}, in training and evaluation"]
+
+
+def _describe_events(links: Links, rule: str) -> list[str]:
+    """Describes what the ends of predicted edges see."""
+    if links.events is None:
+        raise UserError(
+            f"sampler.time={rule}: the edges that the task predicts are not split by time: set "
+            "dataset.split='{by: time, shares: [0.7,0.15,0.15]}', or use sampler.time=none"
+        )
+    also = ", and edges of other relations at that time" * (rule == "inclusive" and links.relation is not None)
+    return [
+        f"sampler.time={rule}: each edge is predicted from the edges before its own time{also}, in training and evaluation"
+    ]
 
 
 def describe_store(graph: Graph) -> list[str]:
@@ -177,8 +203,10 @@ def _describe_parts(times: Times, parts: Ids, unit: str | None, what: str) -> st
 
 def _describe_recurring(graph: Graph, links: Links) -> list[str]:
     """Counts held-out edges between nodes that an edge joins in training."""
-    held = unordered(np.concatenate([links.val, links.test]), graph.num_nodes)
-    count = int(np.isin(held, unordered(pairs_of(graph.csc), graph.num_nodes)).sum())
+    held, pairs = unordered(np.concatenate([links.val, links.test]), graph.num_nodes), pairs_of(graph.csc)
+    if graph.edge_time is not None and links.events is not None:  # later edges may pass messages, too
+        pairs = pairs[graph.edge_time < links.first_held_out]
+    count = int(np.isin(held, unordered(pairs, graph.num_nodes)).sum())
     share = f"{100 * count / max(len(held), 1):.0f} %"
     line = f"held-out edges: {count:,} of {len(held):,} ({share}) join nodes that also an edge in training joins"
     return [line] if count else []

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch, RelationGroups
-from gnnkit.graph.times import latest_visible
+from gnnkit.graph.times import Occurrences, Times, latest_visible
 from gnnkit.sampler.batching import tree_sizes
 from gnnkit.sampler.contract import Hop, check_hop
 from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
@@ -23,7 +23,7 @@ from gnnkit.utils.checks import MAX_THREADS, int64s, whole
 from gnnkit.utils.ranges import num_cores, one_of
 
 TIME_RULES, PICKS = ("none", "strict", "inclusive"), ("uniform", "last")
-_SPREAD = np.int64(-7046029254386353131)
+_SPREAD = np.int64(-7046029254386353131)  # odd, so that consecutive times have unrelated keys
 _MOST_DRAWS = 2**31  # the strategies and loaders check memory
 
 
@@ -381,11 +381,9 @@ class NativeSampler(Sampler):
                 f"sampler.time={self.time}: the graph's edges have no times: pass CSC(indptr, indices, time=)"
             )
         reading = replace(reading, times=reading.csc.time, latest=self.pick == "last")
-        trees = np.arange(len(seeds)) if disjoint else np.unique(times, return_inverse=True)[1]
-        of_tree = np.zeros(int(trees.max(initial=-1)) + 1, np.int64)
-        of_tree[trees] = times
-        keys = of_tree * _SPREAD  # an odd factor, so that consecutive times have unrelated keys
-        count = reading.csc.num_nodes
+        occurrences, trees = Occurrences.of(times, disjoint=disjoint)
+        of_tree, count = occurrences.times, reading.csc.num_nodes
+        keys = of_tree * _SPREAD
         ((nodes, tree_of, known),), (hop,) = _core.grow(
             [(self.native(), reading, 0, 0)],
             [(seeds, trees.astype(np.uint32), count)],
@@ -434,6 +432,30 @@ def grow(
         hops.append(replace(drawn, sources=numbering.add(drawn.sources)))
         known.append(len(numbering.nodes()))
     return _batch(numbering.nodes().astype(dtype), known[1:], join_hops(hops, dtype), sampler.redraw)
+
+
+def at_times(sampler: NativeSampler, reading: Reading, nodes: Ids, times: Times, num_nodes: int) -> Reading:
+    """Returns a reading for `draw`, in which each row sees the edges of its time.
+
+    Args:
+        sampler: The sampler, with `time`.
+        reading: The arrays, with `CSC.time`.
+        nodes: [num_rows] global ids of the nodes that draw.
+        times: [num_rows] the time of each.
+        num_nodes: Number of nodes of the complete graph.
+    """
+    keys = times * _SPREAD * num_nodes + nodes
+    bounds, latest = latest_visible(times, sampler.time), sampler.pick == "last"
+    return replace(reading, keys=keys, times=reading.csc.time, bounds=bounds, latest=latest)
+
+
+def by_occurrence(batch: MiniBatch, occurrences: Occurrences) -> MiniBatch:
+    """Numbers the rows of a batch whose nodes are codes of occurrences."""
+    codes = batch.input_nodes
+    rows = np.arange(len(codes))
+    blocks = tuple(replace(block, src_nodes=rows[: len(block.src_nodes)]) for block in batch.blocks)
+    nodes = occurrences.nodes(codes)
+    return MiniBatch(nodes[: len(batch.seeds)], blocks, nodes, occurrences.times[occurrences.trees(codes)])
 
 
 def join_hops(hops: Sequence[Hop], dtype: npt.DTypeLike) -> Hop:

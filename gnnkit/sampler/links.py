@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Ids
-from gnnkit.graph.times import ALWAYS, Times
+from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.sampler.events import MAX_NODES, EventHistory, EventNegatives, Mask, codes
 from gnnkit.utils.checks import check_range
 from gnnkit.utils.ranges import MAX_COUNT, real, shown, whole
@@ -81,7 +81,7 @@ class Links:
     relation: LinkRelation | None = None  # None: edges of all relations are predicted
     popular: Ids | None = None  # [num] int64 nodes that training negatives draw, repeated by popularity. None: all
     events: Ids | None = None  # [num_events, 3] int64 source, destination and time of all edges, if split by time
-    train_time: Times | None = None  # [num_edges] of the training graph, by edge id
+    train_time: Times | None = None  # [num_edges] of the graph that passes messages, by edge id
     val_time: Times | None = None  # [num_val]
     test_time: Times | None = None  # [num_test]
     node_time: Times | None = None  # [num_nodes] time after which each node exists
@@ -99,6 +99,24 @@ class Links:
         if self.relation is None or types is None:
             return np.True_
         return np.asarray(types == self.relation.number)
+
+    def trains(self, edges: Ids | slice = slice(None)) -> Mask | np.bool_:  # [k]
+        """Returns whether edges [k] are events before the first held-out one, by id.
+
+        True without a split by time, in which no held-out edge has an id.
+        """
+        if self.train_time is None:
+            return np.True_
+        times = self.train_time[edges]
+        return np.asarray((times != ALWAYS) & (times < self.first_held_out))
+
+    @functools.cached_property
+    def first_held_out(self) -> int:
+        """Time of the first held-out edge, if edges are split by time."""
+        return min(
+            (int(times.min()) for times in (self.val_time, self.test_time) if times is not None and len(times)),
+            default=NEVER,
+        )
 
     def hides(self, types: Ids | None) -> Mask | np.bool_:  # [num_edges]
         """Returns which edges pass no messages if their ends are a predicted pair.
@@ -254,7 +272,7 @@ class Links:
             nodes = nodes[(nodes >= first) & (nodes < last)]
         history, until, earlier = None if self.known is None else self.history, None, None
         if not evaluates:
-            until = int(self.train_time.max(initial=ALWAYS)) + 1
+            until = int(self.train_time[self.train_time < self.first_held_out].max(initial=ALWAYS)) + 1
         if self.historical and not evaluates:
             events = self.events if among is None else self.events[np.isin(self.events[:, 1], among)]
             earlier = EventHistory(events[:, 0], events[:, 2]), events[:, 1]

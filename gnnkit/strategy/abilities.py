@@ -102,7 +102,9 @@ class Relations(Ability):
 class ByTime(Ability):
     """Seeds see earlier edges only: batches are sampled with `times`."""
 
-    lacking = "samples regardless of each seed's time: use strategy=individual_sample, or sampler.time=none"
+    lacking = (
+        "samples regardless of each seed's time: use strategy=individual_sample or joint_sample, or sampler.time=none"
+    )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -15,9 +15,12 @@ from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, BlockLayers, Engine, Pool, Rows, Tally
+from gnnkit.engine.block import LayerValues
 from gnnkit.engine.remote import FeatureStore, Reach, TableFeatures
 from gnnkit.engine.remote.disk import DiskFeatures, OnDisk
 from gnnkit.engine.remote.features import Bits
+from gnnkit.engine.remote.owners import Owners
+from gnnkit.engine.remote.seen import timed_edges
 from gnnkit.engine.visible import TimedEdges, TimedLayers
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, MiniBatch, RelationGroups, SparseFeatures, Split
@@ -55,6 +58,9 @@ class Worker:
     order: NodeOrder | None = None  # row order of engines. None: by id
     inverse_edges: bool = False  # whether the graph has the reverse of each edge, with relations numbered last
     relation_names: tuple[str, ...] | None = None  # [num_relations] including inverse ones. None: 0, 1, ...
+    # Outputs [..., width] of nodes [...] at times [...], in figures of an evaluation
+    # by time. Collective if ranks fetch rows. None: figures read the nodes' outputs.
+    embed: Callable[[Ids, Times], Tensor] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -152,17 +158,32 @@ class Worker:
         return self.sampler is not None and self.sampler.time != "none"
 
     def seed_times(self, nodes: Ids) -> Times | None:  # [k] -> [k]
-        """Returns nodes' times as seeds, or None if sampling ignores time."""
+        """Returns times of seeds, which this rank owns unless it has the graph.
+
+        Returns None if sampling ignores time.
+        """
         if not self.samples_by_time:
             return None
-        times = None if self.graph is None else self.graph.node_time
+        if self.graph is None:
+            times, nodes = self.shard.node_time, np.searchsorted(self.owned, nodes)
+        else:
+            times = self.graph.node_time
         return np.full(len(nodes), ALWAYS) if times is None else times[nodes]
 
     @cached_property
     def _timed_edges(self) -> TimedEdges:
-        return TimedEdges(self._edges)
+        return TimedEdges(self._edges, lambda: self._relation_groups)
 
-    def layers_of(self, batch: MiniBatch, layers: BlockLayers) -> BlockLayers:
+    def timed_edges(self, model: object, owners: Owners) -> TimedEdges | None:
+        """Returns the owned nodes' edges by time, or None if sampling ignores it.
+
+        Collective.
+        """
+        if not self.samples_by_time:
+            return None
+        return timed_edges(self.shard, owners, self.comm, self.relations_for(model))
+
+    def layers_of(self, batch: MiniBatch, layers: LayerValues) -> LayerValues:
         """Returns the node and edge values of a batch's blocks.
 
         Args:
@@ -172,7 +193,7 @@ class Worker:
         if batch.nodes is None:
             return layers
         assert self.sampler is not None, "the batch was sampled"
-        return TimedLayers(layers, self._timed_edges, batch, self.sampler)
+        return TimedLayers.of(layers, self._timed_edges, batch, self.sampler)
 
     @cached_property
     def _relation_groups(self) -> RelationGroups:

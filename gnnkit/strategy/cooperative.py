@@ -10,8 +10,9 @@ from torch import nn
 from gnnkit.comm import Communicator
 from gnnkit.engine import Rows, Tally
 from gnnkit.engine.remote import Lookup, Reach
-from gnnkit.engine.remote.owners import Owners, Sent
+from gnnkit.engine.remote.owners import Owners, Sent, to_all
 from gnnkit.graph import Ids
+from gnnkit.graph.times import Occurrences
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
@@ -25,11 +26,11 @@ class _BatchPart:
     """One rank's part of a batch, before its rows are read."""
 
     step: Step
-    seed_positions: Ids  # [num_seeds] positions in `Shard.owned` of the owned seeds of all ranks
+    num_seeds: int  # owned seeds of all ranks, the first of `drawn.nodes`
     drawn: Drawn
     reach: Reach | None  # provides the ends of this rank's pairs
     sent: Sent
-    here: Ids  # [num_known] global ids of the batch's owned nodes
+    here: Ids  # global ids of the batch's owned nodes
     x: Array | None = None  # [num_known, width] their features, if read from disk
 
     @property
@@ -69,27 +70,34 @@ class CooperativeBatches(BackgroundBatches[_BatchPart, _BatchPart]):
         """Draws one batch. Collective."""
         sent, owned, reach = Sent.nothing(comm.world_size), self.worker.owned, None
         step = deal(number, comm, sent)
-        seeds = step.seeds
+        seeds, of = step.seeds, Occurrences(np.zeros(1, np.int64))
+        if step.times is not None:
+            of = Occurrences(np.unique(np.concatenate(to_all(comm, np.unique(step.times), sent))))
+            seeds = of.codes(seeds, np.searchsorted(of.times, step.times))
         if step.pairs is not None:
-            asked = self._lookup.ask(seeds, comm)
+            asked = self._lookup.ask(seeds, comm, len(of.times))
             sent.add(comm.rank, [8 * count for count in asked.demand.counts])
             seeds, step = asked.here, replace(step, pairs=replace(step.pairs, rows=asked.place[step.pairs.rows]))
             reach = self._lookup.reach(asked, seeds, comm, self._num_layers)
-        positions = np.searchsorted(owned, seeds)
-        drawn = self._draws.draw(positions, step.draws, comm)
-        return _BatchPart(step, positions, drawn, reach, sent, owned[drawn.nodes])
+        positions = of.codes(np.searchsorted(owned, of.nodes(seeds)), of.trees(seeds))
+        drawn = self._draws.draw(positions, of, step.draws, comm)
+        here = owned[drawn.owned]
+        return _BatchPart(step, len(seeds), drawn, reach, sent, here if step.times is None else np.unique(here))
 
     def with_rows(self, drawn: _BatchPart, read: Array | None, comm: Communicator) -> _BatchPart:
-        return drawn if read is None else replace(drawn, x=read)
+        if read is None or drawn.step.times is None:
+            return drawn if read is None else replace(drawn, x=read)
+        return replace(drawn, x=read[np.searchsorted(drawn.here, self.worker.owned[drawn.drawn.owned])])
 
     def batch(self, prepared: _BatchPart) -> Batch:
         worker = self.worker
         prepared.sent.record(self.tally, worker.comm.rank)
+        places = prepared.drawn.owned
+        nodes = worker.owned[places]
         if prepared.x is None:
-            x: Rows = worker.features.input_rows(prepared.here, self._model)
+            x: Rows = worker.features.input_rows(nodes, self._model)
         else:
             x = worker.features.convert(prepared.x)
-        adjacencies = prepared.drawn.adjacencies(self._draws.layers, prepared.step)
-        return prepared.step.batch(
-            x, adjacencies, worker.shard.labels[prepared.seed_positions], prepared.reach, nodes=prepared.here
-        )
+        adjacencies = self._draws.adjacencies(prepared.drawn, prepared.step)
+        labels = worker.shard.labels[places[: prepared.num_seeds]]
+        return prepared.step.batch(x, adjacencies, labels, prepared.reach, nodes=nodes)

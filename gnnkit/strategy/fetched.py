@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,21 @@ from torch import nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Pool, Tally
-from gnnkit.engine.block import LayerValues
+from gnnkit.engine.block import LayerValues, ValuesById
 from gnnkit.engine.remote.fetched import Fetched, FetchedLayers, RowRequest
 from gnnkit.engine.remote.frontier import Frontier
 from gnnkit.engine.remote.owners import Owners, Sent
 from gnnkit.engine.remote.row_cache import RowCache
+from gnnkit.engine.remote.seen import SeenValues
 from gnnkit.engine.remote.tier import KeptRows
-from gnnkit.graph import Ids, MiniBatch
-from gnnkit.sampler import Fanouts, Sampler
+from gnnkit.engine.visible import TimedLayers
+from gnnkit.graph import Floats, Ids, MiniBatch
+from gnnkit.graph.times import latest_visible
+from gnnkit.sampler import Fanouts
 from gnnkit.sampler.links import Links
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
-from gnnkit.strategy.seeds import Deal, Seeds, Step, drawing
+from gnnkit.strategy.seeds import Deal, Seeds, Step, drawing, sample_step
 from gnnkit.utils.checks import Array
 
 Edges = npt.NDArray[Any]  # [num_edges] records of `Frontier`
@@ -33,38 +35,97 @@ Edges = npt.NDArray[Any]  # [num_edges] records of `Frontier`
 class Draw:
     """Draws one rank's batches, at the owners or from the complete topology."""
 
-    def __init__(self, worker: Worker, sampler: Sampler, owners: Owners, model: nn.Module) -> None:
-        """Prepares the draws. Collective.
+    def __init__(self, worker: Worker, model: nn.Module, owners: Owners | None, pool: Pool) -> None:
+        """Prepares the draws. Collective if owners draw.
 
         Args:
             worker: The rank, with or without the topology.
-            sampler: The sampler.
-            owners: Every node's owner.
             model: The model, which may read relations.
+            owners: Every node's owner. None: the rank has the topology.
+            pool: The ranks whose rows enter batch statistics.
         """
-        self._sample: Callable[..., MiniBatch] | None = None
+        self._worker, self._model, self._pool, self.sampler = worker, model, pool, drawing(worker)
+        self._graph = self._layers = self._seen = None
         if worker.graph is not None:
-            self._sample = partial(sampler.sample, worker.drawn(model))  # type: ignore[arg-type]
+            self._graph, self._layers = worker.drawn(model), worker.layers(model, pool)
             return
-        frontier = (worker.shard, owners, sampler, worker.comm, worker.threads)
+        assert owners is not None, "owners draw"
+        timed, relations = worker.timed_edges(model, owners), worker.relations_for(model)
+        self._seen = None if timed is None else SeenValues(worker.shard, owners, timed)
+        frontier = (worker.shard, owners, self.sampler, worker.comm, worker.threads)
         types = isinstance(worker.links, Links) and worker.links.relation is not None
-        self._frontier = Frontier(*frontier, relations=worker.relations_for(model), types=types)
+        self._frontier = Frontier(*frontier, relations=relations, types=types, timed=timed)
 
-    def __call__(self, seeds: Ids, key: int, comm: Communicator, sent: Sent) -> tuple[MiniBatch, Edges | None]:
+    def __call__(self, step: Step, comm: Communicator, sent: Sent, *, disjoint: bool = False) -> DrawnBatch:
         """Draws one batch. Collective if owners draw.
 
         Args:
-            seeds: [num_seeds] distinct global ids.
-            key: The batch's key, the same on all ranks.
+            step: The step, with its key and this rank's seeds.
             comm: The ranks.
             sent: Counter of messages.
-
-        Returns:
-            The batch, and the drawn edges unless this rank has the topology.
+            disjoint: As for `NativeSampler.sample`.
         """
-        if self._sample is None:
-            return self._frontier.sample(seeds, key, comm, sent)
-        return self._sample(seeds, key=key), None
+        if self._graph is not None:
+            return DrawnBatch(sample_step(self.sampler, self._graph, step, disjoint=disjoint))
+        batch, edges = self._frontier.sample(step.seeds, step.draws, comm, sent, step.times, disjoint=disjoint)
+        if self._seen is None:
+            return DrawnBatch(batch, edges)
+        assert batch.times is not None
+        bounds = latest_visible(batch.times, self.sampler.time)
+        return DrawnBatch(batch, edges, self._seen.fetch(batch.input_nodes, bounds, comm, sent))
+
+    def costs(self, seeds: Ids) -> Floats:  # [num_seeds]
+        """Estimates the number of edges that seeds draw, by mean degree at owners."""
+        if self._graph is not None:
+            return self.sampler.costs(self._graph, seeds)  # type: ignore[arg-type]
+        shard, fanouts = self._worker.shard, Fanouts.parse(self.sampler.fanouts or ())
+        degree, names = shard.num_edges / max(shard.num_nodes, 1), self._worker.relations_for(self._model) or ("",)
+        draws = [sum(degree if count < 0 else count for count in counts) for counts in fanouts.by_hop(names)]
+        return np.full(len(seeds), float(np.cumprod(draws).sum()))
+
+    def layers(self, drawn: DrawnBatch, rows: npt.NDArray[Any] | None = None) -> LayerValues:
+        """Returns the values of a batch's blocks.
+
+        Args:
+            drawn: The batch.
+            rows: [num_input_nodes] records of `OwnedRows` for its input nodes. None:
+                the batch has all `values`.
+        """
+        worker, batch = self._worker, drawn.batch
+        if self._layers is not None:
+            return worker.layers_of(batch, self._layers)
+        assert drawn.edges is not None
+        ids = batch.input_nodes.astype(np.int64) if batch.nodes is None else np.arange(len(batch.nodes))
+        rows = rows if drawn.values is None else drawn.values
+        assert rows is not None
+        nodes = ids, rows
+        values = (worker.shard, self._model, worker.dtype, worker.device, nodes, drawn.edges, self._pool)
+        layers = FetchedLayers(*values, inverse_edges=worker.inverse_edges)
+        if batch.nodes is None:
+            return layers
+        if "relation_degree" in (drawn.edges.dtype.names or ()):
+            layers.relation_degree = self._relation_degrees(batch, drawn.edges)
+        return TimedLayers.of(layers, None, batch, self.sampler)
+
+    def _relation_degrees(self, batch: MiniBatch, edges: Edges) -> ValuesById:
+        """Indexes the degrees of drawn edges, which may be drawn at several times."""
+        blocks = batch.blocks[::-1] if self.sampler.redraw else batch.blocks[:1]
+        targets = np.concatenate([np.repeat(np.arange(block.num_dst), np.diff(block.indptr)) for block in blocks])
+        return ValuesById(targets * self._worker.shard.num_relations + edges["relation"], edges["relation_degree"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawnBatch:
+    """One batch without its rows."""
+
+    batch: MiniBatch
+    edges: Edges | None = None  # drawn by owners. None: this rank has the topology
+    values: npt.NDArray[Any] | None = None  # [num_input_nodes] records of `SeenValues`, if owners draw by time
+
+    @property
+    def num_bytes(self) -> int:
+        arrays = [array for array in (self.edges, self.values) if array is not None]
+        return bytes_of(self.batch.blocks) + sum(array.nbytes for array in arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +133,7 @@ class RequestedBatch:
     """One batch before its rows are read, and the rows that ranks request."""
 
     step: Step
-    batch: MiniBatch
-    edges: Edges | None
+    drawn: DrawnBatch
     asked: RowRequest
     sent: Sent
 
@@ -83,7 +143,7 @@ class RequestedBatch:
 
     @property
     def num_bytes(self) -> int:
-        return bytes_of(self.batch.blocks) + self.asked.num_bytes + (0 if self.edges is None else self.edges.nbytes)
+        return self.drawn.num_bytes + self.asked.num_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,10 +151,14 @@ class FetchedBatch:
     """One batch with its rows."""
 
     step: Step
-    batch: MiniBatch
-    edges: Edges | None
+    drawn: DrawnBatch
     fetched: Fetched
     sent: Sent
+
+    @property
+    def rows(self) -> npt.NDArray[Any]:  # [num_input_nodes]
+        """Records of `OwnedRows` for the batch's input nodes."""
+        return self.fetched.rows[self.drawn.batch.rows_by_node()[1]]
 
 
 class FetchedBatches(BackgroundBatches[RequestedBatch, FetchedBatch]):
@@ -117,10 +181,8 @@ class FetchedBatches(BackgroundBatches[RequestedBatch, FetchedBatch]):
             prefetch: Batches made in advance.
         """
         self.model, self.cache, self.rows = model, cache, cache.owned
-        sampler = drawing(worker)
-        self.pool = Pool(worker.comm, tally)
-        self._whole = None if worker.graph is None else worker.layers(model, self.pool)
-        self.draws = Draw(worker, sampler, self.rows.owners, model)
+        self.draws = Draw(worker, model, self.rows.owners, Pool(worker.comm, tally))
+        sampler = self.draws.sampler
         fanouts = Fanouts.all(sampler.num_hops) if sampler.fanouts is None else Fanouts.parse(sampler.fanouts)
         if (filled := cache.begin(fanouts, seeds.chance)) is not None:
             self.rows.record(*filled, tally, worker.comm.rank)
@@ -134,7 +196,7 @@ class FetchedBatches(BackgroundBatches[RequestedBatch, FetchedBatch]):
         def fill(comm: Communicator) -> tuple[Fetched, Sent]:
             sent = Sent.nothing(comm.world_size)
             drawn = (deal(number, comm, sent) for number in steps)
-            batches = [self.draws(step.seeds, step.draws, comm, sent)[0].input_nodes for step in drawn]
+            batches = [self.draws(step, comm, sent).batch.rows_by_node()[0] for step in drawn]
             return self.cache.announce(batches, comm, sent)
 
         self._record(*self._background.submit(fill).result())
@@ -143,32 +205,23 @@ class FetchedBatches(BackgroundBatches[RequestedBatch, FetchedBatch]):
         """Draws one batch, and requests its rows. Collective."""
         sent = Sent.nothing(comm.world_size)
         step = deal(number, comm, sent)
-        batch, edges = self.draws(step.seeds, step.draws, comm, sent)
-        return RequestedBatch(step, batch, edges, self.rows.ask(batch.input_nodes, comm, sent), sent)
+        drawn = self.draws(step, comm, sent)
+        return RequestedBatch(step, drawn, self.rows.ask(drawn.batch.rows_by_node()[0], comm, sent), sent)
 
     def with_rows(self, drawn: RequestedBatch, read: Array | None, comm: Communicator) -> FetchedBatch:
         tier = None if read is None else KeptRows.of(drawn.here, read)
         fetched = self.rows.answer(drawn.asked, comm, drawn.sent, tier)
-        return FetchedBatch(drawn.step, drawn.batch, drawn.edges, fetched, drawn.sent)
+        return FetchedBatch(drawn.step, drawn.drawn, fetched, drawn.sent)
 
     def batch(self, prepared: FetchedBatch) -> Batch:
         self._record(prepared.fetched, prepared.sent)
         self.fetched_rows += int(prepared.fetched.received.sum())
         self.hits += prepared.fetched.hits
-        step, rows = prepared.step, prepared.fetched.rows
+        step, batch, rows = prepared.step, prepared.drawn.batch, prepared.rows
         x = self.worker.fetched_rows(self.rows.features(rows), self.model)
-        layers = self._layers(prepared)
-        adjacencies = layers.layers(step.kept(prepared.batch.blocks, layers), step.key)
-        return step.batch(x, adjacencies, rows["label"][: len(step.seeds)], nodes=prepared.batch.input_nodes)
+        layers = self.draws.layers(prepared.drawn, rows)
+        adjacencies = layers.layers(step.kept(batch.blocks, layers), step.key)
+        return step.batch(x, adjacencies, rows["label"][: len(step.seeds)], nodes=batch.input_nodes)
 
     def _record(self, fetched: Fetched, sent: Sent) -> None:
         self.rows.record(fetched, sent, self.tally, self.worker.comm.rank)
-
-    def _layers(self, prepared: FetchedBatch) -> LayerValues:
-        worker = self.worker
-        if self._whole is not None or prepared.edges is None:
-            assert self._whole is not None
-            return self._whole
-        nodes = (prepared.batch.input_nodes.astype(np.int64), prepared.fetched.rows)
-        values = (worker.shard, self.model, worker.dtype, worker.device, nodes, prepared.edges, self.pool)
-        return FetchedLayers(*values, inverse_edges=worker.inverse_edges)

@@ -48,10 +48,7 @@ _CACHED = (  # for learned rows
     "caches rows of other workers, but learned rows change in each step: use strategy.cache=none"
 )
 _COST_OF_NODES = "strategy.batching=balanced evens out the cost of nodes, not of edges: leave batching out"
-_WHOLE_GRAPH = (  # for sampling by time
-    "samples by time from shared memory only, in batches of equal size: use strategy.topology=shared, "
-    "strategy.features=shared and strategy.options.batching=plain"
-)
+_EQUAL_SIZES = "samples by time in batches of equal size: use strategy.options.batching=plain"
 _CHOSEN = "this strategy chooses the nodes of each step: use strategy=individual_sample"
 _DIVIDED = (
     "cannot move seeds with strategy.batching=balanced, which balances costs, or with "
@@ -120,7 +117,7 @@ class IndividualSample(SampledStrategy):
             RowsOnDisk(but=_LRU if cache == "lru" else None),
             LearnedInputs(but=None if cache == "none" else f"with strategy.cache={cache} {_CACHED}"),
             EdgeTask("all", but=_CHOSEN if self._chooses else None if plain else _COST_OF_NODES),
-            ByTime(but=None if plain and not fetches else _WHOLE_GRAPH),
+            ByTime(but=None if plain else _EQUAL_SIZES),
             MovableSeeds(but=_CHOSEN if self._chooses else None if plain and not fetches else _DIVIDED),
         )
 

@@ -9,6 +9,7 @@ from torch import nn
 from gnnkit.engine.remote.frontier import COOPERATIVE, check_sampler
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
+    ByTime,
     EdgeTask,
     GatheredRows,
     JoinedLayers,
@@ -45,6 +46,7 @@ class JointSample(SampledStrategy):
         GatheredRows(),
         RowsOnDisk(),
         JoinedLayers(by_owners=True),
+        ByTime(),
     )
 
     def __init__(self, batch_size: int = 1024, prefetch: int = 2) -> None:

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.owners import Sent, as_bytes, swap, to_all
+from gnnkit.engine.remote.owners import Sent, swap_rows, to_all
 from gnnkit.graph import CSC, Ids, Split
-from gnnkit.graph.times import at_times
+from gnnkit.graph.times import Times, at_times
 from gnnkit.graph.types import take
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
@@ -70,13 +70,9 @@ class TargetSeeds(Seeds):
     def _step(self, plan: Epoch, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
         seed, targets, total = self._worker.seed, self._targets, int(plan.bounds[step, -1] - plan.bounds[step, 0])
         rows = self._schedule.seeds[plan.batch(step, self._worker.comm.rank)]
-        nodes, times = targets.rows[rows].reshape(-1), None
-        if self._worker.samples_by_time:
-            seeds, times, ends = at_times(nodes, targets.end_times[rows].reshape(-1))
-        else:
-            seeds, ends = np.unique(nodes, return_inverse=True)
-        pairs = SeedPairs(ends.reshape(-1, 2), targets.label[rows], None, features=take(targets.features, rows))
-        return Step(seeds.astype(np.int64), total, *step_keys(seed, epoch, step, len(self)), pairs, times)
+        seeds, times, ends = _find_ends(self._worker, targets.rows[rows], targets.end_times[rows])
+        pairs = SeedPairs(ends, targets.label[rows], None, features=take(targets.features, rows))
+        return Step(seeds, total, *step_keys(seed, epoch, step, len(self)), pairs, times)
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
         pairs = self._targets.rows[self._schedule.seeds]
@@ -99,14 +95,15 @@ class LinkSeeds(Seeds):
             batch_size: Number of edges to predict per worker and step.
         """
         assert isinstance(worker.links, Links)
-        self._seed, self._links, self._batch_size = worker.seed, worker.links, batch_size
+        self._worker, self._seed, self._links, self._batch_size = worker, worker.seed, worker.links, batch_size
         self._threads = worker.threads
         self._edges: GraphEdges | ShardEdges
         if worker.graph is None:
-            predicted = self._links.predicts(worker.shard.edge_types)
-            self._edges = ShardEdges(worker.shard, batch_size, worker.comm, predicted)
+            shard = worker.shard
+            predicted = self._links.predicts(shard.edge_types) & self._links.trains(shard.edge_ids)
+            self._edges = ShardEdges(shard, batch_size, worker.comm, predicted)
         else:
-            predicted = self._links.predicts(worker.graph.edge_types)
+            predicted = self._links.predicts(worker.graph.edge_types) & self._links.trains()
             self._edges = GraphEdges(worker.graph.csc, batch_size, worker.comm, predicted)
 
     def __len__(self) -> int:
@@ -119,16 +116,33 @@ class LinkSeeds(Seeds):
         key, links, edges = derive(self._seed, epoch * len(self) + step), self._links, deal(step, comm, sent)
         own = edges.own["ends"], edges.own["id"]
         pairs, labels, events = supervised_pairs(links, *own, key, threads=self._threads)
-        seeds, rows = np.unique(pairs, return_inverse=True)
+        seeds, times, rows = _find_ends(self._worker, pairs, None if events is None else events[:, 2:].repeat(2, 1))
         hidden = None if links.relation is None else links.relation.hidden
-        wanted = SeedPairs(rows.reshape(-1, 2), labels, edges.excluded, hidden, events)
-        return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), wanted)
+        excluded = edges.excluded if times is None else None  # no end sees the edges of its own time
+        wanted = SeedPairs(rows, labels, excluded, hidden, events)
+        return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), wanted, times)
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
         # A negative pair consists of one end of its edge and a random node.
         links, batch_size = self._links, self._batch_size
         ends = (in_edges + out_edges) / max(self._edges.num_edges, 1)
         return np.asarray(np.minimum(batch_size * (ends + links.negatives / links.num_nodes), 1))
+
+
+def _find_ends(worker: Worker, pairs: Ids, times: Times | None) -> tuple[Ids, Times | None, Ids]:
+    """Returns pairs' distinct ends, their times, and each end's place [k, 2].
+
+    Args:
+        worker: This rank. Times are None unless it samples by time.
+        pairs: [k, 2] nodes.
+        times: [k, 2] time of each end.
+    """
+    if not worker.samples_by_time:
+        seeds, places = np.unique(pairs, return_inverse=True)
+        return seeds.astype(np.int64), None, places.reshape(-1, 2)
+    assert times is not None, "pairs are split by time"
+    seeds, distinct_times, places = at_times(pairs.reshape(-1), times.reshape(-1))
+    return seeds, distinct_times, places.reshape(-1, 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,4 +261,4 @@ def _sent_to(ranks: Ids, edges: _Edges, comm: Communicator, sent: Sent) -> _Edge
     """
     order = np.argsort(ranks, kind="stable")
     parts = np.split(edges[order], np.cumsum(np.bincount(ranks, minlength=comm.world_size))[:-1])
-    return np.concatenate([part.view(_EDGE) for part in swap(comm, [as_bytes(part) for part in parts], sent)])
+    return np.concatenate(swap_rows(comm, parts, sent))

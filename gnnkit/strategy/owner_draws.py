@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
+from gnnkit.engine.block import ComputedValues, LayerValues
 from gnnkit.engine.joint import JointAdjacency, ShardLayers
 from gnnkit.engine.remote.frontier import COOPERATIVE, Frontier
 from gnnkit.engine.remote.owners import Owners
+from gnnkit.engine.visible import TimedLayers, draws_latest
 from gnnkit.exchange.route import Demand, Peers, Route
 from gnnkit.exchange.schedule import Passes
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import Block, Ids
+from gnnkit.graph.times import Occurrences, latest_visible
 from gnnkit.sampler import Hop
 from gnnkit.sampler.base import join_hops
 from gnnkit.strategy.base import Worker, weighing_sums
@@ -24,25 +27,23 @@ from gnnkit.strategy.seeds import Step
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """One rank's part of a batch, in the numbering of `ShardLayers`."""
+    """One rank's part of a batch, in codes of the nodes that `ShardLayers` numbers."""
 
     nodes: Ids  # [num_known] the batch's owned nodes, with this rank's seeds first
     blocks: list[Block]  # by layer. Sources are owned nodes, then other ranks' nodes
     routes: list[Route]  # by layer, for other ranks' rows
+    of: Occurrences  # the codes
 
-    def adjacencies(self, layers: ShardLayers, step: Step) -> tuple[JointAdjacency, ...]:
-        """Creates one adjacency per layer."""
-        parts = zip(step.kept(self.blocks, layers), self.routes, strict=True)
-        return tuple(
-            JointAdjacency(layers, block, route, layer, step.key) for layer, (block, route) in enumerate(parts)
-        )
+    @property
+    def owned(self) -> Ids:  # [num_known] positions in `Shard.owned`
+        return self.of.nodes(self.nodes)
 
 
 class OwnerDraws:
     """Samples hop by hop, each node at its owner.
 
     A rank samples in-edges of its owned nodes, and notifies the sources' owners. An
-    owner therefore expands a node once, even if several ranks reach it.
+    owner therefore expands a node once at each time, even if several ranks reach it.
     """
 
     def __init__(self, worker: Worker, model: nn.Module, owners: Owners, tally: Tally) -> None:
@@ -55,56 +56,83 @@ class OwnerDraws:
             tally: Counts the exchanged rows.
         """
         assert worker.sampler is not None
-        shard, comm, sampler = worker.shard, worker.comm, weighing_sums(worker.sampler)
-        relations = worker.relations_for(model)
-        self._frontier = Frontier(shard, owners, sampler, comm, worker.threads, COOPERATIVE, relations=relations)
+        shard, comm, self._sampler = worker.shard, worker.comm, weighing_sums(worker.sampler)
+        self._timed, relations = worker.timed_edges(model, owners), worker.relations_for(model)
+        frontier = (shard, owners, self._sampler, comm, worker.threads, COOPERATIVE)
+        self._frontier = Frontier(*frontier, relations=relations, timed=self._timed)
         self.layers = ShardLayers(shard, model, worker.dtype, worker.device, inverse_edges=worker.inverse_edges)
         self._plane = Peers(Wire(comm, range(comm.world_size), tally), Passes())
-        self._place = np.full(len(self.layers.nodes), -1, np.int64)  # each node's row in the current batch
 
-    def draw(self, seeds: Ids, key: int, comm: Communicator) -> Drawn:
+    def draw(self, seeds: Ids, of: Occurrences, key: int, comm: Communicator) -> Drawn:
         """Samples all hops. Collective.
 
         Args:
-            seeds: [num_seeds] owned nodes.
+            seeds: [num_seeds] codes of positions of owned nodes.
+            of: The codes, the same on all ranks.
             key: The batch's random key, equal on all ranks.
             comm: Connects the ranks.
         """
         sampler, known, newest = self._frontier.sampler, seeds, 0
-        self._place[known] = np.arange(len(known))
         hops: list[Hop] = []
         blocks: list[Block] = []
         routes: list[Route] = []
         for hop in range(sampler.num_hops):
-            drawn = self._frontier.draw_held(known[0 if sampler.redraw else newest :], hop, key)
+            drawn = self._draw_hop(known[0 if sampler.redraw else newest :], of, hop, key)
             hops = [drawn] if sampler.redraw else [*hops, drawn]
             rows, newest = join_hops(hops, np.int64), len(known)
-            sources = rows.sources
-            known, away, route = self._reach(known, sources, comm)
+            distinct, sources = np.unique(rows.sources, return_inverse=True)
+            known, away, route = self._reach(known, distinct, of, comm)
             nodes = np.concatenate([known, away])
-            self._place[away] = np.arange(len(known), len(nodes))
-            blocks.insert(0, Block(rows.indptr, self._place[sources], nodes, rows.edge_ids, rows.weight, rows.relation))
+            indices = _find(nodes, distinct)[sources]
+            blocks.insert(0, Block(rows.indptr, indices, nodes, rows.edge_ids, rows.weight, rows.relation))
             routes.insert(0, route)
-        self._place[known] = -1
-        return Drawn(known, blocks, routes)
+        return Drawn(known, blocks, routes, of)
 
-    def _reach(self, known: Ids, sources: Ids, comm: Communicator) -> tuple[Ids, Ids, Route]:
+    def adjacencies(self, drawn: Drawn, step: Step) -> tuple[JointAdjacency, ...]:
+        """Creates one adjacency per layer."""
+        layers: LayerValues = self.layers
+        if self._timed is not None:
+            bounds, of = latest_visible(drawn.of.times, self._sampler.time), drawn.of
+            rows = ComputedValues(of.nodes), ComputedValues(lambda codes: bounds[of.trees(codes)])
+            latest = draws_latest(self._sampler)
+            layers = TimedLayers(layers, rows, self._timed, drawn.blocks[0], counts_drawn=latest)
+        parts = zip(step.kept(drawn.blocks, layers), drawn.routes, strict=True)
+        return tuple(
+            JointAdjacency(layers, block, route, layer, step.key) for layer, (block, route) in enumerate(parts)
+        )
+
+    def _draw_hop(self, codes: Ids, of: Occurrences, hop: int, key: int) -> Hop:
+        nodes, trees = of.nodes(codes), of.trees(codes)
+        drawn = self._frontier.draw_held(nodes, hop, key, None if self._timed is None else of.times[trees])
+        return replace(drawn, sources=of.codes(drawn.sources, trees.repeat(np.diff(drawn.indptr))))
+
+    def _reach(self, known: Ids, sources: Ids, of: Occurrences, comm: Communicator) -> tuple[Ids, Ids, Route]:
         """Notifies the owners of reached sources. Collective.
 
         Args:
             known: [num_known] the batch's owned nodes so far.
-            sources: [num_draws] sources of sampled edges.
+            sources: Distinct sources of sampled edges, ascending.
+            of: The codes.
             comm: Connects the ranks.
 
         Returns:
             The batch's owned nodes, starting with `known`. Other ranks' nodes that are
                 sources on this rank, by (owner, id). The route of their rows.
         """
-        layers, distinct = self.layers, np.unique(sources)
-        owned_sources, away = np.split(distinct, [np.searchsorted(distinct, layers.num_owned)])
-        demand = Demand.of(layers.nodes[away], layers.halo_owner[away - layers.num_owned], comm)
-        reached = np.union1d(owned_sources, np.searchsorted(layers.shard.owned, demand.asked.cpu().numpy()))
-        new = reached[self._place[reached] < 0]
-        self._place[new] = np.arange(len(known), len(known) + len(new))
-        known = np.concatenate([known, new])
-        return known, away, Route("gather", demand, layers.shard.owned[known], self._plane, comm)
+        layers, owned = self.layers, self.layers.shard.owned
+        owned_sources, away = np.split(sources, [np.searchsorted(sources, layers.num_owned * len(of.times))])
+        nodes = of.nodes(away)
+        demand = Demand.of(
+            of.codes(layers.nodes[nodes], of.trees(away)), layers.halo_owner[nodes - layers.num_owned], comm
+        )
+        asked = demand.asked.cpu().numpy()
+        reached = np.union1d(owned_sources, of.codes(np.searchsorted(owned, of.nodes(asked)), of.trees(asked)))
+        known = np.concatenate([known, np.setdiff1d(reached, known, assume_unique=True)])
+        rows = of.codes(owned[of.nodes(known)], of.trees(known))
+        return known, away, Route("gather", demand, rows, self._plane, comm, copies=len(of.times))
+
+
+def _find(nodes: Ids, wanted: Ids) -> Ids:  # [k]
+    """Returns the position of each wanted node among distinct nodes."""
+    order = np.argsort(nodes)
+    return order[np.searchsorted(nodes, wanted, sorter=order)]

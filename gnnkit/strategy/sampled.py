@@ -152,9 +152,8 @@ class SampledBatches:
 
         def make(step: int) -> _Prefetched:
             batch = batches.next(lambda _: next(drawn))
-            nodes = _nodes_of(batch)
-            x = disk.take(len(nodes))
-            return replace(batch, x=x if batch.batch.nodes is None else x[np.searchsorted(nodes, batch.batch.nodes)])
+            nodes, places = batch.batch.rows_by_node()
+            return replace(batch, x=disk.take(len(nodes))[places])
 
         try:
             with closing(ahead(make, steps, self._prefetch)) as read_batches:
@@ -200,8 +199,7 @@ def _loader(worker: Worker, drawn: CSC | RelationGroups, **options: Any) -> Load
 
 def _nodes_of(drawn: _Prefetched) -> Ids:
     """Returns the distinct nodes of a batch's input rows."""
-    nodes = drawn.batch.nodes
-    return drawn.batch.input_nodes if nodes is None else np.unique(nodes)
+    return drawn.batch.rows_by_node()[0]
 
 
 class _Nodes:

@@ -148,8 +148,14 @@ class NodeSeeds(Seeds):
         assert sampler is not None
         self._worker, self._train = worker, worker.shard.split == Split.TRAIN
         groups = self._costs = None
+        self._times = None  # [num_ids], if no rank has the complete graph
         if graph is None:
-            self.ids = np.sort(np.concatenate(to_all(comm, worker.shard.owned[self._train].astype(np.int64))))
+            owned = worker.shard.owned[self._train].astype(np.int64)
+            self.ids = np.concatenate(to_all(comm, owned))
+            order = np.argsort(self.ids)
+            if (times := worker.seed_times(owned)) is not None:
+                self._times = np.concatenate(to_all(comm, times))[order]
+            self.ids = self.ids[order]
         else:
             self.ids = np.flatnonzero(graph.split == Split.TRAIN)
             groups = sampler.groups(graph.csc, self.ids)
@@ -173,7 +179,9 @@ class NodeSeeds(Seeds):
 
     def _step_of(self, epoch: int, step: int, seeds: Ids, total: int) -> Step:
         keys = step_keys(self._worker.seed, epoch, step, len(self))
-        return Step(seeds, total, *keys, times=self._worker.seed_times(seeds))
+        times = self._times
+        times = self._worker.seed_times(seeds) if times is None else times[np.searchsorted(self.ids, seeds)]
+        return Step(seeds, total, *keys, times=times)
 
     def _seeds(self, plan: Epoch, step: int) -> Ids:
         """Returns this rank's seeds."""
@@ -230,9 +238,9 @@ def step_keys(seed: int, epoch: int, step: int, num_steps: int) -> tuple[int, in
     return derive(seed, epoch * num_steps + step), derive(draws_key(wrap(seed), epoch), step)
 
 
-def sample_step(sampler: Sampler, graph: CSC | RelationGroups, step: Step) -> MiniBatch:
-    """Draws a step's batch from the complete graph."""
-    times: Any = {} if step.times is None else {"times": step.times}
+def sample_step(sampler: Sampler, graph: CSC | RelationGroups, step: Step, *, disjoint: bool = False) -> MiniBatch:
+    """Draws a step's batch from the complete graph, `disjoint` by time."""
+    times: Any = {} if step.times is None else {"times": step.times, "disjoint": disjoint}
     return sampler.sample(graph, step.seeds, key=step.draws, **times)  # type: ignore[arg-type]
 
 

@@ -122,8 +122,9 @@ class LabelledEdges(NodeTask):
     def row_outputs(self, outputs: Tensor, worker: Worker) -> Tensor:  # [k, num_outputs]
         """Returns the outputs of the edges into this rank's nodes. Collective."""
         targets, head, parts = worker.targets, self.head(), []
-        if worker.samples_by_time:  # outputs are those of each edge's ends
-            reached, ends = outputs, torch.arange(len(outputs), device=outputs.device).reshape(-1, 2)
+        if worker.embed is not None:
+            reached = worker.embed(targets.rows, targets.end_times).flatten(0, 1)
+            ends = torch.arange(len(reached), device=outputs.device).reshape(-1, 2)
         else:
             if self._reached is None or self._reached[0] is not worker:  # all ranks' workers are replaced together
                 lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())

@@ -158,6 +158,8 @@ class LinkPrediction(Task):
 
     def begin(self, worker: Worker) -> None:
         self._links = _links_of(worker)
+        if worker.samples_by_time:
+            self.top_k = None  # destinations are ranked as of no time
         if _item_ranking(self, worker) is not None:
             self._ranks = True
             self.without_learning, self.least_skill = "the items' popularity", 0.0

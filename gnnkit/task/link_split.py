@@ -237,13 +237,23 @@ def held_out_scores(score: Callable[..., Tensor], outputs: Tensor, worker: Worke
     Returns:
         [this rank's edges, 1 + eval_negatives] float64.
     """
-    lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
-    parts = []
+    embed, parts = worker.embed or _lookup(outputs, worker), []
     for candidates in held_out_candidates(worker, links, split):
-        reach, rows = lookup.find(candidates[..., :2])
+        ends = embed(candidates[..., :2], candidates[..., 2:].repeat(2, -1))
         events = [] if candidates.shape[2] == 2 else [torch.from_numpy(candidates).to(outputs.device)]
-        parts.append(score(reach(outputs)[rows], *events).to(torch.float64))
+        parts.append(score(ends, *events).to(torch.float64))
     return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
+
+
+def _lookup(outputs: Tensor, worker: Worker) -> Callable[[Ids, Ids], Tensor]:
+    """Returns a function like `Worker.embed` that reads nodes' outputs. Collective."""
+    lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
+
+    def embed(nodes: Ids, _: Ids) -> Tensor:
+        reach, rows = lookup.find(nodes)
+        return reach(outputs)[rows]
+
+    return embed
 
 
 def held_out_candidates(worker: Worker, links: Links, split: str) -> Iterator[Ids]:

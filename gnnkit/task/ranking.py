@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -26,9 +27,13 @@ def ranking(scores: Tensor) -> dict[str, float]:
 
 
 def mid_ranks(scores: Tensor) -> Tensor:  # [k] float64
-    """Returns the rank of each row's first score, where ties count half."""
+    """Returns the rank of each row's first score, where ties count half.
+
+    A row with NaN has the rank NaN, so that figures are null.
+    """
     positive, negative = scores[:, :1], scores[:, 1:]
-    return 1 + ((negative > positive) + 0.5 * (negative == positive)).sum(1).to(torch.float64)
+    ranks = 1 + ((negative > positive) + 0.5 * (negative == positive)).sum(1).to(torch.float64)
+    return ranks.masked_fill(scores.isnan().any(1), math.nan)
 
 
 def areas(scores: Tensor, wanted: Tensor) -> tuple[float, float]:

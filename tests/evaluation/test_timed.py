@@ -58,14 +58,16 @@ def make_model(name: str) -> nn.Module:
     return model.double()
 
 
-def outputs(graph: Graph, name: str, sampler: Sampler, grid: Grid = ONE, memory: float = 100.0) -> Tensor:
+def outputs(
+    graph: Graph, name: str, sampler: Sampler, grid: Grid = ONE, memory: float = 100.0, *, whole: bool = True
+) -> Tensor:
     made = make_model(name)
 
     def work(worker: Worker) -> tuple[Tensor, Tensor]:
         model = copy.deepcopy(made)  # ranks are threads
         return owned(worker), Evaluation.of(worker, model, memory).logits(model)
 
-    return by_node(on_ranks(graph, grid, work, whole=True, sampler=sampler))
+    return by_node(on_ranks(graph, grid, work, whole=whole, sampler=sampler))
 
 
 @pytest.mark.slow
@@ -83,21 +85,31 @@ def test_outputs_are_those_of_the_graph_at_the_nodes_own_time(name: str, weighte
         torch.testing.assert_close(computed[nodes], outputs(snapshot, name, FullSampler(2))[nodes], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        NeighborSampler([3, 2], time="strict"),
-        NeighborSampler([2, 2], time="inclusive", pick="last"),
-        WeightedSampler([3, 2], time="strict"),
-    ],
-    ids=["neighbor", "last", "weighted"],
-)
+SAMPLERS = [
+    NeighborSampler([3, 2], time="strict"),
+    NeighborSampler([2, 2], time="inclusive", pick="last"),
+    WeightedSampler([3, 2], time="strict"),
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=["neighbor", "last", "weighted"])
 @pytest.mark.parametrize("name", ["gcn", "rgcn"])
 def test_outputs_do_not_depend_on_ranks_or_chunks(name: str, sampler: Sampler) -> None:
     graph = dated(weighted=True)
     expected = outputs(graph, name, sampler)
     for grid, memory in ((ONE, 1e-6), (ONE, 0.02), (TWO, 100.0), (TWO, 1e-6)):
         computed = outputs(graph, name, sampler, grid, memory)
+        torch.testing.assert_close(computed, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gine", "rgcn"])
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=["neighbor", "last", "weighted"])
+def test_owners_compute_what_one_process_computes(name: str, sampler: Sampler) -> None:
+    graph = dated(weighted=True)
+    expected = outputs(graph, name, sampler)
+    assert torch.equal(outputs(graph, name, sampler, whole=False), expected)
+    for memory in (100.0, 1e-6):
+        computed = outputs(graph, name, sampler, TWO, memory, whole=False)
         torch.testing.assert_close(computed, expected, rtol=0, atol=1e-12)
 
 

@@ -13,12 +13,21 @@ import gnnkit
 from gnnkit.graph import Graph, Relation
 from gnnkit.result.result import Result
 from gnnkit.utils.checks import Array
+from tests.cases import exhaustive
 from tests.runs import BARE
+from tests.task.test_temporal_links import conversations
 
 pytestmark = pytest.mark.slow
 N = 240  # targets, and reporters of their labels
 CUT = 500  # time of the first validation node
 SMALL = {"name": "sage", "hidden": 8}
+PLACES: dict[str, dict[str, Any]] = {
+    "shared": {"name": "individual_sample"},
+    "features": {"name": "individual_sample", "features": "partitioned"},
+    "topology": {"name": "individual_sample", "topology": "partitioned"},
+    "joint": {"name": "joint_sample"},
+}
+OTHERS = ["joint", "topology", exhaustive("features")]
 
 
 def reported(seed: int = 0, after: int | None = None, typed: bool = False) -> Graph:
@@ -63,12 +72,12 @@ def train(tmp_path: Path) -> Callable[..., Result]:
     def run(graph: Graph, time: str = "strict", *overrides: str, **options: Any) -> Result:
         sampler = {"name": "neighbor", "fanouts": [4, 3], "time": time} | options.pop("sampler", {})
         trainer = {"max_epochs": 2, "precision": 64} | options.pop("trainer", {})
-        workers = options.pop("workers", 1)
+        workers, place = options.pop("workers", 1), options.pop("place", "shared")
         options = {"model": SMALL, "output": str(tmp_path / "run"), "on_exists": "replace", **BARE, **options}
         return gnnkit.train(
             graph,
             *overrides,
-            strategy={"name": "individual_sample", "batch_size": 48 // workers},
+            strategy={"batch_size": 48 // workers} | PLACES[place],
             sampler=sampler,
             trainer=trainer,
             workers=workers,
@@ -80,13 +89,21 @@ def train(tmp_path: Path) -> Callable[..., Result]:
     return run
 
 
-@pytest.mark.parametrize("typed", [False, True])
-def test_labels_that_only_the_future_tells_are_not_learned(typed: bool, train: Callable[..., Result]) -> None:
+@pytest.mark.parametrize(
+    ("typed", "place"),
+    [(False, "shared"), (True, "shared"), (False, "joint"), (False, "topology"), exhaustive((False, "features"))],
+)
+def test_labels_that_only_the_future_tells_are_not_learned(
+    typed: bool, place: str, train: Callable[..., Result]
+) -> None:
     model = {"name": "rgcn", "hidden": 8} if typed else SMALL
     options: dict[str, Any] = {"trainer": {"max_epochs": 16, "lr": 0.05, "check_val_every_n_epoch": 8}, "model": model}
-    aucs = {time: train(reported(typed=typed), time, **options)["val_roc_auc"] for time in ("none", "strict")}
-    assert aucs["none"] > 0.9
+    aucs = {time: train(reported(typed=typed), time, place=place, **options)["val_roc_auc"] for time in TIMES[place]}
+    assert aucs.get("none", 1) > 0.9
     assert 0.3 < aucs["strict"] < 0.7
+
+
+TIMES = {place: ["none", "strict"] if place == "shared" else ["strict"] for place in PLACES}
 
 
 def logits(result: Result) -> Array:
@@ -176,6 +193,11 @@ def test_workers_take_the_steps_of_one_process(norm: str, train: Callable[..., R
     assert result["reference"] == "one rank with the whole graph"
 
 
+def test_steps_on_labelled_edges_are_verified(train: Callable[..., Result]) -> None:
+    result = train(told_later(), job="verify", task="edge_classification", workers=3, sampler={"fanouts": [3, 3]})
+    assert result["verified"], result
+
+
 def told_later(seed: int = 0) -> Graph:
     """Returns labelled edges whose labels a later edge into the destination tells."""
     rng, n, m = np.random.default_rng(seed), 120, 300
@@ -202,3 +224,26 @@ def test_labelled_edges_are_predicted_as_of_their_own_times(train: Callable[...,
     assert base["evaluation"] == "fresh"
     other = train(told_later(), workers=3, **options, trainer={"evaluation_memory": 0.01})
     assert {name: other[name] for name in names} == pytest.approx({name: base[name] for name in names}, abs=1e-10)
+
+
+TASKS: dict[str, tuple[Callable[[], Graph], dict[str, Any]]] = {
+    "nodes": (reported, {"sampler": {"pick": "last"}, "model": {"name": "gcn", "hidden": 8}}),
+    "typed": (lambda: reported(typed=True), {"model": {"name": "rgcn", "hidden": 8}}),
+    "edges": (told_later, {"task": "edge_classification"}),
+    "links": (conversations, {"task": {"name": "link_prediction", "eval_negatives": 10}}),
+}
+
+
+@pytest.mark.parametrize("place", OTHERS)
+@pytest.mark.parametrize("task", TASKS)
+def test_owners_train_and_evaluate_as_one_process_does(task: str, place: str, train: Callable[..., Result]) -> None:
+    make, options = TASKS[task]
+    options = {"sampler": {}} | options
+    options["sampler"] = {"fanouts": [3, 3]} | options["sampler"]
+    base = train(make(), **options)
+    names = [name for name in base if name.startswith(("train_", "val_", "test_")) and isinstance(base[name], float)]
+    assert "test_roc_auc" in names
+    for workers in (1, 3):
+        other = train(make(), workers=workers, place=place, **options)
+        assert {name: other[name] for name in names} == pytest.approx({name: base[name] for name in names}, abs=1e-12)
+        assert other["evaluation"] == "fresh"

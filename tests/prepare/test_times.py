@@ -62,6 +62,13 @@ def test_runs_that_sample_are_told_how_to_sample_by_time() -> None:
     runs = [describe_visible(visible_graphs(dated()), None, settle(compose(overrides))) for overrides in names]
     assert [len(lines) for lines in runs] == [2, 1]
     assert runs[0][1].startswith("time: sampler.time=strict trains and evaluates each node on the edges before its own")
+    graph = Graph.from_edges([0, 1, 2, 0], [1, 2, 0, 2], 3, edge_time=[1, 2, 3, 4]).split_by_time(borders=[3, 4])
+    trained, links = LinkPrediction().prepare(graph)
+    for overrides, count in zip(names, (1, 0), strict=True):
+        lines = describe_times(graph, trained, links, settle(compose(overrides)))
+        assert (
+            sum(line.startswith("time: sampler.time=strict trains and evaluates each edge") for line in lines) == count
+        )
 
 
 def test_a_split_that_is_none_by_time_trains_on_all_edges() -> None:

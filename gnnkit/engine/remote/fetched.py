@@ -16,7 +16,7 @@ from gnnkit.engine.pool import Pool
 from gnnkit.engine.remote import padded
 from gnnkit.engine.remote.disk import DiskFeatures
 from gnnkit.engine.remote.features import TableRows
-from gnnkit.engine.remote.owners import ByOwner, Owners, Sent, as_bytes, record_fetch, swap
+from gnnkit.engine.remote.owners import ByOwner, Owners, Sent, record_fetch, swap_rows
 from gnnkit.engine.remote.tier import KeptRows, RowTier
 from gnnkit.exchange.tally import Tally
 from gnnkit.graph import Ids, SparseFeatures, kept_rows
@@ -158,7 +158,7 @@ class OwnedRows:
         is_cached = self.cache.has(nodes) & ~is_owned
         missing = ~is_owned & ~is_cached
         split = self.owners.split(nodes[missing], comm.world_size)
-        asked = [part.view(np.int64) for part in swap(comm, [as_bytes(part) for part in split.parts()], sent)]
+        asked = swap_rows(comm, split.parts(), sent)
         return RowRequest(nodes, is_owned, is_cached, split, asked)
 
     def answer(
@@ -170,13 +170,13 @@ class OwnedRows:
         """
         nodes, is_owned, is_cached = asked.nodes, asked.is_owned, asked.is_cached
         missing = ~is_owned & ~is_cached
-        received = swap(comm, [as_bytes(self.owned(part, tier)) for part in asked.asked], sent)
+        received = swap_rows(comm, [self.owned(part, tier) for part in asked.asked], sent)
         rows = np.empty(len(nodes), self.row)
         rows[is_owned] = self.owned(nodes[is_owned], tier)
         cached = np.empty(int(is_cached.sum()), self.row)
         self.cache.read(nodes[is_cached], cached)
         rows[is_cached] = cached
-        rows[missing] = asked.split.restored(np.concatenate([part.view(self.row) for part in received]))
+        rows[missing] = asked.split.restored(np.concatenate(received))
         self.cache.add(nodes[missing], rows[missing])
         return Fetched(rows, asked.split.counts, np.array([len(part) for part in asked.asked]), len(cached))
 

@@ -12,14 +12,17 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.owners import Bytes, Owners, Sent, as_bytes, swap
+from gnnkit.engine.remote.owners import Bytes, Owners, Sent, as_bytes, swap, swap_rows
 from gnnkit.engine.remote.source_sums import SourceSums
+from gnnkit.engine.visible import TimedEdges
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids, MiniBatch, RelationGroups
+from gnnkit.graph.times import Occurrences, Times, latest_visible
 from gnnkit.graph.types import offsets_of
+from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Hop, NativeSampler, Sampler
-from gnnkit.sampler.base import Reading, ReadRelations, grow
+from gnnkit.sampler.base import Reading, ReadRelations, at_times, by_occurrence, grow
 
 PARTITIONED, COOPERATIVE = "strategy.topology=partitioned", "strategy=joint_sample"
 # Alternatives that read the complete graph.
@@ -84,6 +87,7 @@ class Frontier:
         *,
         relations: Sequence[str] | None = None,
         types: bool = False,
+        timed: TimedEdges | None = None,
     ) -> None:
         """Reads the shard. Collective.
 
@@ -100,30 +104,42 @@ class Frontier:
             relations: Names of the relations, if nodes draw from each of them
                 separately.
             types: Whether draws include the relations of edges in any case.
+            timed: The shard's edges by time, for a sampler with `time`.
         """
         self.sampler = copy.copy(check_sampler(sampler, mode))
         self.sampler.threads = threads if self.sampler.threads is None else self.sampler.threads
         _check_shard(shard, comm, mode)
-        self.shard, self.owners = shard, owners
+        self.shard, self.owners, self._timed = shard, owners, timed
         out_edges = _out_edges(shard, owners, comm) if self.sampler.reads_out_edges else None
         self._reading = self._reads(out_edges, relations)
-        ids = np.dtype(np.int32) if max(shard.num_nodes, shard.num_edges) < 2**31 else np.dtype(np.int64)
-        self.ids = ids  # id type of batches
-        importance = self.draw_held(shard.owned[:0], 0, 0).weight is not None
+        self.ids = ids = np.dtype(np.int32 if max(shard.num_nodes, shard.num_edges) < 2**31 else np.int64)
+        importance = self._draw_none().weight is not None
+        self._request = np.dtype([("node", ids), *([] if timed is None else [("time", np.int64)])])
         self.edge = _edge(shard, ids, importance=importance, by_relation=relations is not None, types=types)
+
+    def _draw_none(self) -> Hop:
+        none = np.zeros(0, np.int64)
+        return self.draw_held(none, 0, 0, None if self._timed is None else none)
 
     def _reads(self, out_edges: Ids | None, relations: Sequence[str] | None) -> Reading:
         """Collects the arrays that the sampler reads."""
         sampler, shard = self.sampler, self.shard
+        csc = shard.csc if self._timed is None else self._timed.csc
         if relations is None:
             sampler.fanouts.alike("this run does not distinguish relations")
-            return sampler.part(shard.csc, shard.owned, shard.sources, out_edges)
-        rows = RelationGroups.of(shard.csc, shard.edge_types, relations)
+            return sampler.part(csc, shard.owned, shard.sources, out_edges)
+        rows = RelationGroups.of(csc, shard.edge_types, relations) if self._timed is None else self._timed.relations
         reading = sampler.part(rows.csc, shard.owned, shard.sources, out_edges)
         return replace(reading, relations=ReadRelations.of(rows, sampler.fanouts, shard.num_nodes))
 
     def draw(
-        self, nodes: Ids, hop: int, key: int, comm: Communicator, sent: Sent | None = None
+        self,
+        nodes: Ids,
+        hop: int,
+        key: int,
+        comm: Communicator,
+        sent: Sent | None = None,
+        times: Times | None = None,
     ) -> Draws:  # of len(nodes) nodes
         """Draws one hop at the owners. Collective.
 
@@ -136,10 +152,15 @@ class Frontier:
             key: The batch's key, the same on all ranks.
             comm: The ranks.
             sent: Counter of messages, or None.
+            times: [num_nodes] time of each node, for a sampler with `time`.
         """
-        split = self.owners.split(nodes.astype(self.ids), comm.world_size)
-        asked = [part.view(self.ids) for part in swap(comm, [as_bytes(part) for part in split.parts()], sent)]
-        drawn = self.draw_owned(np.concatenate(asked), hop, key)
+        split, requests = self.owners.split(nodes, comm.world_size), np.empty(len(nodes), self._request)
+        requests["node"] = nodes
+        if times is not None:
+            requests["time"] = times
+        asked = swap_rows(comm, split.parts_of(requests), sent)
+        everyones = np.concatenate(asked)
+        drawn = self.draw_owned(everyones["node"], hop, key, None if times is None else everyones["time"])
         answers, first = [], 0
         for part in asked:
             answers.append(self._packed(drawn.take(np.arange(first, first + len(part)))))
@@ -148,16 +169,17 @@ class Frontier:
         parts = [self._unpacked(part, count) for part, count in zip(received, split.counts.tolist(), strict=True)]
         return Draws.join(parts).take(split.restored(np.arange(len(nodes))))
 
-    def draw_owned(self, nodes: Ids, hop: int, key: int) -> Draws:
+    def draw_owned(self, nodes: Ids, hop: int, key: int, times: Times | None = None) -> Draws:
         """Draws one hop of nodes that this rank owns. Not collective.
 
         Args:
             nodes: [num_nodes] global ids, possibly repeated.
             hop: The hop.
             key: The batch's key.
+            times: [num_nodes] time of each node, for a sampler with `time`.
         """
-        shard = self.shard
-        drawn = self.draw_held(np.searchsorted(shard.owned, nodes).astype(np.int64), hop, key)
+        shard, positions = self.shard, np.searchsorted(self.shard.owned, nodes).astype(np.int64)
+        drawn = self.draw_held(positions, hop, key, times)
         edges = np.empty(len(drawn.sources), self.edge)
         edges["source"] = shard.sources[drawn.sources]
         edges["id"] = shard.edge_ids[drawn.edge_ids]
@@ -168,36 +190,53 @@ class Frontier:
             value = values[name]
             assert value is not None
             edges[name] = value if name == "importance" else value[drawn.edge_ids]
+        if times is not None and "relation_degree" in (self.edge.names or ()):
+            assert self._timed is not None
+            counts, bounds = np.diff(drawn.indptr), latest_visible(times, self.sampler.time)
+            rows = positions.repeat(counts), edges["relation"], bounds.repeat(counts)
+            edges["relation_degree"] = self._timed.in_relation(*rows)[0]
         return Draws(drawn.indptr, edges)
 
     def sample(
-        self, seeds: Ids, key: int, comm: Communicator, sent: Sent | None = None
+        self,
+        seeds: Ids,
+        key: int,
+        comm: Communicator,
+        sent: Sent | None = None,
+        times: Times | None = None,
+        *,
+        disjoint: bool = False,
     ) -> tuple[MiniBatch, npt.NDArray[Any]]:
         """Draws all hops, like `Sampler.sample`. Collective.
 
         Every rank passes its own seeds, possibly none.
 
         Args:
-            seeds: [num_seeds] distinct global ids.
+            seeds: [num_seeds] global ids, distinct at each time.
             key: The batch's key, the same on all ranks.
             comm: The ranks.
             sent: Counter of messages, or None.
+            times: [num_seeds] time of each seed, for a sampler with `time`.
+            disjoint: As for `NativeSampler.sample`.
 
         Returns:
             The batch, and the records of its drawn edges in order of hop.
         """
         edges_by_hop = [np.empty(0, self.edge)]
-        with_ids = self.sampler.edge_ids
+        of, trees = Occurrences.of(np.zeros(len(seeds), np.int64) if times is None else times, disjoint=disjoint)
 
-        def draw(nodes: Ids, hop: int) -> Hop:
-            drawn = self.draw(nodes, hop, key, comm, sent)
+        def draw(codes: Ids, hop: int) -> Hop:
+            trees = of.trees(codes)
+            drawn = self.draw(of.nodes(codes), hop, key, comm, sent, None if times is None else of.times[trees])
             edges_by_hop.append(drawn.edges)
-            return drawn.hop if with_ids else replace(drawn.hop, edge_ids=None)
+            rows = drawn.hop if self.sampler.edge_ids else replace(drawn.hop, edge_ids=None)
+            return replace(rows, sources=of.codes(rows.sources, trees.repeat(drawn.num_draws)))
 
-        batch = grow(self.sampler, seeds.astype(np.int64), self.shard.num_nodes, self.ids, draw)
-        return batch, np.concatenate(edges_by_hop)
+        dtype = self.ids if times is None else np.dtype(np.int64)
+        batch = grow(self.sampler, of.codes(seeds, trees), self.shard.num_nodes * of.num_trees, dtype, draw)
+        return batch if times is None else by_occurrence(batch, of), np.concatenate(edges_by_hop)
 
-    def draw_held(self, positions: Ids, hop: int, key: int) -> Hop:
+    def draw_held(self, positions: Ids, hop: int, key: int, times: Times | None = None) -> Hop:
         """Draws one hop, with positions in `Shard.sources` and `Shard.edge_ids`.
 
         Not collective.
@@ -206,8 +245,13 @@ class Frontier:
             positions: [num_nodes] positions in `Shard.owned`, possibly repeated.
             hop: The hop.
             key: The batch's key.
+            times: [num_nodes] time of each node, for a sampler with `time`.
         """
-        return self.sampler.draw(self._reading, positions, hop, key=key)
+        reading, shard = self._reading, self.shard
+        if times is not None:
+            reading = at_times(self.sampler, reading, shard.owned[positions], times, shard.num_nodes)
+            key = derive(key, 0)  # as for a batch of one type
+        return self.sampler.draw(reading, positions, hop, key=key)
 
     def _packed(self, draws: Draws) -> Bytes:
         return np.concatenate([as_bytes(draws.num_draws.astype(_COUNT)), as_bytes(draws.edges)])

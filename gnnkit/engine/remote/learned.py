@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.remote.features import FeatureStore
-from gnnkit.engine.remote.owners import Owners, as_bytes, record_fetch, swap
+from gnnkit.engine.remote.owners import Owners, record_fetch, swap_rows
 from gnnkit.exchange.tally import Tally
 from gnnkit.graph import Ids
 from gnnkit.kernels.dropout import derive, uniform
@@ -73,7 +73,7 @@ class LearnedRows(FeatureStore):
         `ids` are [num_rows] distinct global ids.
         """
         split = self._owners.split(ids.astype(np.int64), self._comm.world_size)
-        wanted = [part.view(np.int64) for part in swap(self._comm, [as_bytes(part) for part in split.parts()])]
+        wanted = swap_rows(self._comm, split.parts())
         places, device = np.searchsorted(self._owned, np.concatenate(wanted)), self.owned.device
         is_own = len(places) == len(ids) and np.array_equal(ids, self._owned)
         order, out = torch.from_numpy(split.order).to(device), torch.from_numpy(places).to(device)

@@ -55,20 +55,22 @@ class Lookup:
         asked = self.ask(nodes, comm)
         return self.reach(asked, self._owned, comm, layer), torch.from_numpy(asked.place).to(comm.device)
 
-    def ask(self, nodes: Ids, comm: Communicator) -> LookupRequest:
+    def ask(self, nodes: Ids, comm: Communicator, copies: int = 1) -> LookupRequest:
         """Sends the owners the nodes that this rank looks up. Collective.
 
         Args:
-            nodes: Global ids in any order and shape.
+            nodes: Ids like those of `Route`, in any order and shape.
             comm: The ranks.
+            copies: As for `Route`.
         """
         distinct, inverse = np.unique(nodes, return_inverse=True)
         distinct = distinct.astype(np.int64)
-        order = np.argsort(self._owner[distinct], kind="stable")
+        owner = self._owner[distinct // copies]
+        order = np.argsort(owner, kind="stable")
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         wanted = distinct[order]
-        demand = Demand.of(wanted, self._owner[wanted], comm)
+        demand = Demand.of(wanted, owner[order], comm)
         return LookupRequest(demand, place[inverse.reshape(nodes.shape)])
 
     def reach(self, asked: LookupRequest, rows: Ids, comm: Communicator, layer: int = 0) -> Reach:

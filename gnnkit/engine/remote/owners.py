@@ -105,6 +105,10 @@ class ByOwner:
         """Returns each owner's nodes."""
         return np.split(self.nodes, np.cumsum(self.counts)[:-1])
 
+    def parts_of(self, values: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:  # [world_size] arrays
+        """Returns each owner's part of the nodes' values [num_nodes, ...]."""
+        return np.split(values[self.order], np.cumsum(self.counts)[:-1])
+
     def restored(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_nodes, ...]
         """Returns values sorted by owner [num_nodes, ...] to the original order."""
         result = np.empty_like(values)
@@ -134,6 +138,13 @@ def swap(comm: Communicator, parts: Sequence[Bytes], sent: Sent | None = None) -
     if sent is not None:
         sent.add(comm.rank, sizes)
     return np.split(received, np.cumsum(expected)[:-1])
+
+
+def swap_rows(
+    comm: Communicator, parts: Sequence[npt.NDArray[Any]], sent: Sent | None = None
+) -> list[npt.NDArray[Any]]:
+    """Sends arrays [k] of one type to every rank, like `swap`. Collective."""
+    return [part.view(parts[0].dtype) for part in swap(comm, [as_bytes(part) for part in parts], sent)]
 
 
 def to_all(comm: Communicator, values: npt.NDArray[Any], sent: Sent | None = None) -> list[npt.NDArray[Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.owners import Owners, as_bytes, swap
+from gnnkit.engine.remote.owners import Owners, swap_rows
 from gnnkit.graph import Floats, Ids
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Fanouts
@@ -30,21 +30,18 @@ class SourceSums:
         """
         self.shard, self.comm = shard, comm
         self._split = owners.split(shard.sources.astype(np.int64), comm.world_size)
-        asked = swap(comm, [as_bytes(part) for part in self._split.parts()])
-        self._places = [np.searchsorted(shard.owned, part.view(np.int64)) for part in asked]
+        self._places = [np.searchsorted(shard.owned, part) for part in swap_rows(comm, self._split.parts())]
 
     def collect(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_sources] -> [num_owned]
         """Sums the values of every owned node, in order of rank."""
-        parts = np.split(values[self._split.order], np.cumsum(self._split.counts)[:-1])
         total = np.zeros(len(self.shard.owned), values.dtype)
-        for places, part in zip(self._places, swap(self.comm, [as_bytes(part) for part in parts]), strict=True):
-            total[places] += part.view(values.dtype)  # a rank lists a source only once
+        for places, part in zip(self._places, swap_rows(self.comm, self._split.parts_of(values)), strict=True):
+            total[places] += part  # a rank lists a source only once
         return total
 
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_owned] -> [num_sources]
         """Returns the owners' values for the held sources."""
-        received = swap(self.comm, [as_bytes(values[places]) for places in self._places])
-        return self._split.restored(np.concatenate([part.view(values.dtype) for part in received]))
+        return self._split.restored(np.concatenate(swap_rows(self.comm, [values[places] for places in self._places])))
 
     def out_edges(self) -> Ids:  # [num_owned] int64
         """Counts the owned nodes' out-edges."""

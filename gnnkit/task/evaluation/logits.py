@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -76,19 +77,25 @@ class Evaluation(ABC):
         """
         return figures(self.logits(model), self.worker)
 
-    @torch.no_grad()
     def logits(self, model: nn.Module) -> Tensor:  # [num_owned, num_classes]
         """Computes the owned nodes' logits, in ascending id order. Collective."""
-        training = model.training
-        model.eval()
-        try:
-            with fast_products():
-                return self._logits(model)
-        finally:
-            model.train(training)
+        with evaluating(model):
+            return self._logits(model)
 
     @abstractmethod
     def _logits(self, model: nn.Module) -> Tensor: ...
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Disables gradients and the model's training mode."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), fast_products():
+            yield
+    finally:
+        model.train(training)
 
 
 class ShardEvaluation(Evaluation):
@@ -240,16 +247,6 @@ class ChunkEvaluation(Evaluation):
             rows: Tensor = model.layer(layer, x, adjacency)  # type: ignore[operator]
         return rows
 
-    def _alike(self, chunk_rows: list[Ids]) -> list[Ids]:
-        """Appends empty chunks, so that all ranks have equally many. Collective.
-
-        Owners send each chunk's learned rows to all ranks at once.
-        """
-        most = torch.zeros(self.worker.comm.world_size, dtype=torch.int64, device=self.worker.device)
-        most[self.worker.comm.rank] = len(chunk_rows)
-        more = int(self.worker.comm.all_reduce(most).max()) - len(chunk_rows)
-        return chunk_rows + [self.worker.owned[:0]] * more
-
     def _bounded(self, table: Features) -> FeatureStore:
         """Reads a large file explicitly, because mapped pages stay resident."""
         shared_rows = kept_rows(table)
@@ -264,10 +261,21 @@ class ChunkEvaluation(Evaluation):
         rows = np.minimum(sampler.costs(self._graph.csc, owned), self._graph.num_nodes)
         itemsize = torch.empty(0, dtype=self.worker.dtype).element_size()
         parts, row_chunks = [], list(chunks(owned, rows * COPIES * features.width * itemsize, self._memory))
-        for nodes in self._alike(row_chunks) if self._learned else row_chunks:
+        for nodes in alike(row_chunks, self.worker) if self._learned else row_chunks:
             batch = sampler.sample(self._graph.csc, nodes, key=0)
             parts.append(model(features.rows(batch.input_nodes), self._blocks.layers(batch.blocks, key=0)))
         return torch.cat(parts)
+
+
+def alike(chunk_rows: list[Ids], worker: Worker) -> list[Ids]:
+    """Appends empty chunks, so that all ranks have equally many. Collective.
+
+    Owners send each chunk's rows to all ranks at once.
+    """
+    most = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
+    most[worker.comm.rank] = len(chunk_rows)
+    more = int(worker.comm.all_reduce(most).max()) - len(chunk_rows)
+    return chunk_rows + [np.zeros(0, np.int64)] * more
 
 
 def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:

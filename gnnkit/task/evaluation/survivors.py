@@ -57,4 +57,6 @@ class SurvivorsEvaluation(Evaluation):
             self._own = self._make(self.worker)
 
     def _logits(self, model: nn.Module) -> Tensor:
-        return self._own.logits(model)
+        outputs = self._own.logits(model)
+        self.worker = self._own.worker
+        return outputs

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Pool
+from gnnkit.engine import Pool, Rows
 from gnnkit.engine.default_dtype import default_dtype
+from gnnkit.engine.remote.fetched import OwnedRows
+from gnnkit.engine.remote.owners import Owners, Sent
 from gnnkit.errors import UserError
-from gnnkit.graph import Ids
+from gnnkit.graph import Ids, MiniBatch
 from gnnkit.graph.times import Times, at_times
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import draws_key
 from gnnkit.strategy import Worker
-from gnnkit.strategy.seeds import drawing
-from gnnkit.task.evaluation.logits import COPIES, MIB, Evaluation, chunks, of_splits
+from gnnkit.strategy.fetched import Draw
+from gnnkit.strategy.seeds import Step
+from gnnkit.task.evaluation.logits import COPIES, MIB, Evaluation, alike, chunks, evaluating, of_splits
 
 
 class _NoPool(Pool):
@@ -34,41 +38,62 @@ class _NoPool(Pool):
 class TimedEvaluation(Evaluation):
     """Evaluates each node, or each end of a pair, on edges that it sees.
 
-    They are drawn as in training. Pairs have outputs [num_pairs * 2, width].
+    They are drawn as in training. If edges are predicted or have labels, figures call
+    `Worker.embed` for the outputs of their ends, and there are no outputs of nodes.
 
     Draws follow from the node, its time and the run's seed. Outputs therefore do not
     depend on other nodes in a chunk, nor on future edges.
     """
 
     def __init__(self, worker: Worker, model: nn.Module, memory: float, splits: Collection[str] | None = None) -> None:
-        """Prepares the sampler, with arguments as for `Evaluation`."""
+        """Prepares the draws, with arguments as for `Evaluation`.
+
+        Collective if rows have to be fetched from owners.
+        """
         self.worker = worker if splits is None else of_splits(worker, splits)
-        self._whole, self._memory, self._sampler = worker, memory * MIB, drawing(worker)
-        self._layers, self._drawn = worker.layers(model, _NoPool()), worker.drawn(model)
+        self._whole, self._memory = replace(worker, input_dtype=None), memory * MIB
+        owners = Owners.of(worker.shard, worker.comm) if worker.fetches else None
+        self._draw, self._rows = Draw(worker, model, owners, _NoPool()), None
+        if owners is not None:
+            self._rows = OwnedRows(worker.shard, owners, worker.comm, values=False, disk=worker.disk)
 
     def _logits(self, model: nn.Module) -> Tensor:
         worker = self.worker
         if worker.links is None:
-            nodes, places = worker.owned, None
-            times = worker.seed_times(nodes)
-        else:
-            ends = worker.targets.rows.reshape(-1), worker.targets.end_times.reshape(-1)
-            nodes, times, places = at_times(*ends)
+            return self._at_times(model, worker.owned, worker.seed_times(worker.owned))
+        self.worker = replace(worker, embed=partial(self._embed, model))
+        return torch.empty((len(worker.owned), 0), dtype=worker.dtype, device=worker.device)
+
+    def _embed(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [..., width]
+        with evaluating(model):
+            outputs = self._at_times(model, nodes, times)
+        return outputs.reshape(*nodes.shape, outputs.shape[1])
+
+    def _at_times(self, model: nn.Module, nodes: Ids, times: Times | None) -> Tensor:  # [k, width]
+        """Computes the outputs of nodes at times, both of k elements in any shape."""
         assert times is not None, "samples by time"
-        rows = self._sampler.costs(self._drawn, nodes)  # type: ignore[arg-type]
-        costs = rows * (COPIES * self._whole.features.width * worker.dtype.itemsize)
-        parts = chunks(np.arange(len(nodes)), costs, self._memory)
+        nodes, times, places = at_times(nodes.reshape(-1), times.reshape(-1))
+        costs = self._draw.costs(nodes) * (COPIES * self._whole.features.width * self._whole.dtype.itemsize)
+        parts = list(chunks(np.arange(len(nodes)), costs, self._memory))
+        if self._rows is not None:  # collective
+            parts = alike(parts, self._whole)
         outputs = torch.cat([self._outputs(model, nodes[part], times[part]) for part in parts])
-        return outputs if places is None else outputs[torch.from_numpy(places).to(outputs.device)]
+        return outputs[torch.from_numpy(places).to(outputs.device)]
 
     def _outputs(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [k, width]
         """Computes some nodes' outputs at times."""
-        worker, num_layers = self._whole, int(model.num_layers)  # type: ignore[arg-type]
-        key, apart = draws_key(wrap(worker.seed), wrap(-1)), not self._sampler.rank_invariant
-        sample: Any = self._sampler.sample  # with `times`, as `Sampler.time` says
-        batch = sample(self._drawn, np.asarray(nodes, np.int64), key=key, times=times, disjoint=apart)
-        blocks = batch.blocks[len(batch.blocks) - num_layers :]  # a model without its last layer reads fewer
-        x = worker.features.input_rows(batch.input_nodes[: len(blocks[0].src_nodes)], model)
+        worker, draw, num_layers = self._whole, self._draw, int(model.num_layers)  # type: ignore[arg-type]
+        step = Step(nodes.astype(np.int64), 0, 0, draws_key(wrap(worker.seed), wrap(-1)), times=times)
+        drawn = draw(step, worker.comm, Sent.nothing(worker.comm.world_size), disjoint=not draw.sampler.rank_invariant)
+        blocks = drawn.batch.blocks[len(drawn.batch.blocks) - num_layers :]  # without its last layer, it reads fewer
+        x = self._inputs(drawn.batch, model)[: len(blocks[0].src_nodes)]
         with default_dtype(worker.dtype):
-            outputs: Tensor = model(x, worker.layers_of(batch, self._layers).layers(blocks, key=0))
+            outputs: Tensor = model(x, draw.layers(drawn).layers(blocks, key=0))
         return outputs
+
+    def _inputs(self, batch: MiniBatch, model: nn.Module) -> Rows:
+        nodes, places = batch.rows_by_node()
+        if self._rows is None:
+            return self._whole.features.input_rows(batch.input_nodes, model)
+        rows = self._rows.fetch(nodes, self._whole.comm).rows[places]
+        return self._whole.fetched_rows(self._rows.features(rows), model)

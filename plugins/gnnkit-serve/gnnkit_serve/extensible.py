@@ -20,7 +20,7 @@ from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.graph.schema import FeatureTable, types_of_nodes
 from gnnkit.prepare.columns import NumericTable, TrainedColumns
 from gnnkit.prepare.inputs import degree_rows
-from gnnkit.prepare.times import by_time
+from gnnkit.prepare.times import sampling_rule
 from gnnkit.prepare.trained import Inputs
 from gnnkit.sampler.links import pairs_of
 from gnnkit.utils.ranges import shown, shown_names
@@ -122,7 +122,7 @@ def check_inputs(settings: Settings) -> None:
         raise UserError("inputs=learned: rows were learned for the nodes of training: train with features")
     if settings.features.degree:
         raise UserError("features.degree: new edges change degrees: use job=predict on the graph with the new nodes")
-    if by_time(settings):
+    if sampling_rule(settings) != "none":
         raise UserError("sampler.time: a request has no time: use job=predict on the graph with the new nodes")
     if settings.label_inputs is not None:
         raise UserError("label_inputs: a request has no labels: use job=predict on the graph with the new nodes")

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.graph.times import ALWAYS
 from gnnkit.model.base import GraphModel
 from gnnkit.sampler.links import Links
 from gnnkit.task.decoder import EventDecoder
@@ -88,8 +87,7 @@ class MixerDecoder(EventDecoder):
                 "model=mixer scores pairs at a time, and the edges are not split by time: use "
                 "dataset.split='{by: time, shares: [0.7,0.15,0.15]}'"
             )
-        times = np.asarray(links.train_time)
-        times = times[times != ALWAYS]
+        times = np.asarray(links.train_time)[links.trains()]
         span = max(float(np.ptp(times)), 1.0) if len(times) else 1.0
         self.periods.copy_(torch.tensor([span / max(len(times), 1), span]))
 
