@@ -11,7 +11,7 @@ import numpy as np
 from gnnkit.engine.block import BlockLayers, ComputedValues, InRelation
 from gnnkit.engine.block_edges import check_edge_ids
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
-from gnnkit.graph.times import NEVER, Times, latest_visible
+from gnnkit.graph.times import ALWAYS, NEVER, Times, latest_visible
 from gnnkit.graph.types import offsets_of, take
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.loops import mean_in_edges
@@ -72,6 +72,11 @@ class TimedEdges:
         return TimedRows(indptr, self.incoming.time[order], take(csc.weight, order))
 
     @cached_property
+    def newest(self) -> int:
+        """The latest time of an edge."""
+        return int(self.incoming.time.max(initial=ALWAYS, where=self.incoming.time != NEVER))
+
+    @cached_property
     def first_loop(self) -> Times:  # [num_nodes]
         """Time from which each node has a self-loop."""
         csc, first = self.csc, np.full(self.csc.num_nodes, NEVER)
@@ -102,7 +107,7 @@ class TimedLayers(BlockLayers):
         vars(self).update(vars(layers))
         self._timed, self._latest = timed, getattr(sampler, "pick", "uniform") == "last"
         nodes, bounds = batch.nodes.astype(np.int64), latest_visible(batch.times, sampler.time)
-        self._nodes, self._bounds = nodes, bounds
+        self._nodes, self._bounds, self._times = nodes, bounds, batch.times
         self.num_in_edges = ComputedValues(lambda rows: timed.incoming.counts(nodes[rows], bounds[rows]))
         self.graph_in_degree = ComputedValues(lambda rows: timed.incoming.degrees(nodes[rows], bounds[rows]))
         if self._latest:
@@ -129,6 +134,13 @@ class TimedLayers(BlockLayers):
         pairs: Any = [values[nodes].astype(np.uint64) for values in (self._nodes, self._bounds)]
         mixed: Any = derive(0, *pairs)
         return np.asarray(mixed >> np.uint64(1), np.int64)
+
+    def edge_ages(self, block: Block) -> Floats:
+        since, rows = self._timed.incoming.time[check_edge_ids(block)], block.src_nodes[: block.num_dst]
+        is_untimed = self._bounds[rows] == NEVER - 1  # then a row is as of the newest edge
+        times = np.repeat(np.where(is_untimed, self._timed.newest, self._times[rows]), np.diff(block.indptr))
+        ages = (times - since).view(np.uint64)  # differences of int64 may need 64 bits
+        return np.where(since == ALWAYS, np.nan, ages)
 
     def in_relation(self, block: Block) -> InRelation:
         groups = self.relations
