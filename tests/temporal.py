@@ -1,10 +1,12 @@
 """Brute force over the edges that rows see at a time, for samplers to be compared with.
 
 A sampled tree is compared edge by edge with loops over all edges of small graphs, typed
-and not: `compare_sampler` and `compare_loader` do so for one drawn graph. To compare
-many:
+and not: `compare_sampler` and `compare_loader` do so for one drawn graph.
+`count_draws` looks for later edges among many draws from a large graph. To compare
+10,000 graphs, and to look at 10^8 draws:
 
-    uv run python -m tests.temporal 10000
+    uv run python -m tests.temporal graphs 10000
+    uv run python -m tests.temporal draws 1e8
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from gnnkit.graph import CSC, Graph, Ids, RelationGroups
 from gnnkit.graph.edge_order import in_time_order
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.pyg import NeighborLoader
-from gnnkit.sampler import NeighborSampler
+from gnnkit.sampler import NeighborSampler, WeightedSampler
 
 LOW, HIGH = ALWAYS + 1, NEVER - 1  # the first and the last time
 Row = tuple[int, int]  # node and time
@@ -278,12 +280,57 @@ def compare_loader(number: int, typed: bool) -> int:
     return count
 
 
+def large(num_nodes: int, num_edges: int) -> CSC:
+    """Draws a graph with 1,000 times, and degrees with a heavy tail."""
+    rng = np.random.default_rng(0)
+    dst = np.sort((num_nodes * rng.random(num_edges) ** 2).astype(np.int64))
+    times = rng.integers(-500, 500, num_edges)
+    indptr = np.append(0, np.cumsum(np.bincount(dst, minlength=num_nodes)))
+    weight, src = rng.random(num_edges), rng.integers(0, num_nodes, num_edges)
+    return CSC(indptr, src, weight, time=times[np.lexsort((times, dst))])
+
+
+def count_draws(csc: CSC, num_draws: int) -> dict[str, tuple[int, int]]:
+    """Draws edges by all rules, and returns how many, and how many of the future.
+
+    Args:
+        csc: The graph, with weights and times.
+        num_draws: The least number of draws of each rule.
+    """
+    rng, counts, since = np.random.default_rng(1), {}, np.asarray(csc.time)
+    for rule in ("strict", "inclusive"):
+        samplers = {
+            "uniform": NeighborSampler([15, 10, 5], time=rule),
+            "last": NeighborSampler([15, 10, 5], time=rule, pick="last"),
+            "replace": NeighborSampler([15, 10, 5], time=rule, replace=True),
+            "weighted": WeightedSampler([15, 10, 5], time=rule),
+        }
+        for name, sampler in samplers.items():
+            drawn = future = key = 0
+            while drawn < num_draws:
+                seeds, times = rng.choice(csc.num_nodes, 512, replace=False), rng.integers(-500, 501, 512)
+                batch, key = sampler.sample(csc, seeds, key=key, times=times), key + 1
+                outer = batch.blocks[0]
+                assert batch.times is not None
+                assert outer.edge_ids is not None
+                bounds = np.repeat(batch.times[: outer.num_dst], np.diff(outer.indptr))
+                late = since[outer.edge_ids] >= bounds if rule == "strict" else since[outer.edge_ids] > bounds
+                drawn, future = drawn + len(late), future + int(late.sum())
+            counts[f"{rule}, {name}"] = drawn, future
+    return counts
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    for compare in (compare_sampler, compare_loader):
+    kind, count = sys.argv[1], float(sys.argv[2])
+    if kind == "draws":
+        counts = count_draws(large(10**6, 12 * 10**6), int(count / 8))
+        for name, (drawn, future) in counts.items():
+            print(f"{name}: {drawn:,} draws, {future} of the future", flush=True)
+    for compare in (compare_sampler, compare_loader) if kind == "graphs" else ():
         for typed in (False, True):
-            edges = sum(compare(number, typed) for number in range(int(sys.argv[1])))
-            print(f"{compare.__name__}, typed={typed}: {edges:,} edges of {sys.argv[1]} graphs", flush=True)
+            edges = sum(compare(number, typed) for number in range(int(count)))
+            print(f"{compare.__name__}, typed={typed}: {edges:,} edges of {count:.0f} graphs", flush=True)
 
 
 if __name__ == "__main__":
