@@ -86,7 +86,7 @@ class Links:
     val_time: Times | None = None  # [num_val]
     test_time: Times | None = None  # [num_test]
     node_time: Times | None = None  # [num_nodes] time after which each node exists
-    historical: bool = False  # whether half of the training negatives are earlier destinations of the source
+    historical: bool = False  # whether a quarter of the training negatives are earlier destinations of the source
     val_negatives: Ids | None = None  # [num_val, eval_negatives] int64 other destinations that the data define
     test_negatives: Ids | None = None  # [num_test, eval_negatives]
     _drawing: dict[bool, EventNegatives] = field(default_factory=dict, init=False, repr=False)  # by `evaluates`
