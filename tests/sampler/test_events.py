@@ -94,7 +94,9 @@ def test_popular_nodes_are_drawn_more_often_and_never_before_they_exist() -> Non
     assert drawn.count(3) > 3 * drawn.count(1)
 
 
-def test_a_quarter_of_historical_negatives_are_earlier_destinations_of_the_source_in_training_only(tmp_path: Path) -> None:
+def test_a_quarter_of_historical_negatives_are_earlier_destinations_of_the_source_in_training_only(
+    tmp_path: Path,
+) -> None:
     events = [(0, 1, 0), (0, 2, 1), (0, 2, 2), (3, 4, 2), (0, 1, 3), (0, 4, 3), (5, 3, 3), (0, 3, 4), (0, 4, 6)]
     links = links_of(events, negative_sampling="historical")
     links.save(tmp_path / "links")
