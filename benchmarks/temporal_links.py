@@ -1,15 +1,19 @@
 """Links in time: rules that learn nothing, and model=mixer of gnnkit-temporal.
 
     uv run python benchmarks/temporal_links.py MESSAGES.npz
-    uv run python benchmarks/temporal_links.py EVENTS.csv --seeds 3 --epochs 3
+    uv run python benchmarks/temporal_links.py EVENTS.csv --seeds 10 --epochs 3
+    uv run python benchmarks/temporal_links.py EVENTS.csv --split val --epochs 10
 
 MESSAGES.npz has the arrays `src`, `dst` and `time`, and EVENTS.csv has the source, the
-destination and the time in its first, second and last column. Events are split by time,
-70 / 15 / 15. Of the test events, 1,000 are drawn, and each is ranked among 100 negative
-pairs: random ones, as `job=train` draws them, or historical ones, where the source's
-earlier destinations come first. Mean reciprocal ranks are printed, ties in the middle.
-The popularity and window of the rules are those of a week, or of `--window` in the
-data's unit.
+destination and the time in its first, second and last column. Other columns are
+features of the events. Events are split by time, 70 / 15 / 15. Of the test events,
+1,000 are drawn, and each is ranked among 100 negative pairs: random ones, as
+`job=train` draws them, or historical ones, where the source's earlier destinations come
+first. Mean reciprocal ranks are printed, ties in the middle. The popularity and window
+of the rules are those of a week, or of `--window` in the data's unit. `--split val`
+ranks validation events instead, by which to choose options.
+
+"sage" embeds nodes from the training graph, and knows neither order nor time.
 """
 
 from __future__ import annotations
@@ -33,27 +37,35 @@ from gnnkit.task.recurrence import Recurrence
 
 EVENTS, NEGATIVES, WEEK = 1000, 100, 7 * 24 * 3600
 PIECE = 50  # events that are scored together
+MODELS: dict[str, dict[str, Any]] = {
+    "sage": {"name": "sage"},
+    "mixer": {"name": "mixer"},
+    "mixer-without-pairs": {"name": "mixer", "pairs": False},
+}
 Candidates = npt.NDArray[np.int64]  # [EVENTS, 1 + NEGATIVES, 3] source, destination and time
 
 
 def read_graph(path: Path) -> Graph:
     """Returns the events, split by time."""
+    features = None
     if path.suffix == ".npz":
         file = np.load(path)
         src, dst, time = (file[name] for name in ("src", "dst", "time"))
     else:
         table = np.loadtxt(path, delimiter=",", skiprows=1, dtype=np.float64)
         src, dst, time = table[:, 0].astype(int), table[:, 1].astype(int), np.floor(table[:, -1]).astype(int)
+        features = table[:, 2:-1] if table.shape[1] > 3 else None
     nodes = np.ones((int(max(src.max(), dst.max())) + 1, 1), np.float32)  # all nodes look alike
-    return Graph.from_edges(src, dst, features=nodes, edge_time=time).split_by_time([0.7, 0.15, 0.15])
+    graph = Graph.from_edges(src, dst, features=nodes, edge_features=features, edge_time=time)
+    return graph.split_by_time([0.7, 0.15, 0.15])
 
 
-def draw_candidates(links: Links, seed: int) -> dict[str, Candidates]:
-    """Returns drawn test events, each followed by its negative pairs, by kind."""
+def draw_candidates(links: Links, seed: int, split: str = "test") -> dict[str, Candidates]:
+    """Returns drawn events of a split, each followed by its negative pairs, by kind."""
     assert links.events is not None
-    rng = np.random.default_rng(seed)
-    rows = np.sort(rng.choice(len(links.test), min(EVENTS, len(links.test)), replace=False))
-    events = links.at_times(links.test, links.test_time)[rows]
+    rng, pairs = np.random.default_rng(seed), getattr(links, split)
+    rows = np.sort(rng.choice(len(pairs), min(EVENTS, len(pairs)), replace=False))
+    events = links.at_times(pairs, getattr(links, f"{split}_time"))[rows]
     random = np.repeat(events[:, None], 1 + NEGATIVES, 1)
     random[:, 1:, :2] = links.negative_pairs(events, np.arange(len(events)), NEGATIVES, seed, evaluates=True)
     historical = random.copy()
@@ -77,6 +89,9 @@ def measure_rules(links: Links, candidates: Candidates, window: int) -> dict[str
 
 def measure_model(run: Path, links: Links, candidates: Candidates) -> float:
     """Returns the figure of a trained model."""
+    if (run / "logits.npy").exists():
+        sources, destinations = np.moveaxis(np.load(run / "logits.npy")[candidates[..., :2]], 2, 0)
+        return reciprocal_rank(torch.from_numpy((sources * destinations).sum(-1)).double())
     model: Any = gnnkit.load(run)
     scores = []
     with torch.no_grad():
@@ -88,13 +103,16 @@ def measure_model(run: Path, links: Links, candidates: Candidates) -> float:
 
 def train(graph: Graph, folder: Path, epochs: int, seed: int, keys: dict[str, Any]) -> None:
     task = {"negative_sampling": "historical", "negatives": 6, "loss": "softmax", "eval_negatives": 1}
+    is_static = keys["name"] == "sage"
     gnnkit.train(
         graph,
         folder=folder,
         strategy={"name": "individual_sample", "batch_size": 400},
-        sampler={"name": "neighbor", "fanouts": [1]},
-        model={"name": "mixer", **keys},
+        sampler={"name": "neighbor", "fanouts": [10, 10] if is_static else [1]},
+        model=keys,
         task={"name": "link_prediction", **task},
+        inputs="learned" if is_static else "features",
+        write=["logits"] if is_static else [],
         trainer={"max_epochs": epochs, "lr": 2e-3, "check_val_every_n_epoch": epochs},
         seed=seed,
         workers=1,
@@ -108,22 +126,30 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--window", type=int, default=WEEK)
+    parser.add_argument("--split", choices=["val", "test"], default="test")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     options = parser.parse_args()
     torch.set_num_threads(1)
     graph = read_graph(options.events)
     _, links = LinkPrediction().prepare(graph)
-    candidates = draw_candidates(links, 0)
+    candidates = draw_candidates(links, 0, options.split)
     for kind, rows in candidates.items():
         print(kind, {rule: round(value, 3) for rule, value in measure_rules(links, rows, options.window).items()})
-    for name, keys in {"mixer": {}, "mixer without pairs": {"pairs": False}}.items():
+    for name in options.models:
         figures: dict[str, list[float]] = {kind: [] for kind in candidates}
         for seed in range(options.seeds):
             with TemporaryDirectory() as folder:
-                train(graph, Path(folder, "run"), options.epochs, seed, keys)
+                train(graph, Path(folder, "run"), options.epochs, seed, MODELS[name])
                 for kind, rows in candidates.items():
                     figures[kind].append(measure_model(Path(folder, "run"), links, rows))
             means = {kind: round(statistics.mean(values), 3) for kind, values in figures.items()}
-            print(name, f"{seed + 1} seeds", means, {kind: np.round(values, 3) for kind, values in figures.items()})
+            print(
+                name,
+                f"{seed + 1} seeds",
+                means,
+                {kind: np.round(values, 3) for kind, values in figures.items()},
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

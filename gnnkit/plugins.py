@@ -64,7 +64,7 @@ PACKAGES = {
     "comm": {"slow_link": "gnnkit-slow-link"},
     "launcher": {"ray": "gnnkit-ray", "submitit": "gnnkit-sweep"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
-    "model": {"boosting": "gnnkit-boosting", "mixer": "gnnkit-temporal"},
+    "model": {"boosting": "gnnkit-boosting", "mixer": "gnnkit-temporal", "tgat": "gnnkit-temporal"},
     "upload": {"fsspec": "gnnkit-upload"},
     "job": {
         "compare": "gnnkit-compare",

@@ -37,7 +37,8 @@ class Adjacency(ABC):
     A layer reads rows `x` [num_src, ...] through the adjacency. The first `num_dst`
     source rows are the destinations. Degrees refer to the complete graph, and are sums
     of weights if edges have weights. Per-edge values have one row per edge that this
-    rank holds. If several ranks share the graph, every method except `dropout` and
+    rank holds. The ages of static edges are NaN, and the age of an added self-loop is
+    0. If several ranks share the graph, every method except `dropout` and
     `edge_dropout` is collective, in forward and backward. A layer may modify the result
     of `aggregate`, but not the adjacency's tensors, which are reused by later steps.
 
@@ -54,6 +55,7 @@ class Adjacency(ABC):
     edge_ids: Tensor  # [held edges] int64 global ids
     num_edges: int  # held edges, the leader's measure of a rank's work
     edge_features: Tensor | None  # [held edges, edge_width]
+    edge_age: Tensor | None = None  # [held edges] time from each edge to the prediction, if batches are sampled by time
     key: int  # random key of this layer and step
     alone: bool = False  # whether the edges read no rows of other ranks, on any rank
 

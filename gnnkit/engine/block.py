@@ -37,7 +37,7 @@ from gnnkit.partition.shard import Shard
 # Time per edge and column of a sum, relative to a multiplication in a matrix product.
 # Sums are limited by memory bandwidth.
 EDGE_COST = 8
-_LENT = ("src_nodes", "edge_ids", "in_degree", "out_degree", "edge_features")  # created on first access
+_LENT = ("src_nodes", "edge_ids", "in_degree", "out_degree", "edge_features", "edge_age")  # created on first access
 
 
 class ValuesById:
@@ -128,6 +128,10 @@ class LayerValues:
             targets = np.repeat(block.src_nodes[: block.num_dst], np.diff(block.indptr))
             return InRelation(np.zeros(len(targets), np.int64), self.graph_in_degree[targets])
         return InRelation(self.edge_types[ids], self.relation_degree[ids])
+
+    def edge_ages(self, block: Block) -> Floats | None:  # [num_edges]
+        """Returns `Adjacency.edge_age` of a block, without added self-loops."""
+        return None
 
     def node_ids(self, nodes: Ids) -> Ids:  # [k] -> [k] int64
         """Returns the nodes' global ids."""
@@ -302,6 +306,11 @@ class BlockAdjacency(Adjacency):
     def edge_features(self) -> Tensor | None:  # type: ignore[override]
         features = self._held.features
         return None if features is None else self._held.tensor(features)
+
+    @cached_property
+    def edge_age(self) -> Tensor | None:  # type: ignore[override]
+        ages = self._layers.edge_ages(self._block)
+        return None if ages is None else self._held.tensor(self._held.with_loops(ages, 0))
 
     def row_types(self, num_rows: int, num_types: int) -> RowTypes:
         known = self._row_types.get(num_rows)

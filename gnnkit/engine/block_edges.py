@@ -259,7 +259,7 @@ def relation_counts(block: Block, known: InRelation) -> Floats:  # [edges of the
 def check_edge_ids(block: Block) -> Ids:  # [num_edges]
     """Returns a block's edge ids. Raises `UserError` if these were not sampled."""
     if block.edge_ids is None:
-        raise UserError("sampler.edge_ids=false: a relational model reads edge types by edge id; remove the key")
+        raise UserError("sampler.edge_ids=false: the model reads edge types or times by edge id; remove the key")
     return block.edge_ids
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from gnnkit.engine.block import ComputedValues, InRelation, LayerValues, Values, ValuesById
 from gnnkit.engine.block_edges import check_edge_ids
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch, RelationGroups
-from gnnkit.graph.times import NEVER, Times, latest_visible
+from gnnkit.graph.times import ALWAYS, NEVER, Times, latest_visible
 from gnnkit.graph.types import offsets_of, take
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.loops import mean_in_edges
@@ -91,6 +91,11 @@ class TimedEdges:
         return TimedRows(indptr, self.incoming.time[order], take(csc.weight, order))
 
     @cached_property
+    def newest(self) -> int:
+        """The latest time of an edge."""
+        return int(self.incoming.time.max(initial=ALWAYS, where=self.incoming.time != NEVER))
+
+    @cached_property
     def first_loop(self) -> Times:  # [num_nodes]
         """Time from which each node has a self-loop."""
         csc, first = self.csc, np.full(self.csc.num_nodes, NEVER)
@@ -143,6 +148,7 @@ class TimedLayers(LayerValues):
         vars(self).update(vars(layers))
         self._layers, self._timed, self._counts_drawn = layers, timed, counts_drawn
         self._nodes, self._bounds = rows
+        self._times: Times | None = None
         if timed is not None:
             self._read(timed)
         if counts_drawn:
@@ -162,7 +168,9 @@ class TimedLayers(LayerValues):
         assert batch.nodes is not None, "sampled by time"
         assert batch.times is not None, "sampled by time"
         rows = batch.nodes.astype(np.int64), latest_visible(batch.times, sampler.time)
-        return cls(layers, rows, timed, batch.blocks[0], counts_drawn=draws_latest(sampler))
+        result = cls(layers, rows, timed, batch.blocks[0], counts_drawn=draws_latest(sampler))
+        result._times = batch.times
+        return result
 
     def _read(self, timed: TimedEdges) -> None:
         """Defines degrees and means that are computed on access."""
@@ -194,6 +202,15 @@ class TimedLayers(LayerValues):
 
     def edge_ids(self, edges: Ids) -> Ids:
         return self._layers.edge_ids(edges)
+
+    def edge_ages(self, block: Block) -> Floats | None:
+        if self._timed is None or self._times is None:
+            return None
+        since, rows = self._timed.incoming.time[check_edge_ids(block)], block.src_nodes[: block.num_dst]
+        is_untimed = self._bounds[rows] == NEVER - 1  # then a row is as of the newest edge
+        times = np.repeat(np.where(is_untimed, self._timed.newest, self._times[rows]), np.diff(block.indptr))
+        ages = (times - since).view(np.uint64)  # differences of int64 may need 64 bits
+        return np.where(since == ALWAYS, np.nan, ages)
 
     def in_relation(self, block: Block) -> InRelation:
         edges, drawn = check_edge_ids(block), np.diff(block.indptr)

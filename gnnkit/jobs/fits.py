@@ -382,6 +382,13 @@ _TIME = Topic(
         ),
     },
 )
+_AGES = Topic(
+    lambda s, p: getattr(p.model, "reads_edge_age", False),
+    {
+        "model={p.source.name} reads the time of each edge, and batches are not sampled by time: use sampler.time=strict "
+        "and strategy=individual_sample": lambda s, p: p.sampler is None or p.sampler.time == "none",
+    },
+)
 _DEGREE = Topic(
     lambda s, p: s.features.degree,
     {
@@ -444,6 +451,7 @@ TOPICS = (
     _LEARNED_ROWS,
     _LABEL_INPUTS,
     _TIME,
+    _AGES,
     _DEGREE,
     _LOST_WORKERS,
     _RESTARTS,

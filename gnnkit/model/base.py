@@ -36,6 +36,7 @@ class GraphModel(nn.Module):
     decays_rows = False  # True: `trainer.weight_decay` also applies to learned input rows
     adds_rows_itself = False  # True: layers aggregate with torch functions, in the rows' dtype
     reads_relations = False  # True: layers use edge types, through `adjacency.aggregate_relations`
+    reads_edge_age = False  # True: layers need `adjacency.edge_age`, so batches must be sampled by time
     undirected = False  # True: layers read each edge in both directions, so its reverse is added before training
     self_loops = False  # True: nodes without a self-loop get one of weight 1 before training
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.engine import Engine, ShardAdjacency
+from gnnkit.engine import Adjacency, Engine, ShardAdjacency
 from gnnkit.engine.default_dtype import default_dtype
 from gnnkit.engine.trial import TypeCounts
 from gnnkit.graph import Floats, Graph
@@ -133,7 +133,7 @@ def run_alone(model: nn.Module, rows: TrialRows, wrapped: Callable[[Engine], Eng
     model, graph = rows.fitted(model, 0)
     dtype = dtype_of(model)
     comm = Threads.connect(0, 1, device=torch.device("cpu"), timeout=_TIMEOUT)
-    layers = ShardAdjacency.layers(wrapped(Engine(uncut(graph), comm, dtype)), model.num_layers, 0)  # type: ignore[arg-type]
+    layers = _layers(wrapped(Engine(uncut(graph), comm, dtype)), model)
     with default_dtype(dtype):
         model.train()(torch.tensor(np.asarray(graph.features), dtype=dtype), layers)
 
@@ -151,7 +151,15 @@ def _part(model: nn.Module, shards: Sequence[Shard], comm: Communicator, dtype: 
     """Returns a rank's outputs [num_owned, width]."""
     replica, shard = copy.deepcopy(model), shards[comm.rank]
     engine = Engine(shard.with_self_loops() if getattr(replica, "self_loops", False) else shard, comm, dtype)
-    layers = ShardAdjacency.layers(engine, replica.num_layers, 0)  # type: ignore[arg-type]
+    layers = _layers(engine, replica)
     with default_dtype(dtype):
         outputs: Tensor = replica(torch.tensor(np.asarray(shard.features), dtype=dtype), layers)
     return outputs
+
+
+def _layers(engine: Engine, model: nn.Module) -> tuple[Adjacency, ...]:
+    """Returns the layers' adjacencies, with ages of edges for models that read them."""
+    layers = ShardAdjacency.layers(engine, model.num_layers, 0)  # type: ignore[arg-type]
+    for layer in layers if getattr(model, "reads_edge_age", False) else ():
+        layer.edge_age = layer.edge_ids.to(engine.dtype)
+    return layers

@@ -26,7 +26,7 @@ from gnnkit.model.pyg_steps import SharedMeans, Values, share, values_of
 _EDGES = ("edge_index", "adj_t")  # parameters that identify such a module
 _DATA = ("data", "batch")
 _TYPES = "edge_type"  # always passed if `forward` takes it
-_OF_EDGES = ("edge_weight", "edge_attr", _TYPES)  # the first two are passed if the graph has them
+_OF_EDGES = ("edge_weight", "edge_attr", "edge_age", _TYPES)  # all but the last are passed if there are any
 _REFUSED = {"allow_single_element": "takes no statistics on a worker with a single row"}
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -253,7 +253,11 @@ def _edge_values(adjacency: Adjacency, *, types: bool) -> dict[str, Tensor | Non
         adjacency: The rank's edges.
         types: Whether the model reads edge types.
     """
-    values = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
+    values = {
+        "edge_weight": adjacency.rank_graph.weight,
+        "edge_attr": adjacency.edge_features,
+        "edge_age": adjacency.edge_age,
+    }
     return values | ({_TYPES: adjacency.edge_types} if types else {})
 
 

@@ -93,7 +93,7 @@ class EventNegatives:
     until: int | None  # events without a negative pair draw from the nodes that exist at this time. None: an error
     earlier: (
         tuple[EventHistory, Ids] | None
-    )  # all events by source, and their destinations, which half of the pairs have
+    )  # all events by source, and their destinations, which a quarter of the pairs have
 
     @classmethod
     def of(cls, nodes: Ids, times: Times, **fields: Any) -> EventNegatives:
@@ -134,7 +134,7 @@ class EventNegatives:
             else:  # few nodes are negative
                 drawn[rest, 1] = [self._list(*row) for row in zip(events[edges], shares, bound, strict=True)]
             if self.earlier is not None and not attempt:
-                self._find_earlier(drawn, shares, (ids[edges] + places) % 2 == 1)
+                self._find_earlier(drawn, shares, (ids[edges] + places) % 4 == 3)
             rest = rest[~self._are_negative(drawn[rest], events[edges, 1])]
         if not len(rest):
             return drawn[:, :2].reshape(len(events), count, 2)

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Block, Ids
+from gnnkit.graph import CSC, Block, Floats, Ids
 from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.sampler.events import MAX_NODES, EventHistory, EventNegatives, Mask, codes
-from gnnkit.utils.checks import check_range
+from gnnkit.utils.checks import check_range, floats
 from gnnkit.utils.ranges import MAX_COUNT, real, shown, whole
 from gnnkit.utils.storage import load_arrays, save_arrays
 
@@ -81,11 +81,12 @@ class Links:
     relation: LinkRelation | None = None  # None: edges of all relations are predicted
     popular: Ids | None = None  # [num] int64 nodes that training negatives draw, repeated by popularity. None: all
     events: Ids | None = None  # [num_events, 3] int64 source, destination and time of all edges, if split by time
+    event_features: Floats | None = None  # [num_events, edge_width] None: edges have no features
     train_time: Times | None = None  # [num_edges] of the graph that passes messages, by edge id
     val_time: Times | None = None  # [num_val]
     test_time: Times | None = None  # [num_test]
     node_time: Times | None = None  # [num_nodes] time after which each node exists
-    historical: bool = False  # whether half of the training negatives are earlier destinations of the source
+    historical: bool = False  # whether a quarter of the training negatives are earlier destinations of the source
     val_negatives: Ids | None = None  # [num_val, eval_negatives] int64 other destinations that the data define
     test_negatives: Ids | None = None  # [num_test, eval_negatives]
     _drawing: dict[bool, EventNegatives] = field(default_factory=dict, init=False, repr=False)  # by `evaluates`
@@ -212,6 +213,8 @@ class Links:
         if events.dtype != np.int64 or events.ndim != 2 or events.shape[1] != 3:
             raise UserError("events is not a table of int64 with three columns")
         check_range("events", events[:, :2].ravel(), 0, self.num_nodes)
+        if (features := self.event_features) is not None:
+            floats("event_features", features, (len(events), None))
         for name, size in zip(_TIMES, (None, len(self.val), len(self.test), self.num_nodes), strict=True):
             times = getattr(self, name)
             if times is None or times.dtype != np.int64 or times.shape != (len(times) if size is None else size,):
@@ -307,8 +310,9 @@ class Links:
 
 
 _SCALARS = ("num_nodes", "negatives", "eval_negatives", "supervision_share", "seed", "given")
+_GIVEN = ("val_negatives", "test_negatives")
 _TIMES = ("train_time", "val_time", "test_time", "node_time")
-_ARRAYS = ("val", "test", "training", "known", "popular", "events", *_TIMES, "val_negatives", "test_negatives")
+_ARRAYS = ("val", "test", "training", "known", "popular", "events", "event_features", *_TIMES, *_GIVEN)
 _POWER, _STEPS = 0.75, 8  # popularity exponent (Mikolov et al., NeurIPS 2013), and a mean node's repetitions
 
 

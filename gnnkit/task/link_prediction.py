@@ -85,7 +85,7 @@ class LinkPrediction(Task):
             negative pairs.
         negative_sampling: "uniform"; "popularity", which draws a training negative's
             other node in proportion to its number of training edges to the power 0.75;
-            or, if edges are split by time, "historical", which draws half of them
+            or, if edges are split by time, "historical", which draws a quarter of them
             among the earlier destinations of the source.
         top_k: Length of ranked lists. The run then ranks all destinations without
             an edge for each source, which measures recall, NDCG and MRR in addition and

@@ -127,6 +127,7 @@ def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, M
         np.minimum.at(node_time, pairs.ravel(), times.repeat(2))
     fields = {
         "events": np.concatenate([pairs[mask], times[mask, None]], 1),
+        "event_features": None if graph.edge_features is None else np.asarray(graph.edge_features)[mask],
         "train_time": times[~later],
         "val_time": times[val],
         "test_time": times[test],

@@ -86,6 +86,7 @@ REFUSED = [
     [SAMPLED, *STRICT, "inputs=degree"],
     [SAMPLED, *STRICT, "features.degree=true"],
     [SAMPLED, *STRICT, LABELS],
+    [SAMPLED, "model=tgat"],
     [FULL, "task=link_prediction", "features.degree=true"],
     [SAMPLED, LOST, LEADER, "strategy.features=partitioned"],
     [FULL, LOST, LEADER],

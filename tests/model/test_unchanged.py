@@ -471,7 +471,7 @@ class Alone(nn.Module):
     [
         (
             Asks,
-            "model=Asks: forward asks for batch, and a graph gives x, edge_index, edge_weight, edge_attr, edge_type: give",
+            "model=Asks: forward asks for batch, and a graph gives x, edge_index, edge_weight, edge_attr, edge_age, edge_type: give",
         ),
         (Alone, r"model=Alone: forward\(edge_index\) takes no rows of features: write forward\(x, edge_index\)"),
         (

@@ -94,7 +94,9 @@ def test_popular_nodes_are_drawn_more_often_and_never_before_they_exist() -> Non
     assert drawn.count(3) > 3 * drawn.count(1)
 
 
-def test_half_of_historical_negatives_are_earlier_destinations_of_the_source_in_training_only(tmp_path: Path) -> None:
+def test_a_quarter_of_historical_negatives_are_earlier_destinations_of_the_source_in_training_only(
+    tmp_path: Path,
+) -> None:
     events = [(0, 1, 0), (0, 2, 1), (0, 2, 2), (3, 4, 2), (0, 1, 3), (0, 4, 3), (5, 3, 3), (0, 3, 4), (0, 4, 6)]
     links = links_of(events, negative_sampling="historical")
     links.save(tmp_path / "links")
@@ -103,7 +105,7 @@ def test_half_of_historical_negatives_are_earlier_destinations_of_the_source_in_
         drawn = Links.load(tmp_path / "links").negative_pairs(edges, np.arange(4000), 1, 0, evaluates=evaluates)
         nodes, counts = np.unique(drawn[:, 0, 1], return_counts=True)
         assert nodes.tolist() == [2, 3], "1 is the destination, 4 one at the same time, 5 appears then"
-        assert abs(counts[0] / 4000 - (0.5 if evaluates else 2 / 3)) < 0.05, "a drawn 1 is replaced by any node"
+        assert abs(counts[0] / 4000 - (0.5 if evaluates else 7 / 12)) < 0.03, "a drawn 1 is replaced by any node"
     with pytest.raises(UserError, match=r"task\.negative_sampling=historical draws earlier destinations"):
         LinkPrediction(negative_sampling="historical").prepare(Graph.from_edges([0, 1], [1, 2]))
 

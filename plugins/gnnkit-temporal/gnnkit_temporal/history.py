@@ -22,6 +22,7 @@ class Tokens:
     exists: npt.NDArray[np.bool_]  # [n, K]
     age: Numbers  # [n, K] time since the event. 0 where there is none
     sent: npt.NDArray[np.bool_]  # [n, K] whether the node is the event's source
+    features: Numbers | None = None  # [n, K, edge_width] of the events, 0 where there is none
 
 
 class EndEvents:
@@ -38,7 +39,7 @@ class EndEvents:
         self._times = np.tile(events[:, 2], 2)
         self._nodes = EventHistory(events[:, :2].T.ravel().astype(np.int64), self._times)
         self._pairs = links.history
-        self._received = EventHistory(events[:, 1].astype(np.int64), events[:, 2])
+        self._features = links.event_features
 
     def tokens(self, nodes: Ids, times: Ids, count: int) -> Tokens:
         """Returns the last `count` events of nodes [n] before times [n]."""
@@ -47,7 +48,11 @@ class EndEvents:
         exists = places >= first[:, None]
         events = self._nodes.order[np.where(exists, places, 0)] if len(self._times) else np.zeros_like(places)
         age = np.where(exists, times[:, None] - self._times[events], 0)
-        return Tokens(exists, age.astype(np.float32), exists & (events < len(self._times) // 2))
+        num_events = len(self._times) // 2
+        features = None
+        if self._features is not None and num_events:
+            features = np.where(exists[..., None], self._features[events % num_events], 0).astype(np.float32)
+        return Tokens(exists, age.astype(np.float32), exists & (events < num_events), features)
 
     def statistics(self, events: Ids, scale: float) -> Numbers:  # [k, NUM_STATISTICS]
         """Counts earlier events of pairs and of their ends.

@@ -26,9 +26,10 @@ class Mixer(GraphModel):
     As in GraphMixer (Cong et al., ICLR 2023), an end's latest events are tokens with a
     fixed time encoding, which an MLP-mixer combines. The decoder also reads how often
     and when the pair, its reverse and its ends have occurred, without which counting is
-    better than learning. A pair is scored as of its time, so an evaluation reads all
-    earlier events, also held-out ones. Messages are not passed: an embedding is a
-    linear function of the node's own features.
+    better than learning. Features of earlier events are part of their tokens, and those
+    of the predicted event are not read. A pair is scored as of its time, so an
+    evaluation reads all earlier events, also held-out ones. Messages are not passed: an
+    embedding is a linear function of the node's own features.
 
     Args:
         in_features: Number of input features.
@@ -36,12 +37,19 @@ class Mixer(GraphModel):
         events: Number of latest events of each end.
         hidden: Number of hidden features.
         pairs: Whether the decoder reads counts and times of the pair and its ends.
+        edge_width: Number of edge features. 0: none.
     """
 
     num_layers = 1
 
     def __init__(
-        self, in_features: int, num_classes: int, events: int = 20, hidden: int = 32, pairs: bool = True
+        self,
+        in_features: int,
+        num_classes: int,
+        events: int = 20,
+        hidden: int = 32,
+        pairs: bool = True,
+        edge_width: int = 0,
     ) -> None:
         super().__init__()
         whole("model.events", events, 1, MAX_WIDTH)
@@ -49,7 +57,7 @@ class Mixer(GraphModel):
         self.embed = nn.Linear(in_features, num_classes) if in_features else None
         self.embedding_size = num_classes
         width = num_classes if in_features else 0
-        self.decoder = MixerDecoder(width, events, hidden, pairs=switch("model.pairs", pairs))
+        self.decoder = MixerDecoder(width, events, hidden, edge_width, pairs=switch("model.pairs", pairs))
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
         rows = x[: adjacency.num_dst]
@@ -63,15 +71,17 @@ class MixerDecoder(EventDecoder):
         width: Embedding size, or 0 to ignore embeddings.
         events: Number of latest events of each end.
         hidden: Number of hidden features.
+        edge_width: Number of features of an event.
         pairs: Whether to read the statistics of `EndEvents`.
     """
 
     periods: Tensor  # [2] float64 mean time between training events, and time from the first to the last one
+    unit: Tensor | None  # [2, edge_width] mean and standard deviation of the training events' features
 
-    def __init__(self, width: int, events: int, hidden: int, *, pairs: bool) -> None:
+    def __init__(self, width: int, events: int, hidden: int, edge_width: int, *, pairs: bool) -> None:
         super().__init__()
         self.width, self.num_events, self.pairs = width, events, pairs
-        self.read = nn.Linear(FREQUENCIES + 3, hidden)
+        self.read = nn.Linear(FREQUENCIES + 3 + edge_width, hidden)
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(3))
         self.over_events = nn.Sequential(nn.Linear(events, events), nn.GELU(), nn.Linear(events, events))
         self.over_columns = nn.Sequential(nn.Linear(hidden, 2 * hidden), nn.GELU(), nn.Linear(2 * hidden, hidden))
@@ -79,6 +89,8 @@ class MixerDecoder(EventDecoder):
         layers = [nn.Linear(columns, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden), nn.ReLU()]
         self.score = nn.Sequential(*layers, nn.Linear(hidden, 1))
         self.register_buffer("periods", torch.ones(2, dtype=torch.float64))
+        unit = torch.stack([torch.zeros(edge_width), torch.ones(edge_width)])
+        self.register_buffer("unit", unit if edge_width else None)
         self._history: tuple[Links, EndEvents] | None = None
 
     def fit(self, links: Links) -> None:
@@ -90,6 +102,10 @@ class MixerDecoder(EventDecoder):
         times = np.asarray(links.train_time)[links.trains()]
         span = max(float(np.ptp(times)), 1.0) if len(times) else 1.0
         self.periods.copy_(torch.tensor([span / max(len(times), 1), span]))
+        if self.unit is not None and links.event_features is not None and links.events is not None and len(times):
+            rows = links.event_features[links.events[:, 2] <= times.max()].astype(np.float64)
+            deviation = rows.std(0)
+            self.unit.copy_(torch.from_numpy(np.stack([rows.mean(0), np.where(deviation > 0, deviation, 1)])))
 
     def forward(self, outputs: Tensor, events: Tensor | None, links: Links) -> Tensor:  # [...]
         if events is None:
@@ -126,8 +142,10 @@ class MixerDecoder(EventDecoder):
             torch.from_numpy(column).to(weight)[..., None] for column in (tokens.age, tokens.exists, tokens.sent)
         )
         frequencies = torch.logspace(-math.log10(high), -math.log10(low), FREQUENCIES).to(weight)
-        x = torch.cat([torch.cos(age * frequencies), torch.log1p(age / low), sent, exists], -1)
-        x = self.read(x * exists)
+        columns = [torch.cos(age * frequencies), torch.log1p(age / low), sent, exists]
+        if self.unit is not None and tokens.features is not None:
+            columns.append((torch.from_numpy(tokens.features).to(weight) - self.unit[0]) / self.unit[1])
+        x = self.read(torch.cat(columns, -1) * exists)
         x = x + self.over_events(self.norms[0](x).transpose(1, 2)).transpose(1, 2)
         x = self.norms[2](x + self.over_columns(self.norms[1](x)))
         mean: Tensor = (x * exists).sum(1) / exists.sum(1).clamp(min=1)

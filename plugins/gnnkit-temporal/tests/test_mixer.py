@@ -33,19 +33,21 @@ KEYS: dict[str, Any] = {
 }
 
 
-def messages(num_nodes: int = 20, num_events: int = 300) -> Graph:
-    """Every other event answers the one before it."""
+def messages(num_nodes: int = 20, num_events: int = 300, *, width: int = 0) -> Graph:
+    """Every other event answers the one before it. Events may have features."""
     rng = np.random.default_rng(0)
     ends = rng.integers(0, num_nodes, (num_events // 2, 2))
     ends[:, 1] = (ends[:, 1] + (ends[:, 0] == ends[:, 1])) % num_nodes
     events = np.stack([ends, ends[:, ::-1]], 1).reshape(-1, 2)
-    graph = Graph.from_edges(*events.T, num_nodes, edge_time=10 * np.arange(num_events))
+    features = rng.normal(size=(num_events, width)) if width else None
+    graph = Graph.from_edges(*events.T, num_nodes, edge_time=10 * np.arange(num_events), edge_features=features)
     return graph.split_by_time([0.7, 0.15, 0.15])
 
 
 def links_of(events: list[tuple[int, int, int]]) -> Links:
     src, dst, time = np.array([(0, 1, -1), *events, (0, 1, 9), (0, 1, 10)], np.int64).T
-    graph = Graph.from_edges(src, dst, 4, edge_time=time).split_by_time(borders=[9, 10])
+    features = np.stack([src, dst, time], 1)
+    graph = Graph.from_edges(src, dst, 4, edge_time=time, edge_features=features).split_by_time(borders=[9, 10])
     _, links = LinkPrediction().prepare(graph)
     return links
 
@@ -78,6 +80,10 @@ def test_inputs_are_what_a_loop_over_earlier_events_finds(
     assert tokens.age[0, : len(ages)].tolist() == ages
     assert tokens.exists[0].sum() == len(ages)
     assert tokens.sent[0].sum() == sum(event[0] == source for event in before)
+    assert tokens.features is not None
+    rows = [tuple(row) for row in tokens.features[0, tokens.exists[0]].astype(int).tolist()]
+    assert sorted(rows) == sorted(event for event in before for end in event[:2] if end == source)
+    assert not tokens.features[0, ~tokens.exists[0]].any()
 
 
 def scores(model: Mixer, links: Links, events: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -85,22 +91,27 @@ def scores(model: Mixer, links: Links, events: np.ndarray[Any, Any]) -> torch.Te
         return model.decoder(torch.zeros(len(events), 2, 4), torch.from_numpy(events), links)
 
 
-@pytest.mark.parametrize("pairs", [True, False])
-def test_scores_before_a_cut_do_not_read_what_comes_after_it(pairs: bool) -> None:
+@pytest.mark.parametrize(("pairs", "width"), [(True, 0), (False, 0), (True, 3)])
+def test_scores_before_a_cut_do_not_read_what_comes_after_it(pairs: bool, width: int) -> None:
     torch.manual_seed(0)
-    graph, rng = messages(), np.random.default_rng(1)
+    graph, rng = messages(width=width), np.random.default_rng(1)
     _, links = LinkPrediction().prepare(graph)
     assert links.events is not None
-    model, cut = Mixer(0, 4, events=3, hidden=8, pairs=pairs), 2500
+    model, cut = Mixer(0, 4, events=3, hidden=8, pairs=pairs, edge_width=width), 2500
     model.decoder.fit(links)
     later = links.events[:, 2] >= cut
-    scrambled = np.array(links.events)
+    scrambled, features = np.array(links.events), links.event_features
     scrambled[later, :2] = rng.integers(0, 20, (int(later.sum()), 2))
     scrambled = np.concatenate([scrambled, [[0, 1, cut], [2, 3, cut + 7]]])
+    if features is not None:
+        features = np.concatenate([np.where(later[:, None], 9, features), np.full((2, width), 9)])
     asked = np.stack([*rng.integers(0, 20, (2, 200)), rng.integers(0, cut + 1, 200)], 1)
     first = scores(model, links, asked)
-    assert torch.equal(first, scores(model, replace(links, events=scrambled), asked))
+    assert torch.equal(first, scores(model, replace(links, events=scrambled, event_features=features), asked))
     assert not torch.equal(first, scores(model, replace(links, events=links.events[::2]), asked))
+    if features is not None:
+        before = replace(links, event_features=-np.asarray(links.event_features))
+        assert not torch.equal(first, scores(model, before, asked))
     pieces = [scores(model, links, piece) for piece in np.array_split(asked, 7)]
     torch.testing.assert_close(torch.cat(pieces), first)
 
@@ -110,7 +121,7 @@ def test_figures_are_those_of_one_worker_on_several_and_of_a_stored_run(tmp_path
     runs = {}
     for workers in (1, 2, 4):
         keys = {**KEYS, "strategy": {"name": "individual_sample", "batch_size": 64 // workers}}
-        runs[workers] = gnnkit.train(messages(), folder=tmp_path / str(workers), workers=workers, **keys)
+        runs[workers] = gnnkit.train(messages(width=2), folder=tmp_path / str(workers), workers=workers, **keys)
     for name, value in runs[1].items():
         if name.endswith(("_mrr", "_loss")):
             assert runs[2][name] == pytest.approx(value, rel=1e-9), name

@@ -133,10 +133,16 @@ impl<I: Id, T: Table, L: Law> Kernel for OnOne<'_, '_, I, T, L> {
             edges.draw(graph, self.law, begin, &rows[block(begin)], &mut room)?;
             ends.rotate_left(1);
             ends[2 * LAG] = edges.edge_ids.len();
-            edges.gather::<L>(graph, ends[LAG - 1]..ends[LAG], |source| table.prefetch(source))?;
             if trees.is_empty() {
+                edges.gather::<L>(graph, ends[LAG - 1]..ends[LAG], |source| table.prefetch(source))?;
                 number(graph, edges, ends[0]..ends[1], known, table)?;
-            } else if let Some(begin) = begin.checked_sub((2 * LAG - 1) * BLOCK) {
+                continue;
+            }
+            edges.gather::<L>(graph, ends[LAG - 1]..ends[LAG], |_| ())?;
+            if let Some(begin) = begin.checked_sub(LAG * BLOCK) {
+                ask_trees(edges, first + begin, &trees[block(begin)], table);
+            }
+            if let Some(begin) = begin.checked_sub((2 * LAG - 1) * BLOCK) {
                 number_trees(graph, edges, first + begin, &trees[block(begin)], known, table)?;
             }
         }
@@ -171,9 +177,10 @@ impl<I: Id, T: Table> Kernel for Number<'_, I, T> {
         } = self;
         let (begin, first) = (edges.sources.len(), edges.indptr.len() - 1);
         edges.append(&drawn)?;
+        let block = |at: usize| &trees[trees.len().min(at)..trees.len().min(at + BLOCK)];
         for at in (0..trees.len()).step_by(BLOCK) {
-            let block = &trees[at..trees.len().min(at + BLOCK)];
-            number_trees(graph, edges, first + at, block, known, table)?;
+            ask_trees(edges, first + at + BLOCK, block(at + BLOCK), table);
+            number_trees(graph, edges, first + at, block(at), known, table)?;
         }
         if !trees.is_empty() {
             return Ok(());
@@ -190,6 +197,17 @@ impl<I: Id, T: Table> Kernel for Number<'_, I, T> {
     }
 }
 
+/// Prefetches the slots of the sources of rows `first..`, which are of `trees`.
+#[inline(always)]
+fn ask_trees<I: Id, T: Table>(edges: &Edges<I>, first: usize, trees: &[u32], table: &mut T) {
+    for (row, &tree) in (first..).zip(trees) {
+        table.enter(tree);
+        for source in &edges.sources[edges.indptr[row] as usize..edges.indptr[row + 1] as usize] {
+            table.prefetch(source.index());
+        }
+    }
+}
+
 /// Numbers the sources of rows `first..`, which are of `trees`.
 #[inline(always)]
 fn number_trees<I: Id, T: Table>(
@@ -200,12 +218,6 @@ fn number_trees<I: Id, T: Table>(
     known: &mut Nodes<I>,
     table: &mut T,
 ) -> Result<(), Error> {
-    for (row, &tree) in (first..).zip(trees) {
-        table.enter(tree);
-        for source in &edges.sources[edges.indptr[row] as usize..edges.indptr[row + 1] as usize] {
-            table.prefetch(source.index());
-        }
-    }
     for (row, &tree) in (first..).zip(trees) {
         let range = edges.indptr[row] as usize..edges.indptr[row + 1] as usize;
         table.enter(tree);

@@ -345,7 +345,8 @@ impl<'a, I: Id> Known<'a, I> {
         (dense, hashed): &'a mut (Dense, Hashed),
         sizes: Sizes,
     ) -> Result<Self, Error> {
-        let is_dense = of.trees.is_none() && seeds.num_nodes.max(seeds.nodes.len()) <= DENSE_NODES;
+        let is_one_tree = of.trees.is_none_or(|trees| trees.keys.len() <= 1);
+        let is_dense = is_one_tree && seeds.num_nodes.max(seeds.nodes.len()) <= DENSE_NODES;
         let mut table = match is_dense {
             true => AnyTable::Dense(dense.start(seeds.num_nodes)),
             false => AnyTable::Hashed(hashed.start(seeds.num_nodes)),

@@ -88,7 +88,7 @@ impl Table for DenseBatch<'_> {
         Some(local)
     }
 
-    /// All nodes are of one tree: trees are many, and the nodes of a tree few.
+    /// All nodes are of one tree.
     fn enter(&mut self, tree: u32) {
         debug_assert_eq!(tree, 0);
     }

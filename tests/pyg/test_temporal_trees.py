@@ -1,0 +1,14 @@
+"""Temporal trees of the loader equal brute force over all edges of drawn graphs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.temporal import compare_loader
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_trees_are_what_a_loop_over_all_edges_sees(typed: bool) -> None:
+    assert sum(compare_loader(number, typed) for number in range(150)) > 1000

@@ -1,0 +1,20 @@
+"""Temporal trees equal brute force over all edges of drawn graphs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.temporal import compare_sampler, count_draws, large
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_trees_are_what_a_loop_over_all_edges_sees(typed: bool) -> None:
+    assert sum(compare_sampler(number, typed) for number in range(150)) > 1000
+
+
+def test_no_draw_is_of_the_future() -> None:
+    counts = count_draws(large(4000, 60_000), 100_000)
+    assert len(counts) == 8
+    assert all(drawn >= 100_000 and future == 0 for drawn, future in counts.values()), counts
