@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +27,7 @@ from gnnkit_tables.database import Database, read_database, read_tables, read_ti
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import Proposal, propose
 from gnnkit_tables.manifest import FILE, Manifest
+from gnnkit_tables.question import SHARE, Question
 from gnnkit_tables.select import Keys, select_keys
 from gnnkit_tables.targets import Targets, read_targets
 
@@ -51,6 +53,15 @@ TIME_KEYS = {
     "sampler.time": ("strict", "rows before the target's time"),
     "sampler.pick": ("last", "the latest rows say most"),
 }  # further ones if targets have times
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A database and the targets of a task, with their entries in the manifest."""
+
+    database: Database
+    targets: Targets
+    proposal: Proposal  # without reasons, unless some entries are guesses
 
 
 class Tables(Dataset):
@@ -106,9 +117,13 @@ class Tables(Dataset):
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
 
     def load(self) -> Graph:
-        database, targets = self._read()
-        if self._manifest_file(Folder.find(self.root)) is None:
-            say(f"tables: no {FILE}, so keys, links and times are guesses; job=init writes them with reasons")
+        reading = self._read()
+        database, targets = reading.database, reading.targets
+        if reading.proposal.reasons:
+            say(
+                f"tables: no {'tables in ' if self._manifest_file(Folder.find(self.root)) else ''}{FILE}, so keys, links and "
+                "times are guesses; job=init writes them with reasons"
+            )
         for line in database.lines():
             say(line)
         if (targets.times == ALWAYS).all() and not all(row_type.is_static for row_type in database.types.values()):
@@ -117,34 +132,52 @@ class Tables(Dataset):
         return self._build(database, targets, links=self.links)
 
     def advise(self, minutes: float) -> Advice:
-        """Proposes a manifest if there is none, and selects a model by validation."""
-        database, targets = self._read()
-        columns, folder = self._build(database, targets, links=False), Folder.find(self.root)
+        """Completes the manifest if it has guesses, and selects a model by validation."""
+        reading = self._read()
+        database, targets, proposal = reading.database, reading.targets, reading.proposal
+        columns = self._build(database, targets, links=False)
         keys: Keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
         if minutes and can_compare(columns):
             if baseline := best_column(columns):
                 say(str(baseline))
             keys = select_keys(self._build(database, targets, links=True), columns, keys, minutes, baseline)
-        if self._manifest_file(folder) is not None:
+        if not proposal.reasons:
             return Advice(keys)
-        proposal = self._propose(folder)
         keys = {"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **keys}
         return Advice(keys, {FILE: proposal.manifest.text(proposal.reasons)})
 
-    def _read(self) -> tuple[Database, Targets]:
+    def _read(self) -> Reading:
         folder = Folder.find(self.root)
-        name, manifest = self._task_name(folder), self._read_manifest(folder)
-        if name not in manifest.tasks:
-            raise UserError(f"dataset.table={name}: {FILE} has no such task, only {shown_names(manifest.tasks)}")
+        proposal = self._read_manifest(folder)
+        manifest = proposal.manifest
+        name = self._task_name(folder, manifest)
         spec = manifest.tasks[name]
-        task = folder.read_task(name, spec.entity, self.missing)
         tables = read_tables(folder, manifest, self.missing)
-        times, unit = read_times(_time_columns(tables, manifest) | _task_times(name, task, spec.time))
+        columns = _time_columns(tables, manifest)
+        if spec.query is None:
+            task = folder.read_task(name, spec.entity, self.missing)
+        else:
+            task = self._ask(name, tables, columns, proposal)
+        times, unit = read_times(columns | _task_times(name, task, spec.time))
         database = read_database(tables, manifest, times, unit)
         index = database.types[spec.table].index
         assert index is not None, "the manifest is checked"
         targets = read_targets(name, spec, task, times.get((name, spec.time or "")), database, index)
-        return database, targets.split_by(self.split, self.seed, unit)
+        return Reading(database, targets.split_by(self.split, self.seed, unit), proposal)
+
+    def _ask(
+        self, name: str, tables: Mapping[str, Table], columns: Mapping[tuple[str, str], Array], proposal: Proposal
+    ) -> Table:
+        """Computes a task table by its query, and adds default dates to the proposal."""
+        times, unit = read_times(columns)
+        row_times = [times[table, spec.time] for table, spec in proposal.tables.items() if spec.time is not None]
+        question = Question.create(name, proposal.tasks[name], row_times, unit)
+        for line in question.lines():
+            say(line)
+        if question.spec.val is None:
+            proposal.tasks[name] = question.dated_spec
+            proposal.reasons["tasks", name, "val"] = f"the last dates, {100 * SHARE:g} % for each part"
+        return question.answer(tables, times, proposal.manifest)
 
     def _build(self, database: Database, targets: Targets, *, links: bool) -> Graph:
         """Makes the graph, as of the times that `freeze` and `until` name."""
@@ -159,20 +192,33 @@ class Tables(Dataset):
         build = build_graph if links else build_columns
         return build(database, targets, cut)
 
-    def _task_name(self, folder: Folder) -> str:
+    def _task_name(self, folder: Folder, manifest: Manifest) -> str:
         """Returns the task. Raises `UserError` if there are several, or none."""
-        names = shown_names(folder.tasks) or "no table"
-        if self.table is None and len(folder.tasks) != 1:
-            raise UserError(f"dataset.table=NAME selects one of the tasks in {folder.root}/tasks, which holds {names}")
-        name = self.table or next(iter(folder.tasks))
-        if name not in folder.tasks:
-            raise UserError(f"dataset.table={name}: the folder tasks holds {names}")
+        names = [*dict.fromkeys([*folder.tasks, *(name for name, spec in manifest.tasks.items() if spec.query)])]
+        if self.table is None and len(names) != 1:
+            raise UserError(
+                f"dataset.table=NAME selects one of the tasks {shown_names(names)}"
+                if names
+                else f"dataset.root={folder.root} has no task: add tasks/NAME.parquet with entity, time, label and split, or "
+                f"tasks.NAME with a query to {FILE}"
+            )
+        name = self.table or names[0]
+        if name not in names:
+            raise UserError(f"dataset.table={name}: the tasks are {shown_names(names) or 'none'}")
+        if name not in manifest.tasks:
+            raise UserError(f"dataset.table={name}: {FILE} has no such task, only {shown_names(manifest.tasks)}")
         return name
 
-    def _read_manifest(self, folder: Folder) -> Manifest:
-        if (path := self._manifest_file(folder)) is not None:
-            return Manifest.read(path)
-        return self._propose(folder).manifest
+    def _read_manifest(self, folder: Folder) -> Proposal:
+        """Reads the manifest. Without entries of tables, these are guesses."""
+        if (path := self._manifest_file(folder)) is None:
+            return self._propose(folder, folder.tasks)
+        manifest = Manifest.read(path)
+        if manifest.tables:
+            return Proposal(dict(manifest.tables), dict(manifest.tasks))
+        proposal = replace(self._propose(folder, ()), tasks=dict(manifest.tasks))
+        proposal.manifest.checked()
+        return proposal
 
     def _manifest_file(self, folder: Folder) -> Path | None:
         """Returns the manifest, or None if it must be guessed.
@@ -184,10 +230,10 @@ class Tables(Dataset):
             raise UserError(f"dataset.manifest={path}: no such file; job=init dataset=tables writes one")
         return path if path.exists() else None
 
-    def _propose(self, folder: Folder) -> Proposal:
-        """Reads all tables and tasks, and proposes their entries in the manifest."""
+    def _propose(self, folder: Folder, names: Iterable[str]) -> Proposal:
+        """Reads all tables and some tasks, and proposes their entries in the manifest."""
         tables = {name: read_table(path, (), self.missing, narrow=True) for name, path in folder.tables.items()}
-        tasks = {name: folder.read_task(name, (), self.missing) for name in folder.tasks}
+        tasks = {name: folder.read_task(name, (), self.missing) for name in names}
         return propose(tables, tasks)
 
 

@@ -20,7 +20,7 @@ from tests.shops import MANIFEST, days, tables, task, write
 
 
 def guess(folder: Path) -> tuple[Manifest, str]:
-    proposal = Tables(str(folder))._propose(Folder.find(folder))
+    proposal = Tables(str(folder))._read_manifest(Folder.find(folder))
     return proposal.manifest, proposal.manifest.text(proposal.reasons)
 
 
