@@ -40,6 +40,7 @@ class Dataset(ABC):
     """
 
     of_data: ClassVar[tuple[str, ...]] = ("root", "split", "seed", "num_nodes")  # keys that locate and split the data
+    of_task: ClassVar[tuple[str, ...]] = ()  # keys read from the section `task`, of `plugins.TASK_KEYS`
     of_training: ClassVar[tuple[str, ...]] = ("split",)  # keys that `job=predict` resets for new data
 
     @property
@@ -64,7 +65,7 @@ class Dataset(ABC):
         """
         return None
 
-    def advise(self, minutes: float) -> Advice:
+    def advise(self, minutes: float, seed: int) -> Advice:
         """Returns keys and files for `job=init`, which replace its choices.
 
         Keys that the user has set take precedence. If the model is among the keys,
@@ -72,6 +73,7 @@ class Dataset(ABC):
 
         Args:
             minutes: Time budget of trial runs. 0: no trials.
+            seed: The configured seed, for trial runs.
         """
         return Advice()
 

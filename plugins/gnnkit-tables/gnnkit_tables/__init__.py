@@ -78,6 +78,7 @@ class Tables(Dataset):
     """
 
     of_data: ClassVar[tuple[str, ...]] = (*Dataset.of_data, "until", "manifest")
+    of_task: ClassVar[tuple[str, ...]] = ("table", "freeze")
 
     def __init__(
         self,
@@ -109,10 +110,10 @@ class Tables(Dataset):
             seed: Seed of a random split.
         """
         self.root = local_path("dataset.root", root)
-        self.table, self.until = _name("dataset.table", table), _until(until)
+        self.table, self.until = _name("task.table", table), _until(until)
         self.manifest = None if manifest is None else local_path("dataset.manifest", manifest)
         self.links = switch("dataset.links", links)
-        self.freeze = one_of("dataset.freeze", freeze, FREEZES)
+        self.freeze = one_of("task.freeze", freeze, FREEZES)
         self.missing = read_missing("dataset.missing", missing)
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
 
@@ -124,14 +125,14 @@ class Tables(Dataset):
                 f"tables: no {'tables in ' if self._manifest_file(Folder.find(self.root)) else ''}{FILE}, so keys, links and "
                 "times are guesses; job=init writes them with reasons"
             )
-        for line in database.lines():
+        for line in (*database.lines(), targets.line):
             say(line)
         if (targets.times == ALWAYS).all() and not all(row_type.is_static for row_type in database.types.values()):
             say(f"tables: {targets.name} has no time in {FILE}, so its rows see all rows, however late they are")
         targets.check_times(database.unit)
         return self._build(database, targets, links=self.links)
 
-    def advise(self, minutes: float) -> Advice:
+    def advise(self, minutes: float, seed: int) -> Advice:
         """Completes the manifest if it has guesses, and selects a model by validation."""
         reading = self._read()
         database, targets, proposal = reading.database, reading.targets, reading.proposal
@@ -140,7 +141,7 @@ class Tables(Dataset):
         if minutes and can_compare(columns):
             if baseline := best_column(columns):
                 say(str(baseline))
-            keys = select_keys(self._build(database, targets, links=True), columns, keys, minutes, baseline)
+            keys = select_keys(self._build(database, targets, links=True), columns, keys, minutes, seed, baseline)
         if not proposal.reasons:
             return Advice(keys)
         keys = {"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **keys}
@@ -183,7 +184,7 @@ class Tables(Dataset):
         """Makes the graph, as of the times that `freeze` and `until` name."""
         cut = targets.cut
         if (self.until is not None or self.freeze == "test") and (targets.times == ALWAYS).all():
-            raise UserError(f"dataset.until and dataset.freeze need times: name tasks.{targets.name}.time in {FILE}")
+            raise UserError(f"dataset.until and task.freeze need times: name tasks.{targets.name}.time in {FILE}")
         if self.freeze == "test":
             database = database.until(targets.first_test)
         if self.until is not None:
@@ -197,16 +198,16 @@ class Tables(Dataset):
         names = [*dict.fromkeys([*folder.tasks, *(name for name, spec in manifest.tasks.items() if spec.query)])]
         if self.table is None and len(names) != 1:
             raise UserError(
-                f"dataset.table=NAME selects one of the tasks {shown_names(names)}"
+                f"task.table=NAME selects one of the tasks {shown_names(names)}"
                 if names
                 else f"dataset.root={folder.root} has no task: add tasks/NAME.parquet with entity, time, label and split, or "
                 f"tasks.NAME with a query to {FILE}"
             )
         name = self.table or names[0]
         if name not in names:
-            raise UserError(f"dataset.table={name}: the tasks are {shown_names(names) or 'none'}")
+            raise UserError(f"task.table={name}: the tasks are {shown_names(names) or 'none'}")
         if name not in manifest.tasks:
-            raise UserError(f"dataset.table={name}: {FILE} has no such task, only {shown_names(manifest.tasks)}")
+            raise UserError(f"task.table={name}: {FILE} has no such task, only {shown_names(manifest.tasks)}")
         return name
 
     def _read_manifest(self, folder: Folder) -> Proposal:

@@ -14,11 +14,24 @@ import yaml
 from gnnkit.errors import UserError
 from gnnkit.graph.times import UNITS
 from gnnkit.utils.documents import read_yaml
-from gnnkit.utils.ranges import shown, shown_names, whole
+from gnnkit.utils.ranges import one_of, shown, shown_names, whole
 
 FILE = "manifest.yaml"
 _TABLE_KEYS = ("key", "time", "links", "later", "ignore")
-_TASK_KEYS = ("table", "entity", "time", "label", "horizon", "query", "val", "test", "train_dates", "eval_dates")
+_TASK_KEYS = (
+    "table",
+    "entity",
+    "time",
+    "label",
+    "horizon",
+    "type",
+    "query",
+    "val",
+    "test",
+    "train_dates",
+    "eval_dates",
+)
+_TYPES = ("classification", "regression")
 _SPAN = re.compile(r"(\d{1,9})\s*(second|minute|hour|day|week)s?")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 Reasons = Mapping[tuple[str, ...], str]  # why a line of the manifest is as it is, by its path
@@ -57,6 +70,7 @@ class TaskSpec:
     label: str
     time: str | None = None  # column of the time of the prediction. None: a task without times
     horizon: str | int | None = None  # after which a label is known: a span, or units of plain times
+    type: str | None = None  # classification or regression. None: by the labels
     query: str | None = None  # SQL that computes the rows from the tables. None: they are a file
     val: str | int | None = None  # a query's first validation date, and first test date. None: by shares of the dates
     test: str | int | None = None
@@ -196,6 +210,7 @@ def _read_task(place: str, value: Any) -> TaskSpec:
         str(_name(f"{place}.label", entry["label"])),
         _name(f"{place}.time", entry.get("time")),
         _check_span(f"{place}.horizon", entry.get("horizon")),
+        None if entry.get("type") is None else one_of(f"{FILE}, {place}.type", entry["type"], _TYPES),
         _name(f"{place}.query", entry.get("query")),
         *(_read_date(f"{place}.{key}", entry.get(key)) for key in ("val", "test")),
         *(_read_count(f"{place}.{key}", entry.get(key)) for key in ("train_dates", "eval_dates")),

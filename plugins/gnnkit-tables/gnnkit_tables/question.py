@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of
@@ -127,7 +126,9 @@ class Question:
         rows = rows.select(list(dict.fromkeys(columns)))
         empty = np.logical_or.reduce([nulls_of(rows[column].combine_chunks()) for column in columns])
         if empty.any():
-            say(f"tables: {empty.sum():,} of {len(empty):,} rows of tasks.{self.name}.query have an empty cell: dropped")
+            say(
+                f"tables: {empty.sum():,} of {len(empty):,} rows of tasks.{self.name}.query have an empty cell: dropped"
+            )
         rows = rows.filter(pa.array(~empty))
         rows = rows.sort_by([(column, "ascending") for column in (self.spec.time, *self.spec.entity)])
         return Table(f"tasks.{self.name}.query", rows.append_column(SPLIT, self._split(rows[self.spec.time])))
