@@ -22,7 +22,7 @@ from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
 from gnnkit_tables.baselines import best_column, can_compare
-from gnnkit_tables.build import build_columns, build_graph
+from gnnkit_tables.build import build_columns, build_graph, describe_outsiders
 from gnnkit_tables.database import Database, read_database, read_tables, read_times
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import Proposal, propose
@@ -125,7 +125,7 @@ class Tables(Dataset):
                 f"tables: no {'tables in ' if self._manifest_file(Folder.find(self.root)) else ''}{FILE}, so keys, links and "
                 "times are guesses; job=init writes them with reasons"
             )
-        for line in (*database.lines(), targets.line):
+        for line in (*database.lines(), *describe_outsiders(database, targets), targets.line):
             say(line)
         if (targets.times == ALWAYS).all() and not all(row_type.is_static for row_type in database.types.values()):
             say(f"tables: {targets.name} has no time in {FILE}, so its rows see all rows, however late they are")
@@ -133,7 +133,7 @@ class Tables(Dataset):
         return self._build(database, targets, links=self.links)
 
     def advise(self, minutes: float, seed: int) -> Advice:
-        """Completes the manifest if it has guesses, and selects a model by validation."""
+        """Completes a manifest with guesses, and selects a model by validation."""
         reading = self._read()
         database, targets, proposal = reading.database, reading.targets, reading.proposal
         columns = self._build(database, targets, links=False)
@@ -169,7 +169,7 @@ class Tables(Dataset):
     def _ask(
         self, name: str, tables: Mapping[str, Table], columns: Mapping[tuple[str, str], Array], proposal: Proposal
     ) -> Table:
-        """Computes a task table by its query, and adds default dates to the proposal."""
+        """Computes a task table by its query. Adds default dates to the proposal."""
         times, unit = read_times(columns)
         row_times = [times[table, spec.time] for table, spec in proposal.tables.items() if spec.time is not None]
         question = Question.create(name, proposal.tasks[name], row_times, unit)
@@ -232,7 +232,7 @@ class Tables(Dataset):
         return path if path.exists() else None
 
     def _propose(self, folder: Folder, names: Iterable[str]) -> Proposal:
-        """Reads all tables and some tasks, and proposes their entries in the manifest."""
+        """Proposes the entries of all tables, and of some tasks, in the manifest."""
         tables = {name: read_table(path, (), self.missing, narrow=True) for name, path in folder.tables.items()}
         tasks = {name: folder.read_task(name, (), self.missing) for name in names}
         return propose(tables, tasks)

@@ -102,6 +102,9 @@ class Manifest:
 
     def checked(self) -> Self:
         """Raises `UserError` for links and tasks that name no table with a key."""
+        types = [*self.tables, *(f"{name}.{column}" for name, table in self.tables.items() for column in table.later)]
+        if twice := [name for name in (*self.tasks, *types) if [*self.tasks, *types].count(name) > 1]:
+            raise UserError(f"{FILE}: {twice[0]!r} names a table and also a task, or a column known later; rename one")
         places = [
             (f"tables.{name}.links.{link.name}", link.table, link.columns)
             for name, table in self.tables.items()
@@ -162,6 +165,8 @@ def _entry_lines(path: tuple[str, ...], entry: Mapping[str, Any], reasons: Reaso
                 f"      {_scalar(name)}: {_scalar(part)}{_why(reasons, *path, key, name)}"
                 for name, part in value.items()
             ]
+        elif isinstance(value, str) and "\n" in value:
+            lines += [f"    {key}: |-", *(f"      {line}".rstrip() for line in value.splitlines())]
         else:
             lines.append(f"    {key}: {_scalar(value)}{_why(reasons, *path, key)}")
     return lines
@@ -211,7 +216,7 @@ def _read_task(place: str, value: Any) -> TaskSpec:
         _name(f"{place}.time", entry.get("time")),
         _check_span(f"{place}.horizon", entry.get("horizon")),
         None if entry.get("type") is None else one_of(f"{FILE}, {place}.type", entry["type"], _TYPES),
-        _name(f"{place}.query", entry.get("query")),
+        query if (query := _name(f"{place}.query", entry.get("query"))) is None else query.strip(),
         *(_read_date(f"{place}.{key}", entry.get(key)) for key in ("val", "test")),
         *(_read_count(f"{place}.{key}", entry.get(key)) for key in ("train_dates", "eval_dates")),
     )

@@ -164,7 +164,7 @@ def read_targets(
 
 
 def _read_labels(name: str, spec: TaskSpec, table: Table) -> tuple[Labels, list[str] | None]:
-    """Reads labels. Raises `UserError` for lists, and for classes of text as numbers."""
+    """Reads labels. Raises `UserError` for lists, and for text as numbers."""
     if pa.types.is_nested(table.kinds[spec.label]):
         raise UserError(
             f"{table.name}, column {spec.label!r} holds {table.kinds[spec.label]}: ranking rows of another table is "
