@@ -26,7 +26,9 @@ class Advice:
     """What a data set contributes to the configuration that `job=init` writes."""
 
     keys: Mapping[str, tuple[Any, str]] = field(default_factory=dict)  # value and reason by configuration key
-    files: Mapping[str, str] = field(default_factory=dict)  # content by file name; a key with this value names its path
+    files: Mapping[str, str | bytes] = field(
+        default_factory=dict
+    )  # content by file name; a key with this value names its path
 
 
 class Dataset(ABC):

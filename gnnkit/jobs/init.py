@@ -100,7 +100,7 @@ def init(order: Order) -> Result:
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
     script = _write(folder, choices, tested, command)
     for name, content in advice.files.items():
-        write_atomically(folder / name, content.encode())
+        write_atomically(folder / name, content if isinstance(content, bytes) else content.encode())
     figures: dict[str, Any] = {choice.key: choice.value for choice in choices}
     lines = [
         f"{choice.key}={choice.value}  # {one_line(choice.why)}"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 
 from gnnkit.dataset.base import Advice, Dataset
 from gnnkit.dataset.table_files import read_table
@@ -17,7 +20,7 @@ from gnnkit.graph import Graph
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.time_split import read_split
-from gnnkit.graph.times import ALWAYS, NEVER, parse_time
+from gnnkit.graph.times import ALWAYS, NEVER, parse_time, show_time
 from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
@@ -32,6 +35,7 @@ from gnnkit_tables.select import Keys, select_keys
 from gnnkit_tables.targets import Targets, read_targets
 
 FREEZES = ("none", "test")
+_ROWS = ".rows.parquet"  # ending of the file beside a manifest that keeps the answer to a question
 MODEL_KEYS = {
     "strategy": ("individual_sample", "each target sees its own past"),
     "strategy.batch_size": (512, "targets of a step"),
@@ -62,6 +66,7 @@ class Reading:
     database: Database
     targets: Targets
     proposal: Proposal  # without reasons, unless some entries are guesses
+    answer: Table | None  # the task's rows, if a question was asked
 
 
 class Tables(Dataset):
@@ -77,7 +82,7 @@ class Tables(Dataset):
     from names and values, which `job=init` writes into such a file.
     """
 
-    of_data: ClassVar[tuple[str, ...]] = (*Dataset.of_data, "until", "manifest")
+    of_data: ClassVar[tuple[str, ...]] = (*Dataset.of_data, "until")
     of_task: ClassVar[tuple[str, ...]] = ("table", "freeze")
 
     def __init__(
@@ -142,10 +147,12 @@ class Tables(Dataset):
             if baseline := best_column(columns):
                 say(str(baseline))
             keys = select_keys(self._build(database, targets, links=True), columns, keys, minutes, seed, baseline)
-        if not proposal.reasons:
+        if not proposal.reasons and reading.answer is None:
             return Advice(keys)
-        keys = {"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **keys}
-        return Advice(keys, {FILE: proposal.manifest.text(proposal.reasons)})
+        files: dict[str, str | bytes] = {FILE: proposal.manifest.text(proposal.reasons)}
+        if reading.answer is not None:
+            files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer)
+        return Advice({"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **keys}, files)
 
     def _read(self) -> Reading:
         folder = Folder.find(self.root)
@@ -155,16 +162,20 @@ class Tables(Dataset):
         spec = manifest.tasks[name]
         tables = read_tables(folder, manifest, self.missing)
         columns = _time_columns(tables, manifest)
+        path, answer = (self._manifest_file(folder) or folder.root / FILE).with_name(f"{name}{_ROWS}"), None
         if spec.query is None:
             task = folder.read_task(name, spec.entity, self.missing)
+        elif path.is_file():
+            say(f"tables: the rows of {name} are in {path}; remove this file to ask its question again")
+            task = read_table(path, spec.entity, self.missing, narrow=True)
         else:
-            task = self._ask(name, tables, columns, proposal)
+            task = answer = self._ask(name, tables, columns, proposal)
         times, unit = read_times(columns | _task_times(name, task, spec.time))
         database = read_database(tables, manifest, times, unit)
         index = database.types[spec.table].index
         assert index is not None, "the manifest is checked"
         targets = read_targets(name, spec, task, times.get((name, spec.time or "")), database, index)
-        return Reading(database, targets.split_by(self.split, self.seed, unit), proposal)
+        return Reading(database, targets.split_by(self.split, self.seed, unit), proposal, answer)
 
     def _ask(
         self, name: str, tables: Mapping[str, Table], columns: Mapping[tuple[str, str], Array], proposal: Proposal
@@ -186,6 +197,11 @@ class Tables(Dataset):
         if (self.until is not None or self.freeze == "test") and (targets.times == ALWAYS).all():
             raise UserError(f"dataset.until and task.freeze need times: name tasks.{targets.name}.time in {FILE}")
         if self.freeze == "test":
+            if self.until is not None:
+                say(
+                    "tables: task.freeze=test hides rows after "
+                    f"{show_time(targets.first_test, database.unit)}, also from rows of dataset.until={self.until}"
+                )
             database = database.until(targets.first_test)
         if self.until is not None:
             time = parse_time("dataset.until", self.until, database.unit)
@@ -236,6 +252,12 @@ class Tables(Dataset):
         tables = {name: read_table(path, (), self.missing, narrow=True) for name, path in folder.tables.items()}
         tasks = {name: folder.read_task(name, (), self.missing) for name in names}
         return propose(tables, tasks)
+
+
+def _as_parquet(table: Table) -> bytes:
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pa.table({name: table.plain(name) for name in table.names}), buffer)
+    return buffer.getvalue()
 
 
 def _name(key: str, value: object) -> str | None:
