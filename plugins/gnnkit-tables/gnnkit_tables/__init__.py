@@ -35,7 +35,7 @@ from gnnkit_tables.select import Keys, select_keys
 from gnnkit_tables.targets import Targets, read_targets
 
 FREEZES = ("none", "test")
-_ROWS = ".rows.parquet"  # ending of the file beside a manifest that keeps the answer to a question
+_ROWS = ".rows.parquet"  # ending of the file next to a manifest that keeps the answer to a question
 MODEL_KEYS = {
     "strategy": ("individual_sample", "each target sees its own past"),
     "strategy.batch_size": (512, "targets of a step"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -25,6 +27,11 @@ _MAX_ROWS, _MAX_DATES, _MAX_SECONDS, _MAX_MESSAGE = 20_000_000, 100_000, 600, 30
 SHARE = 0.15  # of the dates for each of validation and test, if the manifest names none
 _DAY = 86_400
 _PLACEHOLDERS = ("{timedelta}", "{self.timedelta}")  # the second one as in RelBench's source code
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_UNSTABLE = re.compile(
+    r"\b(random|now|today|transaction_timestamp|\w*uuid\w*)\s*\(|\b(current_(date|time|timestamp)|localtime(stamp)?)\b",
+    re.IGNORECASE,
+)  # functions whose values differ between runs
 _NAMES = ("timestamps", "timestamp_df")  # tables of the dates, the second one as in RelBench
 
 
@@ -116,6 +123,7 @@ class Question:
             times: Times in one unit, by table and column.
             manifest: Keys and times of the tables.
         """
+        self._check_text(tables)
         views = {name: _view(name, table, times, manifest, self.unit) for name, table in tables.items()}
         dates = pa.table({"timestamp": _as_dates(np.concatenate([*self.dates.values()]), self.unit)})
         rows = _run(f"tasks.{self.name}.query", self._text(), {**views, **dict.fromkeys(_NAMES, dates)})
@@ -132,6 +140,19 @@ class Question:
         rows = rows.filter(pa.array(~empty))
         rows = rows.sort_by([(column, "ascending") for column in (self.spec.time, *self.spec.entity)])
         return Table(f"tasks.{self.name}.query", rows.append_column(SPLIT, self._split(rows[self.spec.time])))
+
+    def _check_text(self, tables: Collection[str]) -> None:
+        """Raises `UserError` for ambiguous names, and for unstable functions."""
+        counts = Counter(name.lower() for name in (*tables, *_NAMES))
+        if confused := [name for name in tables if counts[name.lower()] > 1]:
+            raise UserError(
+                f"{FILE}, tasks.{self.name}.query: SQL ignores case, and {' and '.join(_NAMES)} hold the dates, so table "
+                f"{confused[0]!r} needs another name"
+            )
+        if unstable := _UNSTABLE.search(_QUOTED.sub("''", self._text())):
+            raise UserError(
+                f"{FILE}, tasks.{self.name}.query: {unstable[0].rstrip('( ')} differs between runs; use the timestamps"
+            )
 
     def _text(self) -> str:
         text, span = str(self.spec.query), str(self.spec.horizon)

@@ -111,11 +111,11 @@ def test_explanations_name_columns_and_rows_with_their_times(place: Path) -> Non
     score = nodes["score"][0] if nodes["class"][0] == "1" else 1 - nodes["score"][0]
     assert score == pytest.approx(expected, abs=1e-5)
     assert {name.partition(".")[0] for name in features["feature"]} <= {"active", "users", "orders"}
-    times = {name: time for name, time in zip(neighbours["neighbour"], neighbours["time"], strict=True)}
+    times = dict(zip(neighbours["neighbour"], neighbours["time"], strict=True))
     orders = {name: time for name, time in times.items() if name.startswith("orders:")}
     assert orders
     assert all(time < UNTIL for time in orders.values())
-    assert times.get("users:3", None) is None
+    assert times.get("users:3") is None
 
 
 def test_a_server_answers_for_targets_and_refuses_rows_without_times(place: Path) -> None:

@@ -150,6 +150,8 @@ REFUSALS = [
     ({"query": "SELECT * FROM read_text('manifest.yaml')"}, "file system operations are disabled"),
     ({"query": "SELECT * FROM 'orders.csv'"}, "file system operations are disabled"),
     ({"query": "SELECT * FROM tables"}, "Table with name tables does not exist"),  # variables of Python
+    ({"query": QUERY.replace("COUNT(o", "random() + COUNT(o")}, "tasks.busy.query: random differs between runs; use the timestamps"),
+    ({"query": QUERY.replace("o.at >", "o.at < CURRENT_DATE AND o.at >")}, "tasks.busy.query: CURRENT_DATE differs between runs"),
     ({"query": "SELECT 1 AS user_id"}, "the result of tasks.busy.query has no column 'date', only 'user_id'; change"),
     ({"query": QUERY.replace("t.timestamp AS", "t.timestamp + INTERVAL '1 hour' AS")}, "rows have a time that is no timestamp of the question, such as 2024-01-02 01:00:00"),
     ({"query": QUERY.replace("t.timestamp AS", "42 AS")}, "column 'date': int32, expected a timestamp"),
@@ -171,6 +173,32 @@ def test_what_is_wrong_with_a_question_is_named(tmp_path: Path, entries: dict[st
     with pytest.raises(UserError) as error:
         Tables(str(shops(tmp_path / "data", **entries))).load()
     assert message in str(error.value)
+
+
+def test_unstable_functions_may_stand_in_texts_names_and_comments(tmp_path: Path) -> None:
+    query = f"-- now()\n{QUERY} /* random()\n */ HAVING 'uuid()' != \"user_id\"::text"
+    assert len(targets_of(Tables(str(shops(tmp_path / "data", query=query))).load())) == 18
+
+
+@pytest.mark.parametrize("name", ["timestamps", "Timestamp_DF", "USERS"])
+def test_names_that_sql_confuses_are_refused(tmp_path: Path, name: str) -> None:
+    folder = shops(tmp_path / "data")
+    pyarrow.parquet.write_table(tables()["items"], folder / f"tables/{name}.parquet")
+    manifest = yaml.safe_load((folder / "manifest.yaml").read_text())
+    manifest["tables"][name] = {"key": "item_id"}
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(manifest))
+    with pytest.raises(UserError, match=r"tasks.busy.query: SQL ignores case"):
+        Tables(str(folder)).load()
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Oslo"])
+def test_dates_of_all_units_and_zones_are_asked_in_utc(tmp_path: Path, unit: str, zone: str | None) -> None:
+    expected = targets_of(Tables(str(shops(tmp_path / "plain"))).load())
+    orders = pyarrow.parquet.read_table(tmp_path / "plain/tables/orders.parquet")
+    at = orders["at"].cast(pa.timestamp(unit, zone))
+    folder = shops(tmp_path / "data", orders=orders.set_column(4, "at", at))
+    assert targets_of(Tables(str(folder)).load()) == expected
 
 
 @pytest.mark.parametrize(
