@@ -217,8 +217,10 @@ def _read_task(place: str, value: Any) -> TaskSpec:
         _check_span(f"{place}.horizon", entry.get("horizon")),
         None if entry.get("type") is None else one_of(f"{FILE}, {place}.type", entry["type"], _TYPES),
         query if (query := _name(f"{place}.query", entry.get("query"))) is None else query.strip(),
-        *(_read_date(f"{place}.{key}", entry.get(key)) for key in ("val", "test")),
-        *(_read_count(f"{place}.{key}", entry.get(key)) for key in ("train_dates", "eval_dates")),
+        _read_date(f"{place}.val", entry.get("val")),
+        _read_date(f"{place}.test", entry.get("test")),
+        _read_count(f"{place}.train_dates", entry.get("train_dates")),
+        _read_count(f"{place}.eval_dates", entry.get("eval_dates")),
     )
 
 
