@@ -106,8 +106,9 @@ def find_unread_times(table: Table) -> Iterator[tuple[str, str]]:
     They are text with dates in other forms, and whole numbers in a column named time.
     """
     for name, kind in table.kinds.items():
-        values = pc.unique(table.plain(name)).drop_null() if is_text(kind) or is_time(name) else ()
-        if not len(values) or pa.types.is_temporal(kind):
+        if pa.types.is_temporal(kind) or not (is_text(kind) or is_time(name)):
+            continue
+        if not len(values := pc.unique(table.plain(name)).drop_null()):
             continue
         if not is_text(kind) or (matches(values, _DATES).all() and not table.holds_times(name)):
             yield name, str(values[0])
