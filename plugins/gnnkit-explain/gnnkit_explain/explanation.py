@@ -141,7 +141,7 @@ class Explainer:
         graph, model = self._worker.graph, self._model
         assert graph is not None, "needs the complete graph"
         hops = model.num_convolutions if isinstance(model, EdgeIndexModel) else model.num_layers
-        batch = self._batch(np.array([node]), hops)
+        batch = self._batch(np.array([node]), hops)  # type: ignore[arg-type]
         nodes = np.asarray(batch.input_nodes, np.int64)
         distances = np.sum([np.arange(len(nodes)) >= block.num_dst for block in batch.blocks], axis=0)
         if not self._reads_all:
