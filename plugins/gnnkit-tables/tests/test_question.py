@@ -95,6 +95,21 @@ def test_counts_are_numbers_if_the_manifest_says_regression(tmp_path: Path) -> N
     assert graph.labels.dtype == np.float64
 
 
+@pytest.mark.parametrize(
+    ("label", "names"),
+    [
+        ("COUNT(o.order_id) > 0", ("false", "true")),
+        ("SUM(o.order_id)::HUGEINT % 2 + 0", None),
+        ("'c' || COUNT(o.amount)", ("c0", "c1")),
+    ],
+)
+def test_labels_of_all_types_are_classes(tmp_path: Path, label: str, names: tuple[str, ...] | None) -> None:
+    query = QUERY.replace("COUNT(o.order_id)", label)
+    graph = Tables(str(shops(tmp_path / "data", query=query))).load()
+    assert graph.class_names == names
+    assert graph.labels.dtype.kind == "i"
+
+
 def test_times_that_are_numbers_have_dates_that_are_numbers(tmp_path: Path) -> None:
     rows = {"order_id": np.arange(40), "user_id": [10, 11] * 20, "item_id": ["a"] * 40, "amount": [1.0] * 40}
     orders = pa.table({**rows, "at": np.arange(40)})
