@@ -16,7 +16,7 @@ import pyarrow.parquet
 from gnnkit.dataset.base import Advice, Dataset
 from gnnkit.dataset.table_files import read_table
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, Schema
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.time_split import read_split
@@ -153,6 +153,10 @@ class Tables(Dataset):
         if reading.answer is not None:
             files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer)
         return Advice({"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **keys}, files)
+
+    def predicted_nodes(self, schema: Schema) -> slice:
+        """Returns the task's rows, which are the last node type."""
+        return schema.nodes(schema.node_types[-1][0])
 
     def _read(self) -> Reading:
         folder = Folder.find(self.root)
