@@ -35,6 +35,11 @@ class _NoPool(Pool):
         )
 
 
+def step_at(worker: Worker, nodes: Ids, times: Times) -> Step:
+    """Returns the step in which an evaluation samples nodes at times, both [k]."""
+    return Step(nodes.astype(np.int64), 0, 0, draws_key(wrap(worker.seed), wrap(-1)), times=times)
+
+
 class TimedEvaluation(Evaluation):
     """Evaluates each node, or each end of a pair, on edges that it sees.
 
@@ -83,7 +88,7 @@ class TimedEvaluation(Evaluation):
     def _outputs(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [k, width]
         """Computes some nodes' outputs at times."""
         worker, draw, num_layers = self._whole, self._draw, int(model.num_layers)  # type: ignore[arg-type]
-        step = Step(nodes.astype(np.int64), 0, 0, draws_key(wrap(worker.seed), wrap(-1)), times=times)
+        step = step_at(worker, nodes, times)
         drawn = draw(step, worker.comm, Sent.nothing(worker.comm.world_size), disjoint=not draw.sampler.rank_invariant)
         blocks = drawn.batch.blocks[len(drawn.batch.blocks) - num_layers :]  # without its last layer, it reads fewer
         x = self._inputs(drawn.batch, model)[: len(blocks[0].src_nodes)]

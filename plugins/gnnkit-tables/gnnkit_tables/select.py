@@ -56,7 +56,9 @@ class Trial:
     test: float
 
 
-def select_keys(graph: Graph, columns: Graph, graph_keys: Keys, minutes: float, baseline: Baseline | None) -> Keys:
+def select_keys(
+    graph: Graph, columns: Graph, graph_keys: Keys, minutes: float, seed: int, baseline: Baseline | None
+) -> Keys:
     """Trains a model of the graph and one of the columns, and returns the better keys.
 
     Args:
@@ -64,6 +66,7 @@ def select_keys(graph: Graph, columns: Graph, graph_keys: Keys, minutes: float, 
         columns: The targets and their columns, from `build_columns`.
         graph_keys: Keys of the model of the graph.
         minutes: Time limit.
+        seed: Of the trials.
         baseline: A rule that the models should beat.
     """
     is_number = columns.labels.dtype.kind == "f"
@@ -78,7 +81,7 @@ def select_keys(graph: Graph, columns: Graph, graph_keys: Keys, minutes: float, 
         candidates.append(("gradient boosting on the targets' columns", columns, {**COLUMNS, **shared}))
     else:
         say("baseline: gradient boosting needs the package gnnkit-boosting: pip install gnnkit-boosting")
-    fixed = {**_QUIET, "trainer.max_time": max(60 * minutes / len(candidates), 1)}
+    fixed = {**_QUIET, "seed": seed, "trainer.max_time": max(60 * minutes / len(candidates), 1)}
     trials = [_train(*candidate, fixed, metric) for candidate in candidates]
     for trial in trials:
         say(f"trial: {trial.name}: val_{metric} {trial.val:.4f}, test_{metric} {trial.test:.4f}")
