@@ -26,7 +26,7 @@ from gnnkit_tables.database import Database, read_database, read_tables, read_ti
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import Proposal, propose
 from gnnkit_tables.manifest import FILE, Manifest
-from gnnkit_tables.select import Keys, select_keys
+from gnnkit_tables.select import Keys, list_candidates, metric_of, select_keys
 from gnnkit_tables.targets import Targets, read_targets
 
 FREEZES = ("none", "test")
@@ -74,6 +74,7 @@ class Tables(Dataset):
         table: str | None = None,
         manifest: str | None = None,
         links: bool = True,
+        boosting: bool = False,
         freeze: str = "none",
         until: Any = None,
         missing: Sequence[str] | None = None,
@@ -89,6 +90,8 @@ class Tables(Dataset):
                 the folder.
             links: Whether other rows than the targets are nodes. Without them, the
                 graph has no edges, for a baseline of the targets' columns.
+            boosting: Whether targets have outputs of gradient boosting, which
+                `model=blend` reads, as their last columns.
             freeze: `test` hides all rows after the first test time from all targets.
             until: Time as of which every entity is a target without a label, besides
                 the rows of the task table.
@@ -101,6 +104,7 @@ class Tables(Dataset):
         self.table, self.until = _name("dataset.table", table), _until(until)
         self.manifest = None if manifest is None else local_path("dataset.manifest", manifest)
         self.links = switch("dataset.links", links)
+        self.boosting = switch("dataset.boosting", boosting)
         self.freeze = one_of("dataset.freeze", freeze, FREEZES)
         self.missing = read_missing("dataset.missing", missing)
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
@@ -114,7 +118,7 @@ class Tables(Dataset):
         if (targets.times == ALWAYS).all() and not all(row_type.is_static for row_type in database.types.values()):
             say(f"tables: {targets.name} has no time in {FILE}, so its rows see all rows, however late they are")
         targets.check_times(database.unit)
-        return self._build(database, targets, links=self.links)
+        return self._build(database, targets, links=self.links, boosting=self.boosting)
 
     def advise(self, minutes: float) -> Advice:
         """Proposes a manifest if there is none, and selects a model by validation."""
@@ -124,7 +128,8 @@ class Tables(Dataset):
         if minutes and can_compare(columns):
             if baseline := best_column(columns):
                 say(str(baseline))
-            keys = select_keys(self._build(database, targets, links=True), columns, keys, minutes, baseline)
+            graph, scored = (self._build(database, targets, links=True, boosting=on) for on in (False, True))
+            keys = select_keys(list_candidates(graph, scored, columns, keys), metric_of(columns), minutes, baseline)
         if self._manifest_file(folder) is not None:
             return Advice(keys)
         proposal = self._propose(folder)
@@ -146,7 +151,7 @@ class Tables(Dataset):
         targets = read_targets(name, spec, task, times.get((name, spec.time or "")), database, index)
         return database, targets.split_by(self.split, self.seed, unit)
 
-    def _build(self, database: Database, targets: Targets, *, links: bool) -> Graph:
+    def _build(self, database: Database, targets: Targets, *, links: bool, boosting: bool = False) -> Graph:
         """Makes the graph, as of the times that `freeze` and `until` name."""
         cut = targets.cut
         if (self.until is not None or self.freeze == "test") and (targets.times == ALWAYS).all():
@@ -156,8 +161,9 @@ class Tables(Dataset):
         if self.until is not None:
             time = parse_time("dataset.until", self.until, database.unit)
             targets = targets.with_all(database.types[targets.entity], time)
-        build = build_graph if links else build_columns
-        return build(database, targets, cut)
+        if not links:
+            return build_columns(database, targets, cut)
+        return build_graph(database, targets, cut, boosting=boosting)
 
     def _task_name(self, folder: Folder) -> str:
         """Returns the task. Raises `UserError` if there are several, or none."""

@@ -19,6 +19,7 @@ from gnnkit.graph.types import Ids
 from gnnkit_tables.database import Database, RowType
 from gnnkit_tables.encode import Encoded, encode, is_hashed
 from gnnkit_tables.history import is_event, past_columns
+from gnnkit_tables.scores import boosted_scores
 from gnnkit_tables.targets import Targets
 
 BACK = "rev_"  # prefix of inverse relations, as in PyG
@@ -40,7 +41,7 @@ class RelationEdges:
         return RelationEdges(relation, self.dst, self.src, self.times)
 
 
-def build_graph(database: Database, targets: Targets, cut: int) -> Graph:
+def build_graph(database: Database, targets: Targets, cut: int, *, boosting: bool = False) -> Graph:
     """Makes a graph whose labelled nodes are the targets.
 
     Each target is a node of a type of its own, with an in-edge from its entity. A row
@@ -50,8 +51,12 @@ def build_graph(database: Database, targets: Targets, cut: int) -> Graph:
         database: The tables.
         targets: What to predict.
         cut: Last time of the rows that determine scales and categories.
+        boosting: Whether targets have the outputs of gradient boosting as columns.
     """
     encoded = encode_types(database, targets, cut)
+    if boosting:
+        columns = encoded[targets.name]
+        encoded[targets.name] = Encoded.join([columns, boosted_scores(columns, targets)], len(targets.rows))
     sizes = {name: len(part.rows) for name, part in encoded.items()}
     num_nodes = sum(sizes.values())
     edges = list(_list_edges(database, targets))

@@ -12,10 +12,12 @@ import pytest
 import yaml
 from gnnkit_tables import Tables
 from gnnkit_tables.folder import Folder
+from gnnkit_tables.guess import propose
 from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
 
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
+from gnnkit.graph.table import Table
 from tests.shops import MANIFEST, days, tables, task, write
 
 
@@ -147,3 +149,21 @@ def test_the_keys_of_public_databases_are_guessed(name: str, data_folder: Path) 
         expected = {("carrier", "airlines"), ("tailnum", "planes"), ("origin", "airports"), ("dest", "airports")}
         assert links == {*(("flights", *pair) for pair in expected), ("weather", "origin", "airports")}
         assert keys["airports"] == ("faa",)
+
+
+def test_ids_by_role_are_links_if_keys_have_gaps(tmp_path: Path) -> None:
+    keys = np.arange(100) * 3 + 1000
+    players = pa.table({"player_id": keys, "coach_id": np.roll(keys, 1)})
+    games = {
+        "game_id": np.arange(100),
+        "winner_id": keys,
+        "loser_id": keys[::-1],
+        "room_id": np.arange(100) % 30,
+        "points": keys,
+    }
+    courts = pa.table({"code": np.arange(60), "seats": np.arange(60) % 7})
+    tables = {"players": players, "games": pa.table(games), "courts": courts}
+    specs = propose({name: Table(name, table) for name, table in tables.items()}, {}).tables
+    links = {name: {link.name: link.table for link in spec.links} for name, spec in specs.items()}
+    assert links["games"] == {"winner_id": "players", "loser_id": "players"}, "30 rooms are keys of any table"
+    assert links["players"] == {"coach_id": "players"}
