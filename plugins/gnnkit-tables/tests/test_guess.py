@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import yaml
-from gnnkit_tables import Tables
+from gnnkit_tables import Tables, select
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import propose
 from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
@@ -106,8 +106,7 @@ def test_a_manifest_is_read_as_it_is_written(tmp_path: Path) -> None:
     assert read_text(manifest.text({}), tmp_path) == manifest
 
 
-@pytest.mark.slow
-def test_two_commands_train_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def random_targets(folder: Path) -> Path:
     rng = np.random.default_rng(0)
     pairs = [(user, at) for at in range(4, 30, 2) for user in (10, 11, 12)]
     parts = np.repeat(["train", "val", "test"], [21, 9, 9])
@@ -117,7 +116,12 @@ def test_two_commands_train_from_a_folder(tmp_path: Path, monkeypatch: pytest.Mo
         label=rng.integers(0, 2, 39),
         split=parts,
     )
-    folder = write(tmp_path / "data", None, returns=returns)
+    return write(folder, None, returns=returns)
+
+
+@pytest.mark.slow
+def test_two_commands_train_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    folder = random_targets(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     assert main(["job=init", "dataset=tables", f"dataset.root={folder}", "output=new"]) == 0
     lines = capsys.readouterr().out
@@ -128,6 +132,23 @@ def test_two_commands_train_from_a_folder(tmp_path: Path, monkeypatch: pytest.Mo
     )
     assert main(["--config-dir", "new", "+experiment=mine", "trainer.max_epochs=2", "output=run", "report=false"]) == 0
     assert (tmp_path / "run/predictions.parquet").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["rgcn", "blend", "boosting"])
+def test_the_second_command_trains_the_selected_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    def rate(candidate: select.Candidate, fixed: Any, metric: str) -> select.Trial:
+        name, _, keys = candidate
+        return select.Trial(name, keys, float(keys["model"][0] == model), 0.5)
+
+    monkeypatch.setattr(select, "train_candidate", rate)
+    monkeypatch.chdir(tmp_path)
+    folder = random_targets(tmp_path / "data")
+    assert main(["job=init", "dataset=tables", f"dataset.root={folder}", "output=new"]) == 0
+    assert main(["--config-dir", "new", "+experiment=mine", "trainer.max_epochs=1", "output=run", "report=false"]) == 0
+    assert yaml.safe_load((tmp_path / "run/config.yaml").read_text())["model"]["name"] == model
 
 
 @pytest.mark.slow

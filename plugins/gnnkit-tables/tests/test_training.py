@@ -35,7 +35,16 @@ def future_noise(folder: Path) -> Path:
 def train(folder: Path, output: Path, **keys: Any) -> gnnkit.Result:
     return gnnkit.train(
         strategy={"name": "individual_sample", "batch_size": 16},
-        **{"dataset": {"name": "tables", "root": str(folder)}, "model": RGCN, "workers": 1, "output": str(output), "report": False, "logger": [], "seed": 0, **keys},
+        **{
+            "dataset": {"name": "tables", "root": str(folder)},
+            "model": RGCN,
+            "workers": 1,
+            "output": str(output),
+            "report": False,
+            "logger": [],
+            "seed": 0,
+            **keys,
+        },
     )
 
 
