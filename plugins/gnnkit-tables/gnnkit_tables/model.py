@@ -58,7 +58,7 @@ class Blend(RGCN):
         assert self.project is not None
         with torch.no_grad():
             self.project[last >= 0] = 0
-            self.skip[0].weight[:, last >= 0] = 0  # type: ignore[index]
+            self.skip[0].weight[:, last >= 0] = 0  # type: ignore[operator]
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
         if index:

@@ -72,7 +72,7 @@ def list_candidates(graph: Graph, scored: Graph, columns: Graph, graph_keys: Key
         "trainer.monitor": (f"val_{metric_of(columns)}", "the figure that selects the best epoch"),
         **(loss if is_number else {}),
     }
-    candidates = [
+    candidates: list[Candidate] = [
         ("a model of the graph", graph, {**graph_keys, **shared}),
         ("its mean with gradient boosting", scored, {**_blended(graph_keys), **shared}),
     ]

@@ -47,7 +47,7 @@ def test_held_out_targets_have_scores_and_training_targets_have_zeros(tmp_path: 
     assert (scores[~train, -1] == MARK).all()
     if kind == "numbers":
         standard = (label - label[train].mean()) / label[train].std()
-        np.testing.assert_allclose(scores[~train, 0], standard[~train], atol=0.35)
+        np.testing.assert_allclose(scores[~train, 0], standard[~train], atol=0.5)
     else:
         np.testing.assert_allclose(np.exp(scores[~train, :-1]).sum(1), 1, atol=1e-4)
         assert (scores[~train, :-1].argmax(1) == label[~train]).all()
