@@ -30,7 +30,8 @@ from gnnkit.graph import Graph
 def read_candidates(folder: str, table: str | None, freeze: str) -> tuple[Graph, list[Candidate]]:
     """Returns the targets' columns, and the candidates, the last without the past."""
     data = Tables(folder, table=table, freeze=freeze)
-    database, targets = data._read()
+    reading = data._read()
+    database, targets = reading.database, reading.targets
     targets.check_times(database.unit)
     graph, scored = (data._build(database, targets, links=True, boosting=on) for on in (False, True))
     columns = data._build(database, targets, links=False)

@@ -41,6 +41,7 @@ HOSTILE = {
     "too many bytes": ("a: " + "b" * MAX_YAML, "bytes"),
     "an object of Python": ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
     "no text": ("\0", "special characters are not allowed"),
+    "a repeated key": ("a: 1\nb: {c: 1, d: 2, c: 3}", "'c' stands twice in a mapping; remove one"),
     "two documents": ("a: 1\n---\nb: 1", "it holds 2 YAML documents"),
 }
 
@@ -55,7 +56,14 @@ def test_hostile_yaml_is_refused_in_one_line(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a: &a {b: 1}\nc: *a", "base: &b {x: 1}\na:\n  <<: *b\n  y: 2", "t: 12:30:45\nd: 2020-01-01"]
+    "text",
+    [
+        "",
+        "a: &a {b: 1}\nc: *a",
+        "a: {b: 1}\nc: {b: 2}\n1: a\n'1': b",
+        "base: &b {x: 1}\na:\n  <<: *b\n  y: 2",
+        "t: 12:30:45\nd: 2020-01-01",
+    ],
 )
 def test_ordinary_yaml_is_read_as_ever(text: str) -> None:
     import yaml

@@ -24,6 +24,7 @@ from gnnkit.plugins import (
     OPTIONAL,
     PACKAGES,
     SEVERAL,
+    TASK_KEYS,
     conf_folders,
     find,
     names,
@@ -348,7 +349,9 @@ def _normalize(text: str) -> str:
         return text.lstrip("+")
     if key_of(text) == EXPERIMENT and text[0] not in "+~":
         return f"+{text}"
-    is_new = re.match(rf"({'|'.join(KINDS)})(\.\w+)?\.options[.=]|(comm|compare)\.link\.", text)
+    is_new = re.match(
+        rf"({'|'.join(KINDS)})(\.\w+)?\.options[.=]|(comm|compare)\.link\.|task\.({'|'.join(TASK_KEYS)})=", text
+    )
     return f"++{text}" if is_new else text
 
 

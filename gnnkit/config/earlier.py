@@ -107,8 +107,13 @@ def _check_unchanged(named: Collection[str], folder: Path) -> None:
 
 
 def _on_one_worker(sections: Mapping[str, Any], named: Collection[str]) -> Mapping[str, Any]:
-    """Returns sections with which one worker reads all in-edges of a few nodes."""
+    """Returns sections with which one worker reads a few nodes.
+
+    It reads all in-edges, or those that the sampler draws before each node's time.
+    """
     others = {key: value for key, value in sections.items() if key not in _LAYOUT_KEYS}
+    if (sections.get("sampler") or {}).get("time", "none") != "none":
+        others["sampler"] = sections["sampler"]
     return others | {key: value for key, value in _ONE_WORKER.items() if key not in named}
 
 

@@ -26,7 +26,9 @@ class Advice:
     """What a data set contributes to the configuration that `job=init` writes."""
 
     keys: Mapping[str, tuple[Any, str]] = field(default_factory=dict)  # value and reason by configuration key
-    files: Mapping[str, str] = field(default_factory=dict)  # content by file name; a key with this value names its path
+    files: Mapping[str, str | bytes] = field(
+        default_factory=dict
+    )  # content by file name; a key with this value names its path
 
 
 class Dataset(ABC):
@@ -40,6 +42,7 @@ class Dataset(ABC):
     """
 
     of_data: ClassVar[tuple[str, ...]] = ("root", "split", "seed", "num_nodes")  # keys that locate and split the data
+    of_task: ClassVar[tuple[str, ...]] = ()  # keys read from the section `task`, of `plugins.TASK_KEYS`
     of_training: ClassVar[tuple[str, ...]] = ("split",)  # keys that `job=predict` resets for new data
 
     @property
@@ -64,7 +67,7 @@ class Dataset(ABC):
         """
         return None
 
-    def advise(self, minutes: float) -> Advice:
+    def advise(self, minutes: float, seed: int) -> Advice:
         """Returns keys and files for `job=init`, which replace its choices.
 
         Keys that the user has set take precedence. If the model is among the keys,
@@ -72,6 +75,7 @@ class Dataset(ABC):
 
         Args:
             minutes: Time budget of trial runs. 0: no trials.
+            seed: The configured seed, for trial runs.
         """
         return Advice()
 

@@ -93,14 +93,14 @@ def init(order: Order) -> Result:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
     folder = local_path("output", named).absolute()
     _check_new(folder, settings.on_exists)
-    advice = settings.dataset.create().advise(settings.job_keys.init.minutes)
+    advice = settings.dataset.create().advise(settings.job_keys.init.minutes, settings.seed)
     _check_replaced(folder, {*_FILES, *advice.files})
     from_user = [*_advised(advice, folder), *_named_choices(order)]
     choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings)), from_user)
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
     script = _write(folder, choices, tested, command)
     for name, content in advice.files.items():
-        write_atomically(folder / name, content.encode())
+        write_atomically(folder / name, content if isinstance(content, bytes) else content.encode())
     figures: dict[str, Any] = {choice.key: choice.value for choice in choices}
     lines = [
         f"{choice.key}={choice.value}  # {one_line(choice.why)}"
@@ -241,7 +241,7 @@ def by_evidence(
     if leaks := describe_leaks(graph, ignored_columns(settings)):
         say(leaks)
     if why := _why_no_trials(settings, graph, known, {choice.key for choice in from_user}):
-        say(f"no trials: {why}")
+        say(f"no {'further ' if 'model' in {choice.key for choice in from_user} else ''}trials: {why}")
         return choices, None
     both = both_ways(graph.csc) < _UNDIRECTED and _may_symmetrize(settings, graph)
     search = plugins.load(SEARCH, "trials")
@@ -360,7 +360,7 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     size = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} columns of features"
     yield KeyChoice("dataset", chosen.name, size)
     for key, value in chosen.arguments.items():
-        if key not in usual or usual[key] != value:
+        if key not in plugins.TASK_KEYS and (key not in usual or usual[key] != value):
             yield KeyChoice(f"dataset.{key}", absolute(key, value), "not read" if key == "ignore" else "")
     share = both_ways(graph.csc)
     if share < _DIRECTED and _may_symmetrize(settings, graph):

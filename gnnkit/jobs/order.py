@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CONFIG_FILE = "config.yaml"
 _QUOTED = re.compile(r"='([\w./+-]*)'$")  # a word that needs no quotes
 _AS_GIVEN = ("output", "upload")  # not read by later jobs
-_PATHS = ("root", "path", "checkpoint", "resume")  # keys whose value is a path even without a slash
+_PATHS = ("root", "path", "manifest", "checkpoint", "resume")  # keys whose value is a path even without a slash
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,9 @@ def describe(graph: Graph, partition: Partition) -> Json:
     }
     if num_ranks <= MAX_RANKS:  # [num_ranks, num_ranks] edges by owners of source and destination
         numbers["edges"] = pairs.reshape(num_ranks, num_ranks).tolist()
+    if graph.schema.several:
+        counts = [graph.num_edges] if graph.edge_types is None else np.bincount(graph.edge_types).tolist()
+        numbers["schema"] = {**graph.schema.as_plain(), "edges": counts}
     return numbers | {"sample": _draw_sample(graph, owner)}
 
 

@@ -157,12 +157,21 @@ def _count(node: Any, counts: dict[int, int | None], name: str) -> int:
         if len(node.value) > _MAX_SCALAR and not node.tag.endswith(":str"):
             raise UserError(f"{name} cannot be read: {shown(node.value)} is too long for a number")
     else:
+        _check_distinct_keys(node, name)
         parts = (part for item in node.value for part in (item if isinstance(item, tuple) else (item,)))
         number += sum(_count(part, counts, name) for part in parts)
     if number > MAX_VALUES:
         raise UserError(f"{name} cannot be read: its aliases stand for more than {MAX_VALUES:,} values")
     counts[id(node)] = number
     return number
+
+
+def _check_distinct_keys(node: Any, name: str) -> None:
+    """Rejects a mapping with a repeated key. PyYAML would keep the last value."""
+    keys = [item[0] for item in node.value if isinstance(item, tuple) and isinstance(item[0].value, str)]
+    counts = Counter((key.tag, key.value) for key in keys if not key.tag.endswith(":merge"))
+    if repeated := [key for (_, key), count in counts.items() if count > 1]:
+        raise UserError(f"{name} cannot be read: {shown(repeated[0])!r} stands twice in a mapping; remove one")
 
 
 def _why(error: OSError | ValueError) -> str:

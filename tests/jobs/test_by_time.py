@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.csv
 import pytest
 
 import gnnkit
@@ -164,8 +165,31 @@ def test_outputs_at_a_time_are_not_computed_on_all_edges(train: Callable[..., Re
     options: dict[str, Any] = {"workers": 1, "comm": "threads", "launcher": "threads"}
     with pytest.raises(gnnkit.UserError, match=r"was trained with sampler.time=strict, and this job reads all edges"):
         gnnkit.predict(tmp_path / "run", reported(), overrides=overrides, folder=tmp_path / "predict", **options)
-    with pytest.raises(gnnkit.UserError, match=r"sampler.time: job=explain explains outputs on all edges"):
-        gnnkit.explain(tmp_path / "run", [0], reported(), folder=tmp_path / "explain")
+    with pytest.raises(gnnkit.UserError, match=r"was trained with sampler.time=strict, and this job reads all edges"):
+        gnnkit.explain(tmp_path / "run", [0], reported(), overrides=overrides, folder=tmp_path / "explain")
+
+
+@pytest.mark.parametrize(("typed", "pick", "fanouts"), [(False, "uniform", [-1, -1]), (True, "last", [3, 2])])
+def test_explained_outputs_are_those_at_each_nodes_time(
+    typed: bool, pick: str, fanouts: list[int], train: Callable[..., Result], tmp_path: Path
+) -> None:
+    model = {"name": "rgcn", "hidden": 8} if typed else SMALL
+    sampler = {"fanouts": fanouts, "pick": pick}
+    run = train(reported(typed=typed), model=model, sampler=sampler, trainer={"max_epochs": 1}, write=["probabilities"])
+    expected, node_time = np.load(run.folder / "probabilities.npy"), np.asarray(reported().node_time)
+    nodes = [0, N // 3, 200]
+    rows = []
+    for name, after in (("plain", None), ("changed", int(node_time[200]) + 1)):
+        folder = gnnkit.explain(run.folder, nodes, reported(after=after, typed=typed), folder=tmp_path / name).folder
+        tables = [pyarrow.csv.read_csv(folder / f"explained_{part}.csv") for part in ("nodes", "neighbours")]
+        rows.append([table.to_pydict() for table in tables])
+    scores, classes = rows[0][0]["score"], rows[0][0]["class"]
+    np.testing.assert_allclose(scores, expected[nodes, np.asarray(classes, int)], atol=1e-5)
+    assert rows[1] == rows[0]
+    neighbours = rows[0][1]
+    ends = zip(neighbours["id"], neighbours["neighbour"], neighbours["time"], strict=True)
+    assert all(time == node_time[neighbour] for _, neighbour, time in ends)
+    assert len(neighbours["id"]) > len(nodes)
 
 
 @pytest.mark.parametrize("norm", ["none", "batch"])

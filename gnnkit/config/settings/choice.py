@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gnnkit import plugins
@@ -90,3 +90,21 @@ def several_of(kind: str, config: Mapping[str, Any]) -> tuple[Choice, ...]:
                 f"{kind}.{name}={shown(plugin_name)} must be a section with this name: choose {kind}={name}"
             )
     return tuple(choice_of(kind, {kind: section}) for section in config[kind].values())
+
+
+def move_task_keys(dataset: Choice, task: Choice) -> tuple[Choice, Choice]:
+    """Moves keys of the task that determine the data to the data set's arguments.
+
+    Raises `UserError` if the data set's class does not list them in `of_task`.
+    """
+    moved = {key: value for key, value in task.arguments.items() if key in plugins.TASK_KEYS}
+    if not moved:
+        return dataset, task
+    reads = dataset.load().of_task if dataset.name in plugins.names("dataset") else ()
+    if unread := [key for key in moved if key not in reads]:
+        raise UserError(
+            f"task.{unread[0]}={shown(moved[unread[0]])}: dataset={dataset.name} has a single task; remove the key, or use "
+            "dataset=tables"
+        )
+    rest = {key: value for key, value in task.arguments.items() if key not in moved}
+    return replace(dataset, arguments={**dataset.arguments, **moved}), replace(task, arguments=rest)

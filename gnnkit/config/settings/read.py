@@ -8,7 +8,7 @@ from typing import Any, Self, TypedDict
 
 from gnnkit import plugins
 from gnnkit.config import SECTIONS, JobFacts, check_removed, dotted, keys, of_option, read_otherwise
-from gnnkit.config.settings.choice import Choice, choice_of, exchange_of, several_of
+from gnnkit.config.settings.choice import Choice, choice_of, exchange_of, move_task_keys, several_of
 from gnnkit.config.settings.fields import KeyRule, Section, expect_keys, key_rules, missing, read_texts
 from gnnkit.config.settings.inputs import DEFAULT_EMBEDDING
 from gnnkit.config.settings.launchers import started_of
@@ -70,6 +70,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         rule.name: rule.read(rule.name, config[rule.name]) for rule in key_rules(Settings) if rule.rule or rule.section
     }
     values |= {kind: choice_of(kind, config) for kind in _CHOICES}
+    read_otherwise_texts = _read_otherwise(values["checkpoint"], values["dataset"])
+    values["dataset"], values["task"] = move_task_keys(values["dataset"], values["task"])
     values |= {kind: several_of(kind, config) for kind in plugins.SEVERAL}
     values["workers"] = num_ranks(config)
     if values["embedding"] is None and values["inputs"] == "learned":
@@ -86,7 +88,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         composed=config,
         job_keys=None if job.keys is None else job.keys.read("", config),
         notes=notes,
-        read_otherwise=_read_otherwise(values["checkpoint"], values["dataset"]),
+        read_otherwise=read_otherwise_texts,
         **values,
     )
     described = keys.described()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gnnkit.engine import Pool
 from gnnkit.engine.default_dtype import default_dtype
 from gnnkit.errors import UserError
-from gnnkit.graph import Ids
+from gnnkit.graph import Ids, MiniBatch
 from gnnkit.graph.times import Times, at_times
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import draws_key
@@ -29,6 +29,21 @@ class _NoPool(Pool):
             "sampler.time: the model takes means over all rows of a batch, which have different times: use "
             "gnnkit.nn.BatchNorm or LayerNorm"
         )
+
+
+def sample_at(worker: Worker, drawn: Any, sampler: Any, nodes: Ids, times: Times) -> MiniBatch:
+    """Samples nodes at their times for an evaluation.
+
+    Args:
+        worker: The rank.
+        drawn: `Worker.drawn` of the model.
+        sampler: The sampler from `drawing`.
+        nodes: [k] nodes.
+        times: [k] their times.
+    """
+    key, apart = draws_key(wrap(worker.seed), wrap(-1)), not sampler.rank_invariant
+    batch: MiniBatch = sampler.sample(drawn, np.asarray(nodes, np.int64), key=key, times=times, disjoint=apart)
+    return batch
 
 
 class TimedEvaluation(Evaluation):
@@ -64,9 +79,7 @@ class TimedEvaluation(Evaluation):
     def _outputs(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [k, width]
         """Computes some nodes' outputs at times."""
         worker, num_layers = self._whole, int(model.num_layers)  # type: ignore[arg-type]
-        key, apart = draws_key(wrap(worker.seed), wrap(-1)), not self._sampler.rank_invariant
-        sample: Any = self._sampler.sample  # with `times`, as `Sampler.time` says
-        batch = sample(self._drawn, np.asarray(nodes, np.int64), key=key, times=times, disjoint=apart)
+        batch = sample_at(worker, self._drawn, self._sampler, nodes, times)
         blocks = batch.blocks[len(batch.blocks) - num_layers :]  # a model without its last layer reads fewer
         x = worker.features.input_rows(batch.input_nodes[: len(blocks[0].src_nodes)], model)
         with default_dtype(worker.dtype):

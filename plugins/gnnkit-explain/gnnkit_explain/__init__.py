@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gnnkit.config import of_run
 from gnnkit.config.settings.fields import Section
 from gnnkit.errors import UserError
 from gnnkit.jobs.job import OnRanks
@@ -59,13 +57,6 @@ class Explain(OnRanks):
             raise UserError(
                 f"job=explain: task={task.name} predicts pairs of nodes, and this job explains outputs of single nodes: use "
                 "PyG's Explainer on gnnkit.load(run), as in docs/howto/explain.md"
-            )
-        checkpoint = order.settings.checkpoint
-        sampler = None if checkpoint is None else of_run(Path(checkpoint)).get("sampler")
-        if sampler is not None and sampler.get("time", "none") != "none":  # this job reads all edges
-            raise UserError(
-                "sampler.time: job=explain explains outputs on all edges, and this model sees those before each node's time: "
-                "use PyG's Explainer on gnnkit.load(run), as in docs/howto/explain.md"
             )
         return super().check_parts(order)
 

@@ -10,6 +10,7 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Schema
 from gnnkit.graph.schema import types_of_nodes
+from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time
 from gnnkit.jobs.predict import TrainedRun
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import node_ids, write_table
@@ -168,4 +169,11 @@ def _neighbours(explanations: Sequence[Explanation], names: ExplainedNames) -> T
     if names.schema.several:
         columns["type"] = names.types(nodes)
         columns["relation"] = [name for one in explanations for name in names.relations(one.node, one.nodes)]
+    if names.graph.node_time is not None:
+        columns["time"] = _dates(names.graph.node_time[nodes], names.graph.time_unit)
     return {**columns, "importance": np.concatenate([one.importance for one in explanations])}
+
+
+def _dates(times: Times, unit: str | None) -> list[str | None]:
+    """Formats times, with None for nodes that are static or have none."""
+    return [None if time in (ALWAYS, NEVER) else show_time(time, unit) for time in times.tolist()]

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, BlockAdjacency
-from gnnkit.graph import Floats, Ids
+from gnnkit.errors import UserError
+from gnnkit.graph import Floats, Ids, MiniBatch
 from gnnkit.model.plain import on_plain
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.sampler import FullSampler
 from gnnkit.strategy import Worker
+from gnnkit.strategy.seeds import drawing
 from gnnkit.task import NodeTask, Task
+from gnnkit.task.evaluation.timed import sample_at
 from gnnkit.utils.checks import Array
 from gnnkit_explain.attribution import Fidelity, fidelity, integrated_gradients
 
@@ -88,6 +91,11 @@ class Explainer:
         """
         self._worker, self._model, self._task, self._learned = worker, model.requires_grad_(False), task, learned
         self._layers, self._reads_all = worker.layers(model), isinstance(model, EdgeIndexModel)
+        if self._reads_all and worker.samples_by_time:
+            raise UserError(
+                "sampler.time: job=explain reads all edges for a model of (x, edge_index), and this one sees those before each "
+                "node's time: use PyG's Explainer on gnnkit.load(run), as in docs/howto/explain.md"
+            )
         self._all: tuple[Tensor, Sequence[Adjacency]] | None = None
 
     def explain(self, node: int, key: int) -> Explanation:
@@ -133,11 +141,11 @@ class Explainer:
         graph, model = self._worker.graph, self._model
         assert graph is not None, "needs the complete graph"
         hops = model.num_convolutions if isinstance(model, EdgeIndexModel) else model.num_layers
-        batch = FullSampler(num_hops=hops).sample(graph.csc, np.array([node]), key=0)  # type: ignore[arg-type]
+        batch = self._batch(np.array([node]), hops)  # type: ignore[arg-type]
         nodes = np.asarray(batch.input_nodes, np.int64)
         distances = np.sum([np.arange(len(nodes)) >= block.num_dst for block in batch.blocks], axis=0)
         if not self._reads_all:
-            layers = self._layers.layers(batch.blocks, key=0)
+            layers = self._worker.layers_of(batch, self._layers).layers(batch.blocks, key=0)
             return _Neighbourhood(self._rows(nodes), layers, nodes, distances, 0, 0, *_edges(layers))
         everything = np.arange(graph.num_nodes)
         if self._all is None:
@@ -145,6 +153,16 @@ class Explainer:
         far = np.full(graph.num_nodes, FAR)
         far[nodes] = distances
         return _Neighbourhood(*self._all, everything, far, node, node)
+
+    def _batch(self, seeds: Ids, hops: int) -> MiniBatch:
+        """Returns all in-edges of `hops` layers.
+
+        A model that is sampled by time reads those of its evaluation instead.
+        """
+        worker, times = self._worker, self._worker.seed_times(seeds)
+        if times is None:
+            return FullSampler(num_hops=hops).sample(worker.graph.csc, seeds, key=0)  # type: ignore[union-attr]
+        return sample_at(worker, worker.drawn(self._model), drawing(worker), seeds, times)
 
     def _rows(self, nodes: Ids) -> Tensor:
         worker = self._worker

@@ -75,6 +75,7 @@ def _sections(run: RunFiles) -> list[PageSection]:
             "Time", timeline.drawings(run), [*_phases(run), *_predictions(run), *_stragglers(run), *_restarts(run)]
         ),
         PageSection("Partition", partition.drawings(run), [*_balance(run), *_layouts(run), *_changes(run)]),
+        PageSection("Graph", (), list(_types(run))),
         PageSection("Caches", list(_caches(run))),
     ]
 
@@ -139,6 +140,22 @@ def _balance(run: RunFiles) -> Iterator[Panel]:
     if rows:
         text = "Balance is the largest worker's share divided by the mean. 1 is even."
         yield Panel("Balance and cut", PageTable((), rows), text, muted=True)
+
+
+def _types(run: RunFiles) -> Iterator[Panel]:
+    """Lists a typed graph's node types, and the relations between them."""
+    columns = {name: values for name, values in _items(run.partition.get("schema")) if isinstance(values, list)}
+    for title, head, names in (
+        ("Node types", ("type", "nodes"), ("node_types",)),
+        ("Relations", ("from", "relation", "to", "edges"), ("relations", "edges")),
+    ):
+        rows = [
+            [cell for part in parts for cell in (part if isinstance(part, list) else [part])]
+            for parts in zip(*(columns.get(name, []) for name in names), strict=False)
+        ]
+        cells = [[format_value(cell) for cell in row] for row in rows[:MOST_ROWS] if len(row) == len(head)]
+        if cells:
+            yield Panel(title, PageTable(head, cells, sortable=True), wide=len(head) > 2)
 
 
 def _layouts(run: RunFiles) -> Iterator[Panel]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 
 from gnnkit.dataset.base import Advice, Dataset
 from gnnkit.dataset.table_files import read_table
@@ -16,20 +20,22 @@ from gnnkit.graph import Graph
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.time_split import read_split
-from gnnkit.graph.times import ALWAYS, NEVER, parse_time
+from gnnkit.graph.times import ALWAYS, NEVER, parse_time, show_time
 from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
 from gnnkit_tables.baselines import best_column, can_compare
-from gnnkit_tables.build import build_columns, build_graph
+from gnnkit_tables.build import build_columns, build_graph, describe_outsiders
 from gnnkit_tables.database import Database, read_database, read_tables, read_times
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import Proposal, propose
 from gnnkit_tables.manifest import FILE, Manifest
+from gnnkit_tables.question import SHARE, Question
 from gnnkit_tables.select import Keys, list_candidates, metric_of, select_keys
 from gnnkit_tables.targets import Targets, read_targets
 
 FREEZES = ("none", "test")
+_ROWS = ".rows.parquet"  # ending of the file next to a manifest that keeps the answer to a question
 MODEL_KEYS = {
     "strategy": ("individual_sample", "each target sees its own past"),
     "strategy.batch_size": (512, "targets of a step"),
@@ -53,6 +59,16 @@ TIME_KEYS = {
 }  # further ones if targets have times
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A database and the targets of a task, with their entries in the manifest."""
+
+    database: Database
+    targets: Targets
+    proposal: Proposal  # without reasons, unless some entries are guesses
+    answer: Table | None  # the task's rows, if a question was asked
+
+
 class Tables(Dataset):
     """A database: a folder with one Parquet or CSV file for each table, and tasks.
 
@@ -66,7 +82,8 @@ class Tables(Dataset):
     from names and values, which `job=init` writes into such a file.
     """
 
-    of_data: ClassVar[tuple[str, ...]] = (*Dataset.of_data, "until", "manifest")
+    of_data: ClassVar[tuple[str, ...]] = (*Dataset.of_data, "until")
+    of_task: ClassVar[tuple[str, ...]] = ("table", "freeze")
 
     def __init__(
         self,
@@ -101,62 +118,96 @@ class Tables(Dataset):
             seed: Seed of a random split.
         """
         self.root = local_path("dataset.root", root)
-        self.table, self.until = _name("dataset.table", table), _until(until)
+        self.table, self.until = _name("task.table", table), _until(until)
         self.manifest = None if manifest is None else local_path("dataset.manifest", manifest)
         self.links = switch("dataset.links", links)
         self.boosting = switch("dataset.boosting", boosting)
-        self.freeze = one_of("dataset.freeze", freeze, FREEZES)
+        self.freeze = one_of("task.freeze", freeze, FREEZES)
         self.missing = read_missing("dataset.missing", missing)
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
 
     def load(self) -> Graph:
-        database, targets = self._read()
-        if self._manifest_file(Folder.find(self.root)) is None:
-            say(f"tables: no {FILE}, so keys, links and times are guesses; job=init writes them with reasons")
-        for line in database.lines():
+        reading = self._read()
+        database, targets = reading.database, reading.targets
+        if reading.proposal.reasons:
+            say(
+                f"tables: no {'tables in ' if self._manifest_file(Folder.find(self.root)) else ''}{FILE}, so keys, links and "
+                "times are guesses; job=init writes them with reasons"
+            )
+        for line in (*database.lines(), *describe_outsiders(database, targets), targets.line):
             say(line)
         if (targets.times == ALWAYS).all() and not all(row_type.is_static for row_type in database.types.values()):
             say(f"tables: {targets.name} has no time in {FILE}, so its rows see all rows, however late they are")
         targets.check_times(database.unit)
         return self._build(database, targets, links=self.links, boosting=self.boosting)
 
-    def advise(self, minutes: float) -> Advice:
-        """Proposes a manifest if there is none, and selects a model by validation."""
-        database, targets = self._read()
-        columns, folder = self._build(database, targets, links=False), Folder.find(self.root)
+    def advise(self, minutes: float, seed: int) -> Advice:
+        """Completes a manifest with guesses, and selects a model by validation."""
+        reading = self._read()
+        database, targets, proposal = reading.database, reading.targets, reading.proposal
+        columns = self._build(database, targets, links=False)
         keys: Keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
         if minutes and can_compare(columns):
             if baseline := best_column(columns):
                 say(str(baseline))
             graph, scored = (self._build(database, targets, links=True, boosting=on) for on in (False, True))
-            keys = select_keys(list_candidates(graph, scored, columns, keys), metric_of(columns), minutes, baseline)
-        if self._manifest_file(folder) is not None:
+            candidates = list_candidates(graph, scored, columns, keys)
+            keys = select_keys(candidates, metric_of(columns), minutes, seed, baseline)
+        if not proposal.reasons and reading.answer is None:
             return Advice(keys)
-        proposal = self._propose(folder)
-        keys = {"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **keys}
-        return Advice(keys, {FILE: proposal.manifest.text(proposal.reasons)})
+        files: dict[str, str | bytes] = {FILE: proposal.manifest.text(proposal.reasons)}
+        if reading.answer is not None:
+            files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer)
+        return Advice({"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **keys}, files)
 
-    def _read(self) -> tuple[Database, Targets]:
+    def _read(self) -> Reading:
         folder = Folder.find(self.root)
-        name, manifest = self._task_name(folder), self._read_manifest(folder)
-        if name not in manifest.tasks:
-            raise UserError(f"dataset.table={name}: {FILE} has no such task, only {shown_names(manifest.tasks)}")
+        proposal = self._read_manifest(folder)
+        manifest = proposal.manifest
+        name = self._task_name(folder, manifest)
         spec = manifest.tasks[name]
-        task = folder.read_task(name, spec.entity, self.missing)
         tables = read_tables(folder, manifest, self.missing)
-        times, unit = read_times(_time_columns(tables, manifest) | _task_times(name, task, spec.time))
+        columns = _time_columns(tables, manifest)
+        path, answer = (self._manifest_file(folder) or folder.root / FILE).with_name(f"{name}{_ROWS}"), None
+        if spec.query is None:
+            task = folder.read_task(name, spec.entity, self.missing)
+        elif path.is_file():
+            say(f"tables: the rows of {name} are in {path}; remove this file to ask its question again")
+            task = read_table(path, spec.entity, self.missing, narrow=True)
+        else:
+            task = answer = self._ask(name, tables, columns, proposal)
+        times, unit = read_times(columns | _task_times(name, task, spec.time))
         database = read_database(tables, manifest, times, unit)
         index = database.types[spec.table].index
         assert index is not None, "the manifest is checked"
         targets = read_targets(name, spec, task, times.get((name, spec.time or "")), database, index)
-        return database, targets.split_by(self.split, self.seed, unit)
+        return Reading(database, targets.split_by(self.split, self.seed, unit), proposal, answer)
+
+    def _ask(
+        self, name: str, tables: Mapping[str, Table], columns: Mapping[tuple[str, str], Array], proposal: Proposal
+    ) -> Table:
+        """Computes a task table by its query. Adds default dates to the proposal."""
+        times, unit = read_times(columns)
+        row_times = [times[table, spec.time] for table, spec in proposal.tables.items() if spec.time is not None]
+        question = Question.create(name, proposal.tasks[name], row_times, unit)
+        for line in question.lines():
+            say(line)
+        if question.spec.val is None:
+            proposal.tasks[name] = question.dated_spec
+            proposal.reasons["tasks", name, "val"] = f"the last dates, {100 * SHARE:g} % for each part"
+        return question.answer(tables, times, proposal.manifest)
 
     def _build(self, database: Database, targets: Targets, *, links: bool, boosting: bool = False) -> Graph:
         """Makes the graph, as of the times that `freeze` and `until` name."""
         cut = targets.cut
         if (self.until is not None or self.freeze == "test") and (targets.times == ALWAYS).all():
-            raise UserError(f"dataset.until and dataset.freeze need times: name tasks.{targets.name}.time in {FILE}")
+            raise UserError(f"dataset.until and task.freeze need times: name tasks.{targets.name}.time in {FILE}")
         if self.freeze == "test":
+            if self.until is not None:
+                say(
+                    "tables: task.freeze=test hides rows after "
+                    f"{show_time(targets.first_test, database.unit)}, also from rows of dataset.until={self.until}"
+                )
             database = database.until(targets.first_test)
         if self.until is not None:
             time = parse_time("dataset.until", self.until, database.unit)
@@ -165,20 +216,33 @@ class Tables(Dataset):
             return build_columns(database, targets, cut)
         return build_graph(database, targets, cut, boosting=boosting)
 
-    def _task_name(self, folder: Folder) -> str:
+    def _task_name(self, folder: Folder, manifest: Manifest) -> str:
         """Returns the task. Raises `UserError` if there are several, or none."""
-        names = shown_names(folder.tasks) or "no table"
-        if self.table is None and len(folder.tasks) != 1:
-            raise UserError(f"dataset.table=NAME selects one of the tasks in {folder.root}/tasks, which holds {names}")
-        name = self.table or next(iter(folder.tasks))
-        if name not in folder.tasks:
-            raise UserError(f"dataset.table={name}: the folder tasks holds {names}")
+        names = [*dict.fromkeys([*folder.tasks, *(name for name, spec in manifest.tasks.items() if spec.query)])]
+        if self.table is None and len(names) != 1:
+            raise UserError(
+                f"task.table=NAME selects one of the tasks {shown_names(names)}"
+                if names
+                else f"dataset.root={folder.root} has no task: add tasks/NAME.parquet with entity, time, label and split, or "
+                f"tasks.NAME with a query to {FILE}"
+            )
+        name = self.table or names[0]
+        if name not in names:
+            raise UserError(f"task.table={name}: the tasks are {shown_names(names) or 'none'}")
+        if name not in manifest.tasks:
+            raise UserError(f"task.table={name}: {FILE} has no such task, only {shown_names(manifest.tasks)}")
         return name
 
-    def _read_manifest(self, folder: Folder) -> Manifest:
-        if (path := self._manifest_file(folder)) is not None:
-            return Manifest.read(path)
-        return self._propose(folder).manifest
+    def _read_manifest(self, folder: Folder) -> Proposal:
+        """Reads the manifest. Without entries of tables, these are guesses."""
+        if (path := self._manifest_file(folder)) is None:
+            return self._propose(folder, folder.tasks)
+        manifest = Manifest.read(path)
+        if manifest.tables:
+            return Proposal(dict(manifest.tables), dict(manifest.tasks))
+        proposal = replace(self._propose(folder, ()), tasks=dict(manifest.tasks))
+        proposal.manifest.checked()
+        return proposal
 
     def _manifest_file(self, folder: Folder) -> Path | None:
         """Returns the manifest, or None if it must be guessed.
@@ -190,11 +254,17 @@ class Tables(Dataset):
             raise UserError(f"dataset.manifest={path}: no such file; job=init dataset=tables writes one")
         return path if path.exists() else None
 
-    def _propose(self, folder: Folder) -> Proposal:
-        """Reads all tables and tasks, and proposes their entries in the manifest."""
+    def _propose(self, folder: Folder, names: Iterable[str]) -> Proposal:
+        """Proposes the entries of all tables, and of some tasks, in the manifest."""
         tables = {name: read_table(path, (), self.missing, narrow=True) for name, path in folder.tables.items()}
-        tasks = {name: folder.read_task(name, (), self.missing) for name in folder.tasks}
+        tasks = {name: folder.read_task(name, (), self.missing) for name in names}
         return propose(tables, tasks)
+
+
+def _as_parquet(table: Table) -> bytes:
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pa.table({name: table.plain(name) for name in table.names}), buffer)
+    return buffer.getvalue()
 
 
 def _name(key: str, value: object) -> str | None:

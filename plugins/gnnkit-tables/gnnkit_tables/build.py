@@ -10,14 +10,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.graph import Graph, Relation
+from gnnkit.graph import Graph, Relation, Split
 from gnnkit.graph.graph import EdgeListFields
 from gnnkit.graph.labels import unlabelled
 from gnnkit.graph.schema import pack_tables
 from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.graph.types import Ids
+from gnnkit.utils.ranges import shown
 from gnnkit_tables.database import Database, RowType
-from gnnkit_tables.encode import Encoded, encode, is_hashed
+from gnnkit_tables.encode import Encoded, Mask, encode, find_outsiders, is_hashed
 from gnnkit_tables.history import is_event, past_columns
 from gnnkit_tables.scores import boosted_scores
 from gnnkit_tables.targets import Targets
@@ -119,8 +120,45 @@ def build_columns(database: Database, targets: Targets, cut: int) -> Graph:
 
 def encode_types(database: Database, targets: Targets, cut: int) -> dict[str, Encoded]:
     """Encodes the columns of all types, and those of the targets as the last entry."""
-    encoded = {name: encode(rows.table, rows.columns, rows.times <= cut) for name, rows in database.types.items()}
+    fits = _rows_that_fit(database, targets, cut)
+    encoded = {name: encode(rows.table, rows.columns, fits[name]) for name, rows in database.types.items()}
     return {**encoded, targets.name: _target_columns(database, encoded, targets)}
+
+
+def _rows_that_fit(database: Database, targets: Targets, cut: int) -> dict[str, Mask]:
+    """Marks the rows up to the last training target, for statistics of columns.
+
+    A row without a time counts if a training target or such a row refers to it, so that
+    rows that are added later change nothing.
+    """
+    fits = {name: (rows.times <= cut) & (rows.times != ALWAYS) for name, rows in database.types.items()}
+    if cut == NEVER - 1:  # no times
+        return {name: np.ones(len(rows), np.bool_) for name, rows in fits.items()}
+    if database.types[targets.entity].is_static:
+        fits[targets.entity][targets.rows[targets.split == Split.TRAIN]] = True
+    for _ in database.types:  # static rows may refer to static rows
+        for name, rows in database.types.items():
+            for link in rows.links:
+                if database.types[link.parent].is_static:
+                    fits[link.parent][link.rows[fits[name] & (link.rows >= 0)]] = True
+    return fits
+
+
+def describe_outsiders(database: Database, targets: Targets) -> Iterator[str]:
+    """Yields a line for each column with cells that are read as empty.
+
+    The arguments are those of `build_graph`.
+    """
+    fits = _rows_that_fit(database, targets, targets.cut)
+    for name, rows in database.types.items():
+        for column in rows.columns:
+            if (outsiders := find_outsiders(rows.table, column, fits[name])).any():
+                sample = rows.table.plain(column)[int(outsiders.argmax())].as_py()
+                yield (
+                    f"tables: {name}.{column}: {outsiders.sum():,} of {len(outsiders):,} cells are unlike the others, such as "
+                    f"{shown(sample)!r} in row {outsiders.argmax()}, and are read as empty; correct them, or list such words "
+                    "in dataset.missing"
+                )
 
 
 def _list_edges(database: Database, targets: Targets) -> Iterator[RelationEdges]:
@@ -183,5 +221,7 @@ def _row_keys(rows: RowType) -> pa.Array:  # [num_rows] large_string
     """Returns each row's primary key as text, or its number."""
     if rows.index is None:
         return pa.array(np.arange(rows.num_rows)).cast(pa.large_string())
-    columns = (column.cast(pa.large_string()) for column in rows.index.columns)
+    columns = [column.cast(pa.large_string()) for column in rows.index.columns]
+    if len(columns) > 1:  # keys with commas remain distinct
+        columns = [pc.replace_substring_regex(column, r"([\\,])", r"\\\1") for column in columns]
     return pc.binary_join_element_wise(*columns, pa.scalar(",", pa.large_string()))

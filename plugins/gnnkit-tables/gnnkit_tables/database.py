@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from gnnkit.dataset.table_files import read_table
 from gnnkit.errors import UserError
+from gnnkit.graph.attributes import is_time
 from gnnkit.graph.column_table import require
 from gnnkit.graph.table import Table
 from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time, to_unit
 from gnnkit.graph.types import Ids
+from gnnkit.graph.values import is_text, matches
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown_names
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.keys import DANGLING, NULL, KeyIndex, find_parents
 from gnnkit_tables.manifest import Manifest, TableSpec
 
-ROW = "row"  # relation of the part of a row that is known later
+ROW = "row"  # relation of the part of a row that is known later, or the first free of row_, row__, ...
+_DATES = (
+    r"^\s*(\d{1,2}[./-](\d{1,2}|[A-Za-z]{3,9})[./-](\d{2}|\d{4})|\d{4}[./-]\d{1,2}[./-]\d{1,2}|[A-Za-z]{3,9} \d{1,2},? \d{4}"
+    r"|\d{1,2} [A-Za-z]{3,9} \d{4})\b"
+)  # dates in other forms than those that are read
 _FIRST_DAYS = 31 * 86_400  # seconds of January 1970, where numbers in a wrong unit end
 
 
@@ -30,6 +38,7 @@ class RowLink:
     name: str
     parent: str  # type of the rows
     rows: Ids  # [num_rows] row of the parent type, `NULL` or `DANGLING`
+    is_same: bool = False  # whether both are parts of one row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +74,11 @@ class Database:
         static = [row_type.name for row_type in self.types.values() if row_type.is_static]
         lines = [f"tables: rows of {shown_names(static)} have no time and are always visible"] if static else []
         for row_type in self.types.values():
+            for column, sample in find_unread_times(row_type.table) if row_type.is_static else ():
+                lines.append(
+                    f"tables: {row_type.name}.{column} holds {sample}: if these are times, write dates as 2026-01-31 or name "
+                    f"the column as tables.{row_type.name}.time, or else rows of {row_type.name} are seen too early"
+                )
             if count := int(np.count_nonzero(row_type.times == NEVER)):
                 lines.append(f"tables: {count:,} rows of {row_type.name} have an empty time and are never visible")
             for link in row_type.links:
@@ -84,6 +98,20 @@ class Database:
             return replace(row_type, times=np.where(late, NEVER, row_type.times))
 
         return replace(self, end=time, types={name: cut(row_type) for name, row_type in self.types.items()})
+
+
+def find_unread_times(table: Table) -> Iterator[tuple[str, str]]:
+    """Yields columns that look like times but are not guessed to be, with a value.
+
+    They are text with dates in other forms, and whole numbers in a column named time.
+    """
+    for name, kind in table.kinds.items():
+        if pa.types.is_temporal(kind) or not (is_text(kind) or is_time(name)):
+            continue
+        if not len(values := pc.unique(table.plain(name)).drop_null()):
+            continue
+        if not is_text(kind) or (matches(values, _DATES).all() and not table.holds_times(name)):
+            yield name, str(values[0])
 
 
 def read_tables(folder: Folder, manifest: Manifest, missing: Sequence[str]) -> dict[str, Table]:
@@ -146,7 +174,10 @@ def _read_types(
             parents = np.append(times[link.parent, parent_time], [ALWAYS, ALWAYS])
             row_times = np.maximum(row_times, parents[link.rows])
     rows = RowType(name, table, columns, row_times, links, indices.get(name))
-    links = (*links, RowLink(ROW, name, np.arange(table.num_rows)))
+    row = ROW
+    while any(link.name == row for link in links):
+        row += "_"
+    links = (*links, RowLink(row, name, np.arange(table.num_rows), is_same=True))
     outcomes = [
         RowType(f"{name}.{column}", table, names, np.maximum(times[name, column], row_times), links, None)
         for column, names in spec.later.items()

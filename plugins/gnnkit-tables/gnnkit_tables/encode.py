@@ -20,7 +20,7 @@ from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.table import Table
 from gnnkit.graph.types import Floats
 from gnnkit.graph.unfit_columns import has_many_values
-from gnnkit.graph.values import is_text
+from gnnkit.graph.values import DATE, ZONED, is_text, matches
 from gnnkit.prepare.transform import Scale
 
 _CATEGORIES = 32  # most frequent values of a column that have a column of their own
@@ -30,6 +30,7 @@ _GRAM = 3  # characters of a hashed piece of text
 _CODES = re.compile(r"(^|[^A-Za-z])(id|code)$|(Id|ID|Code)$|(zip|post)code$")
 # A number with a unit or a currency, as `find_readings` reads
 _NUMBER = r"^\s*[^\d\s]?\s*[-+]?[\d., ]+([eE][-+]?\d+)?\s*[^\d\s]?\s*$"
+_FEW = 0.01  # share of cells that are no numbers, below which they are empty
 Mask = npt.NDArray[np.bool_]
 
 
@@ -69,6 +70,7 @@ def encode(table: Table, columns: Sequence[str], fits: Mask) -> Encoded:
         fits: [num_rows] rows that determine scales and categories.
     """
     fits = fits if fits.any() else np.ones(table.num_rows, np.bool_)
+    columns = columns if table.num_rows else ()
     parts = [part for name in columns for part in _encode_column(table, name, fits)]
     return Encoded.join(parts, table.num_rows)
 
@@ -105,6 +107,8 @@ def _encode_column(table: Table, name: str, fits: Mask) -> Iterator[Encoded]:
     if pa.types.is_integer(column.type) and _CODES.search(name):
         yield _categories(column.cast(pa.string()), name, fits, ("",))
         return
+    if (outsiders := find_outsiders(table, name, fits)).any():
+        column = pc.if_else(pa.array(outsiders), pa.scalar(None, column.type), column)
     part = Table(table.name, pa.table({name: column.filter(pa.array(fits))}), missing=table.missing)
     reading = None
     with suppress(UserError):
@@ -116,11 +120,27 @@ def _encode_column(table: Table, name: str, fits: Mask) -> Iterator[Encoded]:
         yield _categories(column.cast(pa.string()), name, fits, table.missing)
     elif reading is not None:
         with suppress(pa.ArrowException):  # lists
-            if is_text(column.type) and reading.kind != "seconds":  # later text that is no number is empty
-                column = pc.if_else(pc.match_substring_regex(column, _NUMBER), column, pa.scalar(None, column.type))
             numbers = np.asarray(reading.numbers(column, table.missing), np.float64)
             if len(numbers) == table.num_rows:
                 yield scaled(np.where(np.isfinite(numbers), numbers, np.nan)[:, None], [name], [name], fits)
+
+
+def find_outsiders(table: Table, name: str, fits: Mask) -> Mask:  # [num_rows]
+    """Marks the few cells that are no numbers in text of numbers, and so with dates.
+
+    Args:
+        table: The rows.
+        name: The column.
+        fits: [num_rows] rows that decide what most cells are.
+    """
+    column = table.plain(name)
+    if is_text(column.type):
+        filled, text = ~missing_cells(column, table.missing), pc.utf8_trim_whitespace(column.fill_null(""))
+        for form in (_NUMBER, f"{DATE}|{ZONED}"):
+            outsiders = filled & ~matches(text, form)
+            if outsiders[fits].sum() < _FEW * filled[fits].sum():
+                return outsiders
+    return np.zeros(len(column), np.bool_)
 
 
 def _categories(text: pa.Array, name: str, fits: Mask, missing: Sequence[str]) -> Encoded:

@@ -49,7 +49,12 @@ class Folder:
             ids: Columns of the entity's key.
             missing: Words for missing values.
         """
-        path = self.tasks[name]
+        table = self._read_task(self.tasks[name], name, ids, missing)
+        if not table.num_rows:
+            raise UserError(f"{table.name} has no rows, but is the task {name}; fill it, or remove the file")
+        return table
+
+    def _read_task(self, path: Path, name: str, ids: Sequence[str], missing: Sequence[str]) -> Table:
         if not path.is_dir() or parts_of(path):
             return read_table(path, ids, missing, narrow=True)
         parts = {part: find_table(path, part, FORMS) for part in _PARTS}

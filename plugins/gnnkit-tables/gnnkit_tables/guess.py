@@ -16,6 +16,7 @@ from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.table import Table
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import Array
+from gnnkit_tables.database import find_unread_times
 from gnnkit_tables.folder import SPLIT
 from gnnkit_tables.keys import DANGLING, NULL, KeyIndex, find_parents, key_column
 from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
@@ -170,6 +171,8 @@ def _find_time(
         if not _NEVER_TIMES.search(column) and _precedes(name, column, tables, specs, indices)
     ]
     if not fits:
+        if not dates and (unread := next(find_unread_times(table), None)):
+            return None, f"{unread[0]} holds {unread[1]}, which is not read as a date: rows are always visible"
         return None, f"{dates[0]} is a date of another kind" if dates else "no column of dates: rows are always visible"
     latest = max(fits, key=lambda column: _mean_time(table, column))
     why = (

@@ -13,7 +13,7 @@ from gnnkit.graph.labels import labelled
 from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.graph.types import Floats, Ids
 from gnnkit.sampler.events import EventHistory
-from gnnkit_tables.database import ROW, Database, RowType
+from gnnkit_tables.database import Database, RowType
 from gnnkit_tables.encode import Encoded, scaled
 from gnnkit_tables.targets import Targets
 
@@ -64,7 +64,7 @@ def _list_children(database: Database, encoded: dict[str, Encoded], targets: Tar
     for prefix, parent, rows in anchors:
         for row_type in database.types.values():
             for link in row_type.links:
-                if link.parent == parent and link.name != ROW:
+                if link.parent == parent and not link.is_same:
                     name = f"{prefix}{row_type.name}.{link.name}"
                     yield Children(name, row_type.times, link.rows, _means_of(encoded[row_type.name]), rows)
     if targets.horizon is not None and (labels := _label_columns(targets)) is not None:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
 from gnnkit.errors import UserError
 from gnnkit.graph.times import UNITS
 from gnnkit.utils.documents import read_yaml
-from gnnkit.utils.ranges import shown, shown_names
+from gnnkit.utils.ranges import one_of, shown, shown_names, whole
 
 FILE = "manifest.yaml"
 _TABLE_KEYS = ("key", "time", "links", "later", "ignore")
-_TASK_KEYS = ("table", "entity", "time", "label", "horizon")
+_TASK_KEYS = (
+    "table",
+    "entity",
+    "time",
+    "label",
+    "horizon",
+    "type",
+    "query",
+    "val",
+    "test",
+    "train_dates",
+    "eval_dates",
+)
+_TYPES = ("classification", "regression")
 _SPAN = re.compile(r"(\d{1,9})\s*(second|minute|hour|day|week)s?")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 Reasons = Mapping[tuple[str, ...], str]  # why a line of the manifest is as it is, by its path
@@ -56,6 +70,12 @@ class TaskSpec:
     label: str
     time: str | None = None  # column of the time of the prediction. None: a task without times
     horizon: str | int | None = None  # after which a label is known: a span, or units of plain times
+    type: str | None = None  # classification or regression. None: by the labels
+    query: str | None = None  # SQL that computes the rows from the tables. None: they are a file
+    val: str | int | None = None  # a query's first validation date, and first test date. None: by shares of the dates
+    test: str | int | None = None
+    train_dates: int | None = None  # at most this many dates, and so for validation and test each. None: all that fit
+    eval_dates: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +87,10 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Reads a file. Raises `UserError` with the path of an invalid entry."""
+        """Reads a file, which may name tasks only.
+
+        Raises `UserError` with the path of an invalid entry.
+        """
         content = _mapping(FILE, read_yaml(path, FILE), ("tables", "tasks"))
         tables = _mapping("tables", content.get("tables"))
         tasks = _mapping("tasks", content.get("tasks"))
@@ -75,11 +98,13 @@ class Manifest:
             {name: _read_table(f"tables.{name}", entry) for name, entry in tables.items()},
             {name: _read_task(f"tasks.{name}", entry) for name, entry in tasks.items()},
         )
-        manifest._check_names()
-        return manifest
+        return manifest.checked() if tables else manifest
 
-    def _check_names(self) -> None:
+    def checked(self) -> Self:
         """Raises `UserError` for links and tasks that name no table with a key."""
+        types = [*self.tables, *(f"{name}.{column}" for name, table in self.tables.items() for column in table.later)]
+        if twice := [name for name in (*self.tasks, *types) if [*self.tasks, *types].count(name) > 1]:
+            raise UserError(f"{FILE}: {twice[0]!r} names a table and also a task, or a column known later; rename one")
         places = [
             (f"tables.{name}.links.{link.name}", link.table, link.columns)
             for name, table in self.tables.items()
@@ -95,6 +120,7 @@ class Manifest:
                     f"{FILE}, {place}: {len(columns)} columns refer to the key {key} of {table}; use one column for each "
                     "column of the key"
                 )
+        return self
 
     def text(self, reasons: Reasons) -> str:
         """Returns the file's content, with a comment after each line that has one."""
@@ -139,6 +165,8 @@ def _entry_lines(path: tuple[str, ...], entry: Mapping[str, Any], reasons: Reaso
                 f"      {_scalar(name)}: {_scalar(part)}{_why(reasons, *path, key, name)}"
                 for name, part in value.items()
             ]
+        elif isinstance(value, str) and "\n" in value:
+            lines += [f"    {key}: |-", *(f"      {line}".rstrip() for line in value.splitlines())]
         else:
             lines.append(f"    {key}: {_scalar(value)}{_why(reasons, *path, key)}")
     return lines
@@ -187,7 +215,26 @@ def _read_task(place: str, value: Any) -> TaskSpec:
         str(_name(f"{place}.label", entry["label"])),
         _name(f"{place}.time", entry.get("time")),
         _check_span(f"{place}.horizon", entry.get("horizon")),
+        None if entry.get("type") is None else one_of(f"{FILE}, {place}.type", entry["type"], _TYPES),
+        query if (query := _name(f"{place}.query", entry.get("query"))) is None else query.strip(),
+        _read_date(f"{place}.val", entry.get("val")),
+        _read_date(f"{place}.test", entry.get("test")),
+        _read_count(f"{place}.train_dates", entry.get("train_dates")),
+        _read_count(f"{place}.eval_dates", entry.get("eval_dates")),
     )
+
+
+def _read_date(place: str, value: Any) -> str | int | None:
+    """Returns a date as text, in which YAML has none of its own."""
+    if value is None or (isinstance(value, str | int) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, datetime.date):
+        return str(value)
+    raise UserError(f"{FILE}, {place}={shown(value)}: expected a date such as 2026-01-31")
+
+
+def _read_count(place: str, value: Any) -> int | None:
+    return None if value is None else whole(f"{FILE}, {place}", value, 1)
 
 
 def _check_span(place: str, value: Any) -> str | int | None:

@@ -87,18 +87,21 @@ def metric_of(columns: Graph) -> str:
     return "mae" if is_number else "roc_auc" if columns.num_classes == 2 else "accuracy"
 
 
-def select_keys(candidates: Sequence[Candidate], metric: str, minutes: float, baseline: Baseline | None) -> Keys:
+def select_keys(
+    candidates: Sequence[Candidate], metric: str, minutes: float, seed: int, baseline: Baseline | None
+) -> Keys:
     """Trains all candidates, and returns the keys of the best by validation.
 
     Args:
         candidates: Name, graph and keys of each.
         metric: From `metric_of`.
         minutes: Time limit.
+        seed: Of the trials.
         baseline: A rule that the models should beat.
     """
     if "boosting" not in plugins.names("model"):
         say("baseline: gradient boosting needs the package gnnkit-boosting: pip install gnnkit-boosting")
-    fixed = {"trainer.max_time": max(60 * minutes / len(candidates), 1)}
+    fixed = {"seed": seed, "trainer.max_time": max(60 * minutes / len(candidates), 1)}
     trials = [train_candidate(candidate, fixed, metric) for candidate in candidates]
     for trial in trials:
         say(f"trial: {trial.name}: val_{metric} {trial.val:.4f}, test_{metric} {trial.test:.4f}")

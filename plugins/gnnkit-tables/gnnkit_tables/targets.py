@@ -54,6 +54,14 @@ class Targets:
         return NEVER - 1 if not len(times) or times.max() == ALWAYS else int(times.max())
 
     @property
+    def line(self) -> str:
+        """Describes the labels, and how many targets each part has."""
+        parts = ", ".join(f"{np.count_nonzero(self.split == part):,} {part.name.lower()}" for part in Split if part)
+        known = self.labels[labelled(self.labels)]
+        what = "numbers" if known.dtype.kind == "f" else f"{len(np.unique(known))} classes"
+        return f"tables: {self.name} has {parts} rows, and labels are {what}"
+
+    @property
     def first_test(self) -> int:
         return int(self.times[self.split == Split.TEST].min(initial=NEVER))
 
@@ -138,7 +146,7 @@ def read_targets(
             f"{table.name}, column {spec.entity[0]!r}: {len(bad):,} of {len(rows):,} rows name no row of {spec.table}, such "
             f"as {shown(examples)}; remove them, or add these entities"
         )
-    labels, class_names = read_labels(lambda: [table], spec.label)
+    labels, class_names = _read_labels(name, spec, table)
     split = table.splits(SPLIT) if SPLIT in table.names else None
     targets = Targets(
         name,
@@ -153,6 +161,22 @@ def read_targets(
     _check_distinct(targets, table, database.unit)
     _check_label(targets, database.types[spec.table], table, spec)
     return targets
+
+
+def _read_labels(name: str, spec: TaskSpec, table: Table) -> tuple[Labels, list[str] | None]:
+    """Reads labels. Raises `UserError` for lists, and for text as numbers."""
+    if pa.types.is_nested(table.kinds[spec.label]):
+        raise UserError(
+            f"{table.name}, column {spec.label!r} holds {table.kinds[spec.label]}: ranking rows of another table is "
+            "unsupported; use one row of the task for each pair, with the other row as a link of a table of pairs and a "
+            "label of 0 or 1, or task=link_prediction with dataset=edges"
+        )
+    labels, class_names = read_labels(lambda: [table], spec.label)
+    if spec.type != "regression" or labels.dtype.kind == "f":
+        return labels, class_names
+    if class_names is not None:
+        raise UserError(f"tasks.{name}.type=regression: labels are classes, such as {shown(class_names[0])}")
+    return np.where(labelled(labels), labels, np.nan), None
 
 
 def _check_distinct(targets: Targets, table: Table, unit: str | None) -> None:

@@ -22,7 +22,7 @@ from tests.shops import MANIFEST, days, tables, task, write
 
 
 def guess(folder: Path) -> tuple[Manifest, str]:
-    proposal = Tables(str(folder))._propose(Folder.find(folder))
+    proposal = Tables(str(folder))._read_manifest(Folder.find(folder))
     return proposal.manifest, proposal.manifest.text(proposal.reasons)
 
 
@@ -100,8 +100,11 @@ def test_a_manifest_is_read_as_it_is_written(tmp_path: Path) -> None:
     users = TableSpec(("a", "b"), None, (Link(("c", "d"), "users"),), {}, ("x y",))
     orders = TableSpec((), "at", (Link(("a: b",), "more"),), {"known": ("delay", "no")}, ())
     more = TableSpec(("id",), None, (), {}, ())
+    query = "SELECT 1 AS id,\n\n  'a: b' AS y -- # no comment\n\tFROM t"
+    question = TaskSpec("more", ("id",), "y", "at", "2 days", "regression", query, "2024-01-05", 7, None, 3)
     manifest = Manifest(
-        {"users": users, "on": orders, "more": more}, {"t-1": TaskSpec("more", ("id",), "y", "at", 86_400)}
+        {"users": users, "on": orders, "more": more},
+        {"t-1": TaskSpec("more", ("id",), "y", "at", 86_400), "q": question},
     )
     assert read_text(manifest.text({}), tmp_path) == manifest
 

@@ -337,8 +337,8 @@ def test_a_label_that_is_a_column_of_its_entity_is_refused_by_name(tmp_path: Pat
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"table": "more"}, "dataset.table=more: the folder tasks holds returns"),
-        ({"freeze": "val"}, "dataset.freeze=val"),
+        ({"table": "more"}, "task.table=more: the tasks are returns"),
+        ({"freeze": "val"}, "task.freeze=val"),
         ({"split": [0.6, 0.2, 0.2]}, "dataset.split: the task table already has a split"),
         ({"until": "soon"}, "dataset.until=soon: expected a date"),
         ({"manifest": "none.yaml"}, "none.yaml"),

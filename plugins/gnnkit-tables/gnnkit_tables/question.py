@@ -1,0 +1,257 @@
+"""Task tables that a question in SQL computes from the tables."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from gnnkit.errors import UserError
+from gnnkit.graph.arrow import nulls_of
+from gnnkit.graph.column_table import require
+from gnnkit.graph.table import Table
+from gnnkit.graph.times import ALWAYS, NEVER, UNITS, Times, parse_time, show_time
+from gnnkit.launch.phases import say
+from gnnkit.utils.ranges import one_line
+from gnnkit_tables.folder import SPLIT
+from gnnkit_tables.keys import key_column
+from gnnkit_tables.manifest import FILE, Manifest, TaskSpec, read_span
+
+_MAX_ROWS, _MAX_DATES, _MAX_SECONDS, _MAX_MESSAGE = 20_000_000, 100_000, 600, 300
+SHARE = 0.15  # of the dates for each of validation and test, if the manifest names none
+_DAY = 86_400
+_PLACEHOLDERS = ("{timedelta}", "{self.timedelta}")  # the second one as in RelBench's source code
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_UNSTABLE = re.compile(
+    r"\b(random|now|today|transaction_timestamp|\w*uuid\w*)\s*\(|\b(current_(date|time|timestamp)|localtime(stamp)?)\b",
+    re.IGNORECASE,
+)  # functions whose values differ between runs
+_NAMES = ("timestamps", "timestamp_df")  # tables of the dates, the second one as in RelBench
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """The dates at which a query is asked."""
+
+    name: str
+    spec: TaskSpec
+    unit: str | None  # of times. None: plain numbers
+    horizon: int
+    val: int  # first validation date
+    test: int  # first test date
+    dates: Mapping[str, Times]  # of each part, in ascending order
+
+    @classmethod
+    def create(cls, name: str, spec: TaskSpec, times: Sequence[Times], unit: str | None) -> Self:
+        """Places the dates, one horizon apart, as RelBench does.
+
+        Training dates precede the first validation date. The labels of validation dates
+        are known by the first test date, and those of test dates by the last row.
+
+        Args:
+            name: The task.
+            spec: Its entry in the manifest, with a query.
+            times: [rows] times of each table.
+            unit: Of times.
+        """
+        place = f"tasks.{name}"
+        horizon = read_span(f"{place}.horizon", spec.horizon, unit)
+        rows = np.concatenate([*times, np.empty(0, np.int64)])
+        rows = rows[(rows != ALWAYS) & (rows != NEVER)]
+        if not horizon or spec.time is None or not len(rows):
+            raise UserError(
+                f"{FILE}, {place}.query needs a time, a horizon above 0 such as '30 days', and a table with a time"
+            )
+        first, last = int(rows.min()), int(rows.max())
+        if (spec.val is None) != (spec.test is None):
+            raise UserError(f"{FILE}, {place}: name both val and test, the first dates of these parts, or neither")
+        if (last - first) // horizon > _MAX_DATES:
+            raise UserError(f"{FILE}, {place}.horizon={spec.horizon}: more than {_MAX_DATES:,} dates; use a longer one")
+        val, test = (
+            _default_dates(first, last, horizon, unit)
+            if spec.val is None
+            else tuple(parse_time(f"{place}.{key}", getattr(spec, key), unit) for key in ("val", "test"))
+        )
+        dates = {
+            "train": val - horizon * np.arange(1, 1 + _count(first, val - horizon, horizon, spec.train_dates))[::-1],
+            "val": val + horizon * np.arange(_count(val, test - horizon, horizon, spec.eval_dates)),
+            "test": test + horizon * np.arange(_count(test, last - horizon, horizon, spec.eval_dates)),
+        }
+        if empty := [part for part, numbers in dates.items() if not len(numbers)]:
+            raise UserError(
+                f"{FILE}, {place}: no date is left for {empty[0]}, with val {show_time(val, unit)}, test "
+                f"{show_time(test, unit)}, a horizon of {spec.horizon} and rows from {show_time(first, unit)} to "
+                f"{show_time(last, unit)}; name other dates val and test"
+            )
+        return cls(name, spec, unit, horizon, val, test, dates)
+
+    @property
+    def dated_spec(self) -> TaskSpec:
+        """The task's entry with the first dates of validation and test."""
+        val, test = (time if self.unit is None else show_time(time, self.unit) for time in (self.val, self.test))
+        return replace(self.spec, val=val, test=test)
+
+    def lines(self) -> list[str]:
+        """Describes the dates."""
+        parts = (
+            f"{len(dates):,} of {part} ({show_time(int(dates[0]), self.unit)} to {show_time(int(dates[-1]), self.unit)})"
+            for part, dates in self.dates.items()
+        )
+        lines = [f"tables: {self.name} is asked at {', '.join(parts)}, {self.spec.horizon} apart"]
+        if self.spec.val is None:
+            dated = self.dated_spec
+            lines.append(
+                f"tables: tasks.{self.name} names no val and test, so these parts have {100 * SHARE:g} % of the dates "
+                f"each; write val: {dated.val} and test: {dated.test} to keep them when data arrive"
+            )
+        return lines
+
+    def answer(self, tables: Mapping[str, Table], times: Mapping[tuple[str, str], Times], manifest: Manifest) -> Table:
+        """Runs the query, and returns rows of entity, time, label and split.
+
+        Rows without an entity or a label are dropped and counted. They are ordered by
+        time and entity.
+
+        Args:
+            tables: The tables by name.
+            times: Times in one unit, by table and column.
+            manifest: Keys and times of the tables.
+        """
+        self._check_text(tables)
+        views = {name: _view(name, table, times, manifest, self.unit) for name, table in tables.items()}
+        dates = pa.table({"timestamp": _as_dates(np.concatenate([*self.dates.values()]), self.unit)})
+        rows = _run(f"tasks.{self.name}.query", self._text(), {**views, **dict.fromkeys(_NAMES, dates)})
+        assert self.spec.time is not None, "create requires a time"
+        columns = (*self.spec.entity, self.spec.time, self.spec.label)
+        for column in columns:
+            require(f"the result of tasks.{self.name}.query", rows.column_names, column, f"; change {FILE}")
+        rows = rows.select(list(dict.fromkeys(columns)))
+        empty = np.logical_or.reduce([nulls_of(rows[column].combine_chunks()) for column in columns])
+        if empty.any():
+            say(
+                f"tables: {empty.sum():,} of {len(empty):,} rows of tasks.{self.name}.query have an empty cell: dropped"
+            )
+        rows = rows.filter(pa.array(~empty))
+        rows = rows.sort_by([(column, "ascending") for column in (self.spec.time, *self.spec.entity)])
+        return Table(f"tasks.{self.name}.query", rows.append_column(SPLIT, self._split(rows[self.spec.time])))
+
+    def _check_text(self, tables: Collection[str]) -> None:
+        """Raises `UserError` for ambiguous names, and for unstable functions."""
+        counts = Counter(name.lower() for name in (*tables, *_NAMES))
+        if confused := [name for name in tables if counts[name.lower()] > 1]:
+            raise UserError(
+                f"{FILE}, tasks.{self.name}.query: SQL ignores case, and {' and '.join(_NAMES)} hold the dates, so table "
+                f"{confused[0]!r} needs another name"
+            )
+        if unstable := _UNSTABLE.search(_QUOTED.sub("''", self._text())):
+            raise UserError(
+                f"{FILE}, tasks.{self.name}.query: {unstable[0].rstrip('( ')} differs between runs; use the timestamps"
+            )
+
+    def _text(self) -> str:
+        text, span = str(self.spec.query), str(self.spec.horizon)
+        for placeholder in _PLACEHOLDERS:
+            text = text.replace(placeholder, span)
+        return text
+
+    def _split(self, column: pa.ChunkedArray) -> pa.Array:  # [rows] names of parts
+        """Returns each row's part. Raises `UserError` for a time that is no date."""
+        try:
+            times = column if self.unit is None else column.cast(pa.timestamp(self.unit))
+            places = np.asarray(times.cast(pa.int64()))
+        except pa.ArrowException as error:
+            raise UserError(
+                f"tasks.{self.name}.query, column {self.spec.time!r}: {column.type}, expected a timestamp"
+            ) from error
+        parts = np.full(len(places), "none", dtype=object)
+        for part, dates in self.dates.items():
+            parts[np.isin(places, dates)] = part
+        if (bad := parts == "none").any():
+            raise UserError(
+                f"tasks.{self.name}.query: {bad.sum():,} rows have a time that is no timestamp of the question, such as "
+                f"{show_time(int(places[bad][0]), self.unit)}; select timestamp AS {self.spec.time}"
+            )
+        return pa.array(parts, pa.string())
+
+
+def _default_dates(first: int, last: int, horizon: int, unit: str | None) -> tuple[int, int]:
+    """Returns first dates of validation and test, at midnight for whole days."""
+    day = 1 if unit is None else _DAY * UNITS[unit]
+    latest = last - horizon
+    latest -= latest % day if horizon % day == 0 else 0
+    count = max(round(SHARE * _count(first, latest, horizon, None)), 1)
+    test = latest - (count - 1) * horizon
+    return test - count * horizon, test
+
+
+def _count(first: int, last: int, step: int, most: int | None) -> int:
+    """Returns how many dates fit between two dates, both included."""
+    count = max((last - first) // step + 1, 0)
+    return count if most is None else min(count, most)
+
+
+def _as_dates(times: Times, unit: str | None) -> pa.Array:
+    empty = (times == NEVER) | (times == ALWAYS)
+    return pa.array(times, pa.int64(), mask=empty).cast(pa.int64() if unit is None else pa.timestamp(unit))
+
+
+def _view(
+    name: str, table: Table, times: Mapping[tuple[str, str], Times], manifest: Manifest, unit: str | None
+) -> pa.Table:
+    """Returns a table with keys in one type, and times in one unit without zone."""
+    spec = manifest.tables[name]
+    keys = {*spec.key, *(column for link in spec.links for column in link.columns)}
+    return pa.table(
+        {
+            column: _as_dates(times[name, column], unit)
+            if (name, column) in times
+            else key_column(table, column)
+            if column in keys
+            else _without_zone(table.plain(column))
+            for column in table.names
+        }
+    )
+
+
+def _without_zone(column: pa.Array) -> pa.Array:
+    return column.cast(pa.timestamp(column.type.unit)) if pa.types.is_timestamp(column.type) else column
+
+
+def _run(place: str, text: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+    """Runs one SELECT in memory, without files, extensions or settings.
+
+    A single thread computes it, so that sums of floating-point numbers are repeatable.
+    """
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config={"threads": 1, "enable_external_access": "false"})
+    timer = threading.Timer(_MAX_SECONDS, connection.interrupt)
+    try:
+        for name, table in tables.items():
+            connection.register(name, table)
+        for key in ("autoinstall_known_extensions", "autoload_known_extensions", "python_enable_replacements"):
+            connection.execute(f"SET {key}=false")
+        connection.execute("SET lock_configuration=true")
+        statements = connection.extract_statements(text)
+        if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
+            raise UserError(f"{FILE}, {place}: expected one SELECT")
+        timer.start()
+        batches: list[Any] = []
+        for batch in (reader := connection.sql(text).to_arrow_reader(1 << 16)):
+            batches.append(batch)
+            if sum(map(len, batches)) > _MAX_ROWS:
+                raise UserError(f"{FILE}, {place}: more than {_MAX_ROWS:,} rows; use fewer dates, or a narrower query")
+        return pa.Table.from_batches(batches, reader.schema)
+    except duckdb.InterruptException as error:
+        raise UserError(f"{FILE}, {place}: stopped after {_MAX_SECONDS} s; use fewer dates (train_dates)") from error
+    except (duckdb.Error, pa.ArrowException) as error:
+        raise UserError(f"{FILE}, {place}: {one_line(error)[:_MAX_MESSAGE]}") from error
+    finally:
+        timer.cancel()
+        connection.close()

@@ -1,0 +1,181 @@
+"""Databases with faults that are common: each is read with a line, or refused."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from gnnkit_tables import Tables
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from tests.shops import MANIFEST, day, days, tables, task, write
+
+USERS, ITEMS, ORDERS = tables()["users"], tables()["items"], tables()["orders"]
+
+
+def load(folder: Path, **keys: Any) -> Graph:
+    return Tables(str(folder), **keys).load()
+
+
+def rows_of(graph: Graph, node_type: str, count: int) -> dict[str, list[float]]:
+    """Returns the first rows of a type by column."""
+    rows, names = np.asarray(graph.features)[graph.schema.nodes(node_type)][:count], graph.feature_names
+    prefix = f"{node_type}."
+    return {name: rows[:, place].tolist() for place, name in enumerate(names) if name.startswith(prefix)}
+
+
+@pytest.mark.parametrize("keys", [{}, {"until": "2024-01-20"}])
+def test_rows_without_a_time_that_are_added_later_change_nothing(tmp_path: Path, keys: dict[str, Any]) -> None:
+    plain = load(write(tmp_path / "plain"), **keys)
+    users = {"id": [13, 14], "age": [900.0, -5.0], "city": ["Paris", "Paris"]}
+    items = {"item_id": ["c", "d"], "price": [1e6, 0.0]}
+    more = {
+        "users": pa.concat_tables([USERS, pa.table(users)]),
+        "items": pa.concat_tables([ITEMS, pa.table(items)]),
+    }
+    grown = load(write(tmp_path / "grown", **more), **keys)
+    assert grown.feature_names == plain.feature_names
+    for node_type, count in (("users", 3), ("items", 2), ("returns", 6)):
+        assert rows_of(grown, node_type, count) == rows_of(plain, node_type, count)
+
+
+DATES = {
+    "slashes": ["31/01/2024", "01/02/2024", "15/02/2024"],
+    "points": ["31.01.2024", "1.2.2024", "15.2.2024"],
+    "year first": ["2024/01/31", "2024/02/01", "2024/02/15"],
+    "short year": ["01-31-24", "02-01-24", "02-15-24"],
+    "names": ["Jan 31, 2024", "February 1, 2024", "Feb 15, 2024"],
+    "day and name": ["31 Jan 2024", "1 February 2024", "15 Feb 2024"],
+    "oracle": ["31-Jan-2024", "01-Feb-2024", "15-Feb-2024"],
+}
+
+
+@pytest.mark.parametrize("form", DATES)
+@pytest.mark.parametrize("manifest", [MANIFEST, None])
+def test_dates_in_another_form_are_named_with_the_remedy(tmp_path: Path, form: str, manifest: Any, capsys: Any) -> None:
+    users = USERS.append_column("joined", pa.array(DATES[form]))
+    load(write(tmp_path / "data", manifest, users=users))
+    expected = (
+        f"users.joined holds {DATES[form][0]}: if these are times, write dates as 2026-01-31 or name the column as"
+    )
+    assert expected in capsys.readouterr().out
+
+
+def test_whole_numbers_in_a_column_named_time_are_mentioned(tmp_path: Path, capsys: Any) -> None:
+    load(write(tmp_path / "data", users=USERS.append_column("created_time", pa.array([1, 2, 3]))))
+    assert "users.created_time" not in capsys.readouterr().out  # only the whole word means a time
+    load(write(tmp_path / "again", users=USERS.append_column("timestamp", pa.array([1, 2, 3]))))
+    assert "users.timestamp holds 1: if these are times" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cells", [["1.2.3", "1.3.0", "2.0.1"], ["0171-55-1", "030/22/7", "1/2/3"], ["a", "b", "c"]])
+def test_versions_and_telephone_numbers_are_no_dates(tmp_path: Path, cells: list[str], capsys: Any) -> None:
+    load(write(tmp_path / "data", users=USERS.append_column("other", pa.array(cells))))
+    assert "users.other" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"), [("7.5", "n.v."), ("7", "about 8"), ("2024-01-05", "unclear"), ("2024-01-05 10:00", "31.12.2023")]
+)
+@pytest.mark.parametrize("place", [1, 450])  # among the rows that decide, and later
+def test_few_cells_of_another_kind_are_empty_and_counted(
+    tmp_path: Path, good: str, bad: str, place: int, capsys: Any
+) -> None:
+    count = 500
+    cells = [good] * count
+    cells[place] = bad
+    orders = pa.table(
+        {
+            "order_id": np.arange(count),
+            "user_id": [10] * count,
+            "item_id": ["a"] * count,
+            "amount": cells,
+            "at": [day(0) + np.timedelta64(minute * 30, "m") for minute in range(count)],
+        }
+    )
+    graph = load(write(tmp_path / "data", orders=orders))
+    columns = rows_of(graph, "orders", count)
+    assert {"orders.amount"} <= columns.keys() <= {"orders.amount", "orders.amount is empty"}
+    line = f"orders.amount: 1 of 500 cells are unlike the others, such as '{bad}' in row {place}, and are read as empty"
+    assert line in capsys.readouterr().out
+
+
+def test_many_cells_of_another_kind_make_a_column_text(tmp_path: Path, capsys: Any) -> None:
+    amounts = ["1", "2", "3", "x", "y", "6", "7"]
+    graph = load(write(tmp_path / "data", orders=ORDERS.set_column(3, "amount", pa.array(amounts))))
+    assert "orders.amount" not in graph.feature_names
+    assert "unlike the others" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["items", "orders"])
+@pytest.mark.parametrize("manifest", [MANIFEST, None])
+def test_a_table_without_rows_has_no_nodes(tmp_path: Path, name: str, manifest: Any) -> None:
+    graph = load(write(tmp_path / "data", manifest, **{name: tables()[name].slice(0, 0)}))
+    assert dict(graph.node_types)[name] == 0
+    assert dict(graph.node_types)["returns"] == 6
+
+
+@pytest.mark.parametrize("manifest", [MANIFEST, None])
+def test_a_task_without_rows_is_refused(tmp_path: Path, manifest: Any) -> None:
+    with pytest.raises(UserError, match=r"returns.parquet has no rows, but is the task returns"):
+        load(write(tmp_path / "data", manifest, returns=task().slice(0, 0)))
+
+
+@pytest.mark.parametrize("parent", ["users", "orders"])
+@pytest.mark.parametrize("later", [False, True])
+def test_a_link_may_be_named_row(tmp_path: Path, parent: str, later: bool) -> None:
+    manifest, plain = copy.deepcopy(MANIFEST), copy.deepcopy(MANIFEST)
+    graphs = []
+    for name, spec in (("row", manifest), ("other", plain)):
+        orders = ORDERS.rename_columns(["order_id", name, "item_id", "amount", "at"])
+        entry: Any = spec["tables"]["orders"]
+        entry["links"] = {name: parent, "item_id": "items"}
+        if later:
+            entry["later"], orders = {"known": ["amount"]}, orders.append_column("known", days(3, 7, 7, 11, 4, 5, 9))
+        graphs.append(load(write(tmp_path / name, spec, orders=orders)))
+    np.testing.assert_array_equal(*(np.asarray(graph.features) for graph in graphs))
+    assert [graph.num_edges for graph in graphs].count(graphs[0].num_edges) == 2
+
+
+@pytest.mark.parametrize(("old", "new"), [("returns", "users"), ("returns", "orders.known")])
+def test_two_types_with_one_name_are_refused(tmp_path: Path, old: str, new: str) -> None:
+    manifest: Any = copy.deepcopy(MANIFEST)
+    manifest["tasks"][new] = manifest["tasks"].pop(old)
+    manifest["tables"]["orders"]["later"] = {"known": ["amount"]}
+    orders = ORDERS.append_column("known", days(3, 7, 7, 11, 4, 5, 9))
+    folder = write(tmp_path / "data", manifest, orders=orders)
+    (folder / f"tasks/{old}.parquet").rename(folder / f"tasks/{new}.parquet")
+    with pytest.raises(UserError, match=f"manifest.yaml: '{new}' names a table and also a task"):
+        load(folder)
+
+
+def test_a_key_that_stands_twice_in_the_manifest_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data")
+    path = folder / "manifest.yaml"
+    path.write_text(path.read_text().replace("    time: at\n", "    time: at\n    time: amount\n"))
+    with pytest.raises(UserError, match=r"manifest.yaml cannot be read: 'time' stands twice in a mapping; remove one"):
+        load(folder)
+
+
+def test_composite_keys_with_commas_have_distinct_ids(tmp_path: Path) -> None:
+    users = pa.table({"a": ["x,y", "x", "x\\", "x\\,y"], "b": ["z", "y,z", ",z", "z"]})
+    manifest: Any = {
+        "tables": {"users": {"key": ["a", "b"]}},
+        "tasks": {"returns": {"table": "users", "entity": ["a", "b"], "time": "time", "label": "label"}},
+    }
+    returns = pa.table(
+        {
+            **{name: users[name] for name in ("a", "b")},
+            "time": days(1, 2, 3, 4),
+            "label": [0, 1, 0, 1],
+            "split": ["train", "train", "val", "test"],
+        }
+    )
+    graph = load(write(tmp_path / "data", manifest, users=users, returns=returns))
+    assert len(set(graph.node_ids.tolist())) == graph.num_nodes == 8
