@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from gnnkit_tables import MODEL_KEYS, TIME_KEYS, Tables
 from gnnkit_tables.baselines import best_column
-from gnnkit_tables.encode import encode, is_hashed
+from gnnkit_tables.build import build_columns, build_graph, encode_types, with_scores
+from gnnkit_tables.encode import is_hashed
 from gnnkit_tables.select import Candidate, list_candidates, metric_of, train_candidate
 
 from gnnkit.graph import Graph
@@ -31,15 +32,13 @@ def read_candidates(folder: str, table: str | None, freeze: str) -> tuple[Graph,
     """Returns the targets' columns, and the candidates, the last without the past."""
     data = Tables(folder, table=table, freeze=freeze)
     reading = data._read()
-    database, targets = reading.database, reading.targets
-    targets.check_times(database.unit)
-    graph, scored = (data._build(database, targets, links=True, boosting=on) for on in (False, True))
-    columns = data._build(database, targets, links=False)
+    database, targets = data._as_of(reading.database, reading.targets)
+    encoded = encode_types(database, targets)
+    graph, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
+    columns = build_columns(database, targets, encoded)
     keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
     candidates = list_candidates(graph, scored, columns, keys)
-    entity = database.types[targets.entity]
-    encoded = encode(entity.table, entity.columns, entity.times <= targets.cut)
-    own = range(sum(not is_hashed(name) for name in encoded.names))  # which come before the past
+    own = range(sum(not is_hashed(name) for name in encoded[targets.entity].names))  # which come before the past
     row = (
         dataclasses.replace(columns, features=np.asarray(columns.features)[:, own], feature_names=None) if own else None
     )
