@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, TimeSplit
+from gnnkit.graph import CSC, Graph, Schema, TimeSplit
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.ranges import shown, shown_names
 
@@ -78,6 +78,10 @@ class Dataset(ABC):
             seed: The configured seed, for trial runs.
         """
         return Advice()
+
+    def predicted_nodes(self, schema: Schema) -> slice:
+        """Returns the nodes that tables of predictions list. Default: all."""
+        return slice(None)
 
     @abstractmethod
     def load(self) -> Graph:

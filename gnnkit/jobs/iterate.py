@@ -69,7 +69,7 @@ def run_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
         outcome = iterate(program, worker, watch)
     values = outcome.values
     rows = values[:, 0] if values.shape[1] == 1 else values
-    write_targets(job, worker, "values", rows, lambda rows, ids: {"id": ids, **numbered("value", rows)})
+    write_targets(job, worker, "values", rows, lambda rows, ids: {"id": ids, **numbered("value", rows)}, of_nodes=True)
     measured: dict[str, float | None] = {}
     if program.classifies:
         task = job.task()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gnnkit import plugins
 from gnnkit.comm import LEADER
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
@@ -197,9 +198,17 @@ def write_targets(
     if job.settings.write_format == "npy":
         write_array(job, worker, f"{name}.npy", rows, of_nodes=of_nodes)
     elif of_nodes or worker.targets.positions is None:
-        _write_joined(job, worker, name, by_node(rows, worker), columns)
+        some = slice(None) if of_nodes else _predicted_nodes(job)
+        _write_joined(job, worker, name, by_node(rows, worker), lambda rows, ids: columns(rows[some], ids[some]))
     else:
         _write_joined(job, worker, name, by_row(rows, worker), functools.partial(_edge_columns, worker, columns))
+
+
+def _predicted_nodes(job: RankJob) -> slice:
+    """Returns the nodes that tables list, by the data set, unless it is from Python."""
+    dataset, schema = job.settings.dataset, job.schema
+    is_known = schema is not None and dataset.name in plugins.names("dataset")
+    return dataset.create().predicted_nodes(schema) if is_known else slice(None)
 
 
 def _edge_columns(worker: Worker, columns: Columns, rows: Array, node_ids: Array) -> dict[str, Any]:

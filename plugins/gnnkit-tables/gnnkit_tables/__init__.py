@@ -16,7 +16,7 @@ import pyarrow.parquet
 from gnnkit.dataset.base import Advice, Dataset
 from gnnkit.dataset.table_files import read_table
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, Schema
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.table import Table
 from gnnkit.graph.time_split import read_split
@@ -29,7 +29,7 @@ from gnnkit_tables.build import build_columns, build_graph, describe_outsiders, 
 from gnnkit_tables.database import Database, read_database, read_tables, read_times
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import Proposal, propose
-from gnnkit_tables.manifest import FILE, Manifest
+from gnnkit_tables.manifest import FILE, Manifest, TaskSpec
 from gnnkit_tables.question import SHARE, Question
 from gnnkit_tables.select import Keys, list_candidates, metric_of, select_keys
 from gnnkit_tables.targets import Targets, read_targets
@@ -129,7 +129,7 @@ class Tables(Dataset):
     def load(self) -> Graph:
         reading = self._read()
         database, targets = reading.database, reading.targets
-        if reading.proposal.reasons:
+        if any(section == "tables" for section, *_ in reading.proposal.reasons):
             say(
                 f"tables: no {'tables in ' if self._manifest_file(Folder.find(self.root)) else ''}{FILE}, so keys, links and "
                 "times are guesses; job=init writes them with reasons"
@@ -162,8 +162,12 @@ class Tables(Dataset):
             return Advice(keys)
         files: dict[str, str | bytes] = {FILE: proposal.manifest.text(proposal.reasons)}
         if reading.answer is not None:
-            files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer)
+            files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer, proposal.tasks[targets.name])
         return Advice({"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **keys}, files)
+
+    def predicted_nodes(self, schema: Schema) -> slice:
+        """Returns the task's rows, which are the last node type."""
+        return schema.nodes(schema.node_types[-1][0])
 
     def _read(self) -> Reading:
         folder = Folder.find(self.root)
@@ -177,8 +181,7 @@ class Tables(Dataset):
         if spec.query is None:
             task = folder.read_task(name, spec.entity, self.missing)
         elif path.is_file():
-            say(f"tables: the rows of {name} are in {path}; remove this file to ask its question again")
-            task = read_table(path, spec.entity, self.missing, narrow=True)
+            task = _read_answer(path, name, spec, self.missing)
         else:
             task = answer = self._ask(name, tables, columns, proposal)
         times, unit = read_times(columns | _task_times(name, task, spec.time))
@@ -263,10 +266,21 @@ class Tables(Dataset):
         return propose(tables, tasks)
 
 
-def _as_parquet(table: Table) -> bytes:
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(pa.table({name: table.plain(name) for name in table.names}), buffer)
+def _as_parquet(table: Table, spec: TaskSpec) -> bytes:
+    """Returns the rows of a question as a file, with the question."""
+    buffer, columns = io.BytesIO(), {name: table.plain(name) for name in table.names}
+    pyarrow.parquet.write_table(pa.table(columns, metadata={"question": repr(spec)}), buffer)
     return buffer.getvalue()
+
+
+def _read_answer(path: Path, name: str, spec: TaskSpec, missing: Sequence[str]) -> Table:
+    """Reads what `_as_parquet` wrote. Raises `UserError` for another question."""
+    table = read_table(path, spec.entity, missing, narrow=True)
+    metadata = pyarrow.parquet.read_schema(path).metadata or {}
+    if metadata.get(b"question") != repr(spec).encode():
+        raise UserError(f"{path} has the rows of another question than tasks.{name} in {FILE}; remove this file")
+    say(f"tables: the rows of {name} are in {path}; remove this file to ask its question again")
+    return table
 
 
 def _name(key: str, value: object) -> str | None:

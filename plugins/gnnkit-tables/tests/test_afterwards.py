@@ -76,9 +76,13 @@ def probabilities(place: Path, output: str) -> dict[str, float]:
     """Predicts all users at a date, and returns the rows of the task by id."""
     write = "write=[predictions,probabilities]"
     assert main(["job=predict", "checkpoint=run", *PREDICT, write, f"output={output}"]) == 0
-    table = pyarrow.parquet.read_table(place / output / "probabilities.parquet").to_pydict()
-    rows = dict(zip(table["id"], table["probability_1"], strict=True))
-    return {name: value for name, value in rows.items() if name.startswith("active:")}
+    predicted, table = (
+        pyarrow.parquet.read_table(place / output / f"{name}.parquet").to_pydict()
+        for name in ("predictions", "probabilities")
+    )
+    assert predicted["id"] == table["id"]
+    assert all(name.startswith("active:") for name in table["id"])  # no other nodes
+    return dict(zip(table["id"], table["probability_1"], strict=True))
 
 
 def add_rows(place: Path, name: str, text: str) -> None:
@@ -131,6 +135,13 @@ def test_a_server_answers_for_targets_and_refuses_rows_without_times(place: Path
     refused = client.post("/predict_new", json=new)
     assert refused.status_code == 422
     assert refused.json()["detail"].startswith("sampler.time: a request has no time: use job=predict")
+
+
+def test_a_run_writes_predictions_of_its_targets(place: Path) -> None:
+    written = pyarrow.parquet.read_table(place / "run/predictions.parquet")["id"].to_pylist()
+    rows = pyarrow.parquet.read_table(place / "new/active.rows.parquet")
+    assert len(written) == rows.num_rows
+    assert all(name.startswith("active:") for name in written)
 
 
 def test_the_page_lists_tables_and_relations(place: Path) -> None:

@@ -125,18 +125,34 @@ def test_dates_that_the_manifest_does_not_name_are_printed_and_written(
 ) -> None:
     folder = shops(tmp_path / "data", val=None, test=None)
     monkeypatch.chdir(tmp_path)
-    expected = targets_of(Tables(str(folder)).load())
-    assert (
-        "names no val and test, so these parts have 15 % of the dates each; write val: 2024-01-10"
-        in capsys.readouterr().out
-    )
+    expected, lines = targets_of(Tables(str(folder)).load()), capsys.readouterr().out
+    assert "names no val and test, so these parts have 15 % of the dates each; write val: 2024-01-10" in lines
+    assert "are guesses" not in lines
     arguments = ["job=init", "dataset=tables", f"dataset.root={folder}", "output=new", "init.minutes=0"]
     assert main(arguments) == 0
     written = Manifest.read(tmp_path / "new/manifest.yaml")
     assert (written.tasks["busy"].val, written.tasks["busy"].test) == ("2024-01-10", "2024-01-12")
     capsys.readouterr()
     assert targets_of(Tables(str(folder), manifest="new/manifest.yaml").load()) == expected
-    assert "names no val" not in capsys.readouterr().out
+    lines = capsys.readouterr().out
+    assert "names no val" not in lines
+    assert "the rows of busy are in new/busy.rows.parquet; remove this file to ask its question again" in lines
+
+
+@pytest.mark.parametrize(("old", "new"), [("COUNT(o.", "MAX(o."), ("2 days", "1 day"), ("2024-01-06", "2024-01-05")])
+def test_rows_of_another_question_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    folder = shops(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    assert main(["job=init", "dataset=tables", f"dataset.root={folder}", "output=new", "init.minutes=0"]) == 0
+    manifest = tmp_path / "new/manifest.yaml"
+    Tables(str(folder), manifest=str(manifest)).load()
+    manifest.write_text(manifest.read_text().replace(old, new))
+    with pytest.raises(UserError, match=r"busy.rows.parquet has the rows of another question than tasks.busy in"):
+        Tables(str(folder), manifest=str(manifest)).load()
+    (tmp_path / "new/busy.rows.parquet").unlink()
+    Tables(str(folder), manifest=str(manifest)).load()
 
 
 def test_a_manifest_with_a_question_alone_has_guessed_tables(tmp_path: Path, capsys: Any) -> None:

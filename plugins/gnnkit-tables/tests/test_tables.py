@@ -251,6 +251,15 @@ def test_every_entity_is_predicted_as_of_a_time(tmp_path: Path) -> None:
     assert rows[0][6, name] == rows[1][3, name]  # user 10, two days later, without a new order
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_tables_of_predictions_list_the_targets(tmp_path: Path, links: bool) -> None:
+    dataset = Tables(str(write(tmp_path / "data")), links=links)
+    graph = dataset.load()
+    ids = graph.node_ids[dataset.predicted_nodes(graph.schema)].tolist()
+    assert len(ids) == 6
+    assert all(name.startswith("returns:") for name in ids)
+
+
 def test_targets_alone_are_a_table_for_baselines(tmp_path: Path) -> None:
     folder = write(tmp_path / "data")
     graph, columns = load(folder), load(folder, links=False)
