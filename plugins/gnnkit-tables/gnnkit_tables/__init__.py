@@ -155,8 +155,8 @@ class Tables(Dataset):
         if minutes and can_compare(columns):
             if baseline := best_column(columns):
                 say(str(baseline))
-            graphs = [build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets))]
-            candidates = list_candidates(*graphs, columns, keys)
+            graph, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
+            candidates = list_candidates(graph, scored, columns, keys)
             keys = select_keys(candidates, metric_of(columns), minutes, seed, baseline)
         if not proposal.reasons and reading.answer is None:
             return Advice(keys)
