@@ -190,6 +190,8 @@ def test_explained_outputs_are_those_at_each_nodes_time(
     ends = zip(neighbours["id"], neighbours["neighbour"], neighbours["time"], strict=True)
     assert all(time == node_time[neighbour] for _, neighbour, time in ends)
     assert len(neighbours["id"]) > len(nodes)
+    pages = [(tmp_path / name / "report.html").read_text().partition("Fidelity")[2] for name in ("plain", "changed")]
+    assert pages[0] == pages[1], "no future edge is drawn"
 
 
 @pytest.mark.parametrize("norm", ["none", "batch"])

@@ -10,7 +10,7 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Schema
 from gnnkit.graph.schema import types_of_nodes
-from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time
+from gnnkit.graph.times import ALWAYS, NEVER, Times, latest_visible, show_time
 from gnnkit.jobs.predict import TrainedRun
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import node_ids, write_table
@@ -33,6 +33,7 @@ class ExplainedNames:
     ids: Array  # [num_nodes] the user's ids
     columns: Sequence[str]  # [width] names of input columns
     outputs: Sequence[str] | None  # class names. None: numbers
+    rule: str = "none"  # the sampler's `time`
 
     @classmethod
     def of(cls, job: RankJob, trained: TrainedRun) -> ExplainedNames:
@@ -41,7 +42,8 @@ class ExplainedNames:
         assert graph is not None
         schema = job.schema or graph.schema
         outputs = trained.class_names or job.prepared.class_names
-        return cls(graph, schema, node_ids(job.folder, graph.num_nodes), _columns(job, trained, schema), outputs)
+        rule = getattr(trained.worker.sampler, "time", "none")
+        return cls(graph, schema, node_ids(job.folder, graph.num_nodes), _columns(job, trained, schema), outputs, rule)
 
     def numbers(self, nodes: Sequence[int | str]) -> list[int]:
         """Converts ids to numbers. Raises `UserError` for an unknown id."""
@@ -68,13 +70,20 @@ class ExplainedNames:
 
     def relations(self, node: int, nodes: Ids) -> list[str]:  # [k]
         """Returns the relations of the edges from `nodes` to `node`, joined by `;`."""
-        edges = slice(*self.graph.csc.indptr[node : node + 2])
-        sources, types = self.graph.csc.indices[edges], self.graph.edge_types
+        edges, types = self._in_edges(node, node), self.graph.edge_types
+        sources = self.graph.csc.indices[edges]
         kinds = np.zeros(len(sources), np.int64) if types is None else types[edges]
         by_source: dict[int, set[str]] = {}
         for source, kind in zip(sources.tolist(), kinds.tolist(), strict=True):
             by_source.setdefault(source, set()).add(self.schema.edge_types[kind])
         return [";".join(sorted(by_source.get(source, ()))) for source in nodes.tolist()]
+
+    def _in_edges(self, node: int, seed: int) -> Ids:
+        """Returns the positions of a node's in-edges that an explained node sees."""
+        graph, edges = self.graph, np.arange(*self.graph.csc.indptr[node : node + 2])
+        if self.rule == "none" or graph.node_time is None or graph.edge_time is None:
+            return edges
+        return edges[graph.edge_time[edges] <= latest_visible(graph.node_time[[seed]], self.rule)]
 
     def drawn(self, explanation: Explanation) -> ExplainedNode:
         """Returns the node's most important columns and neighbours for the page."""
@@ -100,11 +109,10 @@ class ExplainedNames:
     def _edges(self, nodes: Ids) -> list[tuple[int, int]]:
         """Returns the edges between nodes, by position."""
         place = {node: index for index, node in enumerate(nodes.tolist())}
-        csc = self.graph.csc
         return [
             (place[source], place[node])
             for node in place
-            for source in csc.indices[csc.indptr[node] : csc.indptr[node + 1]].tolist()
+            for source in self.graph.csc.indices[self._in_edges(node, int(nodes[0]))].tolist()
             if source in place and source != node
         ]
 

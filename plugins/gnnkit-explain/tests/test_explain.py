@@ -13,6 +13,7 @@ import pytest
 import torch
 from gnnkit_explain import attribution
 from gnnkit_explain.attribution import TOLERANCE, Attribution, characterisation, fidelity, integrated_gradients
+from gnnkit_explain.explained import ExplainedNames
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import GATConv, SAGEConv, to_hetero
@@ -20,7 +21,7 @@ from torch_geometric.nn import GATConv, SAGEConv, to_hetero
 import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import Graph, Relation, Split
 from tests.cases import few
 from tests.farm import Farm, graph_of
 from tests.jobs.test_train import small_graph
@@ -294,3 +295,21 @@ def test_fidelity_of_a_known_score() -> None:
     assert fidelity(lambda rows: rows.sum(), x, torch.eye(10)[0], 0, key=0) is None
     assert characterisation(0.5, 0.5) == pytest.approx(0.5)
     assert characterisation(-1, 0) == 0
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("none", 3), ("strict", 1), ("inclusive", 2)])
+def test_only_edges_that_a_node_sees_are_drawn_and_named(rule: str, expected: int) -> None:
+    relations = [Relation("node", f"r{number}", "node") for number in range(3)]
+    graph = Graph.from_edges(
+        [1, 1, 1],
+        [0, 0, 0],
+        2,
+        edge_time=[3, 5, 8],
+        node_time=[5, 0],
+        edge_types=[0, 1, 2],
+        relations=relations,
+        node_types=[("node", 2)],
+    )
+    names = ExplainedNames(graph, graph.schema, np.arange(2), [], None, rule)
+    assert names._edges(np.array([0, 1])) == [(1, 0)] * expected
+    assert len(names.relations(0, np.array([1]))[0].split(";")) == expected
