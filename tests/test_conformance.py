@@ -236,6 +236,8 @@ def test_models_and_programs(name: str, grids: str) -> None:
         check(lambda width, classes: make(in_features=width, num_classes=classes, num_relations=3))
         plain = configured("model", name, inverse=False, self_loop=False, project=False, hidden=2, heads=3, bases=2)
         check(lambda width, classes: plain(in_features=width, num_classes=classes, num_relations=3))
+    elif name == "blend":
+        check(lambda width, classes: make(in_features=width, num_classes=classes, num_relations=3))
     elif name == "simple_hgn":
         small = configured("model", name, hidden=3, heads=2, relation_width=4)
         check(lambda width, classes: small(in_features=width, num_classes=classes, num_relations=3))

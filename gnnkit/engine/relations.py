@@ -251,7 +251,7 @@ class Pairs(RowPairs):
             relation = np.repeat(self.relation.cpu().numpy(), np.diff(csc.indptr))
             places = np.asarray(csc.indices, np.int64) * num + relation
             self._of_blocks = HeldEdges(CSC(csc.indptr, places, num_sources=csc.num_sources * num), self._into.device)
-        rows = x.reshape(len(x) * len(self.sizes), -1)
+        rows = x.reshape(len(x) * len(self.sizes), x.shape[1] // max(len(self.sizes), 1))  # without rows, -1 fails
         return self._of_blocks.constant_sum(rows, self._by(x))
 
     def _by(self, x: Tensor) -> Factors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -98,7 +99,8 @@ class ExactFunctions(TorchFunctionMode):
             if dropped is not None:
                 return dropped
         values = computed(x, "dropout")
-        return dropout(values.reshape(len(values), -1), ids, p, key).view_as(values)
+        rows = values.reshape(len(values), math.prod(values.shape[1:]))  # without edges, -1 fails
+        return dropout(rows, ids, p, key).view_as(values)
 
     def _ids_of_all(self, x: Tensor, draw: int) -> Tensor | None:
         adjacency = self._adjacency

@@ -25,13 +25,13 @@ from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
 from gnnkit_tables.baselines import best_column, can_compare
-from gnnkit_tables.build import build_columns, build_graph, describe_outsiders
+from gnnkit_tables.build import build_columns, build_graph, describe_outsiders, encode_types, with_scores
 from gnnkit_tables.database import Database, read_database, read_tables, read_times
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import Proposal, propose
 from gnnkit_tables.manifest import FILE, Manifest, TaskSpec
 from gnnkit_tables.question import SHARE, Question
-from gnnkit_tables.select import Keys, select_keys
+from gnnkit_tables.select import Keys, list_candidates, metric_of, select_keys
 from gnnkit_tables.targets import Targets, read_targets
 
 FREEZES = ("none", "test")
@@ -91,6 +91,7 @@ class Tables(Dataset):
         table: str | None = None,
         manifest: str | None = None,
         links: bool = True,
+        boosting: bool = False,
         freeze: str = "none",
         until: Any = None,
         missing: Sequence[str] | None = None,
@@ -106,6 +107,8 @@ class Tables(Dataset):
                 the folder.
             links: Whether other rows than the targets are nodes. Without them, the
                 graph has no edges, for a baseline of the targets' columns.
+            boosting: Whether targets have outputs of gradient boosting, which
+                `model=blend` reads, as their last columns.
             freeze: `test` hides all rows after the first test time from all targets.
             until: Time as of which every entity is a target without a label, besides
                 the rows of the task table.
@@ -118,6 +121,7 @@ class Tables(Dataset):
         self.table, self.until = _name("task.table", table), _until(until)
         self.manifest = None if manifest is None else local_path("dataset.manifest", manifest)
         self.links = switch("dataset.links", links)
+        self.boosting = switch("dataset.boosting", boosting)
         self.freeze = one_of("task.freeze", freeze, FREEZES)
         self.missing = read_missing("dataset.missing", missing)
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
@@ -135,18 +139,25 @@ class Tables(Dataset):
         if (targets.times == ALWAYS).all() and not all(row_type.is_static for row_type in database.types.values()):
             say(f"tables: {targets.name} has no time in {FILE}, so its rows see all rows, however late they are")
         targets.check_times(database.unit)
-        return self._build(database, targets, links=self.links)
+        database, targets = self._as_of(database, targets)
+        encoded = encode_types(database, targets)
+        if not self.links:
+            return build_columns(database, targets, encoded)
+        return build_graph(database, targets, with_scores(encoded, targets) if self.boosting else encoded)
 
     def advise(self, minutes: float, seed: int) -> Advice:
         """Completes a manifest with guesses, and selects a model by validation."""
         reading = self._read()
-        database, targets, proposal = reading.database, reading.targets, reading.proposal
-        columns = self._build(database, targets, links=False)
+        proposal, (database, targets) = reading.proposal, self._as_of(reading.database, reading.targets)
+        encoded = encode_types(database, targets)
+        columns = build_columns(database, targets, encoded)
         keys: Keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
         if minutes and can_compare(columns):
             if baseline := best_column(columns):
                 say(str(baseline))
-            keys = select_keys(self._build(database, targets, links=True), columns, keys, minutes, seed, baseline)
+            graph, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
+            candidates = list_candidates(graph, scored, columns, keys)
+            keys = select_keys(candidates, metric_of(columns), minutes, seed, baseline)
         if not proposal.reasons and reading.answer is None:
             return Advice(keys)
         files: dict[str, str | bytes] = {FILE: proposal.manifest.text(proposal.reasons)}
@@ -194,9 +205,8 @@ class Tables(Dataset):
             proposal.reasons["tasks", name, "val"] = f"the last dates, {100 * SHARE:g} % for each part"
         return question.answer(tables, times, proposal.manifest)
 
-    def _build(self, database: Database, targets: Targets, *, links: bool) -> Graph:
-        """Makes the graph, as of the times that `freeze` and `until` name."""
-        cut = targets.cut
+    def _as_of(self, database: Database, targets: Targets) -> tuple[Database, Targets]:
+        """Returns rows and targets as of the times that `freeze` and `until` name."""
         if (self.until is not None or self.freeze == "test") and (targets.times == ALWAYS).all():
             raise UserError(f"dataset.until and task.freeze need times: name tasks.{targets.name}.time in {FILE}")
         if self.freeze == "test":
@@ -209,8 +219,7 @@ class Tables(Dataset):
         if self.until is not None:
             time = parse_time("dataset.until", self.until, database.unit)
             targets = targets.with_all(database.types[targets.entity], time)
-        build = build_graph if links else build_columns
-        return build(database, targets, cut)
+        return database, targets
 
     def _task_name(self, folder: Folder, manifest: Manifest) -> str:
         """Returns the task. Raises `UserError` if there are several, or none."""

@@ -20,6 +20,7 @@ from gnnkit.utils.ranges import shown
 from gnnkit_tables.database import Database, RowType
 from gnnkit_tables.encode import Encoded, Mask, encode, find_outsiders, is_hashed
 from gnnkit_tables.history import is_event, past_columns
+from gnnkit_tables.scores import boosted_scores
 from gnnkit_tables.targets import Targets
 
 BACK = "rev_"  # prefix of inverse relations, as in PyG
@@ -41,7 +42,7 @@ class RelationEdges:
         return RelationEdges(relation, self.dst, self.src, self.times)
 
 
-def build_graph(database: Database, targets: Targets, cut: int) -> Graph:
+def build_graph(database: Database, targets: Targets, encoded: Mapping[str, Encoded]) -> Graph:
     """Makes a graph whose labelled nodes are the targets.
 
     Each target is a node of a type of its own, with an in-edge from its entity. A row
@@ -50,9 +51,8 @@ def build_graph(database: Database, targets: Targets, cut: int) -> Graph:
     Args:
         database: The tables.
         targets: What to predict.
-        cut: Last time of the rows that determine scales and categories.
+        encoded: Columns of each type, from `encode_types` or `with_scores`.
     """
-    encoded = encode_types(database, targets, cut)
     sizes = {name: len(part.rows) for name, part in encoded.items()}
     num_nodes = sum(sizes.values())
     edges = list(_list_edges(database, targets))
@@ -92,12 +92,12 @@ def _times(database: Database, targets: Targets, edges: Sequence[RelationEdges])
     return {"edge_time": edge_time, "node_time": node_time, "time_unit": database.unit}
 
 
-def build_columns(database: Database, targets: Targets, cut: int) -> Graph:
+def build_columns(database: Database, targets: Targets, encoded: Mapping[str, Encoded]) -> Graph:
     """Makes a graph of the targets alone, without edges, as baselines read them.
 
     The arguments are those of `build_graph`.
     """
-    columns, timed = encode_types(database, targets, cut)[targets.name], not (targets.times == ALWAYS).all()
+    columns, timed = encoded[targets.name], not (targets.times == ALWAYS).all()
     return Graph.from_edges(
         np.empty(0, np.int64),
         np.empty(0, np.int64),
@@ -113,21 +113,27 @@ def build_columns(database: Database, targets: Targets, cut: int) -> Graph:
     )
 
 
-def encode_types(database: Database, targets: Targets, cut: int) -> dict[str, Encoded]:
+def encode_types(database: Database, targets: Targets) -> dict[str, Encoded]:
     """Encodes the columns of all types, and those of the targets as the last entry."""
-    fits = _rows_that_fit(database, targets, cut)
+    fits = _rows_that_fit(database, targets)
     encoded = {name: encode(rows.table, rows.columns, fits[name]) for name, rows in database.types.items()}
     return {**encoded, targets.name: _target_columns(database, encoded, targets)}
 
 
-def _rows_that_fit(database: Database, targets: Targets, cut: int) -> dict[str, Mask]:
+def with_scores(encoded: Mapping[str, Encoded], targets: Targets) -> dict[str, Encoded]:
+    """Adds the outputs of gradient boosting to the targets' columns."""
+    columns = encoded[targets.name]
+    return {**encoded, targets.name: Encoded.join([columns, boosted_scores(columns, targets)], len(targets.rows))}
+
+
+def _rows_that_fit(database: Database, targets: Targets) -> dict[str, Mask]:
     """Marks the rows up to the last training target, for statistics of columns.
 
     A row without a time counts if a training target or such a row refers to it, so that
     rows that are added later change nothing.
     """
-    fits = {name: (rows.times <= cut) & (rows.times != ALWAYS) for name, rows in database.types.items()}
-    if cut == NEVER - 1:  # no times
+    fits = {name: (rows.times <= targets.cut) & (rows.times != ALWAYS) for name, rows in database.types.items()}
+    if targets.cut == NEVER - 1:  # no times
         return {name: np.ones(len(rows), np.bool_) for name, rows in fits.items()}
     if database.types[targets.entity].is_static:
         fits[targets.entity][targets.rows[targets.split == Split.TRAIN]] = True
@@ -142,9 +148,9 @@ def _rows_that_fit(database: Database, targets: Targets, cut: int) -> dict[str, 
 def describe_outsiders(database: Database, targets: Targets) -> Iterator[str]:
     """Yields a line for each column with cells that are read as empty.
 
-    The arguments are those of `build_graph`.
+    The arguments are the first ones of `build_graph`.
     """
-    fits = _rows_that_fit(database, targets, targets.cut)
+    fits = _rows_that_fit(database, targets)
     for name, rows in database.types.items():
         for column in rows.columns:
             if (outsiders := find_outsiders(rows.table, column, fits[name])).any():

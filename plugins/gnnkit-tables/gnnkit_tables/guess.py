@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
+from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.table import Table
 from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import Array
@@ -21,6 +23,9 @@ from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
 
 _HALF, _MOST = 0.5, 0.9  # shares of distinct values that a key of the same name, or other text, has in common
 _FEW = 3  # distinct values of text, at least, for a link by values
+_GAPS = 0.9  # share of a range of whole numbers that keys cover, above which all numbers are keys by chance
+_MANY = 20  # distinct numbers, below which they are keys by chance
+_ID = re.compile(r"([^A-Za-z]id|Id|ID)$")  # endings of names of keys
 _NEVER_TIMES = re.compile(r"(dob|birth|born|found|valid|expir|due)", re.IGNORECASE)
 
 
@@ -91,10 +96,10 @@ def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Ite
         if not _may_be_key(table, column):
             continue
         named = [other for other, index in indices.items() if other != name and _is_named(column, other, index)]
-        is_key = name in indices and indices[name].names == (column,)
-        others = (
-            [] if named or is_key or not is_text(table.plain(column).type) else [key for key in indices if key != name]
-        )
+        is_key, has_text = name in indices and indices[name].names == (column,), is_text(table.plain(column).type)
+        others = [] if named or is_key or not has_text else [key for key in indices if key != name]
+        if not (named or is_key or has_text) and _ID.search(column):
+            others = [other for other, index in indices.items() if _fits_gaps(table, column, index)]
         shares = {other: _found_share(table, column, indices[other]) for other in (*named, *others)}
         best = max(shares, key=lambda other: shares[other], default=None)
         enough = _HALF if named else _MOST
@@ -104,7 +109,7 @@ def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Ite
         counts = (
             f"{np.count_nonzero(rows == NULL):,} empty, {np.count_nonzero(rows == DANGLING):,} unknown of {len(rows):,}"
         )
-        what = "named like its key" if named else "text"
+        what = "named like its key" if named else "text" if has_text else "keys, where others would be no keys"
         yield Link((column,), best), f"{what}; {100 * shares[best]:.0f} % of the distinct values are keys; {counts}"
 
 
@@ -117,6 +122,22 @@ def _is_named(column: str, other: str, index: KeyIndex) -> bool:
     """Returns whether a column has the name of another table's key, or of the table."""
     names = {f"{stem}id" for stem in _stems(other)} | {_plain(name) for name in index.names if len(index.names) == 1}
     return _plain(column) in names - {"id"}
+
+
+def _fits_gaps(table: Table, column: str, index: KeyIndex) -> bool:
+    """Returns whether whole numbers are keys, although many of their range are not.
+
+    Numbers from 1 on are keys of any table that counts its rows, so say nothing.
+    """
+    if len(index.names) != 1 or not pa.types.is_integer(index.columns[0].type):
+        return False
+    with suppress(UserError, pa.ArrowException):
+        columns = (key_column(table, column), index.columns[0])
+        values, keys = (np.unique(numbers_of(numbers.drop_null())) for numbers in columns)
+        inside = keys[(keys >= values[:1].min(initial=0)) & (keys <= values[-1:].max(initial=0))]
+        few = len(values) < _MANY or len(inside) > _GAPS * (int(values[-1]) - int(values[0]) + 1)
+        return not few and bool(np.isin(values, keys).mean() >= _MOST)
+    return False
 
 
 def _found_share(table: Table, column: str, index: KeyIndex) -> float:

@@ -7,7 +7,7 @@ import io
 import math
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ COLUMNS: Keys = {
     "trainer.patience": (10, "evaluations without a better one end the training"),
     "trainer.check_val_every_n_epoch": (1, "after each 10 trees"),
 }
+Candidate = tuple[str, Graph, Keys]  # name, what the model reads, and the keys to write
 _QUIET = {
     "workers": 1,
     "threads": 1,
@@ -56,48 +57,85 @@ class Trial:
     test: float
 
 
-def select_keys(
-    graph: Graph, columns: Graph, graph_keys: Keys, minutes: float, seed: int, baseline: Baseline | None
-) -> Keys:
-    """Trains a model of the graph and one of the columns, and returns the better keys.
+def list_candidates(graph: Graph, scored: Graph, columns: Graph, graph_keys: Keys) -> list[Candidate]:
+    """Returns the models to try, each with the graph that it reads.
 
     Args:
         graph: The database's graph, from `build_graph`.
+        scored: The same with outputs of gradient boosting.
         columns: The targets and their columns, from `build_columns`.
         graph_keys: Keys of the model of the graph.
+    """
+    is_number = columns.labels.dtype.kind == "f"
+    loss: Keys = {"task": ("regression", "labels are numbers"), "task.loss": ("absolute", "the error that is judged")}
+    shared: Keys = {
+        "trainer.monitor": (f"val_{metric_of(columns)}", "the figure that selects the best epoch"),
+        **(loss if is_number else {}),
+    }
+    candidates: list[Candidate] = [
+        ("a model of the graph", graph, {**graph_keys, **shared}),
+        ("its mean with gradient boosting", scored, {**_blended(graph_keys), **shared}),
+    ]
+    if "boosting" in plugins.names("model"):
+        candidates.append(("gradient boosting on the targets' columns", columns, {**COLUMNS, **shared}))
+    return candidates
+
+
+def metric_of(columns: Graph) -> str:
+    """Returns the metric that selects a model."""
+    is_number = columns.labels.dtype.kind == "f"
+    return "mae" if is_number else "roc_auc" if columns.num_classes == 2 else "accuracy"
+
+
+def select_keys(
+    candidates: Sequence[Candidate], metric: str, minutes: float, seed: int, baseline: Baseline | None
+) -> Keys:
+    """Trains all candidates, and returns the keys of the best by validation.
+
+    Args:
+        candidates: Name, graph and keys of each.
+        metric: From `metric_of`.
         minutes: Time limit.
         seed: Of the trials.
         baseline: A rule that the models should beat.
     """
-    is_number = columns.labels.dtype.kind == "f"
-    metric = "mae" if is_number else "roc_auc" if columns.num_classes == 2 else "accuracy"
-    loss: Keys = {"task": ("regression", "labels are numbers"), "task.loss": ("absolute", "the error that is judged")}
-    shared: Keys = {
-        "trainer.monitor": (f"val_{metric}", "the figure that selects the best epoch"),
-        **(loss if is_number else {}),
-    }
-    candidates = [("a model of the graph", graph, {**graph_keys, **shared})]
-    if "boosting" in plugins.names("model"):
-        candidates.append(("gradient boosting on the targets' columns", columns, {**COLUMNS, **shared}))
-    else:
+    if "boosting" not in plugins.names("model"):
         say("baseline: gradient boosting needs the package gnnkit-boosting: pip install gnnkit-boosting")
-    fixed = {**_QUIET, "seed": seed, "trainer.max_time": max(60 * minutes / len(candidates), 1)}
-    trials = [_train(*candidate, fixed, metric) for candidate in candidates]
+    fixed = {"seed": seed, "trainer.max_time": max(60 * minutes / len(candidates), 1)}
+    trials = [train_candidate(candidate, fixed, metric) for candidate in candidates]
     for trial in trials:
         say(f"trial: {trial.name}: val_{metric} {trial.val:.4f}, test_{metric} {trial.test:.4f}")
-    best = (min if is_number else max)(trials, key=lambda trial: trial.val)
+    is_error = metric == "mae"
+    best = (min if is_error else max)(trials, key=lambda trial: trial.val)
     if math.isinf(best.val):
-        return graph_keys
-    if baseline is not None and (baseline.val < best.val if is_number else baseline.val > best.val):
+        return candidates[0][2]
+    if baseline is not None and (baseline.val < best.val if is_error else baseline.val > best.val):
         say(f"no model is better than {baseline.name}: there may be too few targets to learn more")
-    other = next((trial for trial in trials if trial is not best), None)
-    why = "" if other is None else f"val_{metric} {best.val:.4f}; {other.name} has {other.val:.4f}"
+    others = "; ".join(f"{trial.name} has {trial.val:.4f}" for trial in trials if trial is not best)
+    why = f"val_{metric} {best.val:.4f}; {others}" if others else ""
     return {key: (value, why if key == "model" and why else reason) for key, (value, reason) in best.keys.items()}
 
 
-def _train(name: str, data: Graph, keys: Keys, fixed: Mapping[str, Any], metric: str) -> Trial:
-    """Trains without terminal output. A failed candidate has the worst figures."""
-    values = {**fixed, **{key: value for key, (value, _) in keys.items() if not key.startswith("dataset.")}}
+def _blended(keys: Keys) -> Keys:
+    """Replaces the model by its mean with boosting, which fixes some of its keys."""
+    fixed = ("model.project", "model.skip", "model.inverse")
+    model: Keys = {
+        "dataset.boosting": (True, "targets have the outputs of gradient boosting"),
+        "model": ("blend", "the mean of both"),
+    }
+    return {**{key: value for key, value in keys.items() if key not in fixed}, **model}
+
+
+def train_candidate(candidate: Candidate, fixed: Mapping[str, Any], metric: str) -> Trial:
+    """Trains without terminal output. A failed candidate has the worst figures.
+
+    Args:
+        candidate: Name, graph and keys.
+        fixed: Further keys.
+        metric: From `metric_of`.
+    """
+    name, data, keys = candidate
+    values = {**_QUIET, **fixed, **{key: value for key, (value, _) in keys.items() if not key.startswith("dataset.")}}
     worst = float("inf" if metric == "mae" else "-inf")
     try:
         with (

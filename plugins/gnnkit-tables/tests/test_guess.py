@@ -10,12 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import yaml
-from gnnkit_tables import Tables
+from gnnkit_tables import Tables, select
 from gnnkit_tables.folder import Folder
+from gnnkit_tables.guess import propose
 from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
 
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
+from gnnkit.graph.table import Table
 from tests.shops import MANIFEST, days, tables, task, write
 
 
@@ -107,8 +109,7 @@ def test_a_manifest_is_read_as_it_is_written(tmp_path: Path) -> None:
     assert read_text(manifest.text({}), tmp_path) == manifest
 
 
-@pytest.mark.slow
-def test_two_commands_train_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def random_targets(folder: Path) -> Path:
     rng = np.random.default_rng(0)
     pairs = [(user, at) for at in range(4, 30, 2) for user in (10, 11, 12)]
     parts = np.repeat(["train", "val", "test"], [21, 9, 9])
@@ -118,7 +119,12 @@ def test_two_commands_train_from_a_folder(tmp_path: Path, monkeypatch: pytest.Mo
         label=rng.integers(0, 2, 39),
         split=parts,
     )
-    folder = write(tmp_path / "data", None, returns=returns)
+    return write(folder, None, returns=returns)
+
+
+@pytest.mark.slow
+def test_two_commands_train_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    folder = random_targets(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     assert main(["job=init", "dataset=tables", f"dataset.root={folder}", "output=new"]) == 0
     lines = capsys.readouterr().out
@@ -129,6 +135,23 @@ def test_two_commands_train_from_a_folder(tmp_path: Path, monkeypatch: pytest.Mo
     )
     assert main(["--config-dir", "new", "+experiment=mine", "trainer.max_epochs=2", "output=run", "report=false"]) == 0
     assert (tmp_path / "run/predictions.parquet").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["rgcn", "blend", "boosting"])
+def test_the_second_command_trains_the_selected_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    def rate(candidate: select.Candidate, fixed: Any, metric: str) -> select.Trial:
+        name, _, keys = candidate
+        return select.Trial(name, keys, float(keys["model"][0] == model), 0.5)
+
+    monkeypatch.setattr(select, "train_candidate", rate)
+    monkeypatch.chdir(tmp_path)
+    folder = random_targets(tmp_path / "data")
+    assert main(["job=init", "dataset=tables", f"dataset.root={folder}", "output=new"]) == 0
+    assert main(["--config-dir", "new", "+experiment=mine", "trainer.max_epochs=1", "output=run", "report=false"]) == 0
+    assert yaml.safe_load((tmp_path / "run/config.yaml").read_text())["model"]["name"] == model
 
 
 @pytest.mark.slow
@@ -150,3 +173,21 @@ def test_the_keys_of_public_databases_are_guessed(name: str, data_folder: Path) 
         expected = {("carrier", "airlines"), ("tailnum", "planes"), ("origin", "airports"), ("dest", "airports")}
         assert links == {*(("flights", *pair) for pair in expected), ("weather", "origin", "airports")}
         assert keys["airports"] == ("faa",)
+
+
+def test_ids_by_role_are_links_if_keys_have_gaps(tmp_path: Path) -> None:
+    keys = np.arange(100) * 3 + 1000
+    players = pa.table({"player_id": keys, "coach_id": np.roll(keys, 1)})
+    games = {
+        "game_id": np.arange(100),
+        "winner_id": keys,
+        "loser_id": keys[::-1],
+        "room_id": np.arange(100) % 30,
+        "points": keys,
+    }
+    courts = pa.table({"code": np.arange(60), "seats": np.arange(60) % 7})
+    tables = {"players": players, "games": pa.table(games), "courts": courts}
+    specs = propose({name: Table(name, table) for name, table in tables.items()}, {}).tables
+    links = {name: {link.name: link.table for link in spec.links} for name, spec in specs.items()}
+    assert links["games"] == {"winner_id": "players", "loser_id": "players"}, "30 rooms are keys of any table"
+    assert links["players"] == {"coach_id": "players"}

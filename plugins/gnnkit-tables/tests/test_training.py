@@ -14,6 +14,7 @@ import gnnkit
 from tests.shops import day, task, write
 
 USERS = 240
+RGCN = {"name": "rgcn", "project": True, "hidden": 16, "num_layers": 2, "inverse": False}
 
 
 def future_noise(folder: Path) -> Path:
@@ -33,10 +34,17 @@ def future_noise(folder: Path) -> Path:
 
 def train(folder: Path, output: Path, **keys: Any) -> gnnkit.Result:
     return gnnkit.train(
-        dataset={"name": "tables", "root": str(folder)},
         strategy={"name": "individual_sample", "batch_size": 16},
-        model={"name": "rgcn", "project": True, "hidden": 16, "num_layers": 2, "inverse": False},
-        **{"workers": 1, "output": str(output), "report": False, "logger": [], "seed": 0, **keys},
+        **{
+            "dataset": {"name": "tables", "root": str(folder)},
+            "model": RGCN,
+            "workers": 1,
+            "output": str(output),
+            "report": False,
+            "logger": [],
+            "seed": 0,
+            **keys,
+        },
     )
 
 
@@ -62,3 +70,17 @@ def test_a_trained_model_predicts_every_entity_as_of_a_later_time(tmp_path: Path
     table = pyarrow.parquet.read_table(predicted.folder / "predictions.parquet")
     ids = [name for name in table["id"].to_pylist() if name.endswith("@2024-03-01")]
     assert len(ids) == USERS
+
+
+@pytest.mark.slow
+def test_a_blend_learns_from_no_score_and_predicts_with_scores(tmp_path: Path) -> None:
+    folder = future_noise(tmp_path / "data")
+    data = {"name": "tables", "root": str(folder), "boosting": True}
+    keys: dict[str, Any] = {"sampler": sampler("strict"), "trainer": {"max_epochs": 2}}
+    run = train(folder, tmp_path / "run", dataset=data, model={"name": "blend", "num_layers": 2}, **keys)
+    weights = gnnkit.load(run.folder).state_dict()
+    assert not weights["project"][-3:].any()
+    assert weights["project"][:-3].any(1).all()
+    until = {"name": "tables", "root": str(folder), "until": "2024-03-01"}
+    predicted = gnnkit.predict(run.folder, dataset=until, output=str(tmp_path / "new"), write=["logits"])
+    assert len(np.load(next(predicted.folder.glob("logits*.npy")))) >= 2 * USERS

@@ -1,0 +1,88 @@
+"""Databases of tables: what each model of job=init reaches, and what it selects.
+
+    uv run python benchmarks/databases.py FOLDER --table NAME --freeze test --seeds 3
+
+Each folder has tables, tasks and, if the guesses are wrong, manifest.yaml. For each
+seed, a line has the validation and test metric of the best single column, of gradient
+boosting on the entity's row alone and with summaries of its past, of a model of the
+graph, and of their mean. The last rows have means over seeds, and what validation
+selected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from gnnkit_tables import MODEL_KEYS, TIME_KEYS, Tables
+from gnnkit_tables.baselines import best_column
+from gnnkit_tables.build import build_columns, build_graph, encode_types, with_scores
+from gnnkit_tables.encode import is_hashed
+from gnnkit_tables.select import Candidate, list_candidates, metric_of, train_candidate
+
+from gnnkit.graph import Graph
+
+
+def read_candidates(folder: str, table: str | None, freeze: str) -> tuple[Graph, list[Candidate]]:
+    """Returns the targets' columns, and the candidates, the last without the past."""
+    data = Tables(folder, table=table, freeze=freeze)
+    reading = data._read()
+    database, targets = data._as_of(reading.database, reading.targets)
+    encoded = encode_types(database, targets)
+    graph, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
+    columns = build_columns(database, targets, encoded)
+    keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
+    candidates = list_candidates(graph, scored, columns, keys)
+    own = range(sum(not is_hashed(name) for name in encoded[targets.entity].names))  # which come before the past
+    row = (
+        dataclasses.replace(columns, features=np.asarray(columns.features)[:, own], feature_names=None) if own else None
+    )
+    if row is not None:
+        candidates.append(("gradient boosting on the entity's row", row, candidates[-1][2]))
+    return columns, candidates
+
+
+def measure(folder: str, table: str | None, freeze: str, seeds: int) -> Iterator[str]:
+    """Yields a line for each candidate and seed, and then for each candidate."""
+    columns, candidates = read_candidates(folder, table, freeze)
+    metric, figures, chosen = metric_of(columns), {}, []
+    yield str(best_column(columns))
+    for seed in range(seeds):
+        trials = []
+        for candidate in candidates:
+            begin = time.process_time()
+            trial = train_candidate(candidate, {"seed": seed}, metric)
+            trials.append(trial)
+            figures.setdefault(trial.name, []).append((trial.val, trial.test))
+            seconds = time.process_time() - begin
+            yield f"seed {seed}: {trial.name}: val {trial.val:.4f}, test {trial.test:.4f}, {seconds:.0f} CPU seconds"
+        allowed = [trial for trial in trials if "entity's row" not in trial.name]
+        best = (min if metric == "mae" else max)(allowed, key=lambda trial: trial.val)
+        chosen.append(best.test)
+        yield f"seed {seed}: selected: {best.name}: test {best.test:.4f}"
+    for name, rows in figures.items():
+        val, test = (statistics.fmean(row[place] for row in rows) for place in range(2))
+        yield f"{metric}: {name}: val {val:.4f}, test {test:.4f}"
+    yield f"{metric}: selected: test {statistics.fmean(chosen):.4f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+")
+    parser.add_argument("--table", help="task, if there are several")
+    parser.add_argument("--freeze", default="none", choices=("none", "test"))
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for folder in options.folders:
+        for line in measure(folder, options.table, options.freeze, options.seeds):
+            print(f"{folder} {options.table or ''} {options.freeze}: {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""A model of the graph that is averaged with gradient boosting: model=blend."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gnnkit.engine import Adjacency
+from gnnkit.model.rgcn import RGCN
+from gnnkit_tables.scores import MARK
+
+
+class Blend(RGCN):
+    """The mean of a relational GCN's outputs and those of gradient boosting.
+
+    Choose this model for databases: trees read a target's columns better than layers
+    do, and layers read other tables. `dataset.boosting=true` stores the outputs of the
+    trees as the last columns of held-out targets, followed by `MARK`. Training targets
+    have zeros there, so the weights of these columns stay zero. A row without the mark
+    has the outputs of the GCN.
+    """
+
+    places: Tensor  # [in_features, num_scores] selects the last columns
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        num_relations: int = 1,
+        hidden: int = 32,
+        num_layers: int = 3,
+        dropout: float = 0.5,
+    ) -> None:
+        """Creates the parameters, of which those of the scores are zero and stay so.
+
+        Args:
+            in_features: Number of input features, of which the last are the scores.
+            num_classes: Number of outputs, and of scores.
+            num_relations: Number of edge types.
+            hidden: Number of hidden features.
+            num_layers: Number of convolutions.
+            dropout: Dropout probability of layer inputs, in [0, 1).
+        """
+        super().__init__(
+            in_features,
+            num_classes,
+            num_relations,
+            hidden,
+            num_layers,
+            dropout,
+            inverse=False,
+            project=True,
+            skip=True,
+        )
+        self.num_scores = num_classes + 1  # with the mark
+        last = torch.arange(in_features) - (in_features - self.num_scores)
+        self.register_buffer("places", (last[:, None] == torch.arange(self.num_scores)).float(), persistent=False)
+        assert self.project is not None
+        with torch.no_grad():
+            self.project[last >= 0] = 0
+            self.skip[0].weight[:, last >= 0] = 0  # type: ignore[operator]
+
+    def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
+        if index:
+            x, scores = x[:, : -self.num_scores], x[:, -self.num_scores :]
+        else:
+            scores = x @ self.places.to(x.dtype)
+        out, scores = super().layer(index, x, adjacency), scores[: adjacency.num_dst]
+        if index + 1 < self.num_layers:
+            return torch.cat([out, scores.to(out.dtype)], 1)
+        return torch.where(scores[:, -1:] == MARK, (out + scores[:, :-1].to(out.dtype)) / 2, out)

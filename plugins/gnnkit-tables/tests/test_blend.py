@@ -1,0 +1,80 @@
+"""The mean of a model of the graph and gradient boosting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from gnnkit_tables import Tables
+from gnnkit_tables.model import Blend
+from gnnkit_tables.scores import MARK
+
+from gnnkit.graph import Graph, Split
+from gnnkit.model.rgcn import RGCN
+from tests.shops import days, task, write
+
+COUNT = 240
+
+
+def folder_of(path: Path, label: Any) -> Path:
+    users = pa.table({"id": np.arange(COUNT), "age": np.arange(COUNT) % 10.0})
+    split = np.array(["train", "val", "test"])[np.digitize(np.arange(COUNT), [160, 200])]
+    rows = {"user_id": np.arange(COUNT), "time": days(*[4] * COUNT), "split": split}
+    return write(path, users=users, returns=task(**rows, label=label))
+
+
+def targets_of(graph: Graph) -> Any:
+    return np.asarray(graph.features)[graph.schema.nodes("returns")], graph.split[graph.schema.nodes("returns")]
+
+
+@pytest.mark.parametrize("kind", ["two classes", "three classes", "numbers"])
+def test_held_out_targets_have_scores_and_training_targets_have_zeros(tmp_path: Path, kind: str) -> None:
+    age = np.arange(COUNT) % 10
+    label = (
+        age + np.arange(COUNT) // 3 % 2 / 5
+        if kind == "numbers"
+        else np.minimum(age // 3, 1 if kind == "two classes" else 2)
+    )
+    rows, split = targets_of(Tables(str(folder_of(tmp_path / "data", label)), boosting=True).load())
+    scores = rows[:, -(1 if kind == "numbers" else label.max() + 1) - 1 :]
+    train = split == Split.TRAIN
+    assert not scores[train].any()
+    assert (scores[~train, -1] == MARK).all()
+    if kind == "numbers":
+        standard = (label - label[train].mean()) / label[train].std()
+        np.testing.assert_allclose(scores[~train, 0], standard[~train], atol=0.5)
+    else:
+        np.testing.assert_allclose(np.exp(scores[~train, :-1]).sum(1), 1, atol=1e-4)
+        assert (scores[~train, :-1].argmax(1) == label[~train]).all()
+
+
+def test_labels_of_test_rows_change_no_score(tmp_path: Path) -> None:
+    label, rows = np.arange(COUNT) % 10 // 5, []
+    for number in range(2):
+        label = np.where(np.arange(COUNT) < 200, label, 1 - label)
+        graph = Tables(str(folder_of(tmp_path / str(number), label)), boosting=True).load()
+        rows.append(targets_of(graph)[0])
+    np.testing.assert_array_equal(*rows)
+
+
+def test_a_blend_averages_marked_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = torch.full((2, 2), 3.0)
+    monkeypatch.setattr(RGCN, "layer", lambda self, index, x, adjacency: outputs)
+    model, rows = Blend(6, 2, num_layers=2), torch.zeros(3, 6)
+    rows[0, 3:] = torch.tensor([1.0, 5.0, MARK])
+    block: Any = SimpleNamespace(num_dst=2)
+    x = model.layer(0, rows, block)
+    assert model.layer(1, x, block).tolist() == [[2, 4], [3, 3]]
+
+
+def test_a_blend_has_no_weights_of_the_scores() -> None:
+    model = Blend(6, 2)
+    assert model.project is not None
+    assert not model.project[3:].any()
+    assert model.project[:3].all()
+    assert not model.skip[0].weight[:, 3:].any()
