@@ -37,10 +37,10 @@ class Adjacency(ABC):
     A layer reads rows `x` [num_src, ...] through the adjacency. The first `num_dst`
     source rows are the destinations. Degrees refer to the complete graph, and are sums
     of weights if edges have weights. Per-edge values have one row per edge that this
-    rank holds. The ages of static edges are NaN, and the age of an added self-loop is
-    0. If several ranks share the graph, every method except `dropout` and
-    `edge_dropout` is collective, in forward and backward. A layer may modify the result
-    of `aggregate`, but not the adjacency's tensors, which are reused by later steps.
+    rank holds. Static edges have the age NaN, and added self-loops the age 0. If
+    several ranks share the graph, every method except `dropout` and `edge_dropout` is
+    collective, in forward and backward. A layer may modify the result of `aggregate`,
+    but not the adjacency's tensors, which are reused by later steps.
 
     A layer written for one process, such as PyG's, reads this rank's edges as a graph:
 

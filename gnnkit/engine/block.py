@@ -130,7 +130,7 @@ class LayerValues:
         return InRelation(self.edge_types[ids], self.relation_degree[ids])
 
     def edge_ages(self, block: Block) -> Floats | None:  # [num_edges]
-        """Returns `Adjacency.edge_age` of a block, without added self-loops."""
+        """Returns a block's `Adjacency.edge_age`, without added self-loops."""
         return None
 
     def node_ids(self, nodes: Ids) -> Ids:  # [k] -> [k] int64

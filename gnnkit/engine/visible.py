@@ -92,7 +92,7 @@ class TimedEdges:
 
     @cached_property
     def newest(self) -> int:
-        """The latest time of an edge."""
+        """The newest edge's time."""
         return int(self.incoming.time.max(initial=ALWAYS, where=self.incoming.time != NEVER))
 
     @cached_property
@@ -209,7 +209,7 @@ class TimedLayers(LayerValues):
         since, rows = self._timed.incoming.time[check_edge_ids(block)], block.src_nodes[: block.num_dst]
         is_untimed = self._bounds[rows] == NEVER - 1  # then a row is as of the newest edge
         times = np.repeat(np.where(is_untimed, self._timed.newest, self._times[rows]), np.diff(block.indptr))
-        ages = (times - since).view(np.uint64)  # differences of int64 may need 64 bits
+        ages = (times - since).view(np.uint64)  # int64 differences may need 64 bits
         return np.where(since == ALWAYS, np.nan, ages)
 
     def in_relation(self, block: Block) -> InRelation:

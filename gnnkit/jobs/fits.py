@@ -385,7 +385,7 @@ _TIME = Topic(
 _AGES = Topic(
     lambda s, p: getattr(p.model, "reads_edge_age", False),
     {
-        "model={p.source.name} reads the time of each edge, and batches are not sampled by time: use sampler.time=strict "
+        "model={p.source.name} reads edge times, and batches are not sampled by time: use sampler.time=strict "
         "and strategy=individual_sample": lambda s, p: p.sampler is None or p.sampler.time == "none",
     },
 )

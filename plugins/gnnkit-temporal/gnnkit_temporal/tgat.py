@@ -129,9 +129,7 @@ class TGAT(GraphModel):
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
         if adjacency.edge_age is None:
-            raise UserError(
-                "model=tgat reads the time of each edge: use sampler.time=strict, and a strategy that samples"
-            )
+            raise UserError("model=tgat reads edge times: use sampler.time=strict, and a strategy that samples")
         x = adjacency.dropout(x.relu() if index else x, self.dropout, training=self.training)
         edges = [self.time(adjacency.edge_age)]
         if self.edge_width and adjacency.edge_features is not None:

@@ -110,12 +110,12 @@ def test_labelled_edges_are_predicted_from_what_came_before(tmp_path: Path) -> N
 
 
 def test_runs_that_do_not_sample_by_time_are_refused(tmp_path: Path) -> None:
-    match = "model=tgat reads the time of each edge.*sampler.time=strict and strategy=individual_sample"
+    match = "model=tgat reads edge times.*sampler.time=strict and strategy=individual_sample"
     with pytest.raises(UserError, match=match):
         train(tmp_path / "none", recent(), sampler={"name": "neighbor", "fanouts": [2, 2]})
     with pytest.raises(UserError, match=match):
         gnnkit.train(recent(), folder=tmp_path / "full", strategy="vertex_centric", model="tgat", report=False)
-    with pytest.raises(UserError, match="model=tgat reads the time of each edge"):
+    with pytest.raises(UserError, match="model=tgat reads edge times"):
         TGAT(1, 2)(torch.ones(3, 1), torch.tensor([[0], [1]]))
     with pytest.raises(UserError, match=r"model\.hidden=7 must be a multiple of model\.heads=2"):
         TGAT(1, 2, hidden=7)
