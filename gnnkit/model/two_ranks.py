@@ -161,5 +161,5 @@ def _layers(engine: Engine, model: nn.Module) -> tuple[Adjacency, ...]:
     """Returns the layers' adjacencies, with edge ages for models that read them."""
     layers = ShardAdjacency.layers(engine, model.num_layers, 0)  # type: ignore[arg-type]
     for layer in layers if getattr(model, "reads_edge_age", False) else ():
-        layer.edge_age = layer.edge_ids.to(engine.dtype)
+        layer.edge_age = layer.edge_ids.to(engine.topology.dtype)
     return layers

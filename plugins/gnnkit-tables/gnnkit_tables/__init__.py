@@ -122,6 +122,8 @@ class Tables(Dataset):
         self.manifest = None if manifest is None else local_path("dataset.manifest", manifest)
         self.links = switch("dataset.links", links)
         self.boosting = switch("dataset.boosting", boosting)
+        if self.boosting and not self.links:
+            raise UserError("dataset.boosting=true: model=blend averages a model of the graph; remove dataset.links=false")
         self.freeze = one_of("task.freeze", freeze, FREEZES)
         self.missing = read_missing("dataset.missing", missing)
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
@@ -143,7 +145,10 @@ class Tables(Dataset):
         encoded = encode_types(database, targets)
         if not self.links:
             return build_columns(database, targets, encoded)
-        return build_graph(database, targets, with_scores(encoded, targets) if self.boosting else encoded)
+        if not self.boosting:
+            return build_graph(database, targets, encoded)
+        say("tables: the last columns of held-out targets are outputs of boosting, for model=blend and no other model")
+        return build_graph(database, targets, with_scores(encoded, targets))
 
     def advise(self, minutes: float, seed: int) -> Advice:
         """Completes a manifest with guesses, and selects a model by validation."""

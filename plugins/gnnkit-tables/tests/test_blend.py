@@ -14,6 +14,7 @@ from gnnkit_tables import Tables
 from gnnkit_tables.model import Blend
 from gnnkit_tables.scores import MARK
 
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.model.rgcn import RGCN
 from tests.shops import days, task, write
@@ -78,3 +79,8 @@ def test_a_blend_has_no_weights_of_the_scores() -> None:
     assert not model.project[3:].any()
     assert model.project[:3].all()
     assert not model.skip[0].weight[:, 3:].any()
+
+
+def test_boosting_without_links_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="remove dataset.links=false"):
+        Tables(str(tmp_path), links=False, boosting=True)
