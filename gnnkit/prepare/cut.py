@@ -158,17 +158,13 @@ def read(
     """
     task: Task = settings.task.create()
     check_implied_task(settings, graph)
-    samples = rule != "none"
-    graph = replace(graph, time_borders=None) if samples and not task.hides_edges else graph
     try:
         with warnings_in_lines(settings.dataset.name):
-            prepared, links = task.prepare(graph)
+            prepared, links = prepare_task(task, graph, rule)
     except UserError:
         if settings.job.needs_labels and not (task.pairs or graph.labelled.any()):
             raise UserError(no_split(settings, labelled=False, edges=graph.edge_labels is not None)) from None
         raise
-    if samples and isinstance(links, Links):
-        prepared = replace(graph, **dict.fromkeys(HELD_OUT))
     if relational:
         check_relation(graph.schema, links)
     needed = [SPLITS[name] for name in settings.job.splits]
@@ -177,6 +173,21 @@ def read(
         labelled = task.pairs or bool(prepared.labelled.any())
         raise UserError(no_split(settings, labelled=labelled, noun=task.noun, edges=graph.edge_labels is not None))
     return with_inputs(prepared, settings.inputs), links
+
+
+def prepare_task(task: Task, graph: Graph, rule: str) -> tuple[Graph, Links | Targets | None]:
+    """Calls `Task.prepare`. If sampling by time, all edges stay in the graph.
+
+    Args:
+        task: The task.
+        graph: The graph with all edges.
+        rule: `Sampler.time`.
+    """
+    if rule == "none":
+        return task.prepare(graph)
+    graph = graph if task.hides_edges else replace(graph, time_borders=None)
+    prepared, links = task.prepare(graph)
+    return replace(graph, **dict.fromkeys(HELD_OUT)) if isinstance(links, Links) else prepared, links
 
 
 def no_split(settings: Settings, *, labelled: bool, noun: str = "node", edges: bool = False) -> str:
@@ -290,15 +301,15 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
         lines = [*lines, f"edges: {graph.num_edges // 2:,} inverse edges were added (model.inverse=true)"]
     if rule != "none":
         lines = [*lines, *describe_sampled(graph, links, rule)]
-        return *_by_visibility(in_listed_order(graph), links, rule), [*input_lines, *lines]
+        return *by_visibility(in_listed_order(graph), links, rule), [*input_lines, *lines]
     graph = in_listed_order(graph) if needs.edge_order else graph
     if isinstance(links, Links) and links.train_time is not None:  # edges may have other ids now
         links = replace(links, train_time=np.asarray(graph.edge_time))
     return graph, links, [*input_lines, *lines]
 
 
-def _by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tuple[Graph, Links | Targets | None]:
-    """Sorts in-edges for samplers by time.
+def by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tuple[Graph, Links | Targets | None]:
+    """Sorts in-edges in listed order for samplers by time.
 
     With `inclusive`, an edge of the predicted relation is visible after its own time
     only, and so is its reverse, because its pair is predicted as of that time.
