@@ -110,14 +110,14 @@ class Occurrences:
         return codes % self.num_trees
 
 
-def at_times(nodes: Ids, times: Times) -> tuple[Ids, Times, Ids]:
+def at_times(nodes: Ids, times: Ids) -> tuple[Ids, Times, Ids]:
     """Returns distinct (node, time) pairs, and each pair's place among them.
 
     Args:
         nodes: [n] ids.
         times: [n] times.
     """
-    pairs = np.stack([nodes.astype(np.int64), times], 1)
+    pairs = np.stack([nodes.astype(np.int64), times.astype(np.int64)], 1)
     distinct, places = np.unique(pairs, axis=0, return_inverse=True)
     return distinct[:, 0], distinct[:, 1], places.reshape(-1)
 

@@ -22,6 +22,7 @@ from gnnkit.graph.edge_order import in_listed_order, sort_by_time
 from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.graph.times import ALWAYS, NEVER
+from gnnkit.graph.types import Fields
 from gnnkit.launch.phases import phase, warnings_in_lines
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -187,7 +188,8 @@ def prepare_task(task: Task, graph: Graph, rule: str) -> tuple[Graph, Links | Ta
         return task.prepare(graph)
     graph = graph if task.hides_edges else replace(graph, time_borders=None)
     prepared, links = task.prepare(graph)
-    return replace(graph, **dict.fromkeys(HELD_OUT)) if isinstance(links, Links) else prepared, links
+    no_pairs: Fields = dict.fromkeys(HELD_OUT)
+    return replace(graph, **no_pairs) if isinstance(links, Links) else prepared, links
 
 
 def no_split(settings: Settings, *, labelled: bool, noun: str = "node", edges: bool = False) -> str:

@@ -373,7 +373,7 @@ class NativeSampler(Sampler):
         return self._sample_by_time(graph, ids, int64s("times", times, len(ids)), wrap(key), disjoint=disjoint)
 
     def _sample_by_time(
-        self, graph: CSC | RelationGroups, seeds: Ids, times: Ids, key: int, *, disjoint: bool
+        self, graph: CSC | RelationGroups, seeds: Ids, times: Times, key: int, *, disjoint: bool
     ) -> MiniBatch:
         reading = self.reads(graph)
         if reading.csc.time is None:

@@ -28,8 +28,8 @@ def timed_edges(shard: Shard, owners: Owners, comm: Communicator, relations: Seq
         comm: The ranks.
         relations: Names of the relations, or None if they are not read.
     """
-    held = shard.csc
-    csc = CSC.trusted(held.indptr, held.indices, held.weight, held.num_sources, shard.edge_time)
+    held, times = shard.csc, np.asarray(shard.edge_time, np.int64)
+    csc = CSC.trusted(held.indptr, held.indices, held.weight, held.num_sources, times)
     outgoing = _collect_out_edges(shard, owners, comm)
     return TimedEdges(csc, lambda: RelationGroups.of(csc, shard.edge_types, relations or ("",)), lambda: outgoing)
 
