@@ -141,8 +141,8 @@ def _find_ends(worker: Worker, pairs: Ids, times: Ids | None) -> tuple[Ids, Time
         seeds, places = np.unique(pairs, return_inverse=True)
         return seeds.astype(np.int64), None, places.reshape(-1, 2)
     assert times is not None, "pairs are split by time"
-    nodes, distinct_times, places = at_times(pairs.reshape(-1), times.reshape(-1))
-    return nodes, distinct_times, places.reshape(-1, 2)
+    nodes, distinct_times, ends = at_times(pairs.reshape(-1), times.reshape(-1))
+    return nodes, distinct_times, ends.reshape(-1, 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
