@@ -108,7 +108,7 @@ class TimedEdges:
         return mean
 
     def in_relation(self, rows: Ids, types: Ids, bounds: Times) -> tuple[Floats, Ids]:  # [k] each
-        """Returns degrees and numbers of the rows' visible in-edges in relations."""
+        """Counts the rows' visible in-edges in relations, after their degrees."""
         groups = self.relations
         assert groups.csc.time is not None, "sorted within each relation, too"
         timed, at = TimedRows(groups.starts, groups.csc.time, groups.csc.weight), groups.groups(rows, types)

@@ -80,7 +80,7 @@ class Occurrences:
 
     @classmethod
     def of(cls, times: Times, *, disjoint: bool = False) -> tuple[Occurrences, Ids]:
-        """Returns the trees of seeds at times [n], and each seed's tree.
+        """Returns trees for seeds at times [n], and each seed's tree.
 
         Args:
             times: [n] the seeds' times.
@@ -94,7 +94,7 @@ class Occurrences:
 
     @property
     def num_trees(self) -> int:
-        """Number of trees, at least 1."""
+        """The tree count, at least 1."""
         return max(len(self.times), 1)
 
     def codes(self, nodes: Ids, trees: Ids) -> Ids:
@@ -102,11 +102,11 @@ class Occurrences:
         return nodes.astype(np.int64) * self.num_trees + trees
 
     def nodes(self, codes: Ids) -> Ids:
-        """Returns the nodes of codes."""
+        """Decodes nodes."""
         return codes // self.num_trees
 
     def trees(self, codes: Ids) -> Ids:
-        """Returns the trees of codes."""
+        """Decodes trees."""
         return codes % self.num_trees
 
 

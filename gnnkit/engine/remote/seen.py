@@ -1,4 +1,4 @@
-"""Values of nodes at times, which their owners compute."""
+"""Node values at times, which owners compute."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class SeenValues:
         self.row = np.dtype(fields)
 
     def fetch(self, nodes: Ids, bounds: Times, comm: Communicator, sent: Sent | None = None) -> npt.NDArray[Any]:
-        """Returns records [num_nodes] of nodes with any owners. Collective.
+        """Returns the nodes' records [num_nodes], for any owners. Collective.
 
         Args:
             nodes: [num_nodes] global ids.

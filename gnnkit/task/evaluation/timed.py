@@ -70,7 +70,7 @@ class TimedEvaluation(Evaluation):
         return outputs.reshape(*nodes.shape, outputs.shape[1])
 
     def _at_times(self, model: nn.Module, nodes: Ids, times: Ids | None) -> Tensor:  # [k, width]
-        """Computes the outputs of nodes at times, both of k elements in any shape."""
+        """Computes nodes' outputs at times, both with k elements in any shape."""
         assert times is not None, "samples by time"
         nodes, bounds, places = at_times(nodes.reshape(-1), times.reshape(-1))
         costs = self._draw.costs(nodes) * (COPIES * self._whole.features.width * self._whole.dtype.itemsize)
