@@ -113,11 +113,11 @@ class Needs:
     """The data that a job's ranks read."""
 
     trains: bool  # whether the job reads the task's inputs, including labels
-    graph: bool  # whether the ranks on a host share one mapped copy of the whole graph
-    reference: bool  # whether the whole graph is also saved as one rank's shard
+    graph: bool  # whether the ranks on a host share one mapped copy of the complete graph
+    reference: bool  # whether the complete graph is also saved as one rank's shard
     features: bool = True  # whether the shared graph has features. If not, shards have features and edges
     sparse: bool = False  # whether strategy and model support sparse features
-    shard_edges: bool = False  # whether shards have edges even if the whole graph is shared
+    shard_edges: bool = False  # whether shards have edges even if the complete graph is shared
     owned_edges: bool = False  # whether a node's owner must hold all its in-edges
     recut: bool = False  # whether the leader may change the partition during training
     inputs: bool = True  # whether a model reads input rows. Graph programs may not
