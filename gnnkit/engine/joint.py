@@ -150,7 +150,7 @@ class JointSubgraph(JointAdjacency):
         block = first._block
         unread = np.full(len(first._read) - block.num_dst, block.indptr[-1], block.indptr.dtype)  # rows of the last hop
         graph = Block(np.concatenate([block.indptr, unread]), block.indices, block.src_nodes, block.edge_ids)
-        return cls(first._layers, graph, first._route, first._layer, first.key, counted=False)  # type: ignore[arg-type]
+        return cls(first._layers, graph, first._route, first._layer, first.key, counted=False)
 
 
 def as_one_graph(layers: Sequence[BlockAdjacency]) -> tuple[BlockAdjacency, Tensor | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -251,7 +252,7 @@ class Pairs(RowPairs):
             relation = np.repeat(self.relation.cpu().numpy(), np.diff(csc.indptr))
             places = np.asarray(csc.indices, np.int64) * num + relation
             self._of_blocks = HeldEdges(CSC(csc.indptr, places, num_sources=csc.num_sources * num), self._into.device)
-        rows = x.reshape(len(x) * len(self.sizes), x.shape[1] // max(len(self.sizes), 1))  # without rows, -1 fails
+        rows = x.reshape(len(x) * len(self.sizes), math.prod(x.shape[1:]) // max(len(self.sizes), 1))
         return self._of_blocks.constant_sum(rows, self._by(x))
 
     def _by(self, x: Tensor) -> Factors:

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gnnkit.engine.block import ComputedValues, InRelation, LayerValues, Values, ValuesById
 from gnnkit.engine.block_edges import check_edge_ids
@@ -112,7 +113,7 @@ class TimedEdges:
         return mean
 
     def in_relation(self, rows: Ids, types: Ids, bounds: Times) -> tuple[Floats, Ids]:  # [k] each
-        """Returns degrees and numbers of the rows' visible in-edges in relations."""
+        """Counts the rows' visible in-edges in relations, after their degrees."""
         groups = self.relations
         assert groups.csc.time is not None, "sorted within each relation, too"
         timed, at = TimedRows(groups.starts, groups.csc.time, groups.csc.weight), groups.groups(rows, types)
@@ -175,7 +176,7 @@ class TimedLayers(LayerValues):
     def _read(self, timed: TimedEdges) -> None:
         """Defines degrees and means that are computed on access."""
 
-        def seen(of: Callable[[Ids, Times], Floats | Ids]) -> ComputedValues:
+        def seen(of: Callable[[Ids, Times], npt.NDArray[Any]]) -> ComputedValues:
             return ComputedValues(lambda rows: of(self._nodes[rows], self._bounds[rows]))
 
         self.num_in_edges, self.graph_in_degree = seen(timed.incoming.counts), seen(timed.incoming.degrees)
@@ -220,11 +221,11 @@ class TimedLayers(LayerValues):
             rows: Ids = np.repeat(np.arange(block.num_dst), drawn)
             return InRelation(types, shared_weights(rows, types, max(block.num_dst, 1), weight))
         targets = np.repeat(block.src_nodes[: block.num_dst], drawn)
-        if self._timed is None and self.relation_degree is None:
+        if self._timed is not None:
+            return InRelation(types, *self._timed.in_relation(self._nodes[targets], types, self._bounds[targets]))
+        if self.relation_degree is None:
             return InRelation(types, self.graph_in_degree[targets])
-        if self._timed is None:
-            return InRelation(types, self.relation_degree[targets * self.num_relations + types])
-        return InRelation(types, *self._timed.in_relation(self._nodes[targets], types, self._bounds[targets]))
+        return InRelation(types, self.relation_degree[targets * self.num_relations + types])
 
 
 def draws_latest(sampler: Sampler) -> bool:

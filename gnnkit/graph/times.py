@@ -106,7 +106,7 @@ class Occurrences:
 
     @classmethod
     def of(cls, times: Times, *, disjoint: bool = False) -> tuple[Occurrences, Ids]:
-        """Returns the trees of seeds at times [n], and each seed's tree.
+        """Returns trees for seeds at times [n], and each seed's tree.
 
         Args:
             times: [n] the seeds' times.
@@ -120,7 +120,7 @@ class Occurrences:
 
     @property
     def num_trees(self) -> int:
-        """Number of trees, at least 1."""
+        """The tree count, at least 1."""
         return max(len(self.times), 1)
 
     def codes(self, nodes: Ids, trees: Ids) -> Ids:
@@ -128,22 +128,22 @@ class Occurrences:
         return nodes.astype(np.int64) * self.num_trees + trees
 
     def nodes(self, codes: Ids) -> Ids:
-        """Returns the nodes of codes."""
+        """Decodes nodes."""
         return codes // self.num_trees
 
     def trees(self, codes: Ids) -> Ids:
-        """Returns the trees of codes."""
+        """Decodes trees."""
         return codes % self.num_trees
 
 
-def at_times(nodes: Ids, times: Times) -> tuple[Ids, Times, Ids]:
+def at_times(nodes: Ids, times: Ids) -> tuple[Ids, Times, Ids]:
     """Returns distinct (node, time) pairs, and each pair's place among them.
 
     Args:
         nodes: [n] ids.
         times: [n] times.
     """
-    pairs = np.stack([nodes.astype(np.int64), times], 1)
+    pairs = np.stack([nodes.astype(np.int64), times.astype(np.int64)], 1)
     distinct, places = np.unique(pairs, axis=0, return_inverse=True)
     return distinct[:, 0], distinct[:, 1], places.reshape(-1)
 

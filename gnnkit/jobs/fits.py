@@ -368,7 +368,9 @@ _TIME = Topic(
             getattr(p.task, "top_k", None) not in ("auto", None)
         ),
         "sampler.time={p.sampler.time}: write={written} needs outputs of nodes, and task={s.task.name} has those of pairs "
-        "at their times: use write=[predictions]": lambda s, p: p.task.hides_edges and {"logits"} & set(s.write),
+        "at their times: use write=[predictions]": lambda s, p: (
+            p.task.hides_edges and {"logits", "vectors"} & set(s.write)
+        ),
         "sampler.time={p.sampler.time}: write={written} needs one time for each node, and task={s.task.name} has one for "
         "each edge: remove embeddings": lambda s, p: p.task.pairs and "embeddings" in s.write,
         "sampler.time={p.sampler.time}: inputs={s.inputs} reads rows that later edges change: use inputs=features": (

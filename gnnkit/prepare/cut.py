@@ -22,6 +22,7 @@ from gnnkit.graph.edge_order import in_listed_order, sort_by_time
 from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.graph.times import ALWAYS, NEVER
+from gnnkit.graph.types import Fields
 from gnnkit.launch.phases import phase, warnings_in_lines
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -112,11 +113,11 @@ class Needs:
     """The data that a job's ranks read."""
 
     trains: bool  # whether the job reads the task's inputs, including labels
-    graph: bool  # whether the ranks on a host share one mapped copy of the whole graph
-    reference: bool  # whether the whole graph is also saved as one rank's shard
+    graph: bool  # whether the ranks on a host share one mapped copy of the complete graph
+    reference: bool  # whether the complete graph is also saved as one rank's shard
     features: bool = True  # whether the shared graph has features. If not, shards have features and edges
     sparse: bool = False  # whether strategy and model support sparse features
-    shard_edges: bool = False  # whether shards have edges even if the whole graph is shared
+    shard_edges: bool = False  # whether shards have edges even if the complete graph is shared
     owned_edges: bool = False  # whether a node's owner must hold all its in-edges
     recut: bool = False  # whether the leader may change the partition during training
     inputs: bool = True  # whether a model reads input rows. Graph programs may not
@@ -158,17 +159,13 @@ def read(
     """
     task: Task = settings.task.create()
     check_implied_task(settings, graph)
-    samples = rule != "none"
-    graph = graph.evolve(time_borders=None) if samples and not task.hides_edges else graph
     try:
         with warnings_in_lines(settings.dataset.name):
-            prepared, links = task.prepare(graph)
+            prepared, links = prepare_task(task, graph, rule)
     except UserError:
         if settings.job.needs_labels and not (task.pairs or graph.labelled.any()):
             raise UserError(no_split(settings, labelled=False, edges=graph.edge_labels is not None)) from None
         raise
-    if samples and isinstance(links, Links):
-        prepared = graph.evolve(**dict.fromkeys(HELD_OUT))
     if relational:
         check_relation(graph.schema, links)
     needed = [SPLITS[name] for name in settings.job.splits]
@@ -177,6 +174,22 @@ def read(
         labelled = task.pairs or bool(prepared.labelled.any())
         raise UserError(no_split(settings, labelled=labelled, noun=task.noun, edges=graph.edge_labels is not None))
     return with_inputs(prepared, settings.inputs), links
+
+
+def prepare_task(task: Task, graph: Graph, rule: str) -> tuple[Graph, Links | Targets | None]:
+    """Calls `Task.prepare`. If sampling by time, all edges stay in the graph.
+
+    Args:
+        task: The task.
+        graph: The graph with all edges.
+        rule: `Sampler.time`.
+    """
+    if rule == "none":
+        return task.prepare(graph)
+    graph = graph if task.hides_edges else graph.evolve(time_borders=None)
+    prepared, links = task.prepare(graph)
+    no_pairs: Fields = dict.fromkeys(HELD_OUT)
+    return graph.evolve(**no_pairs) if isinstance(links, Links) else prepared, links
 
 
 def no_split(settings: Settings, *, labelled: bool, noun: str = "node", edges: bool = False) -> str:
@@ -290,15 +303,15 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
         lines = [*lines, f"edges: {graph.num_edges // 2:,} inverse edges were added (model.inverse=true)"]
     if rule != "none":
         lines = [*lines, *describe_sampled(graph, links, rule)]
-        return *_by_visibility(in_listed_order(graph), links, rule), [*input_lines, *lines]
+        return *by_visibility(in_listed_order(graph), links, rule), [*input_lines, *lines]
     graph = in_listed_order(graph) if needs.edge_order else graph
     if isinstance(links, Links) and links.train_time is not None:  # edges may have other ids now
         links = replace(links, train_time=np.asarray(graph.edge_time))
     return graph, links, [*input_lines, *lines]
 
 
-def _by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tuple[Graph, Links | Targets | None]:
-    """Sorts in-edges for samplers by time.
+def by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tuple[Graph, Links | Targets | None]:
+    """Sorts in-edges in listed order for samplers by time.
 
     With `inclusive`, an edge of the predicted relation is visible after its own time
     only, and so is its reverse, because its pair is predicted as of that time.

@@ -28,6 +28,7 @@ from gnnkit.prepare.run_partition import keep, load_partition, rebalanced
 from gnnkit.prepare.times import sampling_rule
 from gnnkit.prepare.trained import take_stored
 from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED, SOURCE
+from gnnkit.sampler.base import TIME_RULES
 from gnnkit.sampler.targets import load_rows
 from gnnkit.utils.ranges import shown
 from gnnkit.utils.storage import passing, write_atomically
@@ -115,7 +116,7 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
         )
     if manifest.holds["vertex_cut"]:
         cut.check_owned(asked)
-    _check_order(asked, root)
+    _check_order(asked, manifest, root)
     if manifest.holds["links"]:
         _check_links(asked, manifest, root)
     is_split = manifest.holds["links"] or any(manifest.counts[split] for split in settings.job.splits)
@@ -142,17 +143,19 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
         )
 
 
-def _check_order(asked: Preparation, root: Path) -> None:
-    """Raises `UserError` if the run needs in-edges in another order than by source."""
+def _check_order(asked: Preparation, manifest: Manifest, root: Path) -> None:
+    """Raises `UserError` if the run needs in-edges in another order."""
     if asked.needs.ordered_layer is not None:
         raise UserError(
             f"model: {asked.needs.ordered_layer} reads a node's in-edges in the order of the edge list, and the store {root} "
             'sorts them by source: use another data set than dataset=store, or aggr="mean", "sum" or "max"'
         )
-    if sampling_rule(asked.settings) != "none":
+    rule = sampling_rule(asked.settings)
+    written = next((other for other in TIME_RULES if manifest.holds.get(f"time_{other}")), TIME_RULES[0])
+    if rule != written:
         raise UserError(
-            f"sampler.time: the store {root} sorts each node's in-edges by source, and sampling by time needs another "
-            "order: use the original data set, or sampler.time=none"
+            f"sampler.time={rule}: the store {root} holds its edges as for sampler.time={written}: use this value, or write "
+            f"another store with job=partition and sampler.time={rule}"
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from gnnkit.config.settings import AUTO, Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.graph.edge_order import in_listed_order
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import cut_all
@@ -20,7 +21,7 @@ from gnnkit.prepare import cut, picture
 from gnnkit.prepare.assign import Decision, describe
 from gnnkit.prepare.inputs import IDS, check_implied_task, load, named, with_inputs, with_kept, with_names
 from gnnkit.prepare.kept import Kept, fingerprint, kept_partition
-from gnnkit.prepare.times import describe_store, describe_times
+from gnnkit.prepare.times import describe_sampled, describe_store, describe_times, sampling_rule
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.sampler.links import Links
@@ -80,15 +81,18 @@ def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, 
     task: Task = settings.task.create()
     graph, input_lines = as_read(settings, graph, folder)
     check_implied_task(settings, graph)
-    complete = named(load(settings, graph), folder)
-    graph, links = task.prepare(complete)
+    complete, rule = named(load(settings, graph), folder), sampling_rule(settings)
+    graph, links = cut.prepare_task(task, complete, rule)
     graph = graph.evolve(time_borders=None)  # edges are split now
     input_lines = [*input_lines, *describe_times(complete, graph, links)]
     if settings.inputs != "features":
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, True, settings.features.dtype)
     rounded = "" if settings.features.dtype == "as_is" else "".join(lines)
-    return graph, links, [*input_lines, *([] if links else describe_store(graph)), *lines], rounded
+    if rule == "none":
+        return graph, links, [*input_lines, *([] if links else describe_store(graph)), *lines], rounded
+    sampled = describe_sampled(graph, links, rule)
+    return *cut.by_visibility(in_listed_order(graph), links, rule), [*input_lines, *sampled, *lines], rounded
 
 
 def _rounding_of_store(settings: Settings, graph: Graph | None) -> str:
@@ -152,6 +156,7 @@ def manifest(
             "sparse": isinstance(graph.features, SparseFeatures),
             "node_ids": named_graph.node_ids is not None,
             "vertex_cut": quality.partition.edge_cell is not None,
+            f"time_{sampling_rule(settings)}": True,
         },
         files={},
         packed=packed,

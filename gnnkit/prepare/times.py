@@ -116,7 +116,7 @@ def describe_sampled(graph: Graph, links: Links | Targets | None, rule: str) -> 
 
 
 def _describe_events(links: Links, rule: str) -> list[str]:
-    """Describes what the ends of predicted edges see."""
+    """Describes what predicted edges' ends see."""
     if links.events is None:
         raise UserError(
             f"sampler.time={rule}: the edges that the task predicts are not split by time: set "

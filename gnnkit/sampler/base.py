@@ -373,7 +373,7 @@ class NativeSampler(Sampler):
         return self._sample_by_time(graph, ids, int64s("times", times, len(ids)), wrap(key), disjoint=disjoint)
 
     def _sample_by_time(
-        self, graph: CSC | RelationGroups, seeds: Ids, times: Ids, key: int, *, disjoint: bool
+        self, graph: CSC | RelationGroups, seeds: Ids, times: Times, key: int, *, disjoint: bool
     ) -> MiniBatch:
         reading = self.reads(graph)
         if reading.csc.time is None:
@@ -435,7 +435,7 @@ def grow(
 
 
 def at_times(sampler: NativeSampler, reading: Reading, nodes: Ids, times: Times, num_nodes: int) -> Reading:
-    """Returns a reading for `draw`, in which each row sees the edges of its time.
+    """Returns a reading for `draw`, in which each row sees edges up to its time.
 
     Args:
         sampler: The sampler, with `time`.
@@ -450,7 +450,7 @@ def at_times(sampler: NativeSampler, reading: Reading, nodes: Ids, times: Times,
 
 
 def by_occurrence(batch: MiniBatch, occurrences: Occurrences) -> MiniBatch:
-    """Numbers the rows of a batch whose nodes are codes of occurrences."""
+    """Numbers a batch's rows, whose nodes are occurrence codes."""
     codes = batch.input_nodes
     rows = np.arange(len(codes))
     blocks = tuple(replace(block, src_nodes=rows[: len(block.src_nodes)]) for block in batch.blocks)

@@ -60,7 +60,7 @@ class Worker:
     relation_names: tuple[str, ...] | None = None  # [num_relations] including inverse ones. None: 0, 1, ...
     # Outputs [..., width] of nodes [...] at times [...], in figures of an evaluation
     # by time. Collective if ranks fetch rows. None: figures read the nodes' outputs.
-    embed: Callable[[Ids, Times], Tensor] | None = None
+    embed: Callable[[Ids, Ids], Tensor] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -168,7 +168,7 @@ class Worker:
             times, nodes = self.shard.node_time, np.searchsorted(self.owned, nodes)
         else:
             times = self.graph.node_time
-        return np.full(len(nodes), ALWAYS) if times is None else times[nodes]
+        return np.full(len(nodes), ALWAYS) if times is None else np.asarray(times[nodes], np.int64)
 
     @cached_property
     def _timed_edges(self) -> TimedEdges:

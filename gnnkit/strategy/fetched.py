@@ -75,7 +75,7 @@ class Draw:
         return DrawnBatch(batch, edges, self._seen.fetch(batch.input_nodes, bounds, comm, sent))
 
     def costs(self, seeds: Ids) -> Floats:  # [num_seeds]
-        """Estimates the number of edges that seeds draw, by mean degree at owners."""
+        """Estimates how many edges seeds draw, by mean degree at owners."""
         if self._graph is not None:
             return self.sampler.costs(self._graph, seeds)  # type: ignore[arg-type]
         shard, fanouts = self._worker.shard, Fanouts.parse(self.sampler.fanouts or ())
@@ -84,7 +84,7 @@ class Draw:
         return np.full(len(seeds), float(np.cumprod(draws).sum()))
 
     def layers(self, drawn: DrawnBatch, rows: npt.NDArray[Any] | None = None) -> LayerValues:
-        """Returns the values of a batch's blocks.
+        """Returns a batch's node and edge values.
 
         Args:
             drawn: The batch.
@@ -108,7 +108,7 @@ class Draw:
         return TimedLayers.of(layers, None, batch, self.sampler)
 
     def _relation_degrees(self, batch: MiniBatch, edges: Edges) -> ValuesById:
-        """Indexes the degrees of drawn edges, which may be drawn at several times."""
+        """Indexes the drawn edges' degrees, which may be drawn at several times."""
         blocks = batch.blocks[::-1] if self.sampler.redraw else batch.blocks[:1]
         targets = np.concatenate([np.repeat(np.arange(block.num_dst), np.diff(block.indptr)) for block in blocks])
         return ValuesById(targets * self._worker.shard.num_relations + edges["relation"], edges["relation_degree"])

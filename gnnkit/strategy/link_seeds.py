@@ -129,7 +129,7 @@ class LinkSeeds(Seeds):
         return np.asarray(np.minimum(batch_size * (ends + links.negatives / links.num_nodes), 1))
 
 
-def _find_ends(worker: Worker, pairs: Ids, times: Times | None) -> tuple[Ids, Times | None, Ids]:
+def _find_ends(worker: Worker, pairs: Ids, times: Ids | None) -> tuple[Ids, Times | None, Ids]:
     """Returns pairs' distinct ends, their times, and each end's place [k, 2].
 
     Args:
@@ -141,8 +141,8 @@ def _find_ends(worker: Worker, pairs: Ids, times: Times | None) -> tuple[Ids, Ti
         seeds, places = np.unique(pairs, return_inverse=True)
         return seeds.astype(np.int64), None, places.reshape(-1, 2)
     assert times is not None, "pairs are split by time"
-    seeds, distinct_times, places = at_times(pairs.reshape(-1), times.reshape(-1))
-    return seeds, distinct_times, places.reshape(-1, 2)
+    nodes, distinct_times, ends = at_times(pairs.reshape(-1), times.reshape(-1))
+    return nodes, distinct_times, ends.reshape(-1, 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -133,6 +133,6 @@ class OwnerDraws:
 
 
 def _find(nodes: Ids, wanted: Ids) -> Ids:  # [k]
-    """Returns the position of each wanted node among distinct nodes."""
+    """Returns where each wanted node is among distinct nodes."""
     order = np.argsort(nodes)
     return order[np.searchsorted(nodes, wanted, sorter=order)]

@@ -70,7 +70,7 @@ def reported(seed: int = 0, after: int | None = None, typed: bool = False) -> Gr
 
 @pytest.fixture
 def train(tmp_path: Path) -> Callable[..., Result]:
-    def run(graph: Graph, time: str = "strict", *overrides: str, **options: Any) -> Result:
+    def run(graph: Graph | None, time: str = "strict", *overrides: str, **options: Any) -> Result:
         sampler = {"name": "neighbor", "fanouts": [4, 3], "time": time} | options.pop("sampler", {})
         trainer = {"max_epochs": 2, "precision": 64} | options.pop("trainer", {})
         workers, place = options.pop("workers", 1), options.pop("place", "shared")
@@ -273,3 +273,21 @@ def test_owners_train_and_evaluate_as_one_process_does(task: str, place: str, tr
         other = train(make(), workers=workers, place=place, **options)
         assert {name: other[name] for name in names} == pytest.approx({name: base[name] for name in names}, abs=1e-12)
         assert other["evaluation"] == "fresh"
+
+
+@pytest.mark.parametrize("place", ["shared", "joint"])
+@pytest.mark.parametrize("task", [exhaustive("nodes"), exhaustive("edges"), "links"])
+def test_runs_from_a_store_are_those_of_the_data(
+    task: str, place: str, train: Callable[..., Result], tmp_path: Path
+) -> None:
+    make, options = TASKS[task]
+    options = {**options, "workers": 2, "place": place}
+    base = train(make(), **options)
+    store = {"name": "store", "root": str(tmp_path / "store")}
+    train(make(), job="partition", output=store["root"], **options)
+    other = train(None, dataset=store, **options)
+    assert {name: other[name] for name in ("train_loss", "test_roc_auc")} == {
+        name: base[name] for name in ("train_loss", "test_roc_auc")
+    }
+    with pytest.raises(gnnkit.UserError, match=r"sampler.time=none: the store .* as for sampler.time=strict: use this"):
+        train(None, "none", dataset=store, **{**options, "sampler": {}})

@@ -13,7 +13,7 @@ import pytest
 import gnnkit
 from gnnkit.graph import Graph, Relation
 from gnnkit.graph.times import ALWAYS
-from gnnkit.prepare.cut import _by_visibility
+from gnnkit.prepare.cut import by_visibility
 from gnnkit.result.result import Result
 from gnnkit.sampler import NeighborSampler
 from gnnkit.task.link_prediction import LinkPrediction
@@ -133,7 +133,7 @@ def test_inclusive_shows_other_relations_at_the_time_of_an_event() -> None:
     _, links = LinkPrediction(relation="knows").prepare(graph)
     links = replace(links, relation=replace(links.relation, hidden=(0, 1)))  # type: ignore[type-var]
     for rule, expected in (("strict", {0: [], 1: [3]}), ("inclusive", {0: [], 1: [2, 3]})):
-        ordered, timed = _by_visibility(graph, links, rule)
+        ordered, timed = by_visibility(graph, links, rule)
         csc = replace(ordered.csc, time=ordered.edge_time)
         batch = NeighborSampler([-1], time=rule).sample(csc, np.array([0, 1]), key=0, times=np.array([5, 5]))
         (block,) = batch.blocks
@@ -147,7 +147,7 @@ def test_inclusive_shows_other_relations_at_the_time_of_an_event() -> None:
 def test_static_and_held_out_edges_are_not_predicted_in_training() -> None:
     graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, edge_time=[ALWAYS, 3, 4, 9]).split_by_time(borders=[5, 20])
     _, links = LinkPrediction().prepare(graph)
-    _, links = _by_visibility(graph, links, "strict")  # type: ignore[assignment]
+    _, links = by_visibility(graph, links, "strict")  # type: ignore[assignment]
     assert links.train_time is not None
     assert sorted(links.train_time[links.trains()]) == [3, 4]
     assert links.trains(np.flatnonzero(links.train_time == 9)).tolist() == [False]

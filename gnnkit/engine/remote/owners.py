@@ -106,7 +106,7 @@ class ByOwner:
         return np.split(self.nodes, np.cumsum(self.counts)[:-1])
 
     def parts_of(self, values: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:  # [world_size] arrays
-        """Returns each owner's part of the nodes' values [num_nodes, ...]."""
+        """Splits the nodes' values [num_nodes, ...] by owner."""
         return np.split(values[self.order], np.cumsum(self.counts)[:-1])
 
     def restored(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_nodes, ...]
@@ -143,7 +143,7 @@ def swap(comm: Communicator, parts: Sequence[Bytes], sent: Sent | None = None) -
 def swap_rows(
     comm: Communicator, parts: Sequence[npt.NDArray[Any]], sent: Sent | None = None
 ) -> list[npt.NDArray[Any]]:
-    """Sends arrays [k] of one type to every rank, like `swap`. Collective."""
+    """Sends equally typed arrays [k] to every rank, like `swap`. Collective."""
     return [part.view(parts[0].dtype) for part in swap(comm, [as_bytes(part) for part in parts], sent)]
 
 

@@ -1,4 +1,4 @@
-"""Values of nodes at times, which their owners compute."""
+"""Node values at times, which owners compute."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def timed_edges(shard: Shard, owners: Owners, comm: Communicator, relations: Seq
         comm: The ranks.
         relations: Names of the relations, or None if they are not read.
     """
-    held = shard.csc
-    csc = CSC.trusted(held.indptr, held.indices, held.weight, held.num_sources, shard.edge_time)
+    held, times = shard.csc, np.asarray(shard.edge_time, np.int64)
+    csc = CSC.trusted(held.indptr, held.indices, held.weight, held.num_sources, times)
     outgoing = _collect_out_edges(shard, owners, comm)
     return TimedEdges(csc, lambda: RelationGroups.of(csc, shard.edge_types, relations or ("",)), lambda: outgoing)
 
@@ -65,7 +65,7 @@ class SeenValues:
         self.row = np.dtype(fields)
 
     def fetch(self, nodes: Ids, bounds: Times, comm: Communicator, sent: Sent | None = None) -> npt.NDArray[Any]:
-        """Returns records [num_nodes] of nodes with any owners. Collective.
+        """Returns the nodes' records [num_nodes], for any owners. Collective.
 
         Args:
             nodes: [num_nodes] global ids.

@@ -69,20 +69,20 @@ class TimedEvaluation(Evaluation):
         self.worker = replace(worker, embed=partial(self._embed, model))
         return torch.empty((len(worker.owned), 0), dtype=worker.dtype, device=worker.device)
 
-    def _embed(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [..., width]
+    def _embed(self, model: nn.Module, nodes: Ids, times: Ids) -> Tensor:  # [..., width]
         with evaluating(model):
             outputs = self._at_times(model, nodes, times)
         return outputs.reshape(*nodes.shape, outputs.shape[1])
 
-    def _at_times(self, model: nn.Module, nodes: Ids, times: Times | None) -> Tensor:  # [k, width]
-        """Computes the outputs of nodes at times, both of k elements in any shape."""
+    def _at_times(self, model: nn.Module, nodes: Ids, times: Ids | None) -> Tensor:  # [k, width]
+        """Computes nodes' outputs at times, both with k elements in any shape."""
         assert times is not None, "samples by time"
-        nodes, times, places = at_times(nodes.reshape(-1), times.reshape(-1))
+        nodes, bounds, places = at_times(nodes.reshape(-1), times.reshape(-1))
         costs = self._draw.costs(nodes) * (COPIES * self._whole.features.width * self._whole.dtype.itemsize)
         parts = list(chunks(np.arange(len(nodes)), costs, self._memory))
         if self._rows is not None:  # collective
             parts = alike(parts, self._whole)
-        outputs = torch.cat([self._outputs(model, nodes[part], times[part]) for part in parts])
+        outputs = torch.cat([self._outputs(model, nodes[part], bounds[part]) for part in parts])
         return outputs[torch.from_numpy(places).to(outputs.device)]
 
     def _outputs(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [k, width]

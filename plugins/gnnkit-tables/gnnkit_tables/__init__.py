@@ -123,7 +123,9 @@ class Tables(Dataset):
         self.links = switch("dataset.links", links)
         self.boosting = switch("dataset.boosting", boosting)
         if self.boosting and not self.links:
-            raise UserError("dataset.boosting=true: model=blend averages a model of the graph; remove dataset.links=false")
+            raise UserError(
+                "dataset.boosting=true: model=blend averages a model of the graph; remove dataset.links=false"
+            )
         self.freeze = one_of("task.freeze", freeze, FREEZES)
         self.missing = read_missing("dataset.missing", missing)
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)

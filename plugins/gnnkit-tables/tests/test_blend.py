@@ -82,5 +82,5 @@ def test_a_blend_has_no_weights_of_the_scores() -> None:
 
 
 def test_boosting_without_links_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="remove dataset.links=false"):
+    with pytest.raises(UserError, match=r"remove dataset\.links=false"):
         Tables(str(tmp_path), links=False, boosting=True)
