@@ -29,7 +29,7 @@ def write_rows(path: Path, joined: Tensor | None) -> None:
 def write_columns(path: Path, rows: Tensor, worker: Worker, *, of_nodes: bool = True) -> None:
     """Writes all ranks' rows as `.npy` in Fortran order, where columns are contiguous.
 
-    Collective. Each rank writes a range of columns, so no rank holds the whole matrix.
+    Collective. Each rank writes a range of columns, so no rank holds the entire matrix.
 
     Args:
         path: The file, in a folder that all ranks see.
