@@ -291,6 +291,7 @@ def test_every_choice_and_key_in_the_text_exists() -> None:
         for option in plugins.options(section)
         for key in [*keys.read(section, option).keys, *keys.shared(section)]
     }
+    known |= {f"task.{name}" for name in plugins.TASK_KEYS}
     mentioned = set(re.findall(rf"(?<![\w./])((?:{'|'.join(config.SECTIONS)})\.[a-z_]+)\b(?![.(])", text))
     assert mentioned <= known | {"partition.nodes", "partition.grid", "model.safetensors", "partition.json"}
 
