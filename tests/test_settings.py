@@ -41,6 +41,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.graph": ["../people", "a/b"],
     "dataset.manifest": ["s3://bucket/manifest.yaml"],
     "dataset.links": [0, 1, "yes", None],
+    "dataset.boosting": [0, 1, "yes", None],
     "dataset.until": [2.5, [2026]],
     "dataset.bipartite": ["users", 2],
     "task.edge_features": ["amount", 2],
@@ -143,6 +144,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "model.learning_rate": [0, -1, 1.5, float("nan")],
     "model.heads": [*COUNT, 2**70],
     "model.relation_width": [*COUNT, 2**70],
+    "model.time_width": [*COUNT, 2**70],
     "model.beta": [-0.1, 1, NAN, INF],
     "model.out_heads": COUNT,
     "model.norm": ["", "rows", 3],
@@ -299,9 +301,10 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
     def composed(section: str, name: str) -> dict[str, Any]:
         if section == "strategy":
             return compose_once([f"strategy={name}", "workers=4"])
-        strategy = "individual_sample" if section == "sampler" else "vertex_centric"
+        strategy = "individual_sample" if section == "sampler" or name == "tgat" else "vertex_centric"
         own = together(plugins.options(section).index(name))[section]
-        return {**compose_once([f"strategy={strategy}", "workers=4"]), section: own}
+        times = ["sampler.time=strict"] if name == "tgat" else []
+        return {**compose_once([f"strategy={strategy}", "workers=4", *times]), section: own}
 
     return composed
 
