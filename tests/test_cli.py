@@ -189,7 +189,7 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
         ),
         (
             [STRATEGY, "model.num_heads=2"],
-            "model.num_heads is not known: model.heads needs model=gat or model=hgt or model=rgat or model=simple_hgn: choose it, or remove",
+            "model.num_heads is not known: model.heads needs model=gat or model=hgt or model=rgat or model=simple_hgn or model=tgat: choose it, or remove",
         ),
         exhaustive(([STRATEGY, "seed=range(3)"], "seed=range(3) is a sweep over 3 values: add -m (--multirun)")),
         (

@@ -105,8 +105,10 @@ class Server:
         else:
             self._open[letter.src] = _Request(letter, time.monotonic())
         if self._parameters is not None:
+            self._parameters.absent = {rank for rank, request in self._open.items() if request.kind in ("meet", "sum")}
             for request in self._open.values():
                 self._push(self._parameters, request)
+            self._parameters.step_if_complete()
 
     def _begin(self, letter: Letter) -> None:
         """Creates parameters and optimiser, at the start or after a rollback."""

@@ -25,11 +25,12 @@ class Rules:
     """When gradients are applied, and when a worker may continue.
 
     - sync: step c applies the gradients c of all workers.
-    - async: as many gradients as there are workers form a step, in the order of
-    arrival. No worker waits (n-softsync; Zhang et al., IJCAI 2016).
-    - ssp: like sync, but a worker may compute up to `staleness` further gradients with
-    the newest parameters before its last one is applied. No gradient is more than
-    `staleness` versions stale. `staleness=0` is equivalent to sync.
+    - async: a step waits for all workers but a quarter, at least one, whose gradients
+    are applied when they arrive (K-async; Dutta et al., AISTATS 2018). Workers that
+    keep up thus compute with the newest parameters.
+    - ssp: like async, but a step waits for a worker that would otherwise fall more than
+    `staleness` gradients behind, or whose gradient would be more than `staleness`
+    versions stale. `staleness=0` is equivalent to sync.
     """
 
     mode: Mode = "sync"
@@ -104,7 +105,7 @@ class _Pushed:
     rank: int
     gradient: Tensor  # [n]
     share: float  # of the rows
-    version: int  # of the parameters that the worker read
+    version: int  # that the worker read
 
 
 class SteppedParameters(Protocol):
@@ -121,8 +122,8 @@ class VersionedParameters:
     """Parameters with a version number, and a clock per worker.
 
     A worker's clock is the number of gradients that it has pushed. The version is the
-    number of steps. Every gradient takes part in exactly one step. Its staleness is the
-    version at that step minus the version that the worker has read.
+    number of steps, not counting late gradients. Every gradient is applied exactly
+    once, and late by the version then minus the version that the worker has read.
     """
 
     def __init__(self, model: SteppedParameters, num_workers: int, rules: Rules) -> None:
@@ -135,8 +136,10 @@ class VersionedParameters:
         self.version = 0
         self.clocks = [0] * num_workers
         self.live = set(range(num_workers))  # workers that have neither finished nor been lost
+        self.absent = set[int]()  # workers that compute no gradient until all meet
         self.delays: Counter[int] = Counter()  # number of gradients by staleness
         self._read = [0] * num_workers  # version last read by each worker
+        self._met = [0] * num_workers  # clocks when all workers last met
         self._pending: list[_Pushed] = []  # in arrival order
 
     def push(self, rank: int, gradient: Tensor, share: float) -> None:
@@ -151,12 +154,11 @@ class VersionedParameters:
         assert self.may_start(rank), f"rank {rank} has not waited for the others"
         self.clocks[rank] += 1
         self._pending.append(_Pushed(rank, gradient, share, self._read[rank]))
-        self._step_if_complete()
+        self.step_if_complete()
 
     def may_start(self, rank: int) -> bool:
         """Returns whether a worker may read the parameters for its next step."""
-        waiting = sum(pushed.rank == rank for pushed in self._pending)
-        return self.rules.mode == "async" or waiting <= self.rules.staleness
+        return all(pushed.rank != rank for pushed in self._pending)
 
     def read(self, rank: int) -> tuple[int, Tensor]:
         """Returns the version and a copy of the parameters, [n]."""
@@ -171,6 +173,8 @@ class VersionedParameters:
         if self._pending:
             self._step(self._pending)
             self._pending = []
+            self.version += 1
+        self._met = list(self.clocks)
 
     def leave(self, rank: int) -> None:
         """Removes a finished or lost worker, so that no other worker waits for it.
@@ -178,21 +182,36 @@ class VersionedParameters:
         A gradient that has already arrived still counts.
         """
         self.live.discard(rank)
-        self._step_if_complete()
+        self.step_if_complete()
 
-    def _step_if_complete(self) -> None:
+    def step_if_complete(self) -> None:
         """Takes each step for which the gradients have arrived."""
         while joined := self._next():
+            is_late = joined[0].version < self.version
             self._pending = [pushed for pushed in self._pending if pushed not in joined]
             self._step(joined)
+            self.version += not is_late
 
     def _next(self) -> list[_Pushed]:
-        """Returns the next step's gradients, or [] if some have not arrived."""
-        if self.rules.mode == "async":
-            count = min(len(self.clocks), len(self.live) or len(self._pending))
-            return self._pending[:count] if len(self._pending) >= count else []
-        first = {pushed.rank: pushed for pushed in reversed(self._pending)}
-        return [first[rank] for rank in sorted(first)] if self.live <= first.keys() else []
+        """Returns a late gradient or the next step's, or [] if some have not arrived."""
+        if self.rules.together:
+            missing = self.live - {pushed.rank for pushed in self._pending}
+            return [] if missing else sorted(self._pending, key=lambda pushed: pushed.rank)
+        late = [pushed for pushed in self._pending if pushed.version < self.version]
+        return late[:1] or ([] if self._waits() else list(self._pending))
+
+    def _waits(self) -> bool:
+        """Returns whether the next step waits for further workers."""
+        arrived = {pushed.rank for pushed in self._pending}
+        missing = self.live - self.absent - arrived
+        if not missing or not arrived:
+            return not arrived
+        if len(missing) > max(1, len(self.clocks) // 4):
+            return True
+        versions = max(self.version - self._read[rank] for rank in missing)
+        since = [clock - met for clock, met in zip(self.clocks, self._met, strict=True)]
+        behind = max(since[rank] for rank in arrived) - min(since[rank] for rank in missing)
+        return self.rules.mode == "ssp" and (versions >= self.rules.staleness or behind > self.rules.staleness)
 
     def _step(self, joined: Sequence[_Pushed]) -> None:
         """Takes one step with several gradients."""
@@ -205,6 +224,4 @@ class VersionedParameters:
             self.delays.update(self.version - pushed.version for pushed in joined)
             # The optimiser gets the mean gradient: Adam ignores a gradient's scale.
             if (total := sum(shares)) > 0:
-                rate = min(total, 1.0) if self.rules.mode == "async" else 1.0
-                self.model.step(gradients.sum(0) / total, rate)
-        self.version += 1
+                self.model.step(gradients.sum(0) / total, min(total, 1.0))

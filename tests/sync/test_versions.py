@@ -81,9 +81,9 @@ def simulate(rules: Rules, seconds: np.ndarray, *, gradient: bool = True, ends: 
     return trace
 
 
-def delays(seed: int, workers: int, steps: int) -> np.ndarray:
+def delays(seed: int, workers: int, steps: int, slow: float = 7.0) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    factors: np.ndarray = rng.choice([1.0, 1.0, 1.0, 7.0], (workers, steps))
+    factors: np.ndarray = rng.choice([1.0] * 9 + [slow], (workers, steps))
     return factors * rng.uniform(0.5, 1.5, (workers, steps))
 
 
@@ -94,33 +94,59 @@ def test_every_gradient_is_applied_exactly_once(rules: Rules, seed: int) -> None
     trace = simulate(rules, delays(seed, workers, steps))
     assert trace.parameters.clocks == [steps] * workers
     torch.testing.assert_close(trace.model.total, torch.full((workers * steps,), -1.0, dtype=torch.float64))
-    taken = len(trace.model.steps)
-    assert taken == trace.parameters.version
-    if rules.mode == "async":  # fewer gradients per step after the first worker has ended
-        assert steps <= taken <= workers * steps
-    else:
+    taken, late = len(trace.model.steps), sum(count for delay, count in trace.parameters.delays.items() if delay)
+    assert taken == trace.parameters.version + late, "late gradients are applied alone"
+    if rules.together:
         assert taken == steps
+    else:
+        assert steps <= taken <= workers * steps
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("bound", [1, 2, 4])
 def test_no_clock_is_further_ahead_than_the_bound_and_one(bound: int, seed: int) -> None:
-    trace = simulate(Rules("ssp", bound), delays(seed, 4, 30))
+    trace = simulate(Rules("ssp", bound), delays(seed, 4, 60, slow=30))
     assert max(trace.gaps) == bound + 1, "the bound is reached, and never passed"
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("bound", [1, 2, 4])
 def test_no_gradient_is_staler_than_the_bound(bound: int, seed: int) -> None:
-    delays_seen = simulate(Rules("ssp", bound), delays(seed, 4, 30)).parameters.delays
+    delays_seen = simulate(Rules("ssp", bound), delays(seed, 4, 60, slow=30)).parameters.delays
     assert max(delays_seen) == bound, "the bound is reached, and never passed"
-    assert delays_seen.total() == 4 * 30
+    assert delays_seen.total() == 4 * 60
 
 
-def test_as_many_gradients_as_workers_form_a_step_which_is_fresher_than_with_one_each() -> None:
-    """n-softsync: with one gradient each, the staleness is the number of others."""
+def test_workers_that_keep_up_compute_with_the_newest_parameters() -> None:
     counted = simulate(Rules("async"), delays(0, 4, 40), gradient=False).parameters.delays
-    assert sum(delay * count for delay, count in counted.items()) / counted.total() < 1.2
+    assert counted[0] / counted.total() > 0.7, "with one gradient a step, three of four would be late"
+
+
+def test_a_step_waits_for_all_workers_but_a_quarter() -> None:
+    model = Noted(8)
+    server, one_hot = VersionedParameters(model, 8, Rules("async")), torch.eye(8, dtype=torch.float64)
+    for rank in range(5):
+        server.push(rank, one_hot[rank], 1 / 8)
+    assert not model.steps
+    assert not any(map(server.may_start, range(5)))
+    server.push(5, one_hot[5], 1 / 8)
+    assert all(map(server.may_start, range(6)))
+    assert [round(8 * rate) for _, rate in model.steps] == [6]
+    server.push(6, one_hot[6], 1 / 8)
+    assert server.may_start(6), "a late gradient is applied when it arrives"
+    assert server.delays == {0: 6, 1: 1}
+
+
+def test_a_worker_at_the_end_of_its_epoch_holds_nobody_back() -> None:
+    server, one = VersionedParameters(Noted(1), 4, Rules("ssp", 1)), torch.ones(1, dtype=torch.float64)
+    for _ in range(3):
+        server.push(3, one, 0.25)
+        assert not server.may_start(3)
+        server.absent = {0, 1, 2}
+        server.step_if_complete()
+        assert server.may_start(3)
+        server.read(3)
+        server.absent = set()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -155,6 +181,7 @@ def test_a_part_of_the_rows_makes_a_part_of_a_step() -> None:
     for rank in (1, 2):
         server.leave(rank)
     for part, share in [(2.0, 0.25), (6.0, 0.75), (0.0, 0.0)]:
+        server.read(0)
         server.push(0, torch.tensor([part], dtype=torch.float64), share)
     assert [(gradient.item(), rate) for gradient, rate in model.steps] == [(8.0, 0.25), (8.0, 0.75)]
     assert server.version == 3
@@ -168,8 +195,10 @@ def test_workers_that_do_not_wait_make_the_step_of_all_with_adam_too(rules: Rule
     gradient = torch.tensor([3.0, -4.0])
     together.step(gradient, 1.0)
     server = VersionedParameters(alone, 4, rules)
-    for rank in range(4):
+    for rank in range(3):
         server.push(rank, gradient / 4, 1 / 4)
+    torch.testing.assert_close(alone.values(), together.values() * 3 / 4)
+    server.push(3, gradient / 4, 1 / 4)
     torch.testing.assert_close(alone.values(), together.values())
 
 
@@ -186,9 +215,12 @@ def test_workers_that_met_have_equal_clocks() -> None:
     server = VersionedParameters(Noted(1), 2, Rules("ssp", 1))
     one = torch.ones(1, dtype=torch.float64)
     server.push(0, one, 0.5)
+    server.read(0)
     server.push(0, one, 0.5)
     assert not server.may_start(0)
     server.meet()
+    for rank in (0, 1):
+        server.read(rank)
     server.push(0, one, 0.5)
     assert server.may_start(0)
 
