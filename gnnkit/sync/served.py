@@ -310,9 +310,7 @@ class ServedSync(GradientSync):
 
     def costs(self) -> str:
         if not self.rules.together:
-            return approximate(
-                f"sync.mode={self.rules.mode}", "gradients of workers that are behind are applied late"
-            )
+            return approximate(f"sync.mode={self.rules.mode}", "gradients of workers that are behind are applied late")
         if not self.exact:
             return approximate("sync.average", "a step combines the workers' gradients otherwise than by their sum")
         return ""

@@ -193,7 +193,7 @@ class VersionedParameters:
             self.version += not is_late
 
     def _next(self) -> list[_Pushed]:
-        """Returns a late gradient or the next step's, or [] if some have not arrived."""
+        """Returns a late gradient, or the next step's, or [] if the step waits."""
         if self.rules.together:
             missing = self.live - {pushed.rank for pushed in self._pending}
             return [] if missing else sorted(self._pending, key=lambda pushed: pushed.rank)
