@@ -64,7 +64,12 @@ PACKAGES = {
     "comm": {"slow_link": "gnnkit-slow-link"},
     "launcher": {"ray": "gnnkit-ray", "submitit": "gnnkit-sweep"},
     "leader": {"rebalance": "gnnkit-rebalancing"},
-    "model": {"boosting": "gnnkit-boosting", "mixer": "gnnkit-temporal", "tgat": "gnnkit-temporal"},
+    "model": {
+        "blend": "gnnkit-tables",
+        "boosting": "gnnkit-boosting",
+        "mixer": "gnnkit-temporal",
+        "tgat": "gnnkit-temporal",
+    },
     "upload": {"fsspec": "gnnkit-upload"},
     "job": {
         "compare": "gnnkit-compare",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gnnkit.engine import Adjacency
 from gnnkit.engine.block import BlockLayers
 from gnnkit.engine.visible import TimedEdges, TimedLayers
-from gnnkit.graph import CSC, Graph
+from gnnkit.graph import CSC, Graph, RelationGroups
 from gnnkit.graph.edge_order import in_time_order
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.model.adapt import adapted
@@ -27,7 +27,8 @@ def batch_of(graph: Graph, seeds: list[int], times: list[int], model: object = N
     sampler = NeighborSampler([-1, -1], **options)
     batch = sampler.sample(csc, np.array(seeds), key=0, times=np.array(times))
     layers = BlockLayers(graph, model, torch.float64, torch.device("cpu"))
-    return batch, TimedLayers(layers, TimedEdges(csc), batch, sampler).layers(batch.blocks, key=0)
+    timed = TimedEdges(csc, lambda: RelationGroups.of(csc, None, ("",)))
+    return batch, TimedLayers.of(layers, timed, batch, sampler).layers(batch.blocks, key=0)
 
 
 @pytest.mark.parametrize("rule", ["strict", "inclusive"])
