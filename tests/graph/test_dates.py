@@ -96,7 +96,7 @@ def test_the_first_unclear_date_is_found_after_any_number_of_clear_ones() -> Non
     edges = pd.DataFrame({"src": 0, "dst": 1, "when": texts})
     for keys in ({"time": "when"}, {"edge_features": ["when"]}):
         with pytest.raises(UserError, match="'1/2/2004 0:00', which may be 2004-01-02 or 2004-02-01: write"):
-            Graph.from_tables(edges, **keys)  # type: ignore[arg-type]
+            Graph.from_tables(edges, **keys)
 
 
 @every_reader
