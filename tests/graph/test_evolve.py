@@ -162,7 +162,8 @@ def test_rows_taken_from_a_graph_are_not_read_again(monkeypatch: pytest.MonkeyPa
 def test_other_columns_of_a_graph_are_matched_with_its_types() -> None:
     graph = full_graph()
     tables = tuple(FeatureTable("dense", width=2, first=0) for _ in graph.node_types or ())
-    graph, keys = graph.evolve(feature_tables=tables), {"feature_names": None, "category_of": None}
+    graph = graph.evolve(feature_tables=tables)
+    keys: dict[str, Any] = {"feature_names": None, "category_of": None}
     assert graph.feature_tables == tables
     rows = np.ones((N, 3), np.float32)
     wide = graph.derive(features=rows, **keys)
