@@ -122,12 +122,12 @@ def check_width(name: str, num_columns: int) -> None:
 def parse_options(path: Path | None = None) -> pyarrow.csv.ParseOptions:
     """Returns how a CSV is divided: by commas, or else tabs or semicolons.
 
-    The header decides. Quoted cells may contain line breaks.
+    The header decides, without its quoted names. Quoted cells may contain line breaks.
     """
     header = b""
     if path is not None:
         with open_bytes(path) as file:
-            header = file.readline(_MAX_HEADER)
+            header = re.sub(b'"[^"]*"', b"", file.readline(_MAX_HEADER))
     mark = "\t" if path is not None and form_of(path).startswith("tsv") else ","
     mark = next((mark for mark in (mark, ",", "\t", ";") if mark.encode() in header), mark)
     return pyarrow.csv.ParseOptions(delimiter=mark, newlines_in_values=True)

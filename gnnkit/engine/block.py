@@ -101,6 +101,8 @@ class LayerValues:
     edge_features: Values | None  # [num_edges, edge_width]
     edge_types: Values | None  # [num_edges] relation of each edge. None: one relation, or unread
     relation_degree: Values | None = None  # [num_edges] `InRelation.degree`. None: one relation, or computed
+    edge_time: Values | None = None  # [num_edges] from when each edge is visible. None: not received
+    newest_time: int  # the newest edge's, if there is an `edge_time`
     graph_in_degree: Values  # [num_nodes] without added self-loops
     in_degree: Values  # [num_nodes] including added self-loops
     out_degree: Values  # [num_nodes] including added self-loops

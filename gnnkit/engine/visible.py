@@ -130,7 +130,7 @@ class TimedLayers(LayerValues):
     def __init__(
         self,
         layers: LayerValues,
-        rows: tuple[Values, Values],
+        rows: tuple[Values, Values, Values],
         timed: TimedEdges | None,
         outer: Block,
         *,
@@ -140,16 +140,17 @@ class TimedLayers(LayerValues):
 
         Args:
             layers: The graph's values.
-            rows: The node of each occurrence, as `layers` numbers it, and its bound.
-            timed: The edges. None: `layers` are values of the batch's occurrences, and
-                `relation_degree` is by occurrence * num_relations + relation.
+            rows: The node of each occurrence, as `layers` numbers it, its bound and its
+                time.
+            timed: The edges. None: `layers` are values of the batch's occurrences and
+                drawn edges, and `relation_degree` is by occurrence * num_relations +
+                relation.
             outer: The batch's outermost block, which has all its destinations.
             counts_drawn: Whether the drawn edges are all that destinations see.
         """
         vars(self).update(vars(layers))
         self._layers, self._timed, self._counts_drawn = layers, timed, counts_drawn
-        self._nodes, self._bounds = rows
-        self._times: Times | None = None
+        self._nodes, self._bounds, self._times = rows
         if timed is not None:
             self._read(timed)
         if counts_drawn:
@@ -168,10 +169,8 @@ class TimedLayers(LayerValues):
         """
         assert batch.nodes is not None, "sampled by time"
         assert batch.times is not None, "sampled by time"
-        rows = batch.nodes.astype(np.int64), latest_visible(batch.times, sampler.time)
-        result = cls(layers, rows, timed, batch.blocks[0], counts_drawn=draws_latest(sampler))
-        result._times = batch.times
-        return result
+        rows = batch.nodes.astype(np.int64), latest_visible(batch.times, sampler.time), batch.times
+        return cls(layers, rows, timed, batch.blocks[0], counts_drawn=draws_latest(sampler))
 
     def _read(self, timed: TimedEdges) -> None:
         """Defines degrees and means that are computed on access."""
@@ -205,11 +204,14 @@ class TimedLayers(LayerValues):
         return self._layers.edge_ids(edges)
 
     def edge_ages(self, block: Block) -> Floats | None:
-        if self._timed is None or self._times is None:
-            return None
-        since, rows = self._timed.incoming.time[check_edge_ids(block)], block.src_nodes[: block.num_dst]
-        is_untimed = self._bounds[rows] == NEVER - 1  # then a row is as of the newest edge
-        times = np.repeat(np.where(is_untimed, self._timed.newest, self._times[rows]), np.diff(block.indptr))
+        edge_time = self._layers.edge_time if self._timed is None else self._timed.incoming.time
+        assert edge_time is not None, "sampled by time"
+        since, rows = edge_time[check_edge_ids(block)], block.src_nodes[: block.num_dst]
+        times, is_untimed = self._times[rows], self._bounds[rows] == NEVER - 1
+        if is_untimed.any():  # these rows are as of the newest edge
+            newest = self._layers.newest_time if self._timed is None else self._timed.newest
+            times = np.where(is_untimed, newest, times)
+        times = np.repeat(times, np.diff(block.indptr))
         ages = (times - since).view(np.uint64)  # int64 differences may need 64 bits
         return np.where(since == ALWAYS, np.nan, ages)
 

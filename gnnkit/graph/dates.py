@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from gnnkit.graph.arrow import numbers_of
 
 _MIDNIGHT = -2_208_988_800  # 1900-01-01 in seconds, the day that strptime gives a clock time
+UNCLEAR_CENTURY = 1_893_456_000  # 2030-01-01 in seconds. Other programs read the years 30 to 68 as 1930 to 1968
 _UTC = r" ?(?:Z|UTC|GMT|[+-]00:?00)"
 _PARTS = {
     **{"%Y": r"\d{4}", "%y": r"\d{2}", "%m": r"\d{1,2}", "%d": r"(?P<day>\d{1,2})", "%b": "[A-Za-z]{3,9}"},

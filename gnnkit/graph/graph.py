@@ -169,32 +169,37 @@ class Graph:
         Checks the new values and their rules with other fields. Unchanged fields were
         checked when this graph was created, so they are not read again.
         """
-        return self._changed(changes, changes)
+        return self._changed(changes, frozenset())
 
     def derive(self, **changes: Any) -> Graph:
         """Like `evolve`, for node and edge features that come from this graph.
 
         They may be in another order or form, and are not read to check them again.
         """
-        return self._changed(changes, changes.keys() - _ROWS)
+        return self._changed(changes, _ROWS & changes.keys())
 
-    def _changed(self, changes: Fields, new: Collection[str]) -> Graph:
-        graph = copy(self)
+    def _changed(self, changes: Fields, known: frozenset[str]) -> Graph:
+        graph, new = copy(self), set(changes)
         set_fields(graph, **changes)
         if graph.num_nodes != self.num_nodes:
-            new = {one.name for one in fields(self)}
+            new, known = {one.name for one in fields(self)}, frozenset()
         elif graph.num_edges != self.num_edges:
-            new = {*new, *(name for name in _EDGE_FIELDS if name not in changes)}
-        graph._check(new)
+            new |= _EDGE_FIELDS
+            known &= changes.keys()
+        graph._check(new, known)
         return graph
 
-    def _check(self, names: Collection[str]) -> None:
+    def _check(self, names: Collection[str], known: frozenset[str] = frozenset()) -> None:
         """Reads some fields, and checks their rules with other fields.
 
         Raises `UserError` for the first broken rule.
+
+        Args:
+            names: The fields.
+            known: Those that are not read, because their values are valid.
         """
         for reads, check in _CHECKS:
-            if any(name in names for name in reads):
+            if any(name in names for name in reads) and not known.issuperset(reads):
                 check(self)
 
     def _check_csc(self) -> None:

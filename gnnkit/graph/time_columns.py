@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.attributes import TIME_NAMES
+from gnnkit.graph.dates import FORMS
 from gnnkit.graph.feature_columns import FeatureColumns, find_readings
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.times import ALWAYS, NEVER, find_inexact, from_exact
@@ -62,7 +63,7 @@ class TimeColumns(FeatureColumns):
         forms = [matches(text, form) for form in (WHOLE, DATE, ZONED)]
         first = int(np.argmin(missing)) if len(missing) else 0
         fits = next((form for form in forms if len(form) and form[first]), missing)
-        if (~missing & ~fits).any() and (reading := self._dates_in_form(name, tables)):
+        if (~missing & ~fits).any() and (reading := self._dates_in_form(name, text[first : first + 1], tables)):
             return (1e6 * reading.numbers(column, self.missing)).astype("M8[us]")
         self._reject(name, ~missing & ~fits, column, f"differs from {text[first] if len(text) else ''}: {_FORMS}")
         kind = pa.int64() if fits is forms[0] else pa.timestamp("us", "UTC" if fits is forms[2] else None)
@@ -71,12 +72,18 @@ class TimeColumns(FeatureColumns):
         times = part._cast(name, kind)
         return self._without_lowest(name, numbers_of(times.fill_null(NEVER))) if fits is forms[0] else _as_dates(times)
 
-    def _dates_in_form(self, name: str, tables: Sequence[TimeColumns]) -> ColumnReading | None:
-        """Returns how to read dates in another form than ISO 8601, if all have one."""
-        with suppress(UserError):
+    def _dates_in_form(self, name: str, text: pa.Array, tables: Sequence[TimeColumns]) -> ColumnReading | None:
+        """Returns how to read dates in another form than ISO 8601, if all have one.
+
+        Raises `UserError` if the first `text` [1] has one, but the column no reading.
+        """
+        try:
             reading = self.readings.get(name) or find_readings(self.name, tables, [name])[name]
-            return reading if reading.form is not None and reading.kind == "seconds" else None
-        return None
+        except UserError as error:
+            if not matches(text, DATE).any() and any(form.day and form.fits(text) for form in FORMS):
+                raise UserError(str(error)) from error
+            return None
+        return reading if reading.form is not None and reading.kind == "seconds" else None
 
     @property
     def kinds(self) -> dict[str, pa.DataType]:

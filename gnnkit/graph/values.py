@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.dates import FORMS, DateForm
+from gnnkit.graph.dates import FORMS, UNCLEAR_CENTURY, DateForm
 from gnnkit.graph.ids import first_row
 from gnnkit.graph.missing import MISSING, missing_cells, quote
 from gnnkit.graph.types import Ids
@@ -134,6 +134,7 @@ class Survey:
         self._zoned: set[bool] = set()  # whether dates name a time zone
         forms = FORMS if most is not None else ()  # class names may look like dates
         self._forms = {form: _NumberRange() for form in forms}  # further forms that fit all texts, with their seconds
+        self._unclear: str | None = None  # the first text whose day may be the month
         self._word = ""  # the first word for a missing value
         self._fits = {False: True, True: True}  # whether all texts are numbers, by `Style.comma`
         self._ranges = {comma: _NumberRange() for comma in (False, True)}
@@ -189,8 +190,11 @@ class Survey:
         if self._no_date is None:
             self._add_dates(text)
         self._forms = {form: span for form, span in self._forms.items() if form.fits(text)}
-        for form, span in self._forms.items():
-            span.add(form.seconds(text))
+        seconds = [form.seconds(text) for form in self._forms]
+        for span, values in zip(self._forms.values(), seconds, strict=True):
+            span.add(values)
+        if self._forms:
+            self._unclear = self._unclear or _first_match(text, seconds[0] != seconds[-1])
 
     def _add_numbers(self, text: pa.Array) -> None:
         numbers = [matches(text, Style(comma).pattern()) for comma in (False, True)]
@@ -275,15 +279,18 @@ class Survey:
     def _read_form(self, sample: str) -> ColumnReading:
         """Returns the reading for dates in another form than ISO 8601.
 
-        Raises `UserError` if day and month cannot be distinguished.
+        Raises `UserError` if day and month, or the centuries of years, are unclear.
         """
-        (form, span), text = next(iter(self._forms.items())), sorted(self._texts)
-        dates_by_form = [one.seconds(pa.array(text)).astype("M8[s]") for one in self._forms]
-        if (differs := dates_by_form[0] != dates_by_form[-1]).any():
-            place = int(np.argmax(differs))
-            dates = [str(one[place])[:10] for one in dates_by_form]
+        form, span = next(iter(self._forms.items()))
+        if len(self._forms) > 1 and self._unclear is not None:
+            dates = [str(one.seconds(pa.array([self._unclear])).astype("M8[s]")[0])[:10] for one in self._forms]
             raise UserError(
-                f"{self.place} holds {text[place]!r}, which may be {' or '.join(dates)}: write dates as {dates[0]}"
+                f"{self.place} holds {self._unclear!r}, which may be {' or '.join(dates)}: write dates as {dates[0]}"
+            )
+        if "%y" in form.day and span.high >= UNCLEAR_CENTURY:
+            year = str(np.datetime64(int(span.high), "s"))[2:4]
+            raise UserError(
+                f"{self.place} holds dates of the year {year}, which may be 19{year} or 20{year}: write all four digits"
             )
         return ColumnReading(form.kind, narrow=not (span | self._typed).needs_float64, sample=sample, form=form)
 

@@ -103,6 +103,8 @@ class Draw:
         layers = FetchedLayers(*values, inverse_edges=worker.inverse_edges)
         if batch.nodes is None:
             return layers
+        assert self._seen is not None, "owners know the nodes' edges by time"
+        layers.newest_time = self._seen.newest
         if "relation_degree" in (drawn.edges.dtype.names or ()):
             layers.relation_degree = self._relation_degrees(batch, drawn.edges)
         return TimedLayers.of(layers, None, batch, self.sampler)

@@ -18,7 +18,7 @@ from gnnkit.exchange.route import Demand, Peers, Route
 from gnnkit.exchange.schedule import Passes
 from gnnkit.exchange.wire import Wire
 from gnnkit.graph import Block, Ids
-from gnnkit.graph.times import Occurrences, latest_visible
+from gnnkit.graph.times import Occurrences, Times, latest_visible
 from gnnkit.sampler import Hop
 from gnnkit.sampler.base import join_hops
 from gnnkit.strategy.base import Worker, weighing_sums
@@ -92,10 +92,10 @@ class OwnerDraws:
         """Creates one adjacency per layer."""
         layers: LayerValues = self.layers
         if self._timed is not None:
-            bounds, of = latest_visible(drawn.of.times, self._sampler.time), drawn.of
-            rows = ComputedValues(of.nodes), ComputedValues(lambda codes: bounds[of.trees(codes)])
-            latest = draws_latest(self._sampler)
-            layers = TimedLayers(layers, rows, self._timed, drawn.blocks[0], counts_drawn=latest)
+            of, latest = drawn.of, draws_latest(self._sampler)
+            bounds = latest_visible(of.times, self._sampler.time)
+            at = ComputedValues(of.nodes), _by_tree(bounds, of), _by_tree(of.times, of)
+            layers = TimedLayers(layers, at, self._timed, drawn.blocks[0], counts_drawn=latest)
         parts = zip(step.kept(drawn.blocks, layers), drawn.routes, strict=True)
         return tuple(
             JointAdjacency(layers, block, route, layer, step.key) for layer, (block, route) in enumerate(parts)
@@ -130,6 +130,11 @@ class OwnerDraws:
         known = np.concatenate([known, np.setdiff1d(reached, known, assume_unique=True)])
         rows = of.codes(owned[of.nodes(known)], of.trees(known))
         return known, away, Route("gather", demand, rows, self._plane, comm, copies=len(of.times))
+
+
+def _by_tree(times: Times, of: Occurrences) -> ComputedValues:
+    """Returns the times [num_trees] of codes."""
+    return ComputedValues(lambda codes: times[of.trees(codes)])
 
 
 def _find(nodes: Ids, wanted: Ids) -> Ids:  # [k]

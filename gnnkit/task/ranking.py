@@ -19,7 +19,8 @@ def ranking(scores: Tensor) -> dict[str, float]:
     """
     ranks = mid_ranks(scores)
     metrics = {"mrr": float((1 / ranks).mean())}
-    metrics |= {f"hits_{k}": float((ranks <= k).to(torch.float64).mean()) for k in HITS}
+    hits = {k: (ranks <= k).to(torch.float64).masked_fill(ranks.isnan(), math.nan) for k in HITS}
+    metrics |= {f"hits_{k}": float(hit.mean()) for k, hit in hits.items()}
     wanted = torch.zeros_like(scores, dtype=torch.int64)
     wanted[:, 0] = 1
     metrics["roc_auc"], metrics["average_precision"] = areas(scores.reshape(-1), wanted.reshape(-1))
@@ -39,8 +40,10 @@ def mid_ranks(scores: Tensor) -> Tensor:  # [k] float64
 def areas(scores: Tensor, wanted: Tensor) -> tuple[float, float]:
     """Returns ROC AUC and average precision for scores [k] with labels `wanted` [k].
 
-    Both labels, 0 and 1, must occur.
+    Both labels, 0 and 1, must occur. Both figures are NaN if a score is.
     """
+    if scores.isnan().any():  # which would sort as the largest
+        return math.nan, math.nan
     # Imported here because it imports SciPy, if installed, which job checks do not
     # need.
     from torchmetrics.functional.classification import binary_auroc, binary_average_precision

@@ -62,6 +62,14 @@ def test_cells_are_divided_as_the_header_is(door: Door, mark: str, name: str, tm
 
 
 @every_door
+def test_marks_in_quoted_names_divide_nothing(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text('src;dst;"price, EUR"\n0;1;0,5\n1;2;1,25\n2;0;0,75\n')
+    graph = read(door, tmp_path)
+    assert graph.edge_feature_names == ("price, EUR",)
+    assert sorted(graph.edge_features.ravel().tolist()) == [0.5, 0.75, 1.25]  # type: ignore[union-attr]
+
+
+@every_door
 def test_decimal_commas_between_semicolons_are_numbers(door: Door, tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("src;dst;weight\n0;1;0,5\n1;2;1,25\n2;0;0,75\n")
     weight = read(door, tmp_path).csc.weight

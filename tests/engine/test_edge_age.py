@@ -21,14 +21,17 @@ from gnnkit.sampler import NeighborSampler
 LOW, HIGH = ALWAYS + 1, NEVER - 1
 
 
+def no_relations() -> RelationGroups:
+    raise AssertionError
+
+
 def batch_of(graph: Graph, seeds: list[int], times: list[int], model: object = None, **options: Any) -> Any:
     """Returns a batch and its adjacencies."""
     csc = CSC(graph.csc.indptr, graph.csc.indices, time=graph.edge_time)
     sampler = NeighborSampler([-1, -1], **options)
     batch = sampler.sample(csc, np.array(seeds), key=0, times=np.array(times))
     layers = BlockLayers(graph, model, torch.float64, torch.device("cpu"))
-    timed = TimedEdges(csc, lambda: RelationGroups.of(csc, None, ("",)))
-    return batch, TimedLayers.of(layers, timed, batch, sampler).layers(batch.blocks, key=0)
+    return batch, TimedLayers.of(layers, TimedEdges(csc, no_relations), batch, sampler).layers(batch.blocks, key=0)
 
 
 @pytest.mark.parametrize("rule", ["strict", "inclusive"])

@@ -91,6 +91,26 @@ def test_dates_whose_day_may_be_the_month_are_refused_with_both(reader: str, tmp
     assert np.asarray(certain.features)[1, 0] == 1075593600  # 1 February
 
 
+def test_the_first_unclear_date_is_found_after_any_number_of_clear_ones() -> None:
+    texts = [f"1/1/2004 {hour}:{minute:02}" for hour in range(6) for minute in range(60)] + ["1/2/2004 0:00"]
+    edges = pd.DataFrame({"src": 0, "dst": 1, "when": texts})
+    for keys in ({"time": "when"}, {"edge_features": ["when"]}):
+        with pytest.raises(UserError, match="'1/2/2004 0:00', which may be 2004-01-02 or 2004-02-01: write"):
+            Graph.from_tables(edges, **keys)
+
+
+@every_reader
+def test_years_of_an_unclear_century_are_refused_with_both(reader: str, tmp_path: Path) -> None:
+    texts = ["3/14/71", "7/5/29", "7/6/29"]
+    with pytest.raises(UserError, match="dates of the year 45, which may be 1945 or 2045: write all four digits"):
+        read(reader, tmp_path, {"a": [*texts, "7/4/45"]})
+    certain = read(reader, tmp_path, {"a": [*texts, "7/4/29"]})
+    assert np.asarray(certain.features)[:2, 0].astype("M8[s]").astype("M8[D]").astype(str).tolist() == [
+        "1971-03-14",
+        "2029-07-05",
+    ]
+
+
 @every_reader
 def test_dates_in_two_forms_are_refused_with_the_odd_one(reader: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds dates, but 'soon' is neither a date nor a word for a missing value"):

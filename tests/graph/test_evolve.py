@@ -157,3 +157,16 @@ def test_rows_taken_from_a_graph_are_not_read_again(monkeypatch: pytest.MonkeyPa
     assert [one.features.dtype for one in changed] == [graph.features.dtype] * 4
     graph.evolve(features=np.ones((N, 2)), edge_features=None, edge_feature_names=None, edge_category_of=None)
     assert names.count("features") == 1
+
+
+def test_other_columns_of_a_graph_are_matched_with_its_types() -> None:
+    graph = full_graph()
+    tables = tuple(FeatureTable("dense", width=2, first=0) for _ in graph.node_types or ())
+    graph = graph.evolve(feature_tables=tables)
+    keys: dict[str, Any] = {"feature_names": None, "category_of": None}
+    assert graph.feature_tables == tables
+    rows = np.ones((N, 3), np.float32)
+    wide = graph.derive(features=rows, **keys)
+    check_equal({"t": wide.feature_tables}, {"t": replace(graph, features=rows, **keys).feature_tables})
+    with pytest.raises(UserError, match="category_of has 2 names, expected 3"):
+        graph.derive(features=rows)

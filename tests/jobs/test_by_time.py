@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow.csv
 import pytest
+import torch
+from torch import Tensor, nn
 
 import gnnkit
 from gnnkit.graph import Graph, Relation
+from gnnkit.graph.times import ALWAYS
 from gnnkit.result.result import Result
 from gnnkit.utils.checks import Array
 from tests.cases import exhaustive
@@ -273,6 +276,41 @@ def test_owners_train_and_evaluate_as_one_process_does(task: str, place: str, tr
         other = train(make(), workers=workers, place=place, **options)
         assert {name: other[name] for name in names} == pytest.approx({name: base[name] for name in names}, abs=1e-12)
         assert other["evaluation"] == "fresh"
+
+
+class Ages(nn.Module):
+    """Sums neighbours with weights that fall with the age of their edge."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_age: Tensor | None = None) -> Tensor:
+        assert edge_age is not None
+        source, weight = edge_index[0], torch.exp(-edge_age.nan_to_num(0) / 100)[:, None]
+        for _ in range(2):
+            x = x + torch.zeros_like(x).index_add(0, edge_index[1], x[source] * weight)
+        out: Tensor = self.lin(x)
+        return out
+
+
+@pytest.mark.parametrize("place", OTHERS)
+def test_owners_know_the_ages_of_edges(place: str, train: Callable[..., Result]) -> None:
+    graph = reported()
+    times = np.array(graph.node_time)
+    times[N::3] = ALWAYS  # predicted as of the newest edge, which few owners hold
+    graph = graph.evolve(node_time=times)
+
+    def run(**options: Any) -> Result:
+        torch.manual_seed(0)
+        return train(graph, model=Ages(), sampler={"fanouts": [4, 4]}, write=["logits"], **options)
+
+    base = run()
+    rows = logits(base)
+    for workers in (1, 3):
+        other = run(workers=workers, place=place)
+        np.testing.assert_allclose(logits(other), rows, rtol=1e-12)
+        assert other["train_loss"] == pytest.approx(base["train_loss"], abs=1e-12)
 
 
 @pytest.mark.parametrize("place", ["shared", "joint"])

@@ -495,6 +495,16 @@ def test_scores_that_are_all_equal_are_doubted(negatives: int) -> None:
     assert task.doubts({}) == []
 
 
+@pytest.mark.parametrize("column", [0, 3])
+def test_a_score_of_nan_makes_every_figure_nan(column: int) -> None:
+    scores = torch.rand(50, 6)
+    scores[7, column] = torch.nan
+    found = ranking(scores)
+    assert len(found) == 6
+    assert np.isnan(list(found.values())).all()
+    assert LinkPrediction().doubts({f"test_{name}": value for name, value in found.items()}) == []
+
+
 def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
     found = ranking(torch.tensor([[1.0, 1.0, 0.0], [500.0, 400.0, 400.0]], dtype=torch.float64))
     assert found["mrr"] == pytest.approx((1 / 1.5 + 1) / 2)

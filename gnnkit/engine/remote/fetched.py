@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -224,7 +225,7 @@ class FetchedLayers(LayerValues):
         super().__init__(shard, model, dtype, device, inverse_edges)
         self.edge_types = _of_edges(edges, "relation", shard.edge_types)
         self.relation_degree = _of_edges(edges, "relation_degree", shard.relation_degrees)
-        (ids, rows), self.pool = nodes, pool
+        (ids, rows), self.pool, self._edges = nodes, pool, edges
         loops = (~rows["looped"]).astype(np.float64) if self.self_loops else np.zeros(len(rows))
         self.gets_loop = ValuesById(ids, ~rows["looped"])
         self.graph_in_degree = ValuesById(ids, rows["in_degree"])
@@ -235,6 +236,11 @@ class FetchedLayers(LayerValues):
         self.edge_features = _of_edges(edges, "features", shard.edge_features)
         mean = shard.mean_edge_features
         self.mean_edge_features = None if mean is None else ValuesById(ids, _field(rows, "mean_edge_features", mean))
+
+    @cached_property
+    def edge_time(self) -> ValuesById:  # type: ignore[override]
+        """The time from which each drawn edge is visible, if owners draw by time."""
+        return ValuesById(self._edges["id"].astype(np.int64), self._edges["time"])
 
 
 def _of_edges(edges: npt.NDArray[Any], name: str, held: npt.NDArray[Any] | None) -> ValuesById | None:

@@ -115,7 +115,10 @@ class Frontier:
         self.ids = ids = np.dtype(np.int32 if max(shard.num_nodes, shard.num_edges) < 2**31 else np.int64)
         importance = self._draw_none().weight is not None
         self._request = np.dtype([("node", ids), *([] if timed is None else [("time", np.int64)])])
-        self.edge = _edge(shard, ids, importance=importance, by_relation=relations is not None, types=types)
+        by_relation = relations is not None
+        self.edge = _edge(
+            shard, ids, importance=importance, by_relation=by_relation, types=types, times=timed is not None
+        )
 
     def _draw_none(self) -> Hop:
         none = np.zeros(0, np.int64)
@@ -186,6 +189,7 @@ class Frontier:
         degrees = None if shard.relation_degrees is None else shard.relation_degrees[:, 0]
         values: dict[str, npt.NDArray[Any] | None] = {"importance": drawn.weight, "weight": shard.csc.weight}
         values |= {"features": shard.edge_features, "relation": shard.edge_types, "relation_degree": degrees}
+        values["time"] = shard.edge_time
         for name in set(self.edge.names or ()) & values.keys():
             value = values[name]
             assert value is not None
@@ -289,9 +293,13 @@ def _check_shard(shard: Shard, comm: Communicator, mode: str) -> None:
         )
 
 
-def _edge(shard: Shard, ids: np.dtype[Any], *, importance: bool, by_relation: bool, types: bool) -> np.dtype[Any]:
+def _edge(
+    shard: Shard, ids: np.dtype[Any], *, importance: bool, by_relation: bool, types: bool, times: bool
+) -> np.dtype[Any]:
     """Returns the record type of drawn edges."""
     fields: list[tuple[Any, ...]] = [("source", ids), ("id", ids)]
+    if times:
+        fields.append(("time", np.int64))
     if importance:
         fields.append(("importance", np.float32))
     if shard.csc.weight is not None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.owners import Owners, Sent, swap_rows
+from gnnkit.engine.remote.owners import Owners, Sent, swap_rows, to_all
 from gnnkit.engine.visible import TimedEdges, TimedRows
 from gnnkit.graph import CSC, Ids, RelationGroups
 from gnnkit.graph.times import Times
@@ -31,7 +31,9 @@ def timed_edges(shard: Shard, owners: Owners, comm: Communicator, relations: Seq
     held, times = shard.csc, np.asarray(shard.edge_time, np.int64)
     csc = CSC.trusted(held.indptr, held.indices, held.weight, held.num_sources, times)
     outgoing = _collect_out_edges(shard, owners, comm)
-    return TimedEdges(csc, lambda: RelationGroups.of(csc, shard.edge_types, relations or ("",)), lambda: outgoing)
+    timed = TimedEdges(csc, lambda: RelationGroups.of(csc, shard.edge_types, relations or ("",)), lambda: outgoing)
+    timed.newest = max(int(newest) for (newest,) in to_all(comm, np.array([timed.newest])))
+    return timed
 
 
 def _collect_out_edges(shard: Shard, owners: Owners, comm: Communicator) -> TimedRows:
@@ -56,7 +58,7 @@ class SeenValues:
 
     def __init__(self, shard: Shard, owners: Owners, timed: TimedEdges) -> None:
         """Stores the owned nodes' edges."""
-        self._shard, self._owners, self._timed = shard, owners, timed
+        self._shard, self._owners, self._timed, self.newest = shard, owners, timed, timed.newest
         fields: list[Any] = [(name, np.float64) for name in ("in_degree", "out_degree")]
         fields += [("in_edges", np.int64), ("looped", np.bool_)]
         mean = shard.mean_edge_features

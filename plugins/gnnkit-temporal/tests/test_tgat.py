@@ -15,7 +15,7 @@ import gnnkit
 from gnnkit.engine.block import BlockLayers
 from gnnkit.engine.visible import TimedEdges, TimedLayers
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph
+from gnnkit.graph import CSC, Graph, RelationGroups
 from gnnkit.graph.edge_order import in_time_order
 from gnnkit.graph.times import ALWAYS
 from gnnkit.result.result import Result
@@ -160,7 +160,9 @@ def test_outputs_are_those_of_a_loop_over_earlier_edges() -> None:
     seeds, times = np.arange(n), rng.integers(0, 22, n)
     sampler = NeighborSampler([-1, -1], time="strict")
     batch = sampler.sample(csc, seeds, key=0, times=times)
-    layers = TimedLayers(BlockLayers(graph, model, torch.float64, torch.device("cpu")), TimedEdges(csc), batch, sampler)
+    values = BlockLayers(graph, model, torch.float64, torch.device("cpu"))
+    timed = TimedEdges(csc, lambda: RelationGroups.of(csc, None, ("",)))
+    layers = TimedLayers.of(values, timed, batch, sampler)
     out = model(x[torch.from_numpy(batch.input_nodes)], layers.layers(batch.blocks, key=0))
     expected = [by_hand(model, x, graph, 1, int(node), int(time)) for node, time in zip(seeds, times, strict=True)]
     torch.testing.assert_close(out, torch.stack(expected))
