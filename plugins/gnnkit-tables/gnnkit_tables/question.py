@@ -29,9 +29,10 @@ _DAY = 86_400
 _PLACEHOLDERS = ("{timedelta}", "{self.timedelta}")  # the second one as in RelBench's source code
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _UNSTABLE = re.compile(
-    r"\b(random|now|today|transaction_timestamp|\w*uuid\w*)\s*\(|\b(current_(date|time|timestamp)|localtime(stamp)?)\b",
+    r"\b(random|now|today|transaction_timestamp|\w*uuid\w*|(get_)?current_(local)?(date|time|timestamp)|setseed)\s*\("
+    r"|\b(current_(date|time|timestamp)|localtime(stamp)?|using\s+sample|tablesample)\b|\bage\s*\([^,()]*\)",
     re.IGNORECASE,
-)  # functions whose values differ between runs
+)  # what differs between runs: samples, and clocks, of which age with one argument is one
 _NAMES = ("timestamps", "timestamp_df")  # tables of the dates, the second one as in RelBench
 
 
@@ -151,7 +152,7 @@ class Question:
             )
         if unstable := _UNSTABLE.search(_QUOTED.sub("''", self._text())):
             raise UserError(
-                f"{FILE}, tasks.{self.name}.query: {unstable[0].rstrip('( ')} differs between runs; use the timestamps"
+                f"{FILE}, tasks.{self.name}.query: {unstable[0].partition('(')[0].strip()} differs between runs; use the timestamps"
             )
 
     def _text(self) -> str:

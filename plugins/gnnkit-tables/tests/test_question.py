@@ -183,6 +183,10 @@ REFUSALS = [
     ({"query": "SELECT * FROM tables"}, "Table with name tables does not exist"),  # variables of Python
     ({"query": QUERY.replace("COUNT(o", "random() + COUNT(o")}, "tasks.busy.query: random differs between runs; use the timestamps"),
     ({"query": QUERY.replace("o.at >", "o.at < CURRENT_DATE AND o.at >")}, "tasks.busy.query: CURRENT_DATE differs between runs"),
+    ({"query": QUERY.replace("o.at >", "o.at < get_current_timestamp()::TIMESTAMP AND o.at >")}, "get_current_timestamp differs between runs"),
+    ({"query": QUERY.replace("o.at >", "age(o.at) > INTERVAL 1 DAY AND o.at >")}, "tasks.busy.query: age differs between runs"),
+    ({"query": QUERY.replace("orders o", "orders o TABLESAMPLE 50%")}, "tasks.busy.query: TABLESAMPLE differs between runs"),
+    ({"query": f"{QUERY} USING  SAMPLE 3 ROWS"}, "tasks.busy.query: USING  SAMPLE differs between runs"),
     ({"query": "SELECT 1 AS user_id"}, "the result of tasks.busy.query has no column 'date', only 'user_id'; change"),
     ({"query": QUERY.replace("t.timestamp AS", "t.timestamp + INTERVAL '1 hour' AS")}, "rows have a time that is no timestamp of the question, such as 2024-01-02 01:00:00"),
     ({"query": QUERY.replace("t.timestamp AS", "42 AS")}, "column 'date': int32, expected a timestamp"),
@@ -207,7 +211,9 @@ def test_what_is_wrong_with_a_question_is_named(tmp_path: Path, entries: dict[st
 
 
 def test_unstable_functions_may_stand_in_texts_names_and_comments(tmp_path: Path) -> None:
-    query = f"-- now()\n{QUERY} /* random()\n */ HAVING 'uuid()' != \"user_id\"::text"
+    query = (
+        f"-- now()\n{QUERY} /* random()\n */ HAVING 'uuid()' != \"user_id\"::text AND age(date, date) < INTERVAL 1 DAY"
+    )
     assert len(targets_of(Tables(str(shops(tmp_path / "data", query=query))).load())) == 18
 
 
