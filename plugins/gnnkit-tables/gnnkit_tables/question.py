@@ -139,6 +139,10 @@ class Question:
                 f"tables: {empty.sum():,} of {len(empty):,} rows of tasks.{self.name}.query have an empty cell: dropped"
             )
         rows = rows.filter(pa.array(~empty))
+        if not rows.num_rows:
+            raise UserError(
+                f"{FILE}, tasks.{self.name}.query: no row has an entity, a time and a label; change the query"
+            )
         rows = rows.sort_by([(column, "ascending") for column in (self.spec.time, *self.spec.entity)])
         return Table(f"tasks.{self.name}.query", rows.append_column(SPLIT, self._split(rows[self.spec.time])))
 

@@ -194,3 +194,21 @@ def test_composite_keys_with_commas_have_distinct_ids(tmp_path: Path) -> None:
     )
     graph = load(write(tmp_path / "data", manifest, users=users, returns=returns))
     assert len(set(graph.node_ids.tolist())) == graph.num_nodes == 8
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ([0.5, 1.5, float("inf"), 1.0, -1e39, 2.0], r"row 2: inf is too large for a label; 2 such rows"),
+        ([0, 1, None, 1, 1, 0], r"row 2: None is no label, but the row has a split; 1 such"),
+        ([0.5, 1.5, 2.5, None, 1.0, 2.0], r"row 3: None is no label, but the row has a split; 1 such"),
+    ],
+)
+@pytest.mark.parametrize("method", ["load", "advise"])
+def test_labels_that_teach_nothing_are_named(tmp_path: Path, label: list[Any], message: str, method: str) -> None:
+    manifest = copy.deepcopy(MANIFEST)
+    manifest["tasks"]["returns"]["horizon"] = "1 day"
+    folder = write(tmp_path / "data", manifest, returns=task(label=label))
+    call = {"load": Tables.load, "advise": lambda data: data.advise(1.0, 0)}[method]
+    with pytest.raises(UserError, match=f"returns.parquet, column 'label', {message}"):
+        call(Tables(str(folder)))
