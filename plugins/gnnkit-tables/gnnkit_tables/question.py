@@ -47,6 +47,7 @@ class Question:
     val: int  # first validation date
     test: int  # first test date
     dates: Mapping[str, Times]  # of each part, in ascending order
+    idle: Times  # dates that no row follows within the horizon
 
     @classmethod
     def create(cls, name: str, spec: TaskSpec, times: Sequence[Times], unit: str | None) -> Self:
@@ -90,7 +91,9 @@ class Question:
                 f"{show_time(test, unit)}, a horizon of {spec.horizon} and rows from {show_time(first, unit)} to "
                 f"{show_time(last, unit)}; name other dates val and test"
             )
-        return cls(name, spec, unit, horizon, val, test, dates)
+        all_dates, rows = np.concatenate([*dates.values()]), np.sort(rows)
+        begin, end = (np.searchsorted(rows, all_dates + span, "right") for span in (0, horizon))
+        return cls(name, spec, unit, horizon, val, test, dates, all_dates[begin == end])
 
     @property
     def dated_spec(self) -> TaskSpec:
@@ -110,6 +113,12 @@ class Question:
             lines.append(
                 f"tables: tasks.{self.name} names no val and test, so these parts have {100 * SHARE:g} % of the dates "
                 f"each; write val: {dated.val} and test: {dated.test} to keep them when data arrive"
+            )
+        if len(self.idle):
+            lines.append(
+                f"tables: no table has a row in the {self.spec.horizon} after {len(self.idle):,} dates of {self.name}, such "
+                f"as {show_time(int(self.idle[-1]), self.unit)}: correct rows with a wrong time, or limit the dates by val, "
+                "test and train_dates"
             )
         return lines
 
