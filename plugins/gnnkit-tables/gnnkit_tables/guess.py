@@ -71,15 +71,32 @@ def propose(tables: Mapping[str, Table], tasks: Mapping[str, Table]) -> Proposal
 
 
 def _find_key(name: str, table: Table) -> tuple[tuple[str, ...], str]:
-    """Returns the primary key, by name or else the first column that can be one."""
+    """Returns the primary key, by name or else the first column that can be one.
+
+    A column named like the table with few duplicates is one, too, so that reading the
+    key refuses them.
+    """
+    names = ("id", *(f"{stem}id" for stem in _stems(name)))
     unique = [column for column in table.names if _is_unique(table, column)]
-    named = [column for column in unique if _plain(column) in ("id", *(f"{stem}id" for stem in _stems(name)))]
-    if not unique:
+    like = [column for column in table.names if _plain(column) in names]
+    named = [column for column in like if column in unique] or [
+        column for column in like if _distinct_share(table, column) >= _MOST
+    ]
+    if not unique and not named:
         return (), "no column is distinct in all rows"
     key = (named or unique)[0]
     why = "named like the table" if named else "the first column that is distinct in all rows"
     rest = [column for column in unique if column != key]
     return (key,), f"{why}; {table.num_rows:,} values" + (f"; also distinct: {', '.join(rest[:3])}" if rest else "")
+
+
+def _distinct_share(table: Table, column: str) -> float:
+    """Returns the share of rows that are the first ones with their key."""
+    if not _may_be_key(table, column) or not table.num_rows:
+        return 0.0
+    with suppress(UserError):  # fractions
+        return len(pc.unique(key_column(table, column).drop_null())) / table.num_rows
+    return 0.0
 
 
 def _is_unique(table: Table, name: str) -> bool:

@@ -312,6 +312,7 @@ REFUSALS = [
     ({}, with_changes("tables.users.kee", "id"), "manifest.yaml, tables.users: no key 'kee', only key, time, links, later, ignore"),
     ({}, with_changes("tables.orders.links", {"user_id": "user"}), "manifest.yaml, tables.orders.links.user_id: no table 'user', only users, items, orders"),
     ({}, with_changes("tables.orders.links", [{"columns": ["user_id", "item_id"], "table": "users"}]), "2 columns refer to the key ['id'] of users"),
+    ({}, with_changes("tables.users.key", []), "tables.orders.links.user_id: users has no primary key; write tables.users.key"),
     ({}, with_changes("tables.orders.time", "when"), "orders.parquet has no column 'when'"),
     ({}, with_changes("tables.more", {"key": "id"}), "tables.more has no file in"),
     ({}, with_changes("tasks.returns.label", "score"), "returns.parquet has no column 'score'"),
