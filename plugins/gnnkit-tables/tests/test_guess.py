@@ -212,3 +212,14 @@ def test_a_key_by_name_with_few_duplicates_is_refused(
 def test_a_column_like_a_key_with_many_duplicates_is_none(tmp_path: Path) -> None:
     items = pa.table({"item_id": [*range(10), *range(10)], "price": [1.5] * 20})
     assert guess(write(tmp_path / "data", None, items=items))[0].tables["items"].key == ()
+
+
+def test_a_key_of_two_tables_refers_to_the_one_that_it_names(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", None, users=tables()["users"].rename_columns(["user_id", "age", "city"]))
+    addresses = pa.table({"user_id": [10, 11, 12], "street": ["a", "b", "a"]})
+    pyarrow.parquet.write_table(addresses, folder / "tables/addresses.parquet")
+    manifest = guess(folder)[0]
+    links = {name: table.links for name, table in manifest.tables.items()}
+    assert links["orders"] == (Link(("user_id",), "users"), Link(("item_id",), "items"))
+    assert (links["addresses"], links["users"]) == ((Link(("user_id",), "users"),), ())
+    assert manifest.tasks["returns"].table == "users"
