@@ -47,7 +47,7 @@ class Question:
     val: int  # first validation date
     test: int  # first test date
     dates: Mapping[str, Times]  # of each part, in ascending order
-    idle: Times  # dates that no row follows within the horizon
+    idle: Mapping[str, Times]  # those that no row follows within the horizon
 
     @classmethod
     def create(cls, name: str, spec: TaskSpec, times: Sequence[Times], unit: str | None) -> Self:
@@ -91,9 +91,12 @@ class Question:
                 f"{show_time(test, unit)}, a horizon of {spec.horizon} and rows from {show_time(first, unit)} to "
                 f"{show_time(last, unit)}; name other dates val and test"
             )
-        all_dates, rows = np.concatenate([*dates.values()]), np.sort(rows)
-        begin, end = (np.searchsorted(rows, all_dates + span, "right") for span in (0, horizon))
-        return cls(name, spec, unit, horizon, val, test, dates, all_dates[begin == end])
+        rows = np.sort(rows)
+        idle = {
+            part: numbers[np.searchsorted(rows, numbers, "right") == np.searchsorted(rows, numbers + horizon, "right")]
+            for part, numbers in dates.items()
+        }
+        return cls(name, spec, unit, horizon, val, test, dates, idle)
 
     @property
     def dated_spec(self) -> TaskSpec:
@@ -114,12 +117,13 @@ class Question:
                 f"tables: tasks.{self.name} names no val and test, so these parts have {100 * SHARE:g} % of the dates "
                 f"each; write val: {dated.val} and test: {dated.test} to keep them when data arrive"
             )
-        if len(self.idle):
-            lines.append(
-                f"tables: no table has a row in the {self.spec.horizon} after {len(self.idle):,} dates of {self.name}, such "
-                f"as {show_time(int(self.idle[-1]), self.unit)}: correct rows with a wrong time, or limit the dates by val, "
-                "test and train_dates"
-            )
+        for part, idle in self.idle.items():
+            if 2 * len(idle) > len(self.dates[part]):
+                lines.append(
+                    f"tables: no table has a row in the {self.spec.horizon} after {len(idle):,} dates of {part}, such as "
+                    f"{show_time(int(idle[-1]), self.unit)}: correct rows with a wrong time, or limit the dates by val, test "
+                    "and train_dates"
+                )
         return lines
 
     def answer(self, tables: Mapping[str, Table], times: Mapping[tuple[str, str], Times], manifest: Manifest) -> Table:
