@@ -168,7 +168,8 @@ def parse_time(name: str, value: object, unit: str | None) -> int:
     if unit is None:
         return whole(f"{name} (times are numbers here)", value)
     try:
-        date = np.datetime64(str(value).strip())
+        with warnings.catch_warnings(action="ignore"):  # numpy converts to UTC, and warns
+            date = np.datetime64(str(value).strip())
         if not isinstance(value, int) and date.astype(f"M8[{unit}]") == date:
             return int(date.astype(f"M8[{unit}]").astype(np.int64))
     except ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.duplicates import JOIN, without_duplicates
 from gnnkit.graph.inverse_edges import with_inverse_edges
-from gnnkit.graph.times import ALWAYS, NEVER, show_time
+from gnnkit.graph.times import ALWAYS, NEVER, parse_time, show_time
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.shard import cut_all
@@ -269,3 +270,9 @@ def test_a_time_is_shown_as_a_date_if_it_has_a_unit() -> None:
     assert show_time(1577836800, "s") == "2020-01-01"
     assert show_time(1577836800 * 10**6 + 1500000, "us") == "2020-01-01 00:00:01.5"
     assert show_time(-5, None) == "-5"
+
+
+@pytest.mark.parametrize("value", ["2020-01-01T02:00:00+02:00", "2020-01-01T00:00:00Z", "2020-01-01"])
+def test_a_configured_time_with_a_zone_is_read_in_utc_without_a_warning(value: str) -> None:
+    with warnings.catch_warnings(action="error"):
+        assert parse_time("dataset.until", value, "s") == 1577836800

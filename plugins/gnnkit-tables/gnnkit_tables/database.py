@@ -143,43 +143,66 @@ def read_database(
         unit: Of times.
     """
     indices = {name: KeyIndex.create(tables[name], spec.key) for name, spec in manifest.tables.items() if spec.key}
+    links = {
+        name: tuple(
+            RowLink(link.name, link.table, find_parents(tables[name], link.columns, indices[link.table]))
+            for link in spec.links
+        )
+        for name, spec in manifest.tables.items()
+    }
+    row_times = _row_times(tables, manifest, times, links)
     types = (
         row_type
         for name, spec in manifest.tables.items()
-        for row_type in _read_types(name, spec, tables[name], indices, times, manifest.tables)
+        for row_type in _read_types(name, spec, tables[name], indices.get(name), times, row_times[name], links[name])
     )
     return Database({row_type.name: row_type for row_type in types}, unit)
+
+
+def _row_times(
+    tables: Mapping[str, Table],
+    manifest: Manifest,
+    times: Mapping[tuple[str, str], Times],
+    links: Mapping[str, Sequence[RowLink]],
+) -> dict[str, Times]:
+    """Returns the times of each table's column, or else those of the rows it refers to.
+
+    The latest of them counts, through any number of tables without times, such as
+    options of an order's lines.
+    """
+    row_times = {
+        name: np.full(tables[name].num_rows, ALWAYS) if spec.time is None else times[name, spec.time]
+        for name, spec in manifest.tables.items()
+    }
+    for _ in row_times:  # the longest chain of tables
+        for name, spec in manifest.tables.items():
+            for link in links[name] if spec.time is None else ():
+                parents = np.append(row_times[link.parent], [ALWAYS, ALWAYS])
+                row_times[name] = np.maximum(row_times[name], parents[link.rows])
+    return row_times
 
 
 def _read_types(
     name: str,
     spec: TableSpec,
     table: Table,
-    indices: Mapping[str, KeyIndex],
+    index: KeyIndex | None,
     times: Mapping[tuple[str, str], Times],
-    specs: Mapping[str, TableSpec],
+    row_times: Times,
+    links: Sequence[RowLink],
 ) -> list[RowType]:
     """Returns the type of a table, and one for each set of columns known later."""
-    links = tuple(
-        RowLink(link.name, link.table, find_parents(table, link.columns, indices[link.table])) for link in spec.links
-    )
     later = {column for names in spec.later.values() for column in names}
     keys = {*spec.key, *(column for link in spec.links for column in link.columns)}
     no_features = {*keys, *later, *spec.ignore, *spec.later, spec.time}
-    static: Times = np.full(table.num_rows, ALWAYS)
     columns = tuple(column for column in table.names if column not in no_features)
-    row_times = static if spec.time is None else times[name, spec.time]
-    for link in links if spec.time is None else ():  # such as lines of an order: no earlier than the order
-        if (parent_time := specs[link.parent].time) is not None:
-            parents = np.append(times[link.parent, parent_time], [ALWAYS, ALWAYS])
-            row_times = np.maximum(row_times, parents[link.rows])
-    rows = RowType(name, table, columns, row_times, links, indices.get(name))
+    rows = RowType(name, table, columns, row_times, tuple(links), index)
     row = ROW
     while any(link.name == row for link in links):
         row += "_"
-    links = (*links, RowLink(row, name, np.arange(table.num_rows), is_same=True))
+    parts = (*links, RowLink(row, name, np.arange(table.num_rows), is_same=True))
     outcomes = [
-        RowType(f"{name}.{column}", table, names, np.maximum(times[name, column], row_times), links, None)
+        RowType(f"{name}.{column}", table, names, np.maximum(times[name, column], row_times), parts, None)
         for column, names in spec.later.items()
     ]
     return [rows, *outcomes]

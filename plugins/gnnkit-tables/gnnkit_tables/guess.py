@@ -71,15 +71,32 @@ def propose(tables: Mapping[str, Table], tasks: Mapping[str, Table]) -> Proposal
 
 
 def _find_key(name: str, table: Table) -> tuple[tuple[str, ...], str]:
-    """Returns the primary key, by name or else the first column that can be one."""
+    """Returns the primary key, by name or else the first column that can be one.
+
+    A column named like the table with few duplicates is one, too, so that reading the
+    key refuses them.
+    """
+    names = ("id", *(f"{stem}id" for stem in _stems(name)))
     unique = [column for column in table.names if _is_unique(table, column)]
-    named = [column for column in unique if _plain(column) in ("id", *(f"{stem}id" for stem in _stems(name)))]
-    if not unique:
+    like = [column for column in table.names if _plain(column) in names]
+    named = [column for column in like if column in unique] or [
+        column for column in like if _distinct_share(table, column) >= _MOST
+    ]
+    if not unique and not named:
         return (), "no column is distinct in all rows"
     key = (named or unique)[0]
     why = "named like the table" if named else "the first column that is distinct in all rows"
     rest = [column for column in unique if column != key]
     return (key,), f"{why}; {table.num_rows:,} values" + (f"; also distinct: {', '.join(rest[:3])}" if rest else "")
+
+
+def _distinct_share(table: Table, column: str) -> float:
+    """Returns the share of rows that are the first ones with their key."""
+    if not _may_be_key(table, column) or not table.num_rows:
+        return 0.0
+    with suppress(UserError):  # fractions
+        return len(pc.unique(key_column(table, column).drop_null())) / table.num_rows
+    return 0.0
 
 
 def _is_unique(table: Table, name: str) -> bool:
@@ -97,13 +114,15 @@ def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Ite
             continue
         named = [other for other, index in indices.items() if other != name and _is_named(column, other, index)]
         is_key, has_text = name in indices and indices[name].names == (column,), is_text(table.plain(column).type)
+        if is_key and _names_table(column, name):
+            continue
         others = [] if named or is_key or not has_text else [key for key in indices if key != name]
         if not (named or is_key or has_text) and _ID.search(column):
             others = [other for other, index in indices.items() if _fits_gaps(table, column, index)]
         shares = {other: _found_share(table, column, indices[other]) for other in (*named, *others)}
-        best = max(shares, key=lambda other: shares[other], default=None)
-        enough = _HALF if named else _MOST
-        if best is None or shares[best] < enough or (not named and len(pc.unique(table.plain(column))) < _FEW):
+        shares = {other: share for other, share in shares.items() if share >= (_HALF if named else _MOST)}
+        best = max(shares, key=lambda other: (_names_table(column, other), shares[other]), default=None)
+        if best is None or (not named and len(pc.unique(table.plain(column))) < _FEW):
             continue
         rows = find_parents(table, (column,), indices[best])
         counts = (
@@ -120,8 +139,13 @@ def _may_be_key(table: Table, column: str) -> bool:
 
 def _is_named(column: str, other: str, index: KeyIndex) -> bool:
     """Returns whether a column has the name of another table's key, or of the table."""
-    names = {f"{stem}id" for stem in _stems(other)} | {_plain(name) for name in index.names if len(index.names) == 1}
-    return _plain(column) in names - {"id"}
+    keys = {_plain(key) for key in index.names if len(index.names) == 1} - {"id"}
+    return _names_table(column, other) or _plain(column) in keys
+
+
+def _names_table(column: str, table: str) -> bool:
+    """Returns whether a column is named like a table, which says more than its key."""
+    return _plain(column) in {f"{stem}id" for stem in _stems(table)} - {"id"}
 
 
 def _fits_gaps(table: Table, column: str, index: KeyIndex) -> bool:
@@ -225,7 +249,7 @@ def _find_task(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tupl
         for other, index in indices.items()
         if _is_named(column, other, index) or index.names == (column,)
     }
-    best = max(shares, key=lambda pair: shares[pair], default=None)
+    best = max(shares, key=lambda pair: (shares[pair] >= _HALF and _names_table(*pair), shares[pair]), default=None)
     if best is None or not shares[best]:
         raise UserError(f"{table.name}: no column is named like a primary key; write tasks.{name} in the manifest")
     column, entity = best

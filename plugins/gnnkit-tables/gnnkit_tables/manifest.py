@@ -114,6 +114,11 @@ class Manifest:
         for place, table, columns in places:
             if table not in self.tables:
                 raise UserError(f"{FILE}, {place}: no table {table!r}, only {shown_names(self.tables)}")
+            if not self.tables[table].key:
+                raise UserError(
+                    f"{FILE}, {place}: {table} has no primary key; write tables.{table}.key, whose values are distinct in all "
+                    "rows"
+                )
             if len(self.tables[table].key) != len(columns):
                 key = list(self.tables[table].key)
                 raise UserError(

@@ -52,7 +52,7 @@ class Blend(RGCN):
             project=True,
             skip=True,
         )
-        self.num_scores = num_classes + 1  # with the mark
+        self.num_scores = num_classes + len(MARK)
         last = torch.arange(in_features) - (in_features - self.num_scores)
         self.register_buffer("places", (last[:, None] == torch.arange(self.num_scores)).float(), persistent=False)
         assert self.project is not None
@@ -68,4 +68,7 @@ class Blend(RGCN):
         out, scores = super().layer(index, x, adjacency), scores[: adjacency.num_dst]
         if index + 1 < self.num_layers:
             return torch.cat([out, scores.to(out.dtype)], 1)
-        return torch.where(scores[:, -1:] == MARK, (out + scores[:, :-1].to(out.dtype)) / 2, out)
+        scores, first, second = scores[:, :-2].to(out.dtype), scores[:, -2:-1], scores[:, -1:]
+        is_marked = (first > 0) & (second == first * (MARK[1] / MARK[0]))
+        part = torch.where(is_marked, first / MARK[0], 0).to(out.dtype)  # 1, or less on a path from zeros
+        return out + (scores - out) * (part / 2)

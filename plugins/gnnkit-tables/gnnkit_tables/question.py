@@ -29,9 +29,10 @@ _DAY = 86_400
 _PLACEHOLDERS = ("{timedelta}", "{self.timedelta}")  # the second one as in RelBench's source code
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _UNSTABLE = re.compile(
-    r"\b(random|now|today|transaction_timestamp|\w*uuid\w*)\s*\(|\b(current_(date|time|timestamp)|localtime(stamp)?)\b",
+    r"\b(random|now|today|transaction_timestamp|\w*uuid\w*|(get_)?current_(local)?(date|time|timestamp)|setseed)\s*\("
+    r"|\b(current_(date|time|timestamp)|localtime(stamp)?|using\s+sample|tablesample)\b|\bage\s*\([^,()]*\)",
     re.IGNORECASE,
-)  # functions whose values differ between runs
+)  # what differs between runs: samples, and clocks, of which age with one argument is one
 _NAMES = ("timestamps", "timestamp_df")  # tables of the dates, the second one as in RelBench
 
 
@@ -46,6 +47,7 @@ class Question:
     val: int  # first validation date
     test: int  # first test date
     dates: Mapping[str, Times]  # of each part, in ascending order
+    idle: Mapping[str, Times]  # those that no row follows within the horizon
 
     @classmethod
     def create(cls, name: str, spec: TaskSpec, times: Sequence[Times], unit: str | None) -> Self:
@@ -89,7 +91,12 @@ class Question:
                 f"{show_time(test, unit)}, a horizon of {spec.horizon} and rows from {show_time(first, unit)} to "
                 f"{show_time(last, unit)}; name other dates val and test"
             )
-        return cls(name, spec, unit, horizon, val, test, dates)
+        rows = np.sort(rows)
+        idle = {
+            part: numbers[np.searchsorted(rows, numbers, "right") == np.searchsorted(rows, numbers + horizon, "right")]
+            for part, numbers in dates.items()
+        }
+        return cls(name, spec, unit, horizon, val, test, dates, idle)
 
     @property
     def dated_spec(self) -> TaskSpec:
@@ -110,6 +117,13 @@ class Question:
                 f"tables: tasks.{self.name} names no val and test, so these parts have {100 * SHARE:g} % of the dates "
                 f"each; write val: {dated.val} and test: {dated.test} to keep them when data arrive"
             )
+        for part, idle in self.idle.items():
+            if 2 * len(idle) > len(self.dates[part]):
+                lines.append(
+                    f"tables: no table has a row in the {self.spec.horizon} after {len(idle):,} dates of {part}, such as "
+                    f"{show_time(int(idle[-1]), self.unit)}: correct rows with a wrong time, or limit the dates by val, test "
+                    "and train_dates"
+                )
         return lines
 
     def answer(self, tables: Mapping[str, Table], times: Mapping[tuple[str, str], Times], manifest: Manifest) -> Table:
@@ -138,6 +152,10 @@ class Question:
                 f"tables: {empty.sum():,} of {len(empty):,} rows of tasks.{self.name}.query have an empty cell: dropped"
             )
         rows = rows.filter(pa.array(~empty))
+        if not rows.num_rows:
+            raise UserError(
+                f"{FILE}, tasks.{self.name}.query: no row has an entity, a time and a label; change the query"
+            )
         rows = rows.sort_by([(column, "ascending") for column in (self.spec.time, *self.spec.entity)])
         return Table(f"tasks.{self.name}.query", rows.append_column(SPLIT, self._split(rows[self.spec.time])))
 
@@ -151,7 +169,7 @@ class Question:
             )
         if unstable := _UNSTABLE.search(_QUOTED.sub("''", self._text())):
             raise UserError(
-                f"{FILE}, tasks.{self.name}.query: {unstable[0].rstrip('( ')} differs between runs; use the timestamps"
+                f"{FILE}, tasks.{self.name}.query: {unstable[0].partition('(')[0].strip()} differs between runs; use the timestamps"
             )
 
     def _text(self) -> str:

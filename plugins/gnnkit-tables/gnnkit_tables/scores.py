@@ -22,7 +22,9 @@ _OPTIONS = {
 }
 _STRIDE = 10  # trees between two measures of the validation loss
 _RARE = 1e-6  # lowest probability
-MARK = 4096.0  # follows scores; scaled columns do not reach it
+# Two columns that follow scores. Their ratio, which other columns do not have, remains
+# on the path from zeros of job=explain, and the first one is the place on the path
+MARK = (4096.0, -8192.0)
 
 
 def boosted_scores(columns: Encoded, targets: Targets) -> Encoded:
@@ -36,7 +38,7 @@ def boosted_scores(columns: Encoded, targets: Targets) -> Encoded:
         targets: The labels and the split.
 
     Returns:
-        Scores [num_targets, k + 1]: log-probabilities of the classes, or a number in
+        Scores [num_targets, k + 2]: log-probabilities of the classes, or a number in
             deviations of the training labels, followed by `MARK`.
     """
     if targets.labels.ndim > 1:
@@ -55,7 +57,7 @@ def boosted_scores(columns: Encoded, targets: Targets) -> Encoded:
         whole = np.full((len(labels), int(labels.max()) + 1), _RARE)
         whole[:, estimator.classes_] = np.maximum(scores, _RARE)
         scores = np.log(whole)
-    marked = np.column_stack([scores, np.full(len(labels), MARK)])
+    marked = np.column_stack([scores, np.tile(MARK, (len(labels), 1))])
     rows: Floats = np.where(train[:, None], 0, marked).astype(np.float32)
     names = tuple(f"boosting {place}" for place in range(rows.shape[1]))
     return Encoded(rows, names, names)

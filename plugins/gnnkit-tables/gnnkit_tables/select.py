@@ -141,6 +141,7 @@ def train_candidate(candidate: Candidate, fixed: Mapping[str, Any], metric: str)
         with (
             tempfile.TemporaryDirectory() as folder,
             contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
             warnings.catch_warnings(action="ignore"),
         ):
             overrides = [f"{key}={plain(value)}" for key, value in values.items()]

@@ -158,6 +158,7 @@ def read_targets(
         np.zeros(len(rows), np.int8) if split is None else Split.of(split, len(rows)),
         read_span(f"tasks.{name}.horizon", spec.horizon, database.unit),
     )
+    _check_values(targets, table, spec.label)
     _check_distinct(targets, table, database.unit)
     _check_label(targets, database.types[spec.table], table, spec)
     return targets
@@ -177,6 +178,20 @@ def _read_labels(name: str, spec: TaskSpec, table: Table) -> tuple[Labels, list[
     if class_names is not None:
         raise UserError(f"tasks.{name}.type=regression: labels are classes, such as {shown(class_names[0])}")
     return np.where(labelled(labels), labels, np.nan), None
+
+
+def _check_values(targets: Targets, table: Table, column: str) -> None:
+    """Raises `UserError` for labels beyond float32, and rows of a part without one."""
+    for bad, why in (
+        (np.abs(targets.labels) > np.finfo(np.float32).max, "is too large for a label"),
+        ((targets.split != Split.NONE) & ~labelled(targets.labels), "is no label, but the row has a split"),
+    ):
+        if bad.any():
+            row = int(np.flatnonzero(bad.reshape(len(targets.rows), -1).any(1))[0])
+            raise UserError(
+                f"{table.name}, column {column!r}, row {row}: {table.plain(column)[row].as_py()} {why}; {bad.sum():,} such "
+                "rows: correct or remove them"
+            )
 
 
 def _check_distinct(targets: Targets, table: Table, unit: str | None) -> None:

@@ -42,16 +42,16 @@ def test_held_out_targets_have_scores_and_training_targets_have_zeros(tmp_path: 
         else np.minimum(age // 3, 1 if kind == "two classes" else 2)
     )
     rows, split = targets_of(Tables(str(folder_of(tmp_path / "data", label)), boosting=True).load())
-    scores = rows[:, -(1 if kind == "numbers" else label.max() + 1) - 1 :]
+    scores = rows[:, -(1 if kind == "numbers" else label.max() + 1) - len(MARK) :]
     train = split == Split.TRAIN
     assert not scores[train].any()
-    assert (scores[~train, -1] == MARK).all()
+    assert (scores[~train, -2:] == MARK).all()
     if kind == "numbers":
         standard = (label - label[train].mean()) / label[train].std()
         np.testing.assert_allclose(scores[~train, 0], standard[~train], atol=0.5)
     else:
-        np.testing.assert_allclose(np.exp(scores[~train, :-1]).sum(1), 1, atol=1e-4)
-        assert (scores[~train, :-1].argmax(1) == label[~train]).all()
+        np.testing.assert_allclose(np.exp(scores[~train, :-2]).sum(1), 1, atol=1e-4)
+        assert (scores[~train, :-2].argmax(1) == label[~train]).all()
 
 
 def test_labels_of_test_rows_change_no_score(tmp_path: Path) -> None:
@@ -64,17 +64,19 @@ def test_labels_of_test_rows_change_no_score(tmp_path: Path) -> None:
 
 
 def test_a_blend_averages_marked_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    outputs = torch.full((2, 2), 3.0)
+    outputs = torch.full((4, 2), 3.0)
     monkeypatch.setattr(RGCN, "layer", lambda self, index, x, adjacency: outputs)
-    model, rows = Blend(6, 2, num_layers=2), torch.zeros(3, 6)
-    rows[0, 3:] = torch.tensor([1.0, 5.0, MARK])
-    block: Any = SimpleNamespace(num_dst=2)
+    model, rows = Blend(7, 2, num_layers=2), torch.zeros(4, 7)
+    rows[0, 3:] = torch.tensor([1.0, 5.0, *MARK])
+    rows[1, 3:] = torch.tensor([1.0, 5.0, 4096.0, 4096.0])
+    rows[2] = rows[0] / 2  # as on the path of job=explain
+    block: Any = SimpleNamespace(num_dst=4)
     x = model.layer(0, rows, block)
-    assert model.layer(1, x, block).tolist() == [[2, 4], [3, 3]]
+    assert model.layer(1, x, block).tolist() == [[2, 4], [3, 3], [3 - 2.5 / 4, 3 - 0.5 / 4], [3, 3]]
 
 
 def test_a_blend_has_no_weights_of_the_scores() -> None:
-    model = Blend(6, 2)
+    model = Blend(7, 2)
     assert model.project is not None
     assert not model.project[3:].any()
     assert model.project[:3].all()

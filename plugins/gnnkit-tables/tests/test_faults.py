@@ -49,20 +49,35 @@ DATES = {
     "slashes": ["31/01/2024", "01/02/2024", "15/02/2024"],
     "points": ["31.01.2024", "1.2.2024", "15.2.2024"],
     "year first": ["2024/01/31", "2024/02/01", "2024/02/15"],
-    "short year": ["01-31-24", "02-01-24", "02-15-24"],
     "names": ["Jan 31, 2024", "February 1, 2024", "Feb 15, 2024"],
     "day and name": ["31 Jan 2024", "1 February 2024", "15 Feb 2024"],
     "oracle": ["31-Jan-2024", "01-Feb-2024", "15-Feb-2024"],
 }
+UNREAD = {
+    "day or month": ["03/01/2024", "01/02/2024", "12/02/2024"],
+    "mixed": ["31/01/2024", "01.02.2024", "15/02/2024"],
+    "short year": ["01-31-24", "02-01-24", "02-15-24"],
+}
 
 
 @pytest.mark.parametrize("form", DATES)
+@pytest.mark.parametrize("guessed", [True, False])
+def test_dates_in_common_forms_are_times(tmp_path: Path, form: str, guessed: bool) -> None:
+    users, orders = USERS.append_column("joined", pa.array(DATES[form])), ORDERS.drop_columns("at")
+    specs = {"users": {"key": "id", "time": "joined"}, "items": {"key": "item_id"}, "orders": {"key": "order_id"}}
+    manifest = None if guessed else {**MANIFEST, "tables": specs}
+    graph = load(write(tmp_path / "data", manifest, users=users, orders=orders))
+    times = graph.node_time[graph.schema.nodes("users")].view(f"M8[{graph.time_unit}]")
+    assert times.astype("M8[D]").astype(str).tolist() == ["2024-01-31", "2024-02-01", "2024-02-15"]
+
+
+@pytest.mark.parametrize("form", UNREAD)
 @pytest.mark.parametrize("manifest", [MANIFEST, None])
 def test_dates_in_another_form_are_named_with_the_remedy(tmp_path: Path, form: str, manifest: Any, capsys: Any) -> None:
-    users = USERS.append_column("joined", pa.array(DATES[form]))
+    users = USERS.append_column("joined", pa.array(UNREAD[form]))
     load(write(tmp_path / "data", manifest, users=users))
     expected = (
-        f"users.joined holds {DATES[form][0]}: if these are times, write dates as 2026-01-31 or name the column as"
+        f"users.joined holds {UNREAD[form][0]}: if these are times, write dates as 2026-01-31 or name the column as"
     )
     assert expected in capsys.readouterr().out
 
@@ -179,3 +194,21 @@ def test_composite_keys_with_commas_have_distinct_ids(tmp_path: Path) -> None:
     )
     graph = load(write(tmp_path / "data", manifest, users=users, returns=returns))
     assert len(set(graph.node_ids.tolist())) == graph.num_nodes == 8
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ([0.5, 1.5, float("inf"), 1.0, -1e39, 2.0], r"row 2: inf is too large for a label; 2 such rows"),
+        ([0, 1, None, 1, 1, 0], r"row 2: None is no label, but the row has a split; 1 such"),
+        ([0.5, 1.5, 2.5, None, 1.0, 2.0], r"row 3: None is no label, but the row has a split; 1 such"),
+    ],
+)
+@pytest.mark.parametrize("method", ["load", "advise"])
+def test_labels_that_teach_nothing_are_named(tmp_path: Path, label: list[Any], message: str, method: str) -> None:
+    manifest = copy.deepcopy(MANIFEST)
+    manifest["tasks"]["returns"]["horizon"] = "1 day"
+    folder = write(tmp_path / "data", manifest, returns=task(label=label))
+    call = {"load": Tables.load, "advise": lambda data: data.advise(1.0, 0)}[method]
+    with pytest.raises(UserError, match=f"returns.parquet, column 'label', {message}"):
+        call(Tables(str(folder)))

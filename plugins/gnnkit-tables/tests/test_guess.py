@@ -191,3 +191,35 @@ def test_ids_by_role_are_links_if_keys_have_gaps(tmp_path: Path) -> None:
     links = {name: {link.name: link.table for link in spec.links} for name, spec in specs.items()}
     assert links["games"] == {"winner_id": "players", "loser_id": "players"}, "30 rooms are keys of any table"
     assert links["players"] == {"coach_id": "players"}
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ([*range(19), 3], r"1 rows repeat a primary key: 3 in rows 3 and 19"),
+        ([*range(19), None], r"1 empty cells in a"),
+    ],
+)
+@pytest.mark.parametrize("form", [pa.int64(), pa.float64(), pa.string()])
+def test_a_key_by_name_with_few_duplicates_is_refused(
+    tmp_path: Path, cells: list[int | None], message: str, form: pa.DataType
+) -> None:
+    items = pa.table({"price": [*range(30, 50)], "item_id": pa.array(cells, pa.int64()).cast(form)})
+    with pytest.raises(UserError, match=rf"items.parquet, column 'item_id': {message}"):
+        guess(write(tmp_path / "data", None, items=items))
+
+
+def test_a_column_like_a_key_with_many_duplicates_is_none(tmp_path: Path) -> None:
+    items = pa.table({"item_id": [*range(10), *range(10)], "price": [1.5] * 20})
+    assert guess(write(tmp_path / "data", None, items=items))[0].tables["items"].key == ()
+
+
+def test_a_key_of_two_tables_refers_to_the_one_that_it_names(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", None, users=tables()["users"].rename_columns(["user_id", "age", "city"]))
+    addresses = pa.table({"user_id": [10, 11, 12], "street": ["a", "b", "a"]})
+    pyarrow.parquet.write_table(addresses, folder / "tables/addresses.parquet")
+    manifest = guess(folder)[0]
+    links = {name: table.links for name, table in manifest.tables.items()}
+    assert links["orders"] == (Link(("user_id",), "users"), Link(("item_id",), "items"))
+    assert (links["addresses"], links["users"]) == ((Link(("user_id",), "users"),), ())
+    assert manifest.tasks["returns"].table == "users"

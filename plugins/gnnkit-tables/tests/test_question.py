@@ -171,6 +171,18 @@ def test_rows_without_entity_or_label_are_dropped_and_counted(tmp_path: Path, ca
     assert "3 of 7 rows of tasks.busy.query have an empty cell: dropped" in capsys.readouterr().out
 
 
+def test_dates_are_counted_if_most_of_a_part_have_no_rows_after_them(tmp_path: Path, capsys: Any) -> None:
+    lines = []
+    for last in (7, 900):
+        at = pa.array([*map(day, (1, 2, 3, 4, 5, 6, last))], pa.timestamp("us"))
+        orders = tables()["orders"].set_column(4, "at", at)
+        Tables(str(shops(tmp_path / str(last), orders=orders, horizon="1 day", val=None, test=None))).load()
+        lines.append([line for line in capsys.readouterr().out.splitlines() if "no table has a row" in line])
+    assert not lines[0]
+    assert len(lines[1]) == 3  # one for each part
+    assert "in the 1 day after 134 dates of test, such as 2026-06-17: correct rows with a wrong time" in lines[1][2]
+
+
 REFUSALS = [
     ({"query": f"{QUERY}; {QUERY}"}, "tasks.busy.query: expected one SELECT"),
     ({"query": "CREATE TABLE x AS SELECT 1"}, "tasks.busy.query: expected one SELECT"),
@@ -183,11 +195,18 @@ REFUSALS = [
     ({"query": "SELECT * FROM tables"}, "Table with name tables does not exist"),  # variables of Python
     ({"query": QUERY.replace("COUNT(o", "random() + COUNT(o")}, "tasks.busy.query: random differs between runs; use the timestamps"),
     ({"query": QUERY.replace("o.at >", "o.at < CURRENT_DATE AND o.at >")}, "tasks.busy.query: CURRENT_DATE differs between runs"),
+    ({"query": QUERY.replace("o.at >", "o.at < get_current_timestamp()::TIMESTAMP AND o.at >")}, "get_current_timestamp differs between runs"),
+    ({"query": QUERY.replace("o.at >", "age(o.at) > INTERVAL 1 DAY AND o.at >")}, "tasks.busy.query: age differs between runs"),
+    ({"query": QUERY.replace("orders o", "orders o TABLESAMPLE 50%")}, "tasks.busy.query: TABLESAMPLE differs between runs"),
+    ({"query": f"{QUERY} USING  SAMPLE 3 ROWS"}, "tasks.busy.query: USING  SAMPLE differs between runs"),
     ({"query": "SELECT 1 AS user_id"}, "the result of tasks.busy.query has no column 'date', only 'user_id'; change"),
     ({"query": QUERY.replace("t.timestamp AS", "t.timestamp + INTERVAL '1 hour' AS")}, "rows have a time that is no timestamp of the question, such as 2024-01-02 01:00:00"),
     ({"query": QUERY.replace("t.timestamp AS", "42 AS")}, "column 'date': int32, expected a timestamp"),
     ({"query": QUERY.replace("COUNT(o", "LIST(o")}, "ranking rows of another table is unsupported; use one row"),
     ({"query": QUERY.replace("u.id AS", "u.id + 100 AS")}, "18 of 18 rows name no row of users, such as [110, 111, 112]"),
+    ({"query": QUERY.replace("GROUP", "WHERE false GROUP")}, "tasks.busy.query: no row has an entity, a time and a label"),
+    ({"query": QUERY.replace("COUNT(o.order_id)", "NULL")}, "tasks.busy.query: no row has an entity, a time and a label"),
+    ({"query": QUERY.replace("COUNT(o.order_id)", "'inf'::DOUBLE")}, "column 'num_orders', row 0: inf is too large for a label; 18 such rows"),
     ({"horizon": None}, "tasks.busy.query needs a time, a horizon above 0"),
     ({"time": None}, "tasks.busy.query needs a time, a horizon above 0"),
     ({"val": None}, "tasks.busy: name both val and test"),
@@ -207,7 +226,9 @@ def test_what_is_wrong_with_a_question_is_named(tmp_path: Path, entries: dict[st
 
 
 def test_unstable_functions_may_stand_in_texts_names_and_comments(tmp_path: Path) -> None:
-    query = f"-- now()\n{QUERY} /* random()\n */ HAVING 'uuid()' != \"user_id\"::text"
+    query = (
+        f"-- now()\n{QUERY} /* random()\n */ HAVING 'uuid()' != \"user_id\"::text AND age(date, date) < INTERVAL 1 DAY"
+    )
     assert len(targets_of(Tables(str(shops(tmp_path / "data", query=query))).load())) == 18
 
 

@@ -312,6 +312,7 @@ REFUSALS = [
     ({}, with_changes("tables.users.kee", "id"), "manifest.yaml, tables.users: no key 'kee', only key, time, links, later, ignore"),
     ({}, with_changes("tables.orders.links", {"user_id": "user"}), "manifest.yaml, tables.orders.links.user_id: no table 'user', only users, items, orders"),
     ({}, with_changes("tables.orders.links", [{"columns": ["user_id", "item_id"], "table": "users"}]), "2 columns refer to the key ['id'] of users"),
+    ({}, with_changes("tables.users.key", []), "tables.orders.links.user_id: users has no primary key; write tables.users.key"),
     ({}, with_changes("tables.orders.time", "when"), "orders.parquet has no column 'when'"),
     ({}, with_changes("tables.more", {"key": "id"}), "tables.more has no file in"),
     ({}, with_changes("tasks.returns.label", "score"), "returns.parquet has no column 'score'"),
@@ -380,6 +381,25 @@ def test_rows_without_a_time_are_no_earlier_than_the_rows_to_which_they_refer(tm
     graph = load(folder)
     assert in_days(graph.node_time[graph.schema.nodes("lines")]) == [1, 5, 5, 9]
     assert [time for *_, time in edges_of(graph, "lines-user-users")] == [1, 5, 5, 9]
+
+
+def test_times_reach_rows_through_tables_without_times(tmp_path: Path) -> None:
+    chain = {
+        "notes": {"key": [], "links": {"option": "options", "user": "users"}},
+        "options": {"key": "option", "links": {"line": "lines"}},
+        "lines": {"key": "line", "links": {"order": "orders"}},
+    }
+    folder = write(tmp_path / "data", {**MANIFEST, "tables": {**chain, **MANIFEST["tables"]}})
+    rows = {
+        "notes": {"option": [1, 2, 3, None], "user": [10, 10, 11, 11]},
+        "options": {"option": [1, 2, 3], "line": [3, 2, 1]},
+        "lines": {"line": [1, 2, 3], "order": [1, 2, 4]},
+    }
+    for name, cells in rows.items():
+        pyarrow.parquet.write_table(pa.table(cells), folder / f"tables/{name}.parquet")
+    graph = load(folder)
+    assert in_days(graph.node_time[graph.schema.nodes("options")]) == [9, 5, 1]
+    assert [time for *_, time in edges_of(graph, "notes-user-users")] == [9, 5, 1, -1]
 
 
 def test_frozen_targets_see_no_label_of_the_test_period(tmp_path: Path) -> None:

@@ -79,8 +79,8 @@ def test_a_blend_learns_from_no_score_and_predicts_with_scores(tmp_path: Path) -
     keys: dict[str, Any] = {"sampler": sampler("strict"), "trainer": {"max_epochs": 2}}
     run = train(folder, tmp_path / "run", dataset=data, model={"name": "blend", "num_layers": 2}, **keys)
     weights = gnnkit.load(run.folder).state_dict()
-    assert not weights["project"][-3:].any()
-    assert weights["project"][:-3].any(1).all()
+    assert not weights["project"][-4:].any()
+    assert weights["project"][:-4].any(1).all()
     until = {"name": "tables", "root": str(folder), "until": "2024-03-01"}
     predicted = gnnkit.predict(run.folder, dataset=until, output=str(tmp_path / "new"), write=["logits"])
     assert len(np.load(next(predicted.folder.glob("logits*.npy")))) >= 2 * USERS
