@@ -177,6 +177,7 @@ class DenseAdjacency:
     """All in-edges of some nodes, as one layer reads them."""
 
     alone = True
+    edge_age = None  # for batches sampled by time only
 
     def __init__(self, edges: DenseEdges, dst: Tensor, key: int) -> None:
         """Selects the in-edges of some nodes.
