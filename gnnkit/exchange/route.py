@@ -378,7 +378,7 @@ class Slicing:
 
 
 class AllColumns(Slicing):
-    """The only slice of a cell, whose rows and columns are already complete."""
+    """The only slice of a cell, with complete rows and columns."""
 
     def __init__(self, num_owned: int) -> None:
         self.rank, self.num_slices, self.row_counts = 0, 1, [num_owned]

@@ -25,12 +25,12 @@ class Rules:
     """When gradients are applied, and when a worker may continue.
 
     - sync: step c applies the gradients c of all workers.
-    - async: a step waits for all workers but a quarter, at least one, whose gradients
+    - async: a step waits for all workers but a quarter, at least one. Late gradients
     are applied when they arrive (K-async; Dutta et al., AISTATS 2018). Workers that
     keep up thus compute with the newest parameters.
-    - ssp: like async, but a step waits for a worker that would otherwise fall more than
-    `staleness` gradients behind, or whose gradient would be more than `staleness`
-    versions stale. `staleness=0` is equivalent to sync.
+    - ssp: like async, but a step waits for a worker that would otherwise fall back by
+    more than `staleness` gradients, or push one that is more than `staleness` versions
+    stale. `staleness=0` is equivalent to sync.
     """
 
     mode: Mode = "sync"

@@ -113,12 +113,9 @@ class Frontier:
         out_edges = _out_edges(shard, owners, comm) if self.sampler.reads_out_edges else None
         self._reading = self._reads(out_edges, relations)
         self.ids = ids = np.dtype(np.int32 if max(shard.num_nodes, shard.num_edges) < 2**31 else np.int64)
-        importance = self._draw_none().weight is not None
         self._request = np.dtype([("node", ids), *([] if timed is None else [("time", np.int64)])])
-        by_relation = relations is not None
-        self.edge = _edge(
-            shard, ids, importance=importance, by_relation=by_relation, types=types, times=timed is not None
-        )
+        by = relations is not None, types, timed is not None
+        self.edge = _edge(shard, ids, *by, importance=self._draw_none().weight is not None)
 
     def _draw_none(self) -> Hop:
         none = np.zeros(0, np.int64)
@@ -294,7 +291,7 @@ def _check_shard(shard: Shard, comm: Communicator, mode: str) -> None:
 
 
 def _edge(
-    shard: Shard, ids: np.dtype[Any], *, importance: bool, by_relation: bool, types: bool, times: bool
+    shard: Shard, ids: np.dtype[Any], by_relation: bool, types: bool, times: bool, *, importance: bool
 ) -> np.dtype[Any]:
     """Returns the record type of drawn edges."""
     fields: list[tuple[Any, ...]] = [("source", ids), ("id", ids)]
