@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def describe(graph: Graph, partition: Partition) -> Json:
         numbers["edges"] = pairs.reshape(num_ranks, num_ranks).tolist()
     if graph.schema.several:
         counts = [graph.num_edges] if graph.edge_types is None else np.bincount(graph.edge_types).tolist()
-        numbers["schema"] = {**graph.schema.as_plain(), "edges": counts}
+        numbers["schema"] = {**replace(graph.schema, feature_tables=None).as_plain(), "edges": counts}
     return numbers | {"sample": _draw_sample(graph, owner)}
 
 
