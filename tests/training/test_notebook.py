@@ -91,6 +91,7 @@ class Notebook:
         self.kernel = Forked(lambda: be_kernel(file), folder)
         self.client = jupyter.BlockingKernelClient(connection_file=file)
         self.client.load_connection_file()
+        self.client.hb_channel.time_to_dead = GUARD  # a kernel on a busy machine answers late
         self.client.start_channels()
         self.client.wait_for_ready(timeout=3 * GUARD)
         self.printed = ""  # since the last cell began
