@@ -14,7 +14,7 @@ from gnnkit.comm import Communicator
 from gnnkit.engine.quarters import Degrees, Quarters
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.errors import UserError
-from gnnkit.exchange.route import AllColumns, Demand, Peers, Route, Slicing
+from gnnkit.exchange.route import AllColumns, Demand, Peers, Route, Slicing, kernels_to
 from gnnkit.exchange.schedule import Passes
 from gnnkit.exchange.tally import Tally
 from gnnkit.exchange.wire import Wire
@@ -232,8 +232,7 @@ class Partials:
         """
         device = route.sent.device
         rows = torch.cat([torch.arange(num_owned, device=device), route.sent])
-        csc = CSC(np.arange(len(rows) + 1), rows.cpu().numpy(), num_sources=num_owned)
-        return cls(rows, EdgeKernels.of(csc, device).transpose(), route, num_owned)
+        return cls(rows, kernels_to(rows.cpu().numpy(), num_owned, device), route, num_owned)
 
     def collect(self, z: Tensor, layer: int) -> Tensor:  # [num_targets, ...] -> [num_owned + num_received, ...]
         """Receives the holders' rows, without autograd. Collective."""

@@ -127,7 +127,7 @@ class Route:
         order = np.argsort(cell_nodes, kind="stable")
         positions = order[np.searchsorted(cell_nodes, demand.asked.cpu().numpy(), sorter=order)]
         self.sent = torch.from_numpy(positions).to(comm.device)  # [num_requested] positions in `cell_nodes`
-        self.arrivals = _arrivals(positions, len(cell_nodes), comm.device)
+        self.arrivals = kernels_to(positions, len(cell_nodes), comm.device)
         away = sum(self.held_counts) - self.held_counts[comm.rank]
         # With one column or row, no rank holds edges at other cells' rows: nothing is
         # sent.
@@ -145,7 +145,7 @@ class Route:
         part.sent_ids, part.owned_counts, is_sent = _within(self.sent_ids, self.owned_counts, nodes)
         positions = np.searchsorted(rows, self.sent[is_sent].cpu().numpy())
         part.sent = torch.from_numpy(positions).to(self.sent.device)
-        part.arrivals = _arrivals(positions, len(rows), self.sent.device)
+        part.arrivals = kernels_to(positions, len(rows), self.sent.device)
         return part
 
     def spread(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
@@ -200,8 +200,8 @@ class Route:
         return self.plane.comm.all_to_all(values.index_select(0, self.sent), self.owned_counts, self.held_counts)
 
 
-def _arrivals(positions: Ids, num_owned: int, device: torch.device) -> EdgeKernels:
-    """Returns the edges from received rows to the owned rows at `positions`."""
+def kernels_to(positions: Ids, num_owned: int, device: torch.device) -> EdgeKernels:
+    """Returns kernels that reduce rows to the owned rows at `positions`."""
     senders = CSC(np.arange(len(positions) + 1), positions, num_sources=num_owned)
     return EdgeKernels.of(senders, device).transpose()
 
