@@ -50,9 +50,15 @@ class DateForm:
                 seconds[fits] = _parse(text.filter(pa.array(fits)), pattern, form)
         return seconds if self.day else seconds - _MIDNIGHT
 
-    def fits(self, text: pa.Array) -> bool:
-        """Checks whether all texts have this form. The first decides most columns."""
-        return not np.isnan(self.seconds(text[:1])).any() and not np.isnan(self.seconds(text)).any()
+    def read(self, text: pa.Array) -> npt.NDArray[np.float64] | None:  # [rows]
+        """Returns `seconds`, or None unless all texts have this form.
+
+        The first text decides most columns.
+        """
+        if np.isnan(self.seconds(text[:1])).any():
+            return None
+        seconds = self.seconds(text)
+        return None if np.isnan(seconds).any() else seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ class TimeColumns(FeatureColumns):
         try:
             reading = self.readings.get(name) or find_readings(self.name, tables, [name])[name]
         except UserError as error:
-            if not matches(text, DATE).any() and any(form.day and form.fits(text) for form in FORMS):
+            if not matches(text, DATE).any() and any(form.day and form.read(text) is not None for form in FORMS):
                 raise UserError(str(error)) from error
             return None
         return reading if reading.form is not None and reading.kind == "seconds" else None

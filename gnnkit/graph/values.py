@@ -189,11 +189,14 @@ class Survey:
         self._add_numbers(text)
         if self._no_date is None:
             self._add_dates(text)
-        self._forms = {form: span for form, span in self._forms.items() if form.fits(text)}
-        seconds = [form.seconds(text) for form in self._forms]
-        for span, values in zip(self._forms.values(), seconds, strict=True):
-            span.add(values)
-        if self._forms:
+        self._add_forms(text)
+
+    def _add_forms(self, text: pa.Array) -> None:
+        read = {form: values for form in self._forms if (values := form.read(text)) is not None}
+        self._forms = {form: self._forms[form] for form in read}
+        for form, values in read.items():
+            self._forms[form].add(values)
+        if seconds := [*read.values()]:
             self._unclear = self._unclear or _first_match(text, seconds[0] != seconds[-1])
 
     def _add_numbers(self, text: pa.Array) -> None:
