@@ -114,12 +114,25 @@ class Frontier:
         self._reading = self._reads(out_edges, relations)
         self.ids = ids = np.dtype(np.int32 if max(shard.num_nodes, shard.num_edges) < 2**31 else np.int64)
         self._request = np.dtype([("node", ids), *([] if timed is None else [("time", np.int64)])])
-        by = relations is not None, types, timed is not None
-        self.edge = _edge(shard, ids, *by, importance=self._draw_none().weight is not None)
+        self.edge = self._edge_type(by_relation=relations is not None, types=types)
 
-    def _draw_none(self) -> Hop:
-        none = np.zeros(0, np.int64)
-        return self.draw_held(none, 0, 0, None if self._timed is None else none)
+    def _edge_type(self, *, by_relation: bool, types: bool) -> np.dtype[Any]:
+        """Returns the record type of drawn edges."""
+        shard, none = self.shard, np.zeros(0, np.int64)
+        fields: list[tuple[Any, ...]] = [("source", self.ids), ("id", self.ids)]
+        if self._timed is not None:
+            fields.append(("time", np.int64))
+        if self.draw_held(none, 0, 0, None if self._timed is None else none).weight is not None:
+            fields.append(("importance", np.float32))
+        if shard.csc.weight is not None:
+            fields.append(("weight", shard.csc.weight.dtype))
+        if shard.edge_features is not None and shard.edge_features.shape[1]:
+            fields.append(("features", shard.edge_features.dtype, shard.edge_features.shape[1:]))
+        if (by_relation or types) and shard.edge_types is not None:
+            fields.append(("relation", shard.edge_types.dtype))
+        if by_relation and shard.edge_types is not None:
+            fields.append(("relation_degree", np.float64))
+        return np.dtype(fields)
 
     def _reads(self, out_edges: Ids | None, relations: Sequence[str] | None) -> Reading:
         """Collects the arrays that the sampler reads."""
@@ -288,26 +301,6 @@ def _check_shard(shard: Shard, comm: Communicator, mode: str) -> None:
             f"{mode}: partition.grid={shard.grid} distributes a node's in-edges over ranks, "
             "but its owner draws from all of them; use partition.grid=1d"
         )
-
-
-def _edge(
-    shard: Shard, ids: np.dtype[Any], by_relation: bool, types: bool, times: bool, *, importance: bool
-) -> np.dtype[Any]:
-    """Returns the record type of drawn edges."""
-    fields: list[tuple[Any, ...]] = [("source", ids), ("id", ids)]
-    if times:
-        fields.append(("time", np.int64))
-    if importance:
-        fields.append(("importance", np.float32))
-    if shard.csc.weight is not None:
-        fields.append(("weight", shard.csc.weight.dtype))
-    if shard.edge_features is not None and shard.edge_features.shape[1]:
-        fields.append(("features", shard.edge_features.dtype, shard.edge_features.shape[1:]))
-    if (by_relation or types) and shard.edge_types is not None:
-        fields.append(("relation", shard.edge_types.dtype))
-    if by_relation and shard.edge_types is not None:
-        fields.append(("relation_degree", np.float64))
-    return np.dtype(fields)
 
 
 def _out_edges(shard: Shard, owners: Owners, comm: Communicator) -> Ids:  # [num_sources]
