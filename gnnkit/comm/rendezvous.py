@@ -125,7 +125,7 @@ def _join(rank: int, world_size: int, timeout: float, lasting: Any) -> Any:
 
     Args:
         timeout: Deadline in seconds.
-        lasting: A store that outlives a run. None: the ranks meet at a port.
+        lasting: A store that outlives a run. If None, the ranks meet at a port.
     """
     end, board = time.monotonic() + timeout, lasting
     while True:

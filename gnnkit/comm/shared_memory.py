@@ -145,7 +145,7 @@ class SharedMemory:
             rows: The rows, ordered by receiver unless `index` is given.
             send_counts: Number of rows for each rank of the group.
             recv_counts: Number of rows from each rank of the group.
-            index: [sum(send_counts)] int64. None: sends `rows`.
+            index: [sum(send_counts)] int64. If None, sends `rows`.
             far: The exchange with ranks on other hosts, if there are any.
         """
         self._number += 1

@@ -127,7 +127,8 @@ def finished(graph: Graph, symmetrize: bool | None, row_normalize: bool) -> Grap
     """Applies the keys that most data sets share.
 
     Args:
-        symmetrize: Add missing reverse edges. None: no, but warn if few edges have one.
+        symmetrize: Add missing reverse edges. If None, no, but warn if few edges have
+            one.
         row_normalize: Divide each node's features by their sum.
     """
     if symmetrize is None:

@@ -160,7 +160,7 @@ class Adjacency(ABC):
         Args:
             x: [num_src, f] rows that edges leave.
             attention: The scores and messages.
-            y: [num_dst, k] rows that edges enter. None: rows of `x`.
+            y: [num_dst, k] rows that edges enter. If None, rows of `x`.
             p: Probability in [0, 1) that a weight is zeroed.
             training: Whether dropout is active.
         """
@@ -394,7 +394,7 @@ class ShardAdjacency(Adjacency):
             engine: The exchange and aggregation over this rank's shard.
             num_layers: Number of model layers.
             key: The step's key.
-            forward: The pass over the graph. None: an exact one.
+            forward: The pass over the graph. If None, an exact one.
         """
         forward = forward or ForwardPass()
         return tuple(cls(engine, layer, derive(key, layer), forward) for layer in range(num_layers))

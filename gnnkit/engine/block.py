@@ -179,10 +179,11 @@ class BlockLayers(LayerValues):
             model: The model. With `self_loops`, nodes without a self-loop get one.
             dtype: Type of degrees, weights and edge features.
             device: Device of the adjacencies.
-            pool: The ranks whose rows enter batch statistics. None: this rank only.
+            pool: The ranks whose rows enter batch statistics. If None, this rank only.
             inverse_edges: Whether the graph has each edge's reverse, with
                 relations of its own.
-            grouped: Returns the in-edges by relation. None: groups them on first use.
+            grouped: Returns the in-edges by relation. If None, groups them on first
+                use.
         """
         super().__init__(graph, model, dtype, device, inverse_edges)
         self.graph, self.pool, self._grouped = graph, pool or Pool(), grouped

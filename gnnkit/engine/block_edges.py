@@ -54,7 +54,7 @@ class BlockEdges:
         self._typed_edges: dict[AddedRelations, TypedEdges] = {}
 
     def factor(self, kind: Factor, dtype: torch.dtype) -> Tensor | None:  # [num_edges, 1]
-        """Returns each edge's factor in a sum, without gradient. None: 1 each.
+        """Returns each edge's factor in a sum, without gradient, or None if all are 1.
 
         - sum: the graph's weight times the count
         - mean: the edge's share in the mean of its row
@@ -215,7 +215,7 @@ class BlockEdges:
 
     @cached_property
     def _weight(self) -> Floats | None:  # [num_edges]
-        """The graph's weights times the counts. None: 1 each."""
+        """The graph's weights times the counts. If None, 1 each."""
         weight, ids, counts = self._layers.weight, self._block.edge_ids, self.counts
         if weight is None or ids is None:
             return None if counts is None else self.with_loops(counts, 1)

@@ -54,7 +54,7 @@ class Engine:
             shard: This rank's shard.
             comm: The ranks of the run.
             dtype: Type of rows, degrees and weights.
-            tally: Counter of exchanged rows. None: a new one.
+            tally: Counter of exchanged rows. If None, a new one.
             inverse_edges: Whether the held edges include the reverse of each edge, with
                 separate relations. Default: no.
         """
@@ -76,8 +76,8 @@ class Engine:
 
         Args:
             positions: [num_kept] ascending positions of held edges.
-            relations: The only relations of edges that are not selected. None: unknown,
-                so the result has no edge types.
+            relations: The only relations of edges that are not selected. If None,
+                unknown, so the result has no edge types.
         """
         other, fixed = copy.copy(self), FixedRows(self.passes)
         other.topology, other.fixed = self.topology.restricted(positions, typed=relations is not None), fixed

@@ -41,7 +41,7 @@ class RankGraph:
 
         Args:
             shard: This rank's shard.
-            weight: [held edges] edge weights. None: the graph has none.
+            weight: [held edges] edge weights. If None, the graph has none.
             edges: Kernels over the shard's edges.
         """
         device = edges.device

@@ -44,7 +44,7 @@ class RelationEdges:
 
         Args:
             csc: The edges, with their weights. The targets are the first sources.
-            types: [num_edges] each edge's relation. None: all have relation 0.
+            types: [num_edges] each edge's relation. If None, all have relation 0.
             degrees: In-degree of each edge's target and out-degree of its source,
                 within its relation in the complete graph, [num_edges] each.
             num_relations: Number of relations of the graph.

@@ -43,7 +43,7 @@ class RowTypes:
         Args:
             ids: [num_rows] global ids.
             type_sizes: [num_node_types] number of nodes of each type, in the order of
-                ids. None: all nodes have one type.
+                ids. If None, all nodes have one type.
             num_types: Number of node types that the model has weights for.
             device: Device of the rows.
         """

@@ -103,7 +103,7 @@ class SharedAttention:
 
         Args:
             x: [num_owned, f] rows that edges leave.
-            y: [num_owned, k] rows that edges enter. None: `x`.
+            y: [num_owned, k] rows that edges enter. If None, `x`.
             attention: The scores and messages.
             weighing: Slope 1, and dropout of the attention weights.
         """

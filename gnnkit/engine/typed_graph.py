@@ -47,7 +47,7 @@ class TypedGraph:
         Args:
             shard: This rank's shard, which holds all in-edges of the owned rows.
             types: [held edges] int64 each edge's relation.
-            weight: [held edges] edge weights. None: the graph has none.
+            weight: [held edges] edge weights. If None, the graph has none.
             schema: The graph's types, with the node types of each relation.
             plane: Connects the ranks.
         """
@@ -83,8 +83,8 @@ class TypedGraph:
             rows: This rank's rows.
             halo: [num_halo] global ids of other ranks' rows, in the order of `route`.
             ends: The edges. Sources are the rows, then the halo.
-            weight: [num_edges] edge weights. None: the graph has none.
-            route: Brings the halo. None: there is none.
+            weight: [num_edges] edge weights. If None, the graph has none.
+            route: Brings the halo. If None, there is none.
             device: Device of the edges.
         """
         schema = rows.schema
@@ -156,7 +156,7 @@ class TypedRows:
             ends: Its edges.
             halo: Ascending positions of the relation's sources in the halo, and their
                 global ids.
-            weight: [edges of the relation] weights. None: the graph has none.
+            weight: [edges of the relation] weights. If None, the graph has none.
             device: Device of the edges.
         """
         rows, (away, away_nodes) = self.by_type[relation.source], halo

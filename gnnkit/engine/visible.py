@@ -69,7 +69,7 @@ class TimedEdges:
         Args:
             csc: In-edges with `time`. Sources are numbered like rows, then others.
             grouped: Returns the same edges by relation.
-            outgoing: Returns the rows' out-edges. None: all are among `csc`.
+            outgoing: Returns the rows' out-edges. If None, all are among `csc`.
         """
         assert csc.time is not None, "edges are sorted by time"
         self.csc, self.incoming = csc, TimedRows(csc.indptr, csc.time, csc.weight)

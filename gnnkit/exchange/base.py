@@ -51,11 +51,11 @@ class RowExchange:
         return ""
 
     def schedule(self) -> Schedule | None:
-        """Creates a run's schedule. None: each pass sends all rows."""
+        """Creates a run's schedule, or None if each pass sends all rows."""
         return None
 
     def codec(self) -> Codec | None:
-        """Creates a run's codec. None: numbers are sent unencoded."""
+        """Creates a run's codec, or None to send numbers unencoded."""
         return None
 
     @property

@@ -59,8 +59,9 @@ class Peers:
             send: Number of rows for each peer.
             recv: Number of rows from each peer.
             exchange: Kind and layer, for counting.
-            ids: [sum(send)] the rows' global node ids. None: `rows` are not node rows.
-            index: [sum(send)] int64: sends rows[index]. None: sends `rows`.
+            ids: [sum(send)] the rows' global node ids. If None, `rows` are not node
+                rows.
+            index: [sum(send)] int64: sends rows[index]. If None, sends `rows`.
 
         Returns:
             [sum(recv), ...]
@@ -117,7 +118,8 @@ class Route:
             demand: The rows at which this rank holds edges, and the requested rows.
             cell_nodes: [num_owned] global ids that this rank's cell owns, by row.
             plane: Connects the ranks of the same slice, one per cell.
-            comm: Connects the same ranks in the calling thread. None: that of `plane`.
+            comm: Connects the same ranks in the calling thread. If None, that of
+                `plane`.
             copies: Rows of copy c of node v have the id v * copies + c.
         """
         self.kind, self.plane, self._copies = kind, plane, copies

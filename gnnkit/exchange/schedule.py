@@ -137,8 +137,9 @@ class Passes:
             send: Number of rows for each rank.
             recv: Number of rows from each rank.
             exchange: Kind and layer, for counting.
-            ids: [sum(send)] the rows' global node ids. None: `rows` are not node rows.
-            index: [sum(send)] int64: sends rows[index]. None: sends `rows`.
+            ids: [sum(send)] the rows' global node ids. If None, `rows` are not node
+                rows.
+            index: [sum(send)] int64: sends rows[index]. If None, sends `rows`.
 
         Returns:
             Waits for the rows [sum(recv), ...] that the current pass delivers.

@@ -710,7 +710,7 @@ class Graph:
 
     @property
     def type_sizes(self) -> tuple[int, ...] | None:  # [num_node_types]
-        """Number of nodes of each type, in the order of ids. None: one type."""
+        """Number of nodes of each type, in the order of ids. If None, one type."""
         return None if self.node_types is None else self.schema.type_sizes
 
     @property

@@ -143,7 +143,7 @@ def read_edge_labels(tables: Sequence[LabelColumns], name: str | None) -> Fields
 
     Args:
         tables: Edge tables with the same columns, of which `split` may be one.
-        name: The column of labels. None: edges have no labels.
+        name: The column of labels. If None, edges have no labels.
     """
     if name is None:
         return {}

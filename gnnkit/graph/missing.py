@@ -37,7 +37,7 @@ def read_missing(key: str, value: object) -> tuple[str, ...]:
 
     Args:
         key: Configuration key or argument, for the message.
-        value: List of words. None: `MISSING`.
+        value: List of words. If None, `MISSING`.
     """
     if value is None:
         return MISSING

@@ -34,7 +34,7 @@ class RelationGroups:
 
         Args:
             csc: In-edges of all nodes.
-            types: [num_edges] each edge's relation. None: all have relation 0.
+            types: [num_edges] each edge's relation. If None, all have relation 0.
             names: [num_relations] names of the relations.
         """
         num_relations = max(len(names), 1)

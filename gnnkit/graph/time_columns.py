@@ -139,7 +139,7 @@ def find_times(
     Args:
         tables: Name and columns of each table, and whether a column holds integers or
             dates.
-        columns: Names that the user gives. None: recognise them.
+        columns: Names that the user gives. If None, recognise them.
         key: Configuration key or argument, for messages.
     """
     for column in columns or ():

@@ -63,7 +63,7 @@ def remedy(names: Sequence[str], ignored: Sequence[str] | None) -> str:
 
     Args:
         names: The columns.
-        ignored: The value of `dataset.ignore`. None: the data set has no such key.
+        ignored: The value of `dataset.ignore`. If None, the data set has no such key.
     """
     columns = "the column" if len(names) == 1 else "these columns"
     if ignored is None:

@@ -123,7 +123,7 @@ class Survey:
             place: Table, for messages.
             name: Column.
             words: Words for missing values.
-            most: Limit of categories. None: unlimited, as for class names, some of
+            most: Limit of categories. If None, unlimited, as for class names, some of
                 which may look like numbers.
         """
         self.place, self._words, self._most = f"{place}, column {name!r}", words, most

@@ -43,7 +43,7 @@ def describe_leaks(graph: Graph, ignored: Sequence[str] | None = ()) -> str:
 
     Args:
         graph: The graph, with a split.
-        ignored: The value of `dataset.ignore`. None: the data set has no such key.
+        ignored: The value of `dataset.ignore`. If None, the data set has no such key.
     """
     if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
         return ""

@@ -143,7 +143,7 @@ def count_layouts(order: Order, find: Find, *, folder: Path | None) -> dict[str,
     Args:
         order: The request, with a full-graph strategy.
         find: The layouts.
-        folder: Destination of the shards. None: no trials.
+        folder: Destination of the shards. If None, no trials.
     """
     settings = order.settings
     graph, about, count = _reader(order)

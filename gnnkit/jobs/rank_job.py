@@ -261,8 +261,8 @@ class RankJob:
         Args:
             worker: This rank.
             model: The model.
-            learned: The learned input rows. None: input rows are features.
-            splits: Splits whose nodes are evaluated. None: all nodes.
+            learned: The learned input rows. If None, input rows are features.
+            splits: Splits whose nodes are evaluated. If None, all nodes.
             scratch: Folder for temporary files between layers. Default: none.
         """
 

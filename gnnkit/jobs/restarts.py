@@ -153,7 +153,7 @@ def _figures(done: Sequence[Restart], folder: Path) -> Restarts:
 
 
 def _seconds_lost(folder: Path, number: int) -> float | None:
-    """Returns seconds from the failure to the next step. None: no step followed."""
+    """Returns seconds from the failure to the next step, or None if there was none."""
     try:
         return float((folder / PREPARED / FIRST_STEP.format(number=number)).read_text())
     except (OSError, ValueError):

@@ -44,7 +44,7 @@ def attend(
         h: [num_src, H, d] rows.
         source: [num_src, H].
         destination: [num_dst, H].
-        edge: [num_edges, H], added to the scores. None: no edge term.
+        edge: [num_edges, H], added to the scores. If None, no edge term.
         weighing: Slope and dropout.
     """
     dtype, kind = h.dtype, wide(h.dtype)

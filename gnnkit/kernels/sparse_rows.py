@@ -48,7 +48,7 @@ class SparseRows(ProductRows):
         Args:
             places: Rows and columns of the numbers.
             values: [num_stored] float32 or float64.
-            dtype: The dtype of products. None: that of `values`.
+            dtype: The dtype of products. If None, that of `values`.
         """
         self.places, self.values, self._dtype = places, values, dtype or values.dtype
 

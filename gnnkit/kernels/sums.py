@@ -48,7 +48,7 @@ class FactorArrays(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """The rows' factors in a sum. None: 1."""
+    """The rows' factors in a sum. If None, 1."""
 
     edge: Tensor | None = None  # [num_edges, heads] in the order of the edges that created the kernels
     source: Tensor | None = None  # [num_src], not combined with edge factors
@@ -218,7 +218,7 @@ class DeviceKernels(EdgeKernels):
         Args:
             indptr: [num_dst + 1] range of each destination's edges.
             src: [num_edges] sources.
-            order: [num_edges] place of each edge's weight. None: in order.
+            order: [num_edges] place of each edge's weight. If None, in order.
         """
         self.indptr, self.src, self.order = indptr, src, order
         self.num_dst, self.num_src, self.num_edges = len(indptr) - 1, num_src, len(src)

@@ -343,7 +343,7 @@ class TritonKernels(DeviceKernels):
             best: [num_dst, f] result, or pieces' results.
             arg: The maxima's edges, of the same shape.
             x: [num_src, f] contiguous, or pieces' maxima.
-            places: Edges of pieces' maxima. None: `x` are source rows.
+            places: Edges of pieces' maxima. If None, `x` are source rows.
         """
         src, order = (self.src, self.order) if places is None else (None, None)
         grid, blocks = _tiles(len(rows.begin), x.shape[1], self.num_edges)

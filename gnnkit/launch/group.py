@@ -230,7 +230,7 @@ class Group:
         """Creates a failure with the step of the process, or else of all processes.
 
         Args:
-            child: The process. None: no single one.
+            child: The process. If None, no single one.
         """
         places = [child.place for child in self._children]
         step, epoch = child.place if child is not None and child.place[0] else max(places)

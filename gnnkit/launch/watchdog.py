@@ -153,7 +153,7 @@ class Watchdog:
         A thread that happens to run during a check therefore has little influence.
 
         Args:
-            seconds: CPU time by process. None: unknown, counted as work.
+            seconds: CPU time by process. If None, unknown, counted as work.
         """
         for pid, now in seconds.items():
             used = math.inf if now is None else now - self._seconds.get(pid, 0.0)

@@ -56,7 +56,7 @@ class BestModel:
         Args:
             name: The monitored metric.
             patience: Number of values in a row without improvement that end training.
-                None: training never ends early.
+                If None, training never ends early.
             min_delta: Minimum change of the metric that counts as an improvement. None:
                 0.
             lower_is_better: Whether the lowest value is best.

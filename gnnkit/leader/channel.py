@@ -20,7 +20,7 @@ class StateChannel:
         """Stores the arguments.
 
         Args:
-            mailbox: Connects the ranks. None: there is one rank.
+            mailbox: Connects the ranks. If None, there is one rank.
             watch: The leader's watch, None on other ranks.
             goes_on: Whether the run continues without lost ranks.
         """

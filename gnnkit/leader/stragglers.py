@@ -68,7 +68,8 @@ class Stragglers:
         Args:
             step: Number of the step in the run.
             seconds: Compute time by rank, for the remaining workers.
-            queued: Part of it spent waiting for a processor, by rank. None: no waits.
+            queued: Part of it spent waiting for a processor, by rank. If None, no
+                waits.
         """
         for rank, value in seconds.items():
             self._recent[rank].append(value)

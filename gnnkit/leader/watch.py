@@ -91,7 +91,7 @@ class Watch:
         """Opens the files.
 
         Args:
-            folder: The run folder. None: no files are written.
+            folder: The run folder. If None, no files are written.
             quiet: Whether to print no progress lines, because a display shows progress.
             every: Number of steps between scalars.
         """
@@ -160,7 +160,7 @@ class Watch:
         }
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Restores a state written on this host. None: empties the files.
+        """Restores a state written on this host. If None, empties the files.
 
         Lines of later steps are removed.
         """

@@ -148,7 +148,7 @@ class Pass:
         return unchanged
 
     def _sums(self, rows: Callable[[], Tensor]) -> Callable[[], Tensor] | None:
-        """Returns the engine's sums over all edges. None: it sums with weights."""
+        """Returns the engine's sums over all edges, or None if it sums with weights."""
         return None if self.rank_graph.weight is not None else lambda: self._adjacency.aggregate(rows())
 
     def adds(self, rows: Tensor) -> bool:

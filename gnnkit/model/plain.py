@@ -143,7 +143,7 @@ def on_plain(
         model: The model, with its attributes `num_layers` and `self_loops`.
         x: [num_nodes, in_features] rows, or a `Graph` with features.
         edges: [2, num_edges] int64 source and destination of each edge, or a `Graph`.
-            None: the edges of the graph `x`.
+            If None, the edges of the graph `x`.
         **of_edges: `edge_weight` [num_edges], `edge_attr` [num_edges, width] and
             `edge_type` [num_edges].
     """

@@ -91,7 +91,7 @@ class RGAT(ConvModel):
         out_heads: Attention heads of the last layer, averaged.
         num_layers: Number of convolutions.
         dropout: Dropout probability of layer inputs and attention weights, in [0,
-            1). None: 0.5, or 0 for embeddings.
+            1). If None, 0.5, or 0 for embeddings.
         negative_slope: Negative slope of the leaky ReLU.
         bases: Number of basis matrices. Default: unconstrained weights.
         inverse: Whether to add inverse edges, each type as a separate relation.

@@ -136,7 +136,7 @@ class SimpleHGN(GraphModel):
         out_heads: Attention heads of the last layer, averaged.
         num_layers: Number of convolutions.
         dropout: Dropout probability of layer inputs and attention weights, in [0,
-            1). None: 0.5, or 0 for embeddings.
+            1). If None, 0.5, or 0 for embeddings.
         negative_slope: Negative slope of the leaky ReLU.
         relation_width: Width of the relations' embeddings.
         beta: Share of the layer before in a layer's attention, in [0, 1).

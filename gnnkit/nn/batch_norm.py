@@ -38,7 +38,8 @@ class BatchNorm(nn.BatchNorm1d):
         Args:
             num_features: Number of columns.
             eps: Added to the variance.
-            momentum: Weight of a step in the running statistics. None: cumulative mean.
+            momentum: Weight of a step in the running statistics. If None, cumulative
+                mean.
             affine: Whether to learn a scale and a shift per column.
         """
         super().__init__(num_features, eps, momentum, affine)

@@ -56,8 +56,8 @@ def make_grid(
     Args:
         spec: `1d`, `1.5d`, `2d`, `3d` or [rows, cols, slices].
         world_size: The number P of ranks.
-        replication: The number c of `1.5d`, from 1 to P. None: the least divisor of P
-            from 2 to sqrt(P), the grid closest to `1d`. With c = sqrt(P) the grid is
+        replication: The number c of `1.5d`, from 1 to P. If None, the least divisor of
+            P from 2 to sqrt(P), the grid closest to `1d`. With c = sqrt(P) the grid is
             `2d` and has the fewest words.
         key: Configuration key of P, for the message. Default: workers.
     """

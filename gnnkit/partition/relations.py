@@ -29,7 +29,7 @@ def shared_weights(nodes: Ids, types: Ids, num_nodes: int, weight: Floats | None
     Args:
         nodes: [num_edges] one end of each edge.
         types: [num_edges] each edge's relation.
-        weight: [num_edges] weights. None: 1.
+        weight: [num_edges] weights. If None, 1.
     """
     order, first = by_pair(nodes, types, num_nodes)
     pair = np.empty(len(nodes), np.int64)

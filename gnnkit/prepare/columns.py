@@ -77,7 +77,7 @@ def are_numbers(category_of: Sequence[str] | None, width: int) -> npt.NDArray[np
 
 
 def ignored_columns(settings: Settings) -> tuple[str, ...] | None:
-    """Returns the value of `dataset.ignore`. None: the data set has no such key."""
+    """Returns the value of `dataset.ignore`, or None if there is no such key."""
     arguments = settings.dataset.arguments
     return name_list("dataset.ignore", arguments["ignore"] or ()) if "ignore" in arguments else None
 

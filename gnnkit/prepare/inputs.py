@@ -116,7 +116,7 @@ def check_types(model: str | None, types: Schema) -> None:
     """Raises `UserError` if a model would ignore node or edge types.
 
     Args:
-        model: Name of a model that reads no types. None: types may be ignored.
+        model: Name of a model that reads no types. If None, types may be ignored.
     """
     if model is None or not types.several:
         return

@@ -32,7 +32,8 @@ class Rounding:
         Args:
             pieces: [k, width] each.
             kind: The value of features.dtype.
-            form: Features that determine the scale. None: chosen by the rows' ranges.
+            form: Features that determine the scale. If None, chosen by the rows'
+                ranges.
         """
         self._low, self._high, self._deviation, self._are_whole = _measure_columns(pieces)
         width = len(self._low)

@@ -221,7 +221,8 @@ class Scale:
         Args:
             rows: [n, width].
             train_rows: [k] ids of the rows to read, at least one.
-            category_of: [width] as `Graph.category_of`. None: no column encodes text.
+            category_of: [width] as `Graph.category_of`. If None, no column encodes
+                text.
         """
         mean, deviation, reach = _moments(rows, train_rows)
         rounding = np.finfo(rows.dtype).eps * np.abs(mean)

@@ -96,7 +96,7 @@ class PooledTable(Tensor):
 
 
 def _pooled_result(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """Returns the rows that a call selects or stacks. None: torch computes it."""
+    """Returns the rows that a call selects or stacks, or None if torch computes it."""
     if kwargs.get("out") is not None:
         return None
     if name == "stack":

@@ -160,7 +160,7 @@ class ReadRelations:
         Args:
             rows: The in-edges of a graph, or of a part of one.
             fanouts: Draws per node.
-            num_ids: Number of nodes of the complete graph. None: `rows` contain all.
+            num_ids: Number of nodes of the complete graph. If None, `rows` contain all.
         """
         by_hop = np.array(fanouts.by_hop(rows.names), np.int64).reshape(-1)
         num_ids = rows.csc.num_nodes if num_ids is None else num_ids

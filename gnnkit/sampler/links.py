@@ -95,7 +95,8 @@ class Links:
         """Returns whether edges are predicted, self-loops aside.
 
         Args:
-            types: [num_edges] each edge's relation. None: the graph has one relation.
+            types: [num_edges] each edge's relation. If None, the graph has one
+                relation.
         """
         if self.relation is None or types is None:
             return np.True_
@@ -123,7 +124,8 @@ class Links:
         """Returns which edges pass no messages if their ends are a predicted pair.
 
         Args:
-            types: [num_edges] each edge's relation. None: the graph has one relation.
+            types: [num_edges] each edge's relation. If None, the graph has one
+                relation.
         """
         if self.relation is None or types is None:
             return np.True_
@@ -245,7 +247,7 @@ class Links:
             ids: [k] edge ids.
             count: Number of pairs per edge.
             key: Key of all draws.
-            among: [num_candidates] candidate nodes. None: all nodes.
+            among: [num_candidates] candidate nodes. If None, all nodes.
             threads: Number of threads. Default: 1.
             evaluates: Whether the pairs are used for evaluation.
         """
@@ -365,7 +367,7 @@ def edges_without(
         block: The block.
         excluded: [k] ascending codes of pairs, from `unordered`.
         num_nodes: Number of nodes of the graph.
-        hidden: [num_edges] edges that may be left out. None: all.
+        hidden: [num_edges] edges that may be left out. If None, all.
 
     Returns:
         The row offsets [num_dst + 1] and positions of the remaining edges.
@@ -392,7 +394,7 @@ def without_pairs(
         degree: [num_dst] in-degree of each destination in the graph.
         excluded: [k] ascending codes of pairs, from `unordered`.
         num_nodes: Number of nodes of the graph.
-        hidden: [num_edges] edges that may be removed. None: all.
+        hidden: [num_edges] edges that may be removed. If None, all.
     """
     indptr, edges = edges_without(block, excluded, num_nodes, hidden)
     rest = block.with_edges(indptr, edges)
@@ -415,7 +417,7 @@ def supervised_pairs(
         pairs: [k, 2] edges.
         ids: [k] edge ids.
         key: Key of all draws.
-        among: [num_candidates] candidate nodes. None: all nodes.
+        among: [num_candidates] candidate nodes. If None, all nodes.
         threads: Number of threads. Default: 1.
 
     Returns:

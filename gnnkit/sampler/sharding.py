@@ -26,8 +26,8 @@ class Sharding:
 
         Args:
             schedule: The schedule of one rank.
-            rank: This rank. None: from the process group.
-            world_size: Number of ranks. None: from the process group.
+            rank: This rank. If None, from the process group.
+            world_size: Number of ranks. If None, from the process group.
         """
         if (rank is None) != (world_size is None):
             raise UserError(

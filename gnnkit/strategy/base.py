@@ -132,7 +132,7 @@ class Worker:
 
         Args:
             model: The model. With `self_loops`, nodes without a self-loop get one.
-            pool: The ranks whose rows enter batch statistics. None: this rank only.
+            pool: The ranks whose rows enter batch statistics. If None, this rank only.
         """
         assert self.graph is not None, "needs the complete graph"
         grouped = lambda: self._relation_groups  # noqa: E731 - grouped on first use
@@ -407,7 +407,8 @@ class ExecutionStrategy(ABC):
 
         Args:
             key: The configuration key that asks for it, with its value.
-            bound: Maximum staleness of a row in epochs. None: chosen by the strategy.
+            bound: Maximum staleness of a row in epochs. If None, chosen by the
+                strategy.
         """
         return False
 

@@ -41,7 +41,7 @@ class Draw:
         Args:
             worker: The rank, with or without the topology.
             model: The model, which may read relations.
-            owners: Every node's owner. None: the rank has the topology.
+            owners: Every node's owner. If None, the rank has the topology.
             pool: The ranks whose rows enter batch statistics.
         """
         self._worker, self._model, self._pool, self.sampler = worker, model, pool, drawing(worker)

@@ -89,10 +89,10 @@ class IndividualSample(SampledStrategy):
             prefetch: Batches made in advance.
             topology: "shared": one mapped copy of the graph for all workers of a host.
                 "partitioned": a node's in-edges are stored at its owner.
-            features: "shared" or "partitioned". None: same as `topology`.
+            features: "shared" or "partitioned". If None, same as `topology`.
             cache: Cache of other workers' rows: one of `row_cache.CACHES`. Only with
                 partitioned features.
-            cache_rows: Maximum number of cached rows. None: a tenth of the nodes.
+            cache_rows: Maximum number of cached rows. If None, a tenth of the nodes.
         """
         for name, value in (("batch_size", batch_size), ("prefetch", prefetch)):
             whole(f"strategy.{name}", value, 1, MAX_COUNT)

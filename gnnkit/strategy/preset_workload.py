@@ -70,16 +70,17 @@ class PresetWorkload(ExecutionStrategy):
             one_hop.
         degrees: "global": degrees of the complete graph, and a row that sees s of
             its d in-edges is weighted by d/s. "local": the share is a graph of its
-            own. None: global.
-        sync_every: Number of steps between synchronisations, or "epoch". None: epoch.
+            own. If None, global.
+        sync_every: Number of steps between synchronisations, or "epoch". If None,
+            epoch.
         average: "gradients": a step uses the exact mean over all rows since the
             last synchronisation. "parameters": workers step independently, then
-            average. None: gradients.
+            average. If None, gradients.
         control_variates: Whether the first step after an average uses the workers'
             mean gradient, and later steps add the difference between that mean and
-            the worker's own gradient. None: true.
-        exchange_every: Number of epochs between exchanges of rows. None: never.
-        exchange: How rows are exchanged. None: exactly.
+            the worker's own gradient. If None, true.
+        exchange_every: Number of epochs between exchanges of rows. If None, never.
+        exchange: How rows are exchanged. If None, exactly.
     """
 
     finishes = "always"
@@ -240,8 +241,8 @@ def _exchange(exchange: RowExchange | None, every: int | None) -> RowExchange:
     """Returns the exchange. Raises `UserError` if it does not suit the epochs.
 
     Args:
-        exchange: The configured exchange. None: exact.
-        every: Number of epochs between exchanges. None: never.
+        exchange: The configured exchange. If None, exact.
+        every: Number of epochs between exchanges. If None, never.
     """
     if exchange is None:
         return Exact()

@@ -67,7 +67,7 @@ class SampledBatches:
         batching: "plain" or "balanced".
         window: Number of steps over which balanced batching evens out work.
         prefetch: Number of prefetched batches.
-        seeds: The seeds of all ranks. None: training nodes, or pairs to predict.
+        seeds: The seeds of all ranks. If None, training nodes, or pairs to predict.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ class Step:
             x: [num_src, width] input rows.
             adjacencies: One per layer.
             labels: [num_seeds, ...] labels of the seeds.
-            reach: Fetches the rows that `pairs` refers to. None: the model's output.
+            reach: Fetches the rows that `pairs` refers to. If None, the model's output.
             nodes: [num_src] global ids of the input rows, if they may be learned.
         """
         features = None

@@ -73,7 +73,7 @@ class VertexCentric(ExecutionStrategy):
         Args:
             local_iterations: Number of epochs per superstep, or auto, which is 4.
                 Default: 1.
-            exchange: How rows are exchanged. None: exactly.
+            exchange: How rows are exchanged. If None, exactly.
         """
         self.supersteps = Supersteps(local_iterations)
         self._late: LateRows | None = None  # set by `delay_rows`

@@ -79,7 +79,7 @@ class Reader:
 
         Args:
             share: Nodes and edges.
-            x: [num_nodes, width] features of the nodes. None: reads them.
+            x: [num_nodes, width] features of the nodes. If None, reads them.
         """
         x = self.rows(share.block.src_nodes) if x is None else x
         if not self.local_degrees:
@@ -97,7 +97,7 @@ class OneShare(Workload):
         Args:
             reader: This rank.
             nodes: [num_own] this rank's nodes, ascending.
-            halo: [num_halo] additional nodes of the share. None: none.
+            halo: [num_halo] additional nodes of the share. If None, none.
         """
         graph = reader.graph
         share = WorkerShare.of(graph, nodes, halo)

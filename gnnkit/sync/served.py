@@ -85,7 +85,7 @@ class Served:
 
         Args:
             module: Holds the parameters.
-            together: Whether later steps are synchronous. None: as before.
+            together: Whether later steps are synchronous. If None, as before.
         """
         parameters = trainable(module)
         self._share_out(parameters)

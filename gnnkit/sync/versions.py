@@ -82,7 +82,7 @@ def make_rules(mode: Mode, staleness: int | None, average: str, on_lost: OnLost)
 
     Args:
         mode: sync, async or ssp.
-        staleness: Maximum staleness of a gradient in versions, in ssp. None: 3.
+        staleness: Maximum staleness of a gradient in versions, in ssp. If None, 3.
         average: Name of the aggregation. async and ssp support `weighted` only.
         on_lost: stop or continue.
     """

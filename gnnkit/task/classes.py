@@ -42,9 +42,9 @@ class ClassTask(NodeTask):
             threshold: Lowest probability at which `LabelFacts.positive` of two classes,
                 or each of several classes of a node, is predicted. "auto": the best F1
                 on the validation nodes, for classes with under `RARE` of the training
-                nodes. None: 0.5.
+                nodes. If None, 0.5.
             calibration: "temperature": probabilities are calibrated on the validation
-                nodes. "auto": if a threshold is chosen. None: they are not.
+                nodes. "auto": if a threshold is chosen. If None, they are not.
         """
         self.threshold = _threshold(threshold)
         if calibration is not None:

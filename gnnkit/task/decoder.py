@@ -53,7 +53,7 @@ def score_all(sources: Tensor, items: Tensor, head: nn.Module | None) -> Tensor:
     Args:
         sources: [b, width] embeddings.
         items: [num_items, width] embeddings.
-        head: The decoder. None: dot products.
+        head: The decoder. If None, dot products.
     """
     if head is None:
         return sources @ items.t()
@@ -82,8 +82,8 @@ class EventDecoder(nn.Module):
 
         Args:
             outputs: [..., 2, width] embeddings of sources and destinations.
-            events: [..., 3] their sources, destinations and times. None: edges are not
-                split by time.
+            events: [..., 3] their sources, destinations and times. If None, edges are
+                not split by time.
             links: The edges to predict.
         """
 
@@ -105,7 +105,7 @@ class EdgeMLP(nn.Module):
             width: Embedding size, and size of the hidden layer.
             edge_width: Number of edge features.
             num_outputs: Number of outputs.
-            unit: [edge_width] mean and deviation of the features. None: 0 and 1.
+            unit: [edge_width] mean and deviation of the features. If None, 0 and 1.
         """
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(3 * width + edge_width, width), nn.ReLU(), nn.Linear(width, num_outputs))

@@ -47,8 +47,8 @@ class LabelledEdges(NodeTask):
         key: The task's name, for messages.
         width: Embedding size, and size of the MLP's hidden layer.
         edge_features: Whether the MLP reads the edges' features.
-        relation: Name of the relation of the edges, as for `LinkPrediction`. None: the
-            only one, or all edges for models that read no types.
+        relation: Name of the relation of the edges, as for `LinkPrediction`. If None,
+            the only one, or all edges for models that read no types.
     """
 
     pairs, noun = True, "edge"

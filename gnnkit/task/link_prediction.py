@@ -73,13 +73,13 @@ class LinkPrediction(Task):
         decoder: "dot" or "mlp".
         negatives: Number of negative pairs per training edge.
         eval_negatives: Number of negative pairs per evaluated edge.
-        val_share: Share of validation edges. None: 0.05.
-        test_share: Share of test edges. None: 0.1.
+        val_share: Share of validation edges. If None, 0.05.
+        test_share: Share of test edges. If None, 0.1.
         filtered: Whether to exclude edges from negative pairs: training edges in
             training, and all edges in evaluation.
         seed: Seed for the split and for negative pairs in evaluation.
         relation: Name of the relation to predict, one of `graph.schema.edge_types`, or
-            PyG's edge type, such as `("user", "buys", "item")`. None: the only
+            PyG's edge type, such as `("user", "buys", "item")`. If None, the only
             relation, or all edges for models that read no types.
         loss: "cross_entropy" over pairs, "bpr" or "softmax" over an edge and its
             negative pairs.
@@ -89,8 +89,8 @@ class LinkPrediction(Task):
             among the earlier destinations of the source.
         top_k: Length of ranked lists. The run then ranks all destinations without
             an edge for each source, which measures recall, NDCG and MRR in addition and
-            recommends items. "auto": 20 if the relation joins two node types. None: no
-            lists.
+            recommends items. "auto": 20 if the relation joins two node types. If None,
+            no lists.
     """
 
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")

@@ -55,7 +55,7 @@ class NodeClassification(ClassTask):
             class_weights: Factor for each class's loss, in class order. "balanced": n /
                 (num_classes * nodes of the class) over the n training nodes, so that
                 all classes have equal weight. "auto": their square roots if one of two
-                classes is rare, otherwise none. None: no factors.
+                classes is rare, otherwise none. If None, no factors.
             threshold: Lowest probability at which `LabelFacts.positive` of two
                 classes is predicted, as in `ClassTask`.
             calibration: How probabilities are calibrated, as in `ClassTask`. If a

@@ -41,7 +41,7 @@ def threshold_table(splits: Mapping[str, Tensor], chosen: float | None) -> Json:
 
     Args:
         splits: [n, 2] probabilities and labels of a class, 1 or 0, by split.
-        chosen: The threshold of predictions. None: 0.5.
+        chosen: The threshold of predictions. If None, 0.5.
     """
     levels = {HALF, HALF if chosen is None else chosen}
     for rows in splits.values():

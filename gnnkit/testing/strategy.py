@@ -58,10 +58,10 @@ def check_strategy(
     an ability requires must be implemented.
 
     Args:
-        grids: Rank grids. None: one grid of each kind, or grids of one column for a
+        grids: Rank grids. If None, one grid of each kind, or grids of one column for a
             strategy that reads data along nodes.
-        sampler: A two-hop sampler, for strategies that use one. None: five neighbours
-            per hop.
+        sampler: A two-hop sampler, for strategies that use one. If None, five
+            neighbours per hop.
     """
     check_maker(make, ExecutionStrategy)
     torch.manual_seed(0)

@@ -30,8 +30,8 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     of it. `columns` must return a value per prediction.
 
     Args:
-        graph: A graph with labels for the task. None: a graph with classes. Its edges
-            get the labels of their destinations, unless they have labels.
+        graph: A graph with labels for the task. If None, a graph with classes. Its
+            edges get the labels of their destinations, unless they have labels.
     """
     check_maker(make, Task)
     task = make()

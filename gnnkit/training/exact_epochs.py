@@ -29,7 +29,8 @@ class ExactEpochs:
 
         Args:
             phases: The schedule.
-            unmeasured: Why gradients are not compared with exact ones. None: they are.
+            unmeasured: Why gradients are not compared with exact ones. If None, they
+                are.
         """
         self.phases, self.check = phases, GradientCheck(unmeasured)
         self.exact = phases.is_exact(0)  # whether the steps of the last begun epoch are exact

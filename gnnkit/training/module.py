@@ -151,7 +151,7 @@ class TrainingModule(hooks.OwnHooks):
         schedule: Learning rates over the epochs. Default: constant.
         clip_norm: Maximum norm of a step's gradient. Default: unlimited.
         accumulate: Number of batches per optimiser step.
-        exact_epochs: Makes some epochs exact. None: all steps are as configured.
+        exact_epochs: Makes some epochs exact. If None, all steps are as configured.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class Monitor(BestModel):
         Args:
             name: `train_loss`, or a figure that evaluations log.
             patience: Number of epochs or evaluations in a row without improvement that
-                end training. None: training never ends early.
+                end training. If None, training never ends early.
             **options: `lower_is_better`, `latest` and `on_better` of `BestModel`. The
                 lowest `train_loss` is always best.
         """
@@ -104,7 +104,7 @@ class Monitor(BestModel):
         """Restores the state of a run with the same rule.
 
         Args:
-            state: The state from `gathered`. None: the run had no such rule.
+            state: The state from `gathered`. If None, the run had no such rule.
             rank: This rank.
         """
         if state is None or state["name"] != self.name:
@@ -145,7 +145,7 @@ def selection(trainer: L.Trainer) -> Selection:
 
 
 def ended_by_user(trainer: L.Trainer) -> str | None:
-    """Returns which of the user's callbacks ended training. None: none did."""
+    """Returns which of the user's callbacks ended training, or None."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     if not trainer.should_stop or any(getattr(callback, "stopped", None) for callback in callbacks):
         return None

@@ -117,7 +117,7 @@ class RunSite(LeaderSite):
             channel: Sends states to the leader.
             timeout: Seconds that the leader waits for the last states.
             watch: The leader's watch, None on other ranks.
-            rule: Selects the best model. None: it is not stored.
+            rule: Selects the best model. If None, it is not stored.
         """
         self.worker, self.meter, self.channel, self.timeout = worker, meter, channel, timeout
         self.watch: Watch | None = watch

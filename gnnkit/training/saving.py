@@ -228,7 +228,7 @@ class PeriodicCheckpoint(Callback):
         Args:
             checkpoints: Saves the checkpoints.
             epochs: Number of epochs between checkpoints.
-            steps: Number of steps between checkpoints within an epoch. None: none.
+            steps: Number of steps between checkpoints within an epoch. If None, none.
             at_start: Whether to save before the first step.
         """
         self.checkpoints, self.epochs, self.steps, self.at_start = checkpoints, epochs, steps, at_start

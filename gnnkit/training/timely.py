@@ -29,7 +29,8 @@ class TimelyCheckpoint(Callback):
 
         Args:
             checkpoints: Saves the checkpoints.
-            minutes: Minutes between checkpoints. None: only on the launcher's request.
+            minutes: Minutes between checkpoints. If None, only on the launcher's
+                request.
         """
         self.checkpoints, self.minutes = checkpoints, minutes
         self._saved = self._looked = time.monotonic()

@@ -51,8 +51,8 @@ def make_trainer(
         module: The rank's module.
         sync: Steps the optimiser, unless Lightning's DDP does the same.
         meter: Measures the synchronisation.
-        guard: The rule for non-finite gradients. None: they end the run.
-        mailbox: Connects all ranks, for `sync`. None: `sync` creates one if needed.
+        guard: The rule for non-finite gradients. If None, they end the run.
+        mailbox: Connects all ranks, for `sync`. If None, `sync` creates one if needed.
         callbacks: The trainer's callbacks.
         **options: Further arguments of Lightning's trainer.
     """

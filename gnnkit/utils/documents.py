@@ -144,7 +144,7 @@ def _count(node: Any, counts: dict[int, int | None], name: str) -> int:
 
     Args:
         node: The node. Aliases of one value are one node.
-        counts: Number of values by node id. None: the node is being counted.
+        counts: Number of values by node id. If None, the node is being counted.
     """
     known = counts.get(id(node), 0)
     if known is None:

@@ -62,7 +62,8 @@ class DiskFeatures(TableRows, FeatureStore):
 
         Args:
             table: [num_rows, width] features, dense or packed, mapped from a file.
-            nodes: [num_rows] ascending global ids of the rows. None: row i is node i.
+            nodes: [num_rows] ascending global ids of the rows. If None, row i is node
+                i.
             dtype: Type of the rows returned by `rows`.
             device: Device of these rows.
             place: Cache and read options.

@@ -123,7 +123,8 @@ class TableRows(RowTier):
 
         Args:
             table: [num_rows, width] features, dense or sparse.
-            nodes: [num_rows] ascending global ids of the rows. None: row i is node i.
+            nodes: [num_rows] ascending global ids of the rows. If None, row i is node
+                i.
         """
         self._table, self._nodes = table, nodes
         self._kept = None if isinstance(table, SparseFeatures) else kept_rows(table)
@@ -152,7 +153,8 @@ class TableFeatures(TableRows, FeatureStore):
 
         Args:
             table: [num_rows, width] features, dense or sparse.
-            nodes: [num_rows] ascending global ids of the rows. None: row i is node i.
+            nodes: [num_rows] ascending global ids of the rows. If None, row i is node
+                i.
             dtype: Type of the returned rows.
             device: Device of the returned rows.
         """

@@ -102,7 +102,8 @@ class OwnedRows:
 
         Args:
             nodes: [num_nodes] ids.
-            tier: Source of these nodes' features. None: the file on disk, or the shard.
+            tier: Source of these nodes' features. If None, the file on disk, or the
+                shard.
         """
         shard, places = self.shard, np.searchsorted(self.shard.owned, nodes)
         rows = np.empty(len(nodes), self.row)

@@ -33,7 +33,7 @@ class RowCache:
 
         Args:
             name: One of `CACHES`.
-            num_rows: Maximum number of rows. None: a tenth of the nodes.
+            num_rows: Maximum number of rows. If None, a tenth of the nodes.
             rows: The rows of the owned nodes.
             comm: The ranks.
         """

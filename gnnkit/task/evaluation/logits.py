@@ -57,9 +57,9 @@ class Evaluation(ABC):
             model: The model. Its layers and self-loops are read.
             memory: Maximum MiB per chunk of nodes, if every rank reads one graph.
             scratch: A folder visible to all ranks, for the rows between layers.
-            learned: The learned input rows. None: input rows are features.
+            learned: The learned input rows. If None, input rows are features.
             splits: Names of the required splits. The evaluation may omit all other
-                nodes, also from `worker`. None: all nodes are required.
+                nodes, also from `worker`. If None, all nodes are required.
         """
         if worker.samples_by_time:
             from gnnkit.task.evaluation.timed import TimedEvaluation

@@ -56,7 +56,7 @@ class RunLogger(ABC):
         Args:
             folder: The run folder, with the previous logger's files.
             steps: Number of steps before the mark.
-            mark: From `mark`. None: all scalars will be written again.
+            mark: From `mark`. If None, all scalars will be written again.
         """
         return self.make(folder)
 

@@ -25,7 +25,7 @@ class MLflow(RunLogger):
 
         Args:
             experiment: Name of the experiment.
-            run_name: Name of the run. None: the run folder's name.
+            run_name: Name of the run. If None, the run folder's name.
         """
         self.experiment, self.run_name = experiment, run_name
 

@@ -21,7 +21,7 @@ class Wandb(RunLogger):
 
         Args:
             project: The run's project.
-            run_name: Name of the run. None: the run folder's name.
+            run_name: Name of the run. If None, the run folder's name.
         """
         self.project, self.run_name = project, run_name
 

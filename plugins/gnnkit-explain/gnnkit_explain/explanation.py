@@ -86,7 +86,7 @@ class Explainer:
             worker: A rank with the complete graph.
             model: The trained model, in evaluation mode.
             task: The task, which converts outputs.
-            learned: [num_nodes, width] learned input rows. None: input rows are
+            learned: [num_nodes, width] learned input rows. If None, input rows are
                 features.
         """
         self._worker, self._model, self._task, self._learned = worker, model.requires_grad_(False), task, learned

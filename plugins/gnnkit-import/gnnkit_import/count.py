@@ -89,7 +89,7 @@ def count_edges(run: ImportRun, num_nodes: int | None) -> tuple[EdgeSummary, int
 
     Args:
         run: the import.
-        num_nodes: number of nodes. None: one more than the largest id.
+        num_nodes: number of nodes. If None, one more than the largest id.
     """
     if (entry := run.journal["counted"]) is not None:
         summary = EdgeSummary(**entry)

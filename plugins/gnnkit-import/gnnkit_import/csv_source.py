@@ -49,7 +49,8 @@ class CsvSource(Source):
             types: Types of some columns. Those of others are inferred.
             names: Names of the columns, or whether the first line has them. False:
                 names are f0, f1, ...
-            rows: Expected number of rows of each file, checked by reading. None: any.
+            rows: Expected number of rows of each file, checked by reading. If None,
+                any.
         """
         super().__init__(files, root)
         self._options = (

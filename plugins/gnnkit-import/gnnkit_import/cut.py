@@ -204,7 +204,7 @@ def _write_rounded(kind: str, store: Path | None, rows: InputRows, names: Sequen
     """Writes rounded features, and returns a line on the rounding.
 
     Args:
-        store: The source store. Its scale is reused. None: the source is other data.
+        store: The source store. Its scale is reused. If None, the source is other data.
         rows: [num_nodes, width] input rows.
         names: [width] column names.
     """

@@ -278,7 +278,7 @@ class GraphPieces(ABC):
         """
 
     def features(self, room: Room) -> Iterator[Floats] | None:
-        """Yields node features, `room.rows` rows at a time. None: there are none.
+        """Yields node features, `room.rows` rows at a time. If None, there are none.
 
         NaN marks an empty cell if `has_gaps`.
         """

@@ -282,7 +282,7 @@ def compare(
         settings: The configuration of job=init.
         graph: The graph, with a split.
         known: The choices that follow from the graph's properties, by key.
-        figure: The validation metric that selects the best. None: the task's.
+        figure: The validation metric that selects the best. If None, the task's.
         both_directions: Whether reverse edges may be added or left out.
     """
     one_way = known.get("dataset.symmetrize") is True
@@ -411,8 +411,8 @@ def run(
             baselines. Those after the losses and class weights take the best of these.
         usual: Whether trials use reverse edges. If both graphs are available, the best
             configuration is also tried on the other one.
-        figure: The validation metric that stops trials and selects the best. None: the
-            task's.
+        figure: The validation metric that stops trials and selects the best. If None,
+            the task's.
     """
     allowed, tried = 60 * settings.job_keys.init.minutes, list[Trial]()
     task: Task = _settings(settings, fixed, {}, MAX_EPOCHS).task.create()

@@ -146,7 +146,7 @@ class Cluster(Variant):
         clusters: Number of clusters per worker.
         clusters_per_batch: Number of clusters per step.
         clusters_by: Name of the partitioner that cuts clusters, with its defaults.
-        sync_every: Number of steps between synchronisations, or "epoch". None: 1, or
+        sync_every: Number of steps between synchronisations, or "epoch". If None, 1, or
             epoch if parameters are averaged.
         average: As for `PresetWorkload`, as are `degrees` and `control_variates`.
     """
@@ -221,9 +221,9 @@ class Llcg(Variant):
         correction_batch_size: Seeds per worker in such a step.
         halo: As for `Dynamic`, as are the keys of clusters.
         split: "fixed", or "dynamic": as `Dynamic`.
-        chunks: As for `Dynamic`, with a dynamic split only. None: 16.
-        resplit_every: As for `Dynamic`, with a dynamic split only. None: 1.
-        sync_every: Number of steps between averages, or "epoch". None: epoch.
+        chunks: As for `Dynamic`, with a dynamic split only. If None, 16.
+        resplit_every: As for `Dynamic`, with a dynamic split only. If None, 1.
+        sync_every: Number of steps between averages, or "epoch". If None, epoch.
         degrees: As for `PresetWorkload`, as is `control_variates`.
     """
 

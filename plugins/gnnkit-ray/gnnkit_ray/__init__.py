@@ -147,7 +147,7 @@ def spread(processes: int, rooms: Sequence[int], nodes: int | None) -> list[int]
     Args:
         processes: Number of processes.
         rooms: Maximum number of processes on each node.
-        nodes: Number of nodes to use. None: as many as possible.
+        nodes: Number of nodes to use. If None, as many as possible.
 
     Returns:
         Processes per node used, in descending order.

@@ -45,7 +45,7 @@ class Agent:
 
         Args:
             ranks: All ranks.
-            places: The node's processes. None: all processes are on this node.
+            places: The node's processes. If None, all processes are on this node.
             folder: Working folder, which must exist on the node.
         """
         from ray import cloudpickle

@@ -133,7 +133,7 @@ class _State:
         return float((seconds**_POWER).mean() ** (1 / _POWER))
 
     def best_move(self, part: float) -> _Move | None:
-        """Returns the effective move with the highest gain. None: no move helps.
+        """Returns the effective move with the highest gain, or None if no move helps.
 
         Args:
             part: Share of the excess work that a move takes.

@@ -55,7 +55,7 @@ class ReadPart:
         Args:
             graph: The graph without the new nodes.
             extension: The new nodes and their edges.
-            hops: Number of layers. None: the whole graph is read.
+            hops: Number of layers. If None, the whole graph is read.
         """
         last = nodes = new = np.arange(graph.num_nodes, graph.num_nodes + len(extension.types))
         if hops is None:

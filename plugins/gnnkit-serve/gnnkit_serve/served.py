@@ -69,7 +69,7 @@ class ServedRun:
             tables: Run folder of `job=predict write_format=parquet`, with the files of
                 `written_by`.
             files: The run's files and its data, from before the predictions.
-            graph: The graph of the predictions. None: the run's data set.
+            graph: The graph of the predictions. If None, the run's data set.
             model: As for `weights.load`.
         """
         import pyarrow.parquet

@@ -257,7 +257,7 @@ def read_span(place: str, value: str | int | None, unit: str | None) -> int | No
     Args:
         place: The entry's place in the manifest, for messages.
         value: A span such as `30 days`, or a number if times are plain numbers.
-        unit: Of times that are dates. None: plain numbers.
+        unit: Of times that are dates. If None, plain numbers.
     """
     if value is None:
         return None

@@ -381,7 +381,7 @@ def layers_of(edges: DenseEdges, num_layers: int, key: int, seeds: Tensor | None
         num_layers: Number of layers.
         key: Random key of the step.
         seeds: [k] nodes that the last layer computes. Earlier layers compute the nodes
-            that the next layer reads. None: every layer computes all nodes.
+            that the next layer reads. If None, every layer computes all nodes.
     """
     layers: list[DenseAdjacency] = []
     for layer in reversed(range(num_layers)):

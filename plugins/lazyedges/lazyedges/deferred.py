@@ -160,7 +160,7 @@ class Origin:
         """Computes the rows that a change of `target` in place would alter.
 
         Args:
-            target: The tensor. None: unknown, computes all rows.
+            target: The tensor. If None, unknown, computes all rows.
         """
         self._live = [ref for ref in self._live if ref() is not None]
         for tensor in [ref() for ref in self._live]:
@@ -183,7 +183,7 @@ class Deferred(Tensor):
 
     @property
     def meaning(self) -> Meaning | None:
-        """What the tensor stands for. None: a plain tensor, with `value()`."""
+        """What the tensor stands for. If None, a plain tensor, with `value()`."""
         return None if self._is_result else self._meaning
 
     @meaning.setter
@@ -411,7 +411,7 @@ def count(call: Call, tensors: list[Deferred]) -> None:
 
 
 def meaning_of(value: Any) -> Meaning | None:
-    """Returns what a tensor stands for. None: it is plain."""
+    """Returns what a tensor stands for, or None if it is plain."""
     return value.meaning if isinstance(value, Deferred) else None
 
 

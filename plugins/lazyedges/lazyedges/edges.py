@@ -40,7 +40,8 @@ class EdgeSet:
                 source -1 - k is row k after the own rows.
             num_rows: Number of source rows and of destination rows, if known.
             backend: Creates kernels.
-            kernels: Kernels over the same edges in the same order. None: creates them.
+            kernels: Kernels over the same edges in the same order. If None, creates
+                them.
         """
         self.edge_index, self.backend, self._kernels = edge_index, backend, kernels
         self.source, self.destination = edge_index.unbind(0)  # [num_edges] each
@@ -140,7 +141,7 @@ class EdgeSet:
         """Returns ids derived from both ends' ids, so parallel edges share one.
 
         Args:
-            nodes: [num_src] ids of the sources. None: row numbers are ids.
+            nodes: [num_src] ids of the sources. If None, row numbers are ids.
             dst_nodes: [num_dst] ids of the destinations. Default: the first of `nodes`.
         """
         source, destination = self.source, self.destination
@@ -225,7 +226,7 @@ class EdgeSet:
 
         Args:
             rows: [num_src, ...], or [num_src, H, ...] with factors per head.
-            weight: [num_edges, 1] or [num_edges, H]. None: 1.
+            weight: [num_edges, 1] or [num_edges, H]. If None, 1.
         """
         if weight is None:
             return self.kernels.sum(rows)

@@ -188,7 +188,7 @@ def by_piece(call: Call, tensor: Deferred) -> Any:
 
 
 def _of_call(call: Call) -> Expression | None:
-    """Returns a function of edges. None: it is not one, edge by edge."""
+    """Returns a function of edges, or None if it is not one, edge by edge."""
     tensors = tensors_in((call.args, dict(call.kwargs)))
     operands: dict[int, Expression] = {}
     for value in tensors:
@@ -258,7 +258,7 @@ def _leaves_of_plain(
 
 
 def _reading(call: Call, value: Tensor, dims: int, num_edges: int) -> Read | None:
-    """Returns how a function of edges reads a plain operand. None: unknown."""
+    """Returns how a function of edges reads a plain operand, or None if unknown."""
     if type(value) is not Tensor and not isinstance(value, torch.nn.Parameter | Deferred):
         return None
     if call.name in PRODUCTS:

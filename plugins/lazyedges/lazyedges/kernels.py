@@ -81,7 +81,8 @@ class EdgeKernels(Protocol):
         slope: float,
         dropout: EdgeDropout | None,
     ) -> Tensor | None:  # [num_dst, H, d]
-        """Sums the sources' rows with attention. None: computed from weights instead.
+        """Sums the sources' rows with attention. If None, computed from weights
+        instead.
 
         The weights are the softmax of leaky_relu(source[u] + destination[v] + edge[e])
         over a destination's edges.
@@ -90,9 +91,9 @@ class EdgeKernels(Protocol):
             rows: [num_src, H, d].
             source: [num_src, H].
             destination: [num_dst, H].
-            edge: [num_edges, H]. None: 0.
+            edge: [num_edges, H]. If None, 0.
             slope: Negative slope of the leaky ReLU.
-            dropout: Dropout of the weights. None: keeps all.
+            dropout: Dropout of the weights. If None, keeps all.
         """
         return None
 

@@ -14,7 +14,7 @@ VIEWS = {"view", "reshape", "unsqueeze", "flatten", "__getitem__", "contiguous",
 
 
 def change_of_rows(call: Call, count: int, shape: tuple[int, ...]) -> Callable[[Tensor], Tensor] | None:
-    """Returns a change of shape as a function of [n, ...] rows. None: not by row.
+    """Returns a change of shape as a function of [n, ...] rows. If None, not by row.
 
     Args:
         call: The change, one of `VIEWS`.
