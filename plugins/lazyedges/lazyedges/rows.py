@@ -72,7 +72,7 @@ class Rows(Meaning):
         return self.weight is None and self.ends is None
 
     def tail_of(self, call: Call) -> tuple[int, ...] | None:
-        """Returns a row's shape in a view of all rows, or None if the view mixes rows."""
+        """Returns a row's shape in a view of all rows, or None if it mixes rows."""
         args = call.args[1:]
         sizes = args[0] if args and isinstance(args[0], list | tuple) else args
         return None if call.kwargs else tail_of(sizes, len(self.edges), self.shape)
