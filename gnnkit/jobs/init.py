@@ -21,7 +21,7 @@ from gnnkit.config import key_of, keys
 from gnnkit.config.settings import FEW_EDGES, SMALL_EDGES, Settings, with_choice
 from gnnkit.dataset.base import Advice, both_ways, describe_share
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Ids, Relation, Split
+from gnnkit.graph import Graph, Ids, Relation, Split, labelled
 from gnnkit.graph.unfit_columns import IgnorableColumns
 from gnnkit.jobs.builtin import INIT_CHOICES
 from gnnkit.jobs.feature_checks import describe_leaks
@@ -32,6 +32,7 @@ from gnnkit.prepare.columns import NumericTable, check_ids, check_texts, ignored
 from gnnkit.prepare.inputs import with_names
 from gnnkit.prepare.transform import why_uneven
 from gnnkit.result.result import Result
+from gnnkit.task import NodeTask
 from gnnkit.task.decisions import RARE
 from gnnkit.task.node_classification import ranking_metric
 from gnnkit.utils.documents import parse_yaml, read_yaml
@@ -175,7 +176,7 @@ def recommended(graph: Graph) -> dict[str, Any]:
     """Returns the keys for recommending items to users. Empty for other graphs."""
     if _ranked(graph) is None:
         return {}
-    choices = [*_recommend(graph), *_strategy(graph), *_inputs(graph), *_trainer(graph, "link_prediction")]
+    choices = [*_recommend(graph), *_strategy(graph), *_inputs(graph), *_trainer(graph, {"task": "link_prediction"})]
     return {choice.key: choice.value for choice in choices}
 
 
@@ -245,7 +246,8 @@ def by_evidence(
         return choices, None
     both = both_ways(graph.csc) < _UNDIRECTED and _may_symmetrize(settings, graph)
     search = plugins.load(SEARCH, "trials")
-    tested: Searched = search(settings, graph, known, figure=_figure(graph, known["task"]), both_directions=both)
+    figure = _figure(_rows(graph, known), known["task"])
+    tested: Searched = search(settings, graph, known, figure=figure, both_directions=both)
     return choices if tested.best is None else _replace_model(choices, tested.best, tested.why), tested
 
 
@@ -267,22 +269,35 @@ def _why_no_trials(settings: Settings, graph: Graph, known: Mapping[str, Any], a
         "the graph is large, and a trial would take too long: the default keys are written": (
             known["strategy"] != "vertex_centric"
         ),
-        "trials support only node tasks: the default keys are written": plugins.load("task", known["task"]).pairs,
-        "no validation nodes: the default keys are written": (
-            not ((graph.split == Split.VAL).any() or "dataset.split" in known)
+        "trials support only tasks with labels: the default keys are written": (
+            not issubclass(plugins.load("task", known["task"]), NodeTask)
+        ),
+        "nothing is held out for validation: the default keys are written": (
+            not ((_rows(graph, known).split == Split.VAL).any() or "dataset.split" in known)
         ),
     }
     return next((why for why, applies in reasons.items() if applies), "")
 
 
+def _rows(graph: Graph, known: Mapping[str, Any]) -> Graph:
+    """Returns the labelled rows of the chosen task as nodes, or the graph if none."""
+    task = plugins.load("task", known["task"])
+    if not (issubclass(task, NodeTask) and task.pairs):
+        return graph
+    rows: Graph = task(**{key[5:]: value for key, value in known.items() if key.startswith("task.")}).read_rows(graph)
+    return rows
+
+
 def _with_split(settings: Settings, graph: Graph) -> Graph:
-    """Splits the nodes if the data has labels and no split."""
-    if graph.split.any() or not graph.labelled.any():
+    """Splits the labelled nodes or edges if the data has no split."""
+    of_nodes = bool(graph.labelled.any())
+    if graph.is_split or not (of_nodes or graph.edge_labels is not None):
         return graph
     split, _ = _choose_split(graph)
     if isinstance(split, dict):
         return graph.split_by_time(split["shares"])
-    return graph.draw_split(split, int(settings.dataset.arguments.get("seed", 0)))
+    draw = graph.draw_split if of_nodes else graph.draw_edge_split
+    return draw(split, int(settings.dataset.arguments.get("seed", 0)))
 
 
 def _choose_split(graph: Graph) -> tuple[list[float] | dict[str, Any], str]:
@@ -297,7 +312,7 @@ def _choose_split(graph: Graph) -> tuple[list[float] | dict[str, Any], str]:
 
 def _figure(graph: Graph, task: str) -> str | None:
     """Returns the validation metric for uneven classes, or None."""
-    if task != "node_classification" or graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
+    if task not in ("node_classification", "edge_classification") or graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
         return None
     splits = [graph.labelled & (graph.split == split) for split in (Split.TRAIN, Split.VAL)]
     counts = [np.bincount(graph.labels[nodes], minlength=graph.num_classes).tolist() for nodes in splits]
@@ -337,9 +352,10 @@ def choose(settings: Settings, graph: Graph, from_user: Sequence[KeyChoice] = ()
 def _choose(settings: Settings, graph: Graph, from_user: Sequence[KeyChoice]) -> Iterator[KeyChoice]:
     keys_of = {choice.key: choice.value for choice in from_user}
     yield from _dataset(settings, graph)
-    task = next(tasks := _task(settings, graph))
-    yield from [task, *tasks] if keys_of.get("task", task.value) == task.value else []
-    task_name = keys_of.get("task", task.value)
+    tasks = list(_task(settings, graph))
+    if keys_of.get("task", tasks[0].value) == tasks[0].value:
+        yield from tasks
+        keys_of = {**{choice.key: choice.value for choice in tasks}, **keys_of}
     yield from _strategy(graph)
     if keys_of.get("inputs", "features") == "features":
         yield from _inputs(graph, ignored_columns(settings))
@@ -349,7 +365,7 @@ def _choose(settings: Settings, graph: Graph, from_user: Sequence[KeyChoice]) ->
             yield KeyChoice("threads", 1, "and so would threads")
     else:
         yield KeyChoice("workers", min(num_cores(), 4), "cores of this machine, at most 4")
-    yield from _trainer(_with_split(settings, graph), task_name)
+    yield from _trainer(_with_split(settings, graph), keys_of)
     if graph.node_ids is not None or graph.class_names is not None:
         yield KeyChoice("write_format", "parquet", "predictions name your ids and classes")
 
@@ -395,6 +411,9 @@ def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     if graph.edge_labels is not None:
         kind = "regression" if graph.edge_labels.dtype.kind == "f" else "classification"
         yield KeyChoice("task", f"edge_{kind}", "edges have labels")
+        relations = np.unique([] if graph.edge_types is None else graph.edge_types[labelled(graph.edge_labels)])
+        if len(relations) == 1 and graph.relations is not None and len(graph.relations) > 1:
+            yield KeyChoice("task.relation", graph.relations[relations[0]].edge_type, "its edges have the labels")
         return
     if _ranked(graph) is not None:
         yield from _recommend(graph)
@@ -513,12 +532,12 @@ def _fill(graph: Graph, missing: Ids) -> tuple[str, str]:
     return "zero", f"{what}, in all columns, of some most"
 
 
-def _trainer(graph: Graph, task: str) -> Iterator[KeyChoice]:
+def _trainer(graph: Graph, known: Mapping[str, Any]) -> Iterator[KeyChoice]:
     """Yields the number of epochs and the stopping rule.
 
     Args:
         graph: The graph, with a split if it has labels.
-        task: The task's name.
+        known: The task and its keys.
     """
     yield KeyChoice("trainer.max_epochs", RANKING_EPOCHS if _ranked(graph) else MAX_EPOCHS, "at most")
     if _ranked(graph) is not None:
@@ -526,7 +545,8 @@ def _trainer(graph: Graph, task: str) -> Iterator[KeyChoice]:
         yield KeyChoice("trainer.patience", RANKING_PATIENCE, "evaluations without a better ranking end the training")
         return
     if graph.edge_labels is not None or ((graph.split == Split.VAL).any() and graph.labelled.any()):
-        yield KeyChoice("trainer.monitor", _figure(graph, task) or "auto", "the figure that selects the best epoch")
+        figure = _figure(_rows(graph, known), known["task"]) or "auto"
+        yield KeyChoice("trainer.monitor", figure, "the figure that selects the best epoch")
         yield KeyChoice("trainer.patience", PATIENCE, "evaluations without a better one end the training")
         yield KeyChoice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")
 

@@ -308,6 +308,10 @@ class NodeTask(Task):
         Raises `UserError` for unsuitable labels, with the remedy.
         """
 
+    def read_rows(self, graph: Graph) -> Graph:
+        """Returns a graph whose nodes are the labelled rows, as `read` gives them."""
+        return self.read(graph)
+
     @abstractmethod
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [num_counts] float64
         """Computes the sums over rows from which `figures` computes the metrics.

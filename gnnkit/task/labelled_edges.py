@@ -13,6 +13,7 @@ from gnnkit.engine import Tally
 from gnnkit.engine.remote import Lookup, Reach
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, Split
+from gnnkit.graph.times import Times
 from gnnkit.graph.types import offsets_of
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
@@ -26,6 +27,7 @@ from gnnkit.task.link_split import with_edges_before
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_WIDTH, switch, whole
 
+NUM_COUNTS = 4  # columns that `inputs_of_head` adds
 _PIECE = 2**16  # edges whose outputs are computed together
 
 
@@ -33,7 +35,8 @@ class LabelledEdges(NodeTask):
     """Makes the edges the rows of another task, such as `NodeClassification`.
 
     The model embeds nodes, and an MLP computes an edge's outputs from the embeddings of
-    its ends and from the edge's features. List this class first:
+    its ends and from `inputs_of_head`: the edge's features, and how many edges its ends
+    have. List this class first:
 
         class EdgeRanks(LabelledEdges, NodeRanks): ...
 
@@ -46,7 +49,7 @@ class LabelledEdges(NodeTask):
     Args:
         key: The task's name, for messages.
         width: Embedding size, and size of the MLP's hidden layer.
-        edge_features: Whether the MLP reads the edges' features.
+        edge_features: Whether the MLP reads the edges' features and counts.
         relation: Name of the relation of the edges, as for `LinkPrediction`. If None,
             the only one, or all edges for models that read no types.
     """
@@ -78,7 +81,7 @@ class LabelledEdges(NodeTask):
                 f"task={self.key}: no edge has a label: name their column in dataset.edge_label (edge_label= of "
                 "Graph.from_tables, edge_labels= of Graph.from_edges, data.edge_label of PyG)"
             )
-        rows = self.read(_as_nodes(targets, graph.edge_class_names))
+        rows = self._read_targets(targets, graph.edge_class_names)
         targets = replace(targets, label=rows.labels, num_classes=rows.num_classes)
         return _without_labels(_before_split(graph), rows.class_names), self._with_features(targets)
 
@@ -86,19 +89,29 @@ class LabelledEdges(NodeTask):
         targets = self._with_features(self._targets(graph))
         return _without_labels(graph, graph.edge_class_names), targets
 
+    def read_rows(self, graph: Graph) -> Graph:
+        return self._read_targets(self._targets(graph), graph.edge_class_names)
+
     def _targets(self, graph: Graph) -> Targets:
         number = relation_number(graph, self.relation)
         relation = None if number is None else LinkRelation(number, (number,))
         return Targets.of_edges(graph, relation)
 
+    def _read_targets(self, targets: Targets, names: Sequence[str] | None) -> Graph:
+        """Returns the rows as a graph's nodes, with labels in the task's form."""
+        no_edges = CSC(offsets_of(np.zeros(len(targets), np.int64)), np.zeros(0, np.int32))
+        features = np.empty((len(targets), 0), np.float32)
+        class_names = None if names is None else tuple(names)
+        return self.read(Graph(no_edges, features, targets.label, targets.split, class_names=class_names))
+
     def _with_features(self, targets: Targets) -> Targets:
-        return targets if self.edge_features else replace(targets, features=None)
+        return replace(targets, features=inputs_of_head(targets) if self.edge_features else None)
 
     def num_outputs(self, num_classes: int) -> int:
         return self.width
 
     def size_head(self, num_outputs: int, edge_width: int) -> None:
-        self._sizes = num_outputs, edge_width if self.edge_features else 0
+        self._sizes = num_outputs, edge_width + NUM_COUNTS if self.edge_features else 0
 
     def begin(self, worker: Worker) -> None:
         super().begin(worker)
@@ -138,6 +151,33 @@ class LabelledEdges(NodeTask):
         return torch.cat(parts)
 
 
+def inputs_of_head(edges: Graph | Targets) -> Floats:  # [n, edge_width + NUM_COUNTS]
+    """Returns what the MLP reads of each edge, besides its ends' embeddings.
+
+    After the edge's features come log(1 + count) of the edges out of the source, into
+    it, out of the destination, and into it. They tell how active the ends are, which
+    means over neighbours do not. Edges with times count earlier edges only.
+
+    Args:
+        edges: A task's rows, or a graph, of which all edges are rows in the order of
+            the edge list.
+    """
+    rows = Targets.of_edges(edges, None) if isinstance(edges, Graph) else edges
+    counts = [_count(end, of, rows.time) for end in rows.rows.T for of in rows.rows.T]
+    columns = np.log1p(np.stack(counts, 1)).astype(np.float32)
+    return columns if rows.features is None else np.hstack([rows.features, columns])
+
+
+def _count(ends: Ids, of: Ids, time: Times | None) -> Ids:  # [n]
+    """Counts for each of `ends` its occurrences in `of`, all or earlier ones only."""
+    if time is None:
+        return np.bincount(of, minlength=int(ends.max(initial=-1)) + 1)[ends]
+    rank = np.unique(time, return_inverse=True)[1]
+    size = int(rank.max(initial=0)) + 1
+    occurrences = np.sort(of * size + rank)
+    return np.searchsorted(occurrences, ends * size + rank) - np.searchsorted(occurrences, ends * size)
+
+
 def check_pairs(name: str, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
     """Raises `UserError` for a strategy or a sampler without batches of pairs.
 
@@ -161,13 +201,6 @@ def _moments(features: Floats, rows: Ids) -> tuple[Array, Array]:  # [width] twi
     mean = sum(features[piece].sum(0, dtype=np.float64) for piece in pieces) / max(len(rows), 1)
     variance = sum(np.square(features[piece] - mean).sum(0) for piece in pieces) / max(len(rows), 1)
     return mean, np.sqrt(variance)
-
-
-def _as_nodes(targets: Targets, names: Sequence[str] | None) -> Graph:
-    """Returns the rows as a graph's nodes, for `NodeTask.read`."""
-    no_edges = CSC(offsets_of(np.zeros(len(targets), np.int64)), np.zeros(0, np.int32))
-    features = np.empty((len(targets), 0), np.float32)
-    return Graph(no_edges, features, targets.label, targets.split, class_names=None if names is None else tuple(names))
 
 
 def _before_split(graph: Graph) -> Graph:

@@ -37,7 +37,7 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     task = make()
     prepared, links = _check_prepare(task, make(), _with_edge_labels(check_graph() if graph is None else graph))
     if isinstance(links, Targets):
-        task.size_head(links.num_classes, 0 if links.features is None else links.features.shape[1])
+        task.size_head(links.num_classes, 0 if prepared.edge_features is None else prepared.edge_features.shape[1])
     if (head := task.head()) is not None:
         assert task.head() is head, "head gives another module in the second call"
         head.double()

@@ -23,6 +23,7 @@ from gnnkit.graph import Graph
 from gnnkit.jobs import weights
 from gnnkit.jobs.init import choose
 from gnnkit.sampler.links import pairs_of
+from gnnkit.task.labelled_edges import inputs_of_head
 from tests.cases import few
 from tests.runs import BARE
 
@@ -88,7 +89,7 @@ def test_a_loaded_model_and_its_head_compute_the_predictions(tmp_path: Path, tas
     with torch.no_grad():
         embeddings = model(graph)
         pairs = torch.from_numpy(pairs_of(graph.csc))
-        outputs = model.task_head(embeddings[pairs], torch.from_numpy(np.array(graph.edge_features)))
+        outputs = model.task_head(embeddings[pairs], torch.from_numpy(inputs_of_head(graph)[graph.edge_positions]))
     predictions = np.load(run.folder / "predictions.npy")[graph.edge_positions]
     if task == "edge_regression":
         np.testing.assert_allclose(outputs[:, 0].numpy(), predictions, rtol=1e-9)
@@ -117,7 +118,7 @@ def test_a_users_module_is_loaded_with_the_head_of_its_task(tmp_path: Path) -> N
     pairs = torch.from_numpy(pairs_of(graph.csc))
     with torch.no_grad():
         rows = model(torch.from_numpy(np.array(graph.features)), pairs.T)[pairs]
-        outputs = model.task_head(rows, torch.from_numpy(np.array(graph.edge_features)))
+        outputs = model.task_head(rows, torch.from_numpy(inputs_of_head(graph)[graph.edge_positions]))
     np.testing.assert_allclose(outputs[:, 0], np.load(run.folder / "predictions.npy")[graph.edge_positions], rtol=1e-9)
 
 

@@ -25,7 +25,7 @@ from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
-from gnnkit.task.labelled_edges import LabelledEdges
+from gnnkit.task.labelled_edges import LabelledEdges, inputs_of_head
 from gnnkit.task.node_classification import EdgeClassification, NodeClassification
 from gnnkit.task.regression import EdgeRegression
 from gnnkit.testing import check_task
@@ -286,6 +286,18 @@ def test_numbers_are_standardised_by_training_edges() -> None:
     train = targets.label[targets.of_split(Split.TRAIN)]
     for mean in on_ranks(graph, Grid(3, 1, 1), work, links=targets):
         assert mean == pytest.approx((train.mean(),))
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_the_head_reads_how_many_edges_the_ends_have(timed: bool) -> None:
+    src, dst, times = RNG.integers(0, 9, (3, 60))
+    features = RNG.normal(size=(60, 2)).astype(np.float32)
+    graph = Graph.from_edges(src, dst, 9, edge_features=features, edge_labels=times, edge_time=times if timed else None)
+    columns = inputs_of_head(graph)
+    for row, ends in enumerate(zip(src, dst, strict=True)):
+        seen = times < times[row] if timed else np.ones(60, np.bool_)
+        counts = [(of[seen] == end).sum() for end in ends for of in (src, dst)]
+        np.testing.assert_allclose(columns[row], [*features[row], *np.log1p(counts)], rtol=1e-6)
 
 
 def test_features_are_standardised_by_training_edges() -> None:

@@ -298,9 +298,10 @@ def compare(
     if figure is not None:
         planned = (planned[0], {**planned[0], "task.class_weights": "balanced"}, *planned[1:])
     tested = run(settings, graphs, fixed, planned, one_way and both_directions, figure)
-    validated = int(np.count_nonzero(graph.labelled & (graph.split == Split.VAL)))
     assert isinstance(tested.task, NodeTask)
-    constant = baselines.measure_constant(tested.task.read(graph), tested.task, tested.figure)
+    rows = tested.task.read_rows(graph)
+    validated = int(np.count_nonzero(rows.labelled & (rows.split == Split.VAL)))
+    constant = baselines.measure_constant(rows, tested.task, tested.figure)
     return replace(tested, constant=constant, num_validated=validated)
 
 
@@ -324,7 +325,7 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
     if from_columns and (degree := _degree(graph)):
         keys_to_try = (keys_to_try[0], {**keys_to_try[0], **degree}, *keys_to_try[1:])
     planned = _with_types(graph, from_columns, keys_to_try)
-    planned = _for_numbers(planned) if task == "regression" else planned
+    planned = _for_numbers(planned) if task in ("regression", "edge_regression") else planned
     first = {**_PLAIN, "types": "ignore"} if graph.schema.several else _PLAIN
     return planned if graph.num_relations > 1 else (first, *planned)
 
@@ -420,7 +421,7 @@ def run(
     fixed = {**fixed, "trainer.monitor": figure}
     made_graphs = {usual: graphs[usual]()}
     reads_columns = fixed.get("inputs", "features") == "features"
-    to_compare = _baselines(made_graphs[usual], figure, fixed["task"]) if reads_columns else []
+    to_compare = _baselines(made_graphs[usual], figure, fixed["task"]) if reads_columns or task.pairs else []
     count, ended = len(planned) + len(to_compare) + ((not usual) in graphs), ""
 
     def so_far() -> Trials:
@@ -469,6 +470,8 @@ def _baselines(graph: Graph, figure: str, task: str = "node_classification") -> 
     """
     types: Keys = {"types": "ignore"} if graph.schema.several else {}
     alone, trees = {**_ALONE, **types}, {**BOOSTING, **types, **_LOSSES.get(figure, {})}
+    if task.startswith("edge_"):
+        return [(alone, NO_EDGES)]  # boosting reads nodes
     if not baselines.is_installed():
         say(baselines.MISSING)
     elif not baselines.fits(graph):

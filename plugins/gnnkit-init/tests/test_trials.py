@@ -35,7 +35,8 @@ def asked(*overrides: str) -> Settings:
 def compared(settings: Settings, graph: Graph, task: str) -> Trials:
     """Runs the trials as job=init does."""
     graph = init._with_split(settings, graph)
-    return trials.compare(settings, graph, {"task": task}, figure=init._figure(graph, task))
+    known = {"task": task}
+    return trials.compare(settings, graph, known, figure=init._figure(init._rows(graph, known), task))
 
 
 @pytest.fixture
@@ -264,8 +265,8 @@ def test_what_is_not_tried_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
     graph = random_graph()
     assert why(graph, "init.minutes=0") == "no trials: init.minutes=0\n"
-    assert "no validation nodes" in why(replace(graph, split=np.where(graph.split == 2, 0, graph.split)))
-    assert "only node tasks" in why(replace(graph, labels=np.full(40, -1), split=np.zeros(40, np.int8)))
+    assert "nothing is held out" in why(replace(graph, split=np.where(graph.split == 2, 0, graph.split)))
+    assert "only tasks with labels" in why(replace(graph, labels=np.full(40, -1), split=np.zeros(40, np.int8)))
     many = Graph.from_edges([0], [1], 200_001, features=np.zeros((200_001, 1), np.float32))
     assert "the graph is large" in why(many)
 
