@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 from gnnkit import plugins
-from gnnkit.config.settings import AUTO
 from gnnkit.config.settings.fields import Section
 from gnnkit.errors import UserError
 from gnnkit.jobs.dispatch import import_for_training
@@ -104,27 +103,6 @@ class Test(Predict):
     name = "test"
     needs_labels = True
     splits = ("val", "test")
-
-
-class Plan(OnRanks):
-    """job=plan: counts and times full-graph layouts, or runs sampled steps on ranks."""
-
-    name = "plan"
-    reads_plan = True
-    reads_rows = True
-    on_ranks = False
-
-    def rank_work(self, *, trains: bool) -> RankWork:
-        import_for_training()
-        from gnnkit.jobs.trial_steps import plan_batches
-
-        return plan_batches
-
-    def work(self, order: Order) -> Result:
-        from gnnkit.jobs.plan import plan
-
-        open_ = order.settings.strategy.name == AUTO
-        return plan(order) if open_ or order.settings.create_strategy().reads.all_edges else super().work(order)
 
 
 class Partition(Run):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gnnkit_plan.alone import Alone
 from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import HGTConv as PyGConv
 
 from gnnkit.engine import AddedRelations, Engine, ShardAdjacency, SparseRows
-from gnnkit.engine.trial import Alone
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.model.hgt import HGT, HGTConv

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gnnkit_plan.alone import Alone
 from torch import Tensor
 from torch_geometric.nn import RGATConv as PyGConv
 
 from gnnkit.engine import AddedRelations, Engine, ShardAdjacency
-from gnnkit.engine.trial import Alone
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.model.relation_weights import RelationWeights

@@ -12,6 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_plan import layouts
+from gnnkit_plan import step as plan_step
+from gnnkit_plan.step import step_activations, step_volume
+from gnnkit_plan.trial import SavedTensors
+from gnnkit_plan.volume import Volume
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
@@ -21,7 +26,6 @@ from gnnkit.comm.threads import Threads
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.graph import CSC, Graph
-from gnnkit.jobs import layouts
 from gnnkit.jobs.iterate import iterate
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
@@ -38,10 +42,6 @@ from gnnkit.model.simple_hgn import SimpleHGN
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
-from gnnkit.planner import step as plan_step
-from gnnkit.planner.step import step_activations, step_volume
-from gnnkit.planner.trial import SavedTensors
-from gnnkit.planner.volume import Volume
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.utils.ranges import num_cores

@@ -6,15 +6,15 @@ import functools
 from dataclasses import replace
 
 from gnnkit.config.settings import AUTO, Settings
-from gnnkit.jobs.decide import FULL, why_layout, with_strategy
-from gnnkit.jobs.layouts import Layouts, can_try, compare_layouts, is_elsewhere
 from gnnkit.jobs.order import Order
-from gnnkit.planner.candidates import CHOSEN, candidates, compared, configured, measure_candidates
-from gnnkit.planner.layout import LayoutFigures, select_layout, table
 from gnnkit.prepare.assign import overrides
 from gnnkit.result.result import Result
 from gnnkit.utils.approximate import SAVES_BYTES
 from gnnkit.utils.ranges import num_cores
+from gnnkit_plan.candidates import CHOSEN, candidates, compared, configured, measure_candidates
+from gnnkit_plan.decide import FULL, why_layout, with_strategy
+from gnnkit_plan.layout import LayoutFigures, select_layout, table
+from gnnkit_plan.layouts import Layouts, can_try, compare_layouts, is_elsewhere
 
 ALONE = "one worker"  # name of its row
 PAYS = 0.2  # share of exchange above which fewer words save more than balanced edges

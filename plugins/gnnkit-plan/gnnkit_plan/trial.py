@@ -16,7 +16,6 @@ from gnnkit.engine.adjacency import Adjacency, ShardAdjacency
 from gnnkit.engine.default_dtype import default_dtype
 from gnnkit.engine.engine import Engine
 from gnnkit.engine.relations import num_pairs
-from gnnkit.engine.trial import Alone, set_row_counts
 from gnnkit.exchange.tally import Exchange, Tally
 from gnnkit.graph import Ids
 from gnnkit.kernels.products import fast_products
@@ -27,6 +26,7 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.shard import cut
 from gnnkit.partition.traffic import Traffic
+from gnnkit_plan.alone import Alone, set_row_counts
 
 _DRAWS = 12  # small shards from which the bytes per row of each kind follow
 

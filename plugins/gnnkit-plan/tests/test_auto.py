@@ -16,6 +16,8 @@ import pytest
 import torch
 import yaml
 from gnnkit_compare import Compare
+from gnnkit_plan import candidates as planning
+from gnnkit_plan import decide, trial_steps
 
 import gnnkit
 from gnnkit import config, jobs
@@ -23,10 +25,9 @@ from gnnkit.config.settings import ranks, settle
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import decide, dispatch, run, trial_steps
+from gnnkit.jobs import dispatch, run
 from gnnkit.jobs.order import Order
 from gnnkit.launch.environment import StartedRank
-from gnnkit.planner import candidates as planning
 from gnnkit.utils.ranges import num_cores
 from tests.cases import exhaustive, few
 from tests.launch.outside import Outside, by_hand
@@ -438,8 +439,7 @@ import sys
 from gnnkit.__main__ import main
 
 code = main(sys.argv[1:])
-print([name for name in sys.modules if name.startswith(("gnnkit.planner", "gnnkit.jobs.decide", "gnnkit.jobs.layouts",
-                                                        "gnnkit.jobs.trial_steps", "gnnkit.jobs.plan"))])
+print([name for name in sys.modules if name.startswith("gnnkit_plan")])
 raise SystemExit(code)
 """
 

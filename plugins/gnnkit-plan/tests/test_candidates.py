@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_plan import candidates as planning
+from gnnkit_plan.candidates import candidates, compared, configured, measure_candidates, slow_partitioners
+from gnnkit_plan.layout import LayoutFigures, Room, Trial, select_layout, to_try, with_trials
 
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
@@ -19,9 +22,6 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid, make_grid, unequal_columns
 from gnnkit.partition.hash import Hash
 from gnnkit.partition.streaming import Streaming
-from gnnkit.planner import candidates as planning
-from gnnkit.planner.candidates import candidates, compared, configured, measure_candidates, slow_partitioners
-from gnnkit.planner.layout import LayoutFigures, Room, Trial, select_layout, to_try, with_trials
 from gnnkit.prepare.assign import Cutter, assign, overrides
 from gnnkit.utils import memory
 from tests.cases import few

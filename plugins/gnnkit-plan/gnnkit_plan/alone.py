@@ -1,11 +1,10 @@
-"""A rank without peers, and the numbers of types of a model, for trial runs."""
+"""A rank without peers, for trial runs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,18 +12,6 @@ from torch import Tensor
 from gnnkit.comm import Communicator
 from gnnkit.comm.pending import Counts, Pending
 from gnnkit.engine.engine import Engine
-
-
-class TypeCounts(NamedTuple):
-    """Numbers of types that a model has weights for."""
-
-    of_edges: int = 1
-    of_nodes: int = 1
-
-    @classmethod
-    def of(cls, model: object) -> TypeCounts:
-        """Reads a model's attributes."""
-        return cls(*(int(getattr(model, name, 1)) for name in ("num_relations", "num_node_types")))
 
 
 def set_row_counts(engine: Engine) -> None:

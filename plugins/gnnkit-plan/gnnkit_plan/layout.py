@@ -14,12 +14,12 @@ from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.kernels.sparse_rows import PLACE_BYTES
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.quality import Quality
-from gnnkit.planner.candidates import is_plain, work_of
-from gnnkit.planner.step import program_step, reads_sparse_rows, step_activations, step_volume
-from gnnkit.planner.trial import Sizes
-from gnnkit.planner.volume import Volume
 from gnnkit.prepare.assign import shape
 from gnnkit.utils.documents import Json
+from gnnkit_plan.candidates import is_plain, work_of
+from gnnkit_plan.step import program_step, reads_sparse_rows, step_activations, step_volume
+from gnnkit_plan.trial import Sizes
+from gnnkit_plan.volume import Volume
 
 MAX_TRIALS = 3  # layouts whose epoch is measured
 MEMORY_SHARE = 0.9  # share of the memory that a layout may fill

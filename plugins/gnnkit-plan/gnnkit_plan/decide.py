@@ -21,12 +21,16 @@ from gnnkit.config.settings import (
     with_workers,
 )
 from gnnkit.errors import UserError
-from gnnkit.jobs.layouts import Layouts, can_try, compare_layouts
 from gnnkit.jobs.order import Order, write_configuration
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.planner.candidates import (
+from gnnkit.prepare.assign import overrides
+from gnnkit.prepare.cut import read
+from gnnkit.prepare.inputs import load
+from gnnkit.prepare.times import sampling_rule
+from gnnkit.strategy import ExecutionStrategy
+from gnnkit_plan.candidates import (
     CHOSEN,
     Candidates,
     candidates,
@@ -35,12 +39,8 @@ from gnnkit.planner.candidates import (
     slow_partitioners,
     words_of,
 )
-from gnnkit.planner.layout import MEMORY_SHARE, LayoutFigures, Room, select_layout, table
-from gnnkit.prepare.assign import overrides
-from gnnkit.prepare.cut import read
-from gnnkit.prepare.inputs import load
-from gnnkit.prepare.times import sampling_rule
-from gnnkit.strategy import ExecutionStrategy
+from gnnkit_plan.layout import MEMORY_SHARE, LayoutFigures, Room, select_layout, table
+from gnnkit_plan.layouts import Layouts, can_try, compare_layouts
 
 FULL, SAMPLED = "vertex_centric", "individual_sample"  # candidates of strategy=auto
 _CHOSE = "the leader chose "

@@ -19,8 +19,8 @@ from gnnkit.partition.loops import looped
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut_all
 from gnnkit.partition.traffic import Traffic
-from gnnkit.planner.trial import ModelTrial, Sizes, TrialInputs, activations, exchanges, small_grid
-from gnnkit.planner.volume import Volume, volume
+from gnnkit_plan.trial import ModelTrial, Sizes, TrialInputs, activations, exchanges, small_grid
+from gnnkit_plan.volume import Volume, volume
 
 
 def step_volume(

@@ -18,7 +18,6 @@ from lightning.pytorch.callbacks import Callback
 
 from gnnkit.comm import LEADER, Communicator, Mailbox
 from gnnkit.config.settings import Settings
-from gnnkit.engine.trial import Alone, set_row_counts
 from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype, set_up_torch, with_servers
 from gnnkit.jobs.rank_run import make_module, measured_splits
 from gnnkit.launch.allocator import give_back_freed_memory
@@ -26,7 +25,6 @@ from gnnkit.launch.progress import progress
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.leader.watch import peak_memory
 from gnnkit.partition.shard import Shard
-from gnnkit.planner.layout import Trial
 from gnnkit.prepare.cut import Prepared
 from gnnkit.result.folder import PREPARED
 from gnnkit.strategy import GatheredRows, Worker
@@ -35,6 +33,8 @@ from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_of
 from gnnkit.training.trainer import make_trainer
 from gnnkit.utils.ranges import num_cores
+from gnnkit_plan.alone import Alone, set_row_counts
+from gnnkit_plan.layout import Trial
 
 EPOCHS = 3  # of a layout's trial, with an evaluation at the end. The first epoch is not timed
 

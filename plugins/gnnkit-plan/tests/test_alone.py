@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import torch
-
-from gnnkit.engine.trial import Alone
+from gnnkit_plan.alone import Alone
 
 
 def test_own_rows_come_back_among_zeros_of_peers() -> None:

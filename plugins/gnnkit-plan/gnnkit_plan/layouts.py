@@ -24,9 +24,6 @@ from gnnkit.launch.watchdog import Patience
 from gnnkit.model.hetero import HeteroModel
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut, cut_all
-from gnnkit.planner.candidates import CHOSEN
-from gnnkit.planner.layout import MAX_TRIALS, LayoutFigures, Room, StepCosts, Trial, count_layout, to_try, with_trials
-from gnnkit.planner.step import graph_widths
 from gnnkit.prepare.assign import shape, sizes_of
 from gnnkit.prepare.cut import Prepared, read
 from gnnkit.prepare.inputs import load, with_kept
@@ -38,6 +35,9 @@ from gnnkit.task import Task
 from gnnkit.utils.memory import available_memory
 from gnnkit.utils.ranges import num_cores
 from gnnkit.utils.storage import passing
+from gnnkit_plan.candidates import CHOSEN
+from gnnkit_plan.layout import MAX_TRIALS, LayoutFigures, Room, StepCosts, Trial, count_layout, to_try, with_trials
+from gnnkit_plan.step import graph_widths
 
 FOLDER = "tried"  # subfolder of the run folder with the shards of tried layouts
 TRIED_EDGES = 30_000_000  # maximum number of edges of all tried layouts. At least one is tried
@@ -109,7 +109,7 @@ def _try(
     Args:
         tried: By layout, a `Prepared`, or the number of the only rank to try.
     """
-    from gnnkit.jobs import trial_steps
+    from gnnkit_plan import trial_steps
 
     settings = order.settings
     job = RankJob(settings, folder, Prepared([], {}, "", "", "", None, []), order.model)
