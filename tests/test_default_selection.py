@@ -50,7 +50,7 @@ ELSEWHERE = {  # what no check covers, and the folders of the tests
     },
     **{
         (kind, name): [f"plugins/{package}/tests"]
-        for kind in ("job", plugins.COMMAND, plugins.FUNCTION, plugins.SEARCH)
+        for kind in ("job", plugins.COMMAND, plugins.FUNCTION, plugins.PLANNER, plugins.SEARCH)
         for name, package in plugins.PACKAGES[kind].items()
     },
 }

@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 from gnnkit_init.trials import Trials
+from gnnkit_plan.init import KeyChoice, _as_script, by_evidence, choose
 
 import gnnkit
 from gnnkit import config
@@ -19,7 +20,6 @@ from gnnkit.__main__ import main
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs.init import KeyChoice, _as_script, by_evidence, choose
 from gnnkit.task.node_classification import NodeClassification
 from tests.cases import few
 from tests.graphs import random_graph
@@ -232,10 +232,10 @@ def test_what_init_cannot_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_many_edges_get_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = choices(random_graph(), tmp_path)
     assert (few["workers"], few["threads"]) == (1, 1)
-    monkeypatch.setattr("gnnkit.jobs.init.SMALL_EDGES", 10)
+    monkeypatch.setattr("gnnkit_plan.init.SMALL_EDGES", 10)
     assert "threads" not in choices(random_graph(), tmp_path)
-    monkeypatch.setattr("gnnkit.jobs.init.FEW_EDGES", 10)
-    monkeypatch.setattr("gnnkit.jobs.init.num_cores", lambda: 3)
+    monkeypatch.setattr("gnnkit_plan.init.FEW_EDGES", 10)
+    monkeypatch.setattr("gnnkit_plan.init.num_cores", lambda: 3)
     assert choices(random_graph(), tmp_path)["workers"] == 3
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gnnkit_init import baselines, trials
 from gnnkit_init.trials import NO_EDGES, Trial, Trials
+from gnnkit_plan.feature_checks import describe_leaks, has_few_rows
+from gnnkit_plan.init import _fill
 
 from gnnkit.graph import Graph, SparseFeatures
-from gnnkit.jobs.feature_checks import describe_leaks, has_few_rows
-from gnnkit.jobs.init import _fill
 from gnnkit.task import NodeTask
 from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification

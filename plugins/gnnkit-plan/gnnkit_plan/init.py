@@ -23,8 +23,6 @@ from gnnkit.dataset.base import Advice, both_ways, describe_share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation, Split
 from gnnkit.graph.unfit_columns import IgnorableColumns
-from gnnkit.jobs.builtin import INIT_CHOICES
-from gnnkit.jobs.feature_checks import describe_leaks
 from gnnkit.jobs.order import Order, absolute
 from gnnkit.launch.phases import say
 from gnnkit.plugins import CONF, SEARCH
@@ -37,6 +35,8 @@ from gnnkit.task.node_classification import ranking_metric
 from gnnkit.utils.documents import parse_yaml, read_yaml
 from gnnkit.utils.ranges import local_path, num_cores, one_line
 from gnnkit.utils.storage import write_atomically
+from gnnkit_plan import INIT_CHOICES
+from gnnkit_plan.feature_checks import describe_leaks
 
 NAME = "mine"  # of the experiment
 _SCRIPT_FILE = "train.py"
