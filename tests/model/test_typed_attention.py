@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from gnnkit_plan.alone import Alone
+from gnnkit_testing.graphs import CLASSES, RELATIONS, WIDTH, check_graph
 from torch import Tensor
 from torch_geometric.nn import RGATConv as PyGConv
 
@@ -15,7 +16,6 @@ from gnnkit.model.relation_weights import RelationWeights
 from gnnkit.model.rgat import RGAT, RGATConv
 from gnnkit.model.simple_hgn import SimpleHGN
 from gnnkit.partition.shard import uncut
-from gnnkit.testing.graphs import CLASSES, RELATIONS, WIDTH, check_graph
 
 GRAPH = check_graph()
 

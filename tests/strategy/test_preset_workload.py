@@ -12,6 +12,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import CLASSES, WIDTH, check_graph
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
@@ -39,7 +40,6 @@ from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing import check_strategy
-from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_part
 from gnnkit.training.trainer import make_trainer

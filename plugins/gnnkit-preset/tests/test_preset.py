@@ -17,6 +17,7 @@ from gnnkit_preset import Cluster, Coverage, Dynamic, Llcg
 from gnnkit_preset.chunks import reassign
 from gnnkit_preset.clusters import Clusters
 from gnnkit_preset.coverage import partner, weigh
+from gnnkit_testing.graphs import CLASSES, WIDTH, cut_signal_graph
 from torch import Tensor, nn
 
 import gnnkit
@@ -37,7 +38,6 @@ from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.testing import check_strategy
-from gnnkit.testing.graphs import CLASSES, WIDTH, cut_signal_graph
 from gnnkit.training.run_site import RunSite
 from tests.cases import few
 from tests.strategy.test_preset_workload import (

@@ -15,9 +15,9 @@ from gnnkit.sampler.links import Links
 from gnnkit.sampler.targets import Targets, count_outputs
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
-from gnnkit.testing.arguments import check_maker
-from gnnkit.testing.graphs import check_graph
-from gnnkit.testing.ranks import GRIDS, ONE, assert_close, on_ranks
+from gnnkit_testing.arguments import check_maker
+from gnnkit_testing.graphs import check_graph
+from gnnkit_testing.ranks import GRIDS, ONE, assert_close, on_ranks
 
 
 def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:

@@ -16,9 +16,9 @@ from gnnkit.partition import Grid
 from gnnkit.partition.order import NodeOrder, renumbered
 from gnnkit.partition.shard import uncut
 from gnnkit.strategy import Worker
-from gnnkit.testing.arguments import check_instance
-from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph, example_graphs
-from gnnkit.testing.ranks import GRIDS, ONE, assert_close, by_node, on_ranks
+from gnnkit_testing.arguments import check_instance
+from gnnkit_testing.graphs import CLASSES, WIDTH, check_graph, example_graphs
+from gnnkit_testing.ranks import GRIDS, ONE, assert_close, by_node, on_ranks
 
 
 def check_order(order: NodeOrder) -> None:

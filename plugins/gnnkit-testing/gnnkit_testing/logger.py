@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lightning.pytorch.loggers import Logger
 
-from gnnkit.testing.arguments import check_maker
 from gnnkit.training.logger import RunLogger
+from gnnkit_testing.arguments import check_maker
 
 
 def check_logger(make: Callable[[], RunLogger]) -> None:

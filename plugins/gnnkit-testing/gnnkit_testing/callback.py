@@ -18,12 +18,12 @@ from gnnkit.strategy import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.task.evaluation import Evaluation
-from gnnkit.testing.arguments import check_maker
-from gnnkit.testing.graphs import check_graph
-from gnnkit.testing.ranks import ONE, assert_close, on_ranks
 from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
+from gnnkit_testing.arguments import check_maker
+from gnnkit_testing.graphs import check_graph
+from gnnkit_testing.ranks import ONE, assert_close, on_ranks
 
 EPOCHS = 4
 

@@ -11,7 +11,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Ids, MiniBatch
 from gnnkit.sampler.base import Sampler
 from gnnkit.sampler.contract import check_batch, check_hop
-from gnnkit.testing.arguments import check_instance
+from gnnkit_testing.arguments import check_instance
 
 
 def check_sampler(sampler: Sampler, graph: CSC, seeds: Ids, *, key: int = 7) -> MiniBatch:

@@ -11,7 +11,7 @@ from torch import nn
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid
-from gnnkit.testing.ranks import GRIDS
+from gnnkit_testing.ranks import GRIDS
 
 _MODULE = "gnnkit_witness"
 
@@ -47,6 +47,6 @@ def witness() -> Any:
     """Imports the package. Raises `UserError` if it is missing."""
     if not is_installed():
         raise UserError(
-            "gnnkit.testing.witness: the package gnnkit-witness is not installed: pip install gnnkit-witness"
+            "gnnkit_testing.witness: the package gnnkit-witness is not installed: pip install gnnkit-witness"
         )
     return importlib.import_module(_MODULE)

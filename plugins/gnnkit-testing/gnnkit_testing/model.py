@@ -15,10 +15,10 @@ from gnnkit.graph import SparseFeatures
 from gnnkit.model.program import Program
 from gnnkit.partition import Grid
 from gnnkit.strategy import Worker
-from gnnkit.testing.arguments import check_maker
-from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
-from gnnkit.testing.ranks import GRIDS, ONE, assert_close, by_node, on_ranks, owned
-from gnnkit.testing.witness import check_witness, is_installed
+from gnnkit_testing.arguments import check_maker
+from gnnkit_testing.graphs import CLASSES, WIDTH, check_graph
+from gnnkit_testing.ranks import GRIDS, ONE, assert_close, by_node, on_ranks, owned
+from gnnkit_testing.witness import check_witness, is_installed
 
 KEY = 11  # random key of the step
 

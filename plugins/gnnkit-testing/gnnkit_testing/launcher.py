@@ -21,9 +21,9 @@ from gnnkit.comm.process import Gloo
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.launch.launcher import JOBS, RANKS, Jobs, Launcher, RankError, Ranks
-from gnnkit.testing.arguments import check_maker
-from gnnkit.testing.ranks import TIMEOUT
 from gnnkit.utils.documents import Json
+from gnnkit_testing.arguments import check_maker
+from gnnkit_testing.ranks import TIMEOUT
 
 WORLD_SIZE = 3
 DEADLINE = 120.0  # seconds from a rank's failure to the report

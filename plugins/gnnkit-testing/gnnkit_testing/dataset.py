@@ -9,7 +9,7 @@ import numpy as np
 
 from gnnkit.dataset.base import Dataset
 from gnnkit.graph import Graph, Split
-from gnnkit.testing.arguments import check_instance
+from gnnkit_testing.arguments import check_instance
 
 _IMPORT = "gnnkit_import"  # the package that reads data sets in pieces
 

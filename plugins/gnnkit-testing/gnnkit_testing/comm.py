@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator, DeadlineExceeded, Mailbox, Pending
 from gnnkit.comm.frames import DTYPES
-from gnnkit.testing.arguments import check_instance
+from gnnkit_testing.arguments import check_instance
 
 PATIENCE = 60.0  # seconds to wait for a message that has been sent
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partitioner, cut_all
-from gnnkit.testing.arguments import check_instance
-from gnnkit.testing.graphs import example_graphs
+from gnnkit_testing.arguments import check_instance
+from gnnkit_testing.graphs import example_graphs
 
 
 def check_partitioner(partitioner: Partitioner) -> None:

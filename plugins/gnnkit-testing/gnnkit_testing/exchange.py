@@ -13,10 +13,10 @@ from gnnkit.exchange import ForwardPasses, RowExchange
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid
 from gnnkit.strategy import Worker
-from gnnkit.testing.arguments import check_maker
-from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
-from gnnkit.testing.ranks import ONE, assert_close, on_ranks
 from gnnkit.training import checkpoint
+from gnnkit_testing.arguments import check_maker
+from gnnkit_testing.graphs import CLASSES, WIDTH, check_graph
+from gnnkit_testing.ranks import ONE, assert_close, on_ranks
 
 EPOCHS = 6
 RESUMED = 3  # number of epochs before the resume

@@ -15,9 +15,9 @@ from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid
 from gnnkit.sampler import NeighborSampler, Sampler
 from gnnkit.strategy import Batch, ExecutionStrategy, LearnedInputs, MovableSeeds, RowsOnDisk, Worker
-from gnnkit.testing.arguments import check_maker
-from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
-from gnnkit.testing.ranks import GRIDS, ONE, assert_close, on_ranks
+from gnnkit_testing.arguments import check_maker
+from gnnkit_testing.graphs import CLASSES, WIDTH, check_graph
+from gnnkit_testing.ranks import GRIDS, ONE, assert_close, on_ranks
 
 EPOCHS = 2
 

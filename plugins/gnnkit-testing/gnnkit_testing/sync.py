@@ -13,8 +13,8 @@ from torch.nn.utils import parameters_to_vector
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.threads import Threads
 from gnnkit.sync.base import GradientSync
-from gnnkit.testing.arguments import check_maker
-from gnnkit.testing.ranks import TIMEOUT, assert_close
+from gnnkit_testing.arguments import check_maker
+from gnnkit_testing.ranks import TIMEOUT, assert_close
 
 STEPS = 3
 SHARES = (0.5, 0.3, 0.2, 0.0)  # of the rows, by rank. The last rank has no rows and no gradient
