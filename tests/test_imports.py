@@ -111,7 +111,7 @@ ALLOWED = {
     "omegaconf": {"config"},
     "lazyedges": {"kernels", "model"},
     "gnnkit._core": {
-        *("graph", "dataset", "partition", "partition.order", "sampler", "comm", "pyg", "kernels", "engine.remote")
+        *("graph", "dataset", "partition", "partition.order", "sampler", "comm", "kernels", "engine.remote")
     },
     "gnnkit.config": {"prepare", "training", "jobs", "testing", *COMMAND},
     "gnnkit.plugins": {"strategy", "sync", "config", "jobs", "testing", *COMMAND},

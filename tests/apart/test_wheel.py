@@ -24,6 +24,7 @@ MACHINES = {62: "x86_64", 183: "aarch64"}  # by number of the ELF header
 MAX_MIB = 8  # of a wheel
 REQUIRED = (
     "gnnkit-plan",
+    "gnnkit-pyg",
     "gnnkit-report",
     "gnnkit-testing",
     "lazyedges",

@@ -12,10 +12,10 @@ import pyarrow.parquet
 import pytest
 import yaml
 from gnnkit_init.trials import Trials
-from gnnkit_plan.init import KeyChoice, _as_script, by_evidence, choose
+from gnnkit_plan.init import KeyChoice, _as_script, by_evidence, choose, recommended
 
 import gnnkit
-from gnnkit import config
+from gnnkit import config, plugins
 from gnnkit.__main__ import main
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
@@ -290,3 +290,7 @@ def test_data_with_times_are_split_by_time(tmp_path: Path) -> None:
     labels = {"labels": [0, 1, 0, 1, 0], "features": np.eye(5)}
     assert choices(Graph.from_edges(*ends, node_time=range(5), **labels), tmp_path)["dataset.split"] == by_time
     assert choices(Graph.from_edges(*ends, edge_time=range(5), **labels), tmp_path)["dataset.split"] == [0.6, 0.2, 0.2]
+
+
+def test_calls_from_python_recommend_by_the_same_keys() -> None:
+    assert plugins.load("planner", "recommended") is recommended

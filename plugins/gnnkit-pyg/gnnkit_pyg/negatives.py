@@ -14,11 +14,11 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids
-from gnnkit.pyg.checks import read_times
-from gnnkit.pyg.relation import RelationEdges
-from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, SampledGraph
 from gnnkit.sampler.events import codes
 from gnnkit.sampler.links import pairs_of
+from gnnkit_pyg.checks import read_times
+from gnnkit_pyg.relation import RelationEdges
+from gnnkit_pyg.sampled_graph import ONE_EDGE_TYPE, SampledGraph
 
 _ALWAYS = np.iinfo(np.int64).min
 _ROUNDS = 100  # of draws until a pair is negative

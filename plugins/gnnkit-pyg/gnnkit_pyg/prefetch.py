@@ -21,11 +21,11 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 
 from gnnkit.errors import UserError
-from gnnkit.pyg.pool import RowPool, pooled_tables
-from gnnkit.pyg.seeded import SeededIndices, seeded_state
-from gnnkit.pyg.subgraph_sampler import SubgraphSampler
 from gnnkit.utils.checks import MAX_THREADS, integers, whole
 from gnnkit.utils.ranges import num_cores
+from gnnkit_pyg.pool import RowPool, pooled_tables
+from gnnkit_pyg.seeded import SeededIndices, seeded_state
+from gnnkit_pyg.subgraph_sampler import SubgraphSampler
 
 _MOST_THREADS = 4  # by default: Python's lock bounds the gain of more
 _PER_THREAD = 2  # batches made or waiting per thread

@@ -18,11 +18,11 @@ from torch_geometric.typing import SparseTensor
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Ids
-from gnnkit.pyg.checks import EdgeType, check_edges, check_sorted, check_tensor, parse, read_times, read_weights
-from gnnkit.pyg.relation import RelationEdges
 from gnnkit.utils import checks
 from gnnkit.utils.memory import check_memory
 from gnnkit.utils.ranges import shown, whole
+from gnnkit_pyg.checks import EdgeType, check_edges, check_sorted, check_tensor, parse, read_times, read_weights
+from gnnkit_pyg.relation import RelationEdges
 
 ONE_NODE_TYPE = ""  # stands for the node type of a homogeneous graph
 ONE_EDGE_TYPE: EdgeType = ("", "", "")

@@ -11,10 +11,10 @@ from torch_geometric.loader.utils import get_edge_label_index, get_input_nodes
 from torch_geometric.sampler import BaseSampler
 
 from gnnkit.errors import UserError
-from gnnkit.pyg.checks import check_edges, check_ids, check_tensor, check_times, parse, read_negatives
-from gnnkit.pyg.sampled_graph import ONE_NODE_TYPE
-from gnnkit.pyg.subgraph_sampler import SubgraphSampler
 from gnnkit.utils.ranges import real
+from gnnkit_pyg.checks import check_edges, check_ids, check_tensor, check_times, parse, read_negatives
+from gnnkit_pyg.sampled_graph import ONE_NODE_TYPE
+from gnnkit_pyg.subgraph_sampler import SubgraphSampler
 
 
 def check_nodes(

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
-from gnnkit.pyg.prefetch import PrefetchingLoader
-from gnnkit.pyg.sampled_graph import Container
-from gnnkit.pyg.seeded import SeededLoader
-from gnnkit.pyg.seeds import check_links, check_nodes
-from gnnkit.pyg.subgraph_sampler import SubgraphSampler
+from gnnkit_pyg.prefetch import PrefetchingLoader
+from gnnkit_pyg.sampled_graph import Container
+from gnnkit_pyg.seeded import SeededLoader
+from gnnkit_pyg.seeds import check_links, check_nodes
+from gnnkit_pyg.subgraph_sampler import SubgraphSampler
 
 
 class NeighborLoader(PrefetchingLoader, pyg.NeighborLoader, SeededLoader):  # type: ignore[misc]  # PyG is untyped

@@ -9,9 +9,9 @@ import numpy as np
 
 from gnnkit import _core
 from gnnkit.graph import Ids
-from gnnkit.pyg.checks import EdgeType
-from gnnkit.pyg.sampled_graph import SampledGraph
 from gnnkit.sampler.base import Reading
+from gnnkit_pyg.checks import EdgeType
+from gnnkit_pyg.sampled_graph import SampledGraph
 
 
 @dataclass(frozen=True, eq=False)

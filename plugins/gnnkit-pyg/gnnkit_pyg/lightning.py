@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_geometric.data.lightning import datamodule as pyg
 
-from gnnkit.pyg.subgraph_sampler import SubgraphSampler
+from gnnkit_pyg.subgraph_sampler import SubgraphSampler
 
 
 class LightningNodeData(pyg.LightningNodeData):  # type: ignore[misc]  # PyG is untyped

@@ -14,8 +14,8 @@ from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC
 from gnnkit.partition.undirected import undirected
-from gnnkit.pyg.checks import check_edges, parse
 from gnnkit.utils.ranges import MAX_COUNT, one_of, shown, whole
+from gnnkit_pyg.checks import check_edges, parse
 
 _BUFFER = 262_144  # nodes that are clustered together, as in `partition=buffered`
 _BOUND = 1.03  # largest cluster over the mean, as METIS allows

@@ -25,15 +25,15 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
-from gnnkit.pyg.checks import EdgeType, check_edges, check_fanouts, check_times, parse, read_negatives, read_times
-from gnnkit.pyg.negatives import SeededNegatives, TemporalNegatives
-from gnnkit.pyg.pool import PooledTable, RowPool
-from gnnkit.pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, SampledGraph, SampleOptions
-from gnnkit.pyg.subgraph import DrawRule, SampledSubgraph, Seeds, grow
 from gnnkit.sampler.fanouts import DRAW_BYTES, check_draws
 from gnnkit.utils.checks import int64s
 from gnnkit.utils.memory import available_memory
 from gnnkit.utils.ranges import one_of, shown
+from gnnkit_pyg.checks import EdgeType, check_edges, check_fanouts, check_times, parse, read_negatives, read_times
+from gnnkit_pyg.negatives import SeededNegatives, TemporalNegatives
+from gnnkit_pyg.pool import PooledTable, RowPool
+from gnnkit_pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, SampledGraph, SampleOptions
+from gnnkit_pyg.subgraph import DrawRule, SampledSubgraph, Seeds, grow
 
 _MAX_SEED = 2**63 - 1
 _NONE = np.empty(0, np.int64)
