@@ -79,6 +79,7 @@ PACKAGES = {
         "init": "gnnkit-plan",
         "plan": "gnnkit-plan",
         "report": "gnnkit-report",
+        "verify": "gnnkit-testing",
     },
     COMMAND: {"sweep": "gnnkit-sweep"},
     PLANNER: dict.fromkeys(("auto", "recommended"), "gnnkit-plan"),

@@ -14,7 +14,6 @@ from gnnkit.result.result import Result
 
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork
-    from gnnkit.prepare.cut import Needs
 
 
 class Train(OnRanks):
@@ -57,21 +56,6 @@ class Train(OnRanks):
             setup = sum(phases[name] for name in ("starting", "reading", "partitioning", "cutting"))
             result = result.with_figure("phases", phases).with_figure("seconds_setup", setup)
         return result.with_figure("command", order.command(order.overrides))
-
-
-class Verify(OnRanks):
-    """job=verify, whose ranks also read the full graph as one shard."""
-
-    name = "verify"
-    reads_rows = True
-
-    def rank_work(self, *, trains: bool) -> RankWork:
-        from gnnkit.jobs import verify
-
-        return verify.verify if trains else verify.verify_program
-
-    def needs(self, order: Order) -> Needs:
-        return replace(super().needs(order), reference=True)
 
 
 class Predict(OnRanks):

@@ -25,7 +25,7 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Engine, ShardAdjacency, Tally
-from gnnkit.graph import CSC, Graph
+from gnnkit.graph import Graph
 from gnnkit.jobs.iterate import iterate
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
@@ -46,6 +46,7 @@ from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.utils.ranges import num_cores
 from tests.cases import few
+from tests.graphs import featured_graph
 from tests.runs import BARE
 
 WIDTH, EDGE_WIDTH, CLASSES = 7, 2, 3
@@ -62,15 +63,6 @@ MODELS = {
     "hgt": functools.partial(HGT, num_relations=3, heads=2),
     "simple_hgn": functools.partial(SimpleHGN, num_relations=3, heads=2, relation_width=4),
 }
-
-
-def make_graph(n: int = 37, *, typed: bool = True) -> Graph:
-    rng = np.random.default_rng(4)
-    src, dst = rng.integers(0, n, (2, 5 * n))
-    features, labels = rng.standard_normal((n, WIDTH)), rng.integers(0, CLASSES, n)
-    edge_features, types = rng.random((5 * n, EDGE_WIDTH)), rng.integers(0, 3, 5 * n)
-    csc = CSC.from_edges(src, dst, n)
-    return Graph(csc, features, labels, np.ones(n, np.int8), edge_features, edge_types=types if typed else None)
 
 
 Counted = tuple[dict[Any, int], int, int]  # words of each layer and step, messages, bytes
@@ -115,9 +107,9 @@ Shapes = Sequence[tuple[int, int, int]]
 
 @functools.cache
 def layout(shape: tuple[int, int, int]) -> Layout:
-    """Cuts `make_graph()` for a grid."""
-    partition = partition_on(Grid(*shape), make_graph())
-    return Grid(*shape), measure(make_graph(), partition), list(cut_all(make_graph(), partition))
+    """Cuts `featured_graph()` for a grid."""
+    partition = partition_on(Grid(*shape), featured_graph())
+    return Grid(*shape), measure(featured_graph(), partition), list(cut_all(featured_graph(), partition))
 
 
 GRIDS_AND_THE_REST = [
@@ -141,7 +133,7 @@ def check_volume(planned: Volume, results: Sequence[Counted], grid: Grid) -> Non
 def test_words_and_messages_planned_are_those_counted(name: str, shapes: Shapes) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=5, num_layers=3).double()  # type: ignore[operator]
-    graph = make_graph()
+    graph = featured_graph()
     for grid, quality, shards in map(layout, shapes):
         planned, _ = step_volume(graph, model, quality)
         results = Threads.run(functools.partial(counted, shards, model), grid.world_size)
@@ -169,7 +161,7 @@ def test_bytes_planned_in_bfloat16_are_those_sent(name: str, grid: str, workers:
         "comm": "threads",
         "input_rows": rows,
     }
-    graph = make_graph(typed=False)
+    graph = featured_graph(typed=False)
     trainer = {"precision": "bf16-mixed", "max_epochs": 4, "check_val_every_n_epoch": 9}
     planned = gnnkit.train(graph, folder=tmp_path / "plan", overrides=["job=plan"], trainer=trainer, **keys)
     found = gnnkit.train(graph, folder=tmp_path / "run", trainer=trainer, **BARE, **keys)
@@ -186,7 +178,7 @@ def test_bytes_planned_in_bfloat16_are_those_sent(name: str, grid: str, workers:
 def test_words_planned_with_kept_sums_are_those_of_later_epochs(name: str, dropout: float, shapes: Shapes) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=8, num_layers=2, dropout=dropout).double()  # type: ignore[operator]
-    graph = make_graph()
+    graph = featured_graph()
     for grid, quality, shards in map(layout, shapes):
         planned, _ = step_volume(graph, model, quality, keeps_sums=True)
         results = Threads.run(functools.partial(counted_later, shards, model), grid.world_size)
@@ -206,10 +198,12 @@ def test_the_job_counts_an_epoch_after_the_first(dropout: float, tmp_path: Any) 
 
     def words(epochs: int) -> Any:  # [world_size]
         trainer = {"max_epochs": epochs, "check_val_every_n_epoch": 5}
-        found = gnnkit.train(make_graph(typed=False), folder=tmp_path / str(epochs), trainer=trainer, **BARE, **keys)
+        found = gnnkit.train(
+            featured_graph(typed=False), folder=tmp_path / str(epochs), trainer=trainer, **BARE, **keys
+        )
         return epochs * sum(np.array(found["per_rank"][f"words_{step}"]) for step in ("gathered", "reduced", "sliced"))
 
-    planned = gnnkit.train(make_graph(typed=False), folder=tmp_path / "plan", overrides=["job=plan"], **keys)
+    planned = gnnkit.train(featured_graph(typed=False), folder=tmp_path / "plan", overrides=["job=plan"], **keys)
     later = np.array(planned["layouts"]["chosen"]["words"]["per_rank"])
     first, five = words(1), words(5)
     lost = 3 * 4  # the mean of each step's words is cut to a whole number
@@ -243,7 +237,7 @@ def step_counted(shards: list[Shard], program: Program, comm: Communicator) -> C
 @on_grids
 @pytest.mark.parametrize("kind", [PageRank, LabelPropagation, Attends])
 def test_words_and_messages_planned_for_a_program_are_those_counted(kind: type[Program], shapes: Shapes) -> None:
-    graph, program = make_graph(), kind(max_iterations=1)
+    graph, program = featured_graph(), kind(max_iterations=1)
     for grid, quality, shards in map(layout, shapes):
         planned, _ = step_volume(graph, program, quality)
         results = Threads.run(functools.partial(step_counted, shards, program), grid.world_size)
@@ -268,7 +262,7 @@ def kept(shards: list[Shard], model: nn.Module, comm: Communicator) -> int:
 def test_activations_planned_are_those_that_autograd_saves(name: str, shapes: Shapes) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=5, num_layers=3).double()  # type: ignore[operator]
-    graph = make_graph()
+    graph = featured_graph()
     for grid, quality, shards in map(layout, shapes):
         _, sizes = step_volume(graph, model, quality)
         found = Threads.run(functools.partial(kept, shards, model), grid.world_size)
@@ -280,7 +274,7 @@ def test_activations_planned_are_those_that_autograd_saves(name: str, shapes: Sh
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["gcn", "gat"])
 def test_few_of_many_slices_are_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, graph = MODELS[name](WIDTH, CLASSES, hidden=5).double(), make_graph(60)  # type: ignore[operator]
+    model, graph = MODELS[name](WIDTH, CLASSES, hidden=5).double(), featured_graph(60)  # type: ignore[operator]
     grid = Grid(1, 1, 24)
     quality = measure(graph, Partition(np.zeros(60, np.int32), None, grid))
     tried: list[int] = []
@@ -303,7 +297,7 @@ def test_few_of_many_slices_are_tried(name: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.long("tries all layouts")
 def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
     result = gnnkit.train(
-        make_graph(typed=False),
+        featured_graph(typed=False),
         strategy="vertex_centric",
         partition="2d",
         workers=4,
@@ -333,12 +327,12 @@ def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> 
         return PyG([SAGEConv(in_features, 5), nn.ReLU(), SAGEConv(5, num_classes)])
 
     keys = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "model": make, "overrides": ["job=plan"]}
-    result = gnnkit.train(make_graph(typed=False), partition="1d", folder=tmp_path / "run", **keys)
+    result = gnnkit.train(featured_graph(typed=False), partition="1d", folder=tmp_path / "run", **keys)
     assert "[1,1,2]" not in result["layouts"]
     assert result["layouts"]["chosen"]["words"]["max"] > 0
     with pytest.raises(ValueError, match=r"use partition\.grid=1d and a partition of nodes"):
         gnnkit.train(
-            make_graph(typed=False),
+            featured_graph(typed=False),
             folder=tmp_path / "refused",
             **{**keys, "partition": {"name": "1d", "grid": [1, 1, 2]}},
         )
@@ -365,7 +359,7 @@ def test_memory_predicted_is_that_of_the_run_within_15_percent(strategy: str, tm
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_trials")
 def test_layouts_beyond_the_bound_of_trials_have_no_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    graph = make_graph(typed=False)
+    graph = featured_graph(typed=False)
     keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 4, "comm": "threads", "partition": "hash"}
     monkeypatch.setattr(layouts, "TRIED_EDGES", graph.num_edges)
     plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", **keys)
@@ -379,7 +373,7 @@ def test_layouts_beyond_the_bound_of_trials_have_no_seconds(monkeypatch: pytest.
 def test_ranks_elsewhere_are_planned_by_words_over_bandwidth(key: str, tmp_path: Path) -> None:
     keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "partition": "1d", "job": "plan"}
     workers = 4 if key.startswith("plan") else layouts.CROWDED * num_cores() + 1
-    graph = make_graph(60, typed=False)
+    graph = featured_graph(60, typed=False)
     plan = gnnkit.train(graph, folder=tmp_path / "plan", workers=workers, overrides=[key], **keys)
     assert all(len(layout["memory_per_rank"]) == workers for layout in plan["layouts"].values())
     assert not any("seconds" in layout for layout in plan["layouts"].values())

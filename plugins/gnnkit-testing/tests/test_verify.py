@@ -20,7 +20,7 @@ from gnnkit.leader.meter import SyncMeter
 from gnnkit.model.gcn import GCN
 from gnnkit.sync.all_reduce import AllReduce
 from tests.cases import exhaustive, few
-from tests.jobs.test_plan import make_graph
+from tests.graphs import featured_graph
 from tests.runs import BARE
 
 SAMPLED = {"name": "individual_sample", "batch_size": 10}
@@ -31,7 +31,11 @@ SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.1}
 def verify(folder: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
     chosen = {"workers": 4, "comm": "threads", "partition": "2d", "types": "ignore", **BARE, **keys}
     return gnnkit.train(
-        make_graph(), strategy="vertex_centric", overrides=["job=verify", *overrides], folder=folder / "run", **chosen
+        featured_graph(),
+        strategy="vertex_centric",
+        overrides=["job=verify", *overrides],
+        folder=folder / "run",
+        **chosen,
     )
 
 
