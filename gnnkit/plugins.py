@@ -50,7 +50,12 @@ COMMAND = "command"  # the kind of what the command line starts besides jobs
 FUNCTION = "function"  # the kind of `gnnkit.NAME`, called from Python
 JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
 PACKAGES = {
-    "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt", "tables": "gnnkit-tables"},
+    "dataset": {
+        **dict.fromkeys(("graphsaint", "ogb"), "gnnkit-formats"),
+        "graphar": "gnnkit-graphar",
+        "graphbolt": "gnnkit-graphbolt",
+        "tables": "gnnkit-tables",
+    },
     "partition": {"kaminpar": "gnnkit-kaminpar", "metis": "gnnkit-metis", "mtkahypar": "gnnkit-mtkahypar"},
     "sampler": {"top_k": "gnnkit-top-k"},
     "strategy": {

@@ -110,6 +110,9 @@ ALLOWED = {
     "hydra": {"config"},
     "omegaconf": {"config"},
     "lazyedges": {"kernels", "model"},
+    "gnnkit_formats": {"graph"},
+    "gnnkit_pyg": {"pyg"},
+    "gnnkit_testing": {"testing"},
     "gnnkit._core": {
         *("graph", "dataset", "partition", "partition.order", "sampler", "comm", "kernels", "engine.remote")
     },

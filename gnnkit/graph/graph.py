@@ -308,7 +308,8 @@ class Graph:
         """
         if isinstance(value, Graph):
             return value
-        from gnnkit.graph.dgl import is_dgl
+        from gnnkit_formats.dgl import is_dgl
+
         from gnnkit.graph.pyg import is_pyg
 
         if is_pyg(value):
@@ -427,7 +428,7 @@ class Graph:
             edge_label: Name in `edata` of labels of edges, which masks in `edata`
                 divide. Default: edges have no labels.
         """
-        from gnnkit.graph.dgl import from_dgl
+        from gnnkit_formats.dgl import from_dgl
 
         return from_dgl(graph, features, labels, weight, edge_features, split, edge_label)
 
@@ -462,7 +463,7 @@ class Graph:
             edge_label: Edge attribute like `label`, for tasks on labelled edges.
             time: Attributes of times, as in `from_tables`.
         """
-        from gnnkit.graph.networkx import from_networkx
+        from gnnkit_formats.networkx import from_networkx
 
         return from_networkx(graph, features, label, split, weight, edge_features, missing, edge_label, time)
 
@@ -477,7 +478,7 @@ class Graph:
             matrix: [num_nodes, num_nodes] sparse array or matrix.
             **fields: Features, labels, split and other fields, as in `from_edges`.
         """
-        from gnnkit.graph.scipy import from_scipy
+        from gnnkit_formats.scipy import from_scipy
 
         return from_scipy(matrix, **fields)
 
@@ -587,7 +588,7 @@ class Graph:
             add_inverse_edge: Add each edge's reverse. Default: as `ogb` does for
                 this data set.
         """
-        from gnnkit.graph.ogb import from_ogb
+        from gnnkit_formats.ogb import from_ogb
 
         return from_ogb(Path(folder), split, add_inverse_edge)
 

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MACHINES = {62: "x86_64", 183: "aarch64"}  # by number of the ELF header
 MAX_MIB = 8  # of a wheel
 REQUIRED = (
+    "gnnkit-formats",
     "gnnkit-plan",
     "gnnkit-pyg",
     "gnnkit-report",

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
+from gnnkit.dataset.base import Dataset, blame, finished
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import warn_unread
 from gnnkit.graph.graph import Graph
@@ -24,7 +25,7 @@ from gnnkit.graph.values import is_text
 from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.documents import check_regular
-from gnnkit.utils.ranges import unknown
+from gnnkit.utils.ranges import local_path, unknown
 
 # Whether `ogb` adds the reverse of each edge, according to its master table.
 _INVERSE = {"ogbn_arxiv": False, "ogbn_papers100M": False, "ogbn_products": True, "ogbn_proteins": True}
@@ -33,6 +34,43 @@ YEAR = "node_year"  # of a paper's publication
 _READ = {"edge", "node-feat", "edge-feat", "node-label", YEAR, _NODES, _EDGES}
 _KEYS = {"edge_index", "node_feat", "edge_feat", YEAR, "num_nodes_list", "num_edges_list"}
 _PARTS = {"train": Split.TRAIN, "valid": Split.VAL, "test": Split.TEST}
+
+
+class Ogb(Dataset):
+    """A folder downloaded by the package `ogb`, such as `dataset/ogbn_arxiv`.
+
+    See `Graph.from_ogb`. The package itself is not required.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        split: str | None = None,
+        add_inverse_edge: bool | None = None,
+        symmetrize: bool = False,
+        row_normalize: bool = False,
+    ) -> None:
+        """Creates the data set.
+
+        Args:
+            root: The folder that contains `raw` and `split`.
+            split: Folder in `split`. Default: the only one.
+            add_inverse_edge: Also add each edge reversed. Default: as `ogb` does for
+                this name.
+            symmetrize: Add missing reverse edges, as most models for ogbn-arxiv do.
+                Default: no.
+            row_normalize: Divide each node's features by their sum. Default: no.
+        """
+        self.root = local_path("dataset.root", root)
+        self.split = split
+        self.add_inverse_edge = add_inverse_edge
+        self.symmetrize = symmetrize
+        self.row_normalize = row_normalize
+
+    def load(self) -> Graph:
+        with blame(f"dataset.root={self.root}"):
+            graph = from_ogb(self.root, self.split, self.add_inverse_edge)
+        return finished(graph, self.symmetrize, self.row_normalize)
 
 
 def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> Graph:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_formats.ogb import Ogb
 
-from gnnkit.dataset.ogb import Ogb
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from tests.folders import EDGES, FEATURES, ogb, table

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from gnnkit_formats.graphsaint import GraphSaint
 
-from gnnkit.dataset.graphsaint import GraphSaint
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from tests.folders import CLASSES, MATRIX, saint
