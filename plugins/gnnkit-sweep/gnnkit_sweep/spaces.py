@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnkit.config.code import key_of, refuse_code, refuse_hydra
+from gnnkit.config.compose import MAX_JOBS, swept, swept_values
 from gnnkit.errors import UserError
-from gnnkit.plugins import options
 from gnnkit.utils.ranges import shown
 
-MAX_JOBS = 10_000  # per sweep
 _TAGS = {"log", "int", "float"}
 
 
@@ -83,14 +82,7 @@ def spaces(overrides: Sequence[str]) -> tuple[list[str], list[Space]]:
 
 def space_of(text: str) -> Space | None:
     """Parses an override's values. Returns None for a single value or invalid text."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    try:
-        override: Any = OverridesParser.create().parse_override(text)
-    except (HydraException, RecursionError):  # `compose` reports the error
-        return None
-    if not override.is_sweep_override():
+    if (override := swept(text)) is None:
         return None
     key = override.get_key_element()
     if override.is_interval_sweep():
@@ -103,10 +95,7 @@ def space_of(text: str) -> Space | None:
 
 def _values(text: str, override: Any) -> tuple[str, ...]:
     """Lists the values of a choice, range or glob, as typed."""
-    if override.value_type.name == "GLOB_CHOICE_SWEEP":
-        values = tuple(override.value().filter(options(override.key_or_group)))
-    else:
-        values = tuple(itertools.islice(override.sweep_string_iterator(), MAX_JOBS + 1))
+    values = tuple(itertools.islice(swept_values(override), MAX_JOBS + 1))
     if len(values) > MAX_JOBS:
         raise _too_many_jobs(len(values))
     if not values:
