@@ -22,7 +22,6 @@ from gnnkit.graph.ids import first_row
 from gnnkit.graph.missing import MISSING, missing_cells, quote
 from gnnkit.graph.types import Ids
 
-MAX_CATEGORIES = 256  # limit of one-hot columns per text column
 _TOLERANCE = 1e-5  # float32 error, as a fraction of the column's range, that training noise exceeds
 _UNITS = "$€£¥%"
 _BLANK = "[ \u00a0\u202f']"  # separates groups of three digits
@@ -114,9 +113,7 @@ class ColumnReading:
 class Survey:
     """Collects the facts about a column that its reading depends on, piece by piece."""
 
-    def __init__(
-        self, place: str, name: str, words: Sequence[str] = MISSING, most: int | None = MAX_CATEGORIES
-    ) -> None:
+    def __init__(self, place: str, name: str, words: Sequence[str] = MISSING, most: int | None = 256) -> None:
         """Starts an empty survey.
 
         Args:

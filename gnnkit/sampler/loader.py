@@ -34,8 +34,6 @@ from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import num_cores
 from gnnkit.utils.spans import Spans, active
 
-_MAX_PREFETCH = 2**16
-
 
 class Loader:
     """Iterates over one rank's epochs. Each iteration is the next epoch.
@@ -128,7 +126,7 @@ class Loader:
         self._rows, self.csc, self.tables, self.seeds = source.rows, source.csc, source.tables, source.seeds
         self.seed = whole("seed", seed)
         self.threads = num_cores() if threads is None else whole("threads", threads, 1, MAX_THREADS)
-        self.prefetch = 2 * self.threads if prefetch is None else whole("prefetch", prefetch, 1, _MAX_PREFETCH)
+        self.prefetch = 2 * self.threads if prefetch is None else whole("prefetch", prefetch, 1, 2**16)
         self.transform = transform
         self.costs = None if costs is None else check_costs("costs", costs, len(self.seeds))
         sampler = _read_sampler(sampler, self._rows)
