@@ -110,7 +110,7 @@ ALLOWED = {
     "hydra": {"config"},
     "omegaconf": {"config"},
     "lazyedges": {"kernels", "model"},
-    "gnnkit_formats": {"graph"},
+    "gnnkit_formats": {"graph", "sampler"},
     "gnnkit_pyg": {"pyg"},
     "gnnkit_testing": {"testing"},
     "gnnkit._core": {

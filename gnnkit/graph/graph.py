@@ -309,8 +309,7 @@ class Graph:
         if isinstance(value, Graph):
             return value
         from gnnkit_formats.dgl import is_dgl
-
-        from gnnkit.graph.pyg import is_pyg
+        from gnnkit_formats.pyg import is_pyg
 
         if is_pyg(value):
             return cls.from_pyg(value)
@@ -396,7 +395,7 @@ class Graph:
                 because `task=link_prediction` draws them.
             test: Third graph of `RandomLinkSplit`, for `test_edges`.
         """
-        from gnnkit.graph.pyg import from_pyg
+        from gnnkit_formats.pyg import from_pyg
 
         return from_pyg(data, split, val, test)
 

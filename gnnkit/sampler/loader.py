@@ -11,11 +11,11 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
+from gnnkit_formats.hetero import is_hetero
 
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, MiniBatch, RelationGroups
-from gnnkit.graph.hetero import is_hetero
 from gnnkit.partition.quality import max_over_mean
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, wrap

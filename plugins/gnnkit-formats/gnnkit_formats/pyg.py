@@ -24,11 +24,11 @@ from gnnkit.graph.attributes import (
     warn_unread,
 )
 from gnnkit.graph.graph import Graph
-from gnnkit.graph.hetero import from_hetero, is_hetero
 from gnnkit.graph.labels import check_present
 from gnnkit.graph.types import Fields
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array, check_range, whole
+from gnnkit_formats.hetero import from_hetero, is_hetero
 
 _TYPES = ("node_type", "edge_type")
 _READ = {"edge_index", "x", "y", "edge_weight", "edge_attr", "n_id", "num_nodes", *_TYPES}
