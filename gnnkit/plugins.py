@@ -51,7 +51,7 @@ FUNCTION = "function"  # the kind of `gnnkit.NAME`, called from Python
 JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
 PACKAGES = {
     "dataset": {
-        **dict.fromkeys(("graphsaint", "ogb"), "gnnkit-formats"),
+        **dict.fromkeys(("edges", "graphsaint", "npz", "ogb", "synthetic"), "gnnkit-formats"),
         "graphar": "gnnkit-graphar",
         "graphbolt": "gnnkit-graphbolt",
         "tables": "gnnkit-tables",

@@ -552,7 +552,7 @@ class Graph:
                 integers, whole numbers or dates. Default: a column of integers or dates
                 that is named `time`, `timestamp`, `t` or similarly. `[]` reads none.
         """
-        from gnnkit.graph.tables import from_tables
+        from gnnkit_formats.tables import from_tables
 
         columns = (id, label, split)
         return from_tables(

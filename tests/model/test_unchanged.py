@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_formats.npz import Npz
 from gnnkit_plan import alone
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,7 +25,6 @@ from gnnkit import config
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.config.settings import settle
-from gnnkit.dataset.npz import Npz
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split

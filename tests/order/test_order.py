@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_formats.synthetic import Synthetic
 from gnnkit_testing.graphs import check_graph
 from gnnkit_testing.ranks import by_node
 from torch import nn
@@ -21,7 +22,6 @@ from gnnkit import testing
 from gnnkit.__main__ import main
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.model.gat import GAT

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.synthetic import Synthetic
 from gnnkit_testing.graphs import WIDTH, check_graph
 from torch import Tensor, nn
 from torchmetrics.functional.classification import (
@@ -27,8 +29,6 @@ from torchmetrics.functional.classification import (
 
 import gnnkit
 from gnnkit.comm.threads import Threads
-from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.model.gcn import GCN

@@ -12,16 +12,16 @@ import pyarrow as pa
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import TIME_NAMES, warn_unread
 from gnnkit.graph.edge_columns import EdgeColumns
-from gnnkit.graph.feature_columns import warn_readings
-from gnnkit.graph.frames import values_as_arrow
 from gnnkit.graph.graph import Graph
-from gnnkit.graph.id_columns import as_ids
-from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import find_times, time_fields
 from gnnkit.graph.types import Fields
 from gnnkit.utils.checks import Array
+from gnnkit_formats.feature_columns import warn_readings
+from gnnkit_formats.frames import values_as_arrow
+from gnnkit_formats.id_columns import as_ids
+from gnnkit_formats.label_columns import read_labels
+from gnnkit_formats.table import Table
+from gnnkit_formats.time_columns import find_times, time_fields
 
 _Attributes = Mapping[object, object]  # of a node or an edge
 

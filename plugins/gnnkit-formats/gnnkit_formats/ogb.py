@@ -21,11 +21,11 @@ from gnnkit.graph.graph import Graph
 from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.split import Split
 from gnnkit.graph.types import Ids
-from gnnkit.graph.values import is_text
 from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.ranges import local_path, unknown
+from gnnkit_formats.values import is_text
 
 # Whether `ogb` adds the reverse of each edge, according to its master table.
 _INVERSE = {"ogbn_arxiv": False, "ogbn_papers100M": False, "ogbn_products": True, "ogbn_proteins": True}

@@ -25,8 +25,8 @@ from gnnkit_import.zipped import ZippedArrays
 
 if TYPE_CHECKING:
     from gnnkit_formats.graphsaint import GraphSaint
+    from gnnkit_formats.npz import Npz
 
-    from gnnkit.dataset.npz import Npz
     from gnnkit.dataset.saved import Saved
 
 _STEP = 1 << 20  # numbers compared at once

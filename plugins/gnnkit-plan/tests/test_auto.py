@@ -16,13 +16,13 @@ import pytest
 import torch
 import yaml
 from gnnkit_compare import Compare
+from gnnkit_formats.synthetic import Synthetic
 from gnnkit_plan import candidates as planning
 from gnnkit_plan import decide, trial_steps
 
 import gnnkit
 from gnnkit import config, jobs
 from gnnkit.config.settings import ranks, settle
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import dispatch, run

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_formats.synthetic import Synthetic
 from gnnkit_plan import candidates as planning
 from gnnkit_plan.candidates import candidates, compared, configured, measure_candidates, slow_partitioners
 from gnnkit_plan.layout import LayoutFigures, Room, Trial, select_layout, to_try, with_trials
 
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition

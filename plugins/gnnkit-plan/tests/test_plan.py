@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_formats.synthetic import Synthetic
 from gnnkit_plan import layouts
 from gnnkit_plan import step as plan_step
 from gnnkit_plan.step import step_activations, step_volume
@@ -23,7 +24,6 @@ from torch_geometric.nn import SAGEConv
 import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.graph import Graph
 from gnnkit.jobs.iterate import iterate

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_formats.synthetic import Synthetic
 from gnnkit_preset import Cluster, Coverage, Dynamic, Llcg
 from gnnkit_preset.chunks import reassign
 from gnnkit_preset.clusters import Clusters
@@ -25,7 +26,6 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split

@@ -13,11 +13,11 @@ import pyarrow as pa
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of
 from gnnkit.graph.ids import first_row, is_consecutive
-from gnnkit.graph.index_columns import index_columns
 from gnnkit.graph.missing import MISSING, quote
 from gnnkit.graph.types import Ids
-from gnnkit.graph.values import ColumnReading, is_text
 from gnnkit.utils.checks import Array
+from gnnkit_formats.index_columns import index_columns
+from gnnkit_formats.values import ColumnReading, is_text
 
 
 class ColumnTable:

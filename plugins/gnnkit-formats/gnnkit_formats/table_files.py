@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from gnnkit.dataset.encoding import check_encoding, check_utf8, open_bytes
 from gnnkit.errors import UserError
 from gnnkit.graph.ids import narrow_text
-from gnnkit.graph.table import Table
-from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.storage import read_npy
+from gnnkit_formats.encoding import check_encoding, check_utf8, open_bytes
+from gnnkit_formats.table import Table
+from gnnkit_formats.values import is_text
 
 _MAX_COLUMNS = 16_384  # per table; wider features belong in features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV header that are checked

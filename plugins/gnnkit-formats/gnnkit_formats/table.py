@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from gnnkit.graph.ids import find_ids
-from gnnkit.graph.label_columns import LabelColumns
-from gnnkit.graph.time_columns import TimeColumns
 from gnnkit.graph.types import Ids
+from gnnkit_formats.label_columns import LabelColumns
+from gnnkit_formats.time_columns import TimeColumns
 
 
 class Table(TimeColumns, LabelColumns):

@@ -10,24 +10,24 @@ from typing import Any
 import pyarrow as pa
 
 from gnnkit.errors import UserError
-from gnnkit.graph.bipartite import check_one_type, read_bipartite
-from gnnkit.graph.column_table import require
-from gnnkit.graph.duplicates import DUPLICATES, FIRST, node_hint, without_duplicates
-from gnnkit.graph.edge_fields import EdgeNames, read_edge_fields
 from gnnkit.graph.features import rows_of
-from gnnkit.graph.frames import table_of
 from gnnkit.graph.graph import EdgeListFields, Graph
-from gnnkit.graph.id_columns import as_ids, joined_ids, joined_numbers
-from gnnkit.graph.index_columns import warn_index
-from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import check_present
 from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import find_times
 from gnnkit.graph.types import Fields
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_of
+from gnnkit_formats.bipartite import check_one_type, read_bipartite
+from gnnkit_formats.column_table import require
+from gnnkit_formats.duplicates import DUPLICATES, FIRST, node_hint, without_duplicates
+from gnnkit_formats.edge_fields import EdgeNames, read_edge_fields
+from gnnkit_formats.frames import table_of
+from gnnkit_formats.id_columns import as_ids, joined_ids, joined_numbers
+from gnnkit_formats.index_columns import warn_index
+from gnnkit_formats.label_columns import read_labels
+from gnnkit_formats.table import Table
+from gnnkit_formats.time_columns import find_times
 
 
 def from_tables(

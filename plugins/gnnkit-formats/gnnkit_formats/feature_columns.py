@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
-from gnnkit.graph.column_table import ColumnTable
 from gnnkit.graph.features import replace_nan
 from gnnkit.graph.types import Floats, Ids
 from gnnkit.graph.unfit_columns import UnfitColumns, collect_unfit, describe_many, has_many_values, raise_unfit
-from gnnkit.graph.values import ColumnReading, Survey, is_listed, is_number, is_text, typed_numbers
 from gnnkit.utils.checks import FLOAT32_MAX, Array
+from gnnkit_formats.column_table import ColumnTable
+from gnnkit_formats.values import ColumnReading, Survey, is_listed, is_number, is_text, typed_numbers
 
 
 class FeatureColumns(ColumnTable):

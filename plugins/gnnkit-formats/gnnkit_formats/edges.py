@@ -14,7 +14,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.dataset.base import Dataset, blame, finished, name_list, warn_unlabelled, with_split
-from gnnkit.dataset.table_files import (
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, read_split
+from gnnkit.graph.features import replace_nan
+from gnnkit.graph.labels import check_present, settle_labels
+from gnnkit.graph.missing import read_missing
+from gnnkit.graph.types import Fields
+from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
+from gnnkit.utils.checks import whole
+from gnnkit.utils.ranges import local_path, one_of, shown, switch
+from gnnkit.utils.storage import Array, read_npy
+from gnnkit_formats.bipartite import COLUMNS, check_one_type, read_bipartite
+from gnnkit_formats.column_table import require
+from gnnkit_formats.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, without_duplicates
+from gnnkit_formats.edge_fields import EdgeNames, read_edge_fields
+from gnnkit_formats.feature_columns import TableColumns
+from gnnkit_formats.id_columns import as_ids, joined_ids, joined_numbers
+from gnnkit_formats.index_columns import common_index, warn_index
+from gnnkit_formats.table import Table
+from gnnkit_formats.table_files import (
     CSV_FORMS,
     PART_NAME,
     PARTS_MARKER,
@@ -25,27 +43,9 @@ from gnnkit.dataset.table_files import (
     parts_of,
     read_table,
 )
-from gnnkit.errors import UserError
-from gnnkit.graph import Graph, read_split
-from gnnkit.graph.bipartite import COLUMNS, check_one_type, read_bipartite
-from gnnkit.graph.column_table import require
-from gnnkit.graph.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, without_duplicates
-from gnnkit.graph.edge_fields import EdgeNames, read_edge_fields
-from gnnkit.graph.feature_columns import TableColumns
-from gnnkit.graph.features import replace_nan
-from gnnkit.graph.id_columns import as_ids, joined_ids, joined_numbers
-from gnnkit.graph.index_columns import common_index, warn_index
-from gnnkit.graph.labels import check_present, settle_labels
-from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table
-from gnnkit.graph.tables import read_node_fields
-from gnnkit.graph.time_columns import find_times
-from gnnkit.graph.types import Fields
-from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
-from gnnkit.graph.values import is_text
-from gnnkit.utils.checks import whole
-from gnnkit.utils.ranges import local_path, one_of, shown, switch
-from gnnkit.utils.storage import Array, read_npy
+from gnnkit_formats.tables import read_node_fields
+from gnnkit_formats.time_columns import find_times
+from gnnkit_formats.values import is_text
 
 NODES = (*CSV_FORMS, "parquet")  # formats of a node table
 TABLES = (*NODES, "npy")  # formats of an edge table

@@ -14,10 +14,10 @@ from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.ids import find_ids
 from gnnkit.graph.schema import Relation
-from gnnkit.graph.table import Table
 from gnnkit.graph.types import Fields, Ids
-from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import Array
+from gnnkit_formats.table import Table
+from gnnkit_formats.values import is_text
 
 COLUMNS = (("user", "item"), ("user_id", "item_id"), ("userId", "itemId"))  # ends that are read without a key
 _SUFFIXES = ("_id", "Id")

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.dates import FORMS, UNCLEAR_CENTURY, DateForm
 from gnnkit.graph.ids import first_row
 from gnnkit.graph.missing import MISSING, missing_cells, quote
 from gnnkit.graph.types import Ids
+from gnnkit_formats.dates import FORMS, UNCLEAR_CENTURY, DateForm
 
 _TOLERANCE = 1e-5  # float32 error, as a fraction of the column's range, that training noise exceeds
 _UNITS = "$€£¥%"

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from gnnkit.errors import UserError
 from gnnkit.graph.missing import MISSING
-from gnnkit.graph.table import Table
 from gnnkit.utils.checks import one_line
+from gnnkit_formats.table import Table
 
 _LAZY = ("collect", "compute", "toPandas")  # methods that materialise lazy frames of polars, Dask and Spark
 

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.column_table import ColumnTable
 from gnnkit.graph.ids import MAX_EXACT, IdTable, find_ids, first_row, whole_numbers
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.types import Ids
-from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import Array
+from gnnkit_formats.column_table import ColumnTable
+from gnnkit_formats.values import is_text
 
 _MAX_TEXT = 2048  # characters per id; NumPy pads all ids to the longest one
 _WHOLE = r"^(0|-?[1-9][0-9]*)$"  # canonical whole number

@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.attributes import TIME_NAMES
-from gnnkit.graph.dates import FORMS
-from gnnkit.graph.feature_columns import FeatureColumns, find_readings
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.times import ALWAYS, NEVER, find_inexact, from_exact
 from gnnkit.graph.types import Fields
-from gnnkit.graph.values import DATE, DAY, WHOLE, ZONED, ColumnReading, is_text, matches
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
+from gnnkit_formats.dates import FORMS
+from gnnkit_formats.feature_columns import FeatureColumns, find_readings
+from gnnkit_formats.values import DATE, DAY, WHOLE, ZONED, ColumnReading, is_text, matches
 
 _FORMS = "all cells must be whole numbers, or dates such as 2026-01-31 12:30, all with a time zone or all without"
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnkit.graph.feature_columns import find_readings, warn_readings
-from gnnkit.graph.label_columns import edge_label_columns, read_edge_labels
-from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import time_fields
 from gnnkit.graph.types import Fields, Floats
 from gnnkit.graph.unfit_columns import UnfitColumns
+from gnnkit_formats.feature_columns import find_readings, warn_readings
+from gnnkit_formats.label_columns import edge_label_columns, read_edge_labels
+from gnnkit_formats.table import Table
+from gnnkit_formats.time_columns import time_fields
 
 
 @dataclass(frozen=True, slots=True)

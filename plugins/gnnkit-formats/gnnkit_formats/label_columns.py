@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
-from gnnkit.graph.id_columns import IdColumns
 from gnnkit.graph.ids import MAX_EXACT
 from gnnkit.graph.labels import EMPTY, settle_labels
 from gnnkit.graph.missing import missing_cells, quote
 from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Fields, Ids, Labels
-from gnnkit.graph.values import ColumnReading, Survey, is_text
+from gnnkit_formats.id_columns import IdColumns
+from gnnkit_formats.values import ColumnReading, Survey, is_text
 
 SPLIT = "split"  # column of edges that divides labelled ones
 
