@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from gnnkit_formats.npz import Npz
 from peers import write_graph
 
-from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.pystdlib import PyStdlib
 from gnnkit.graph import CSC, Floats, Graph, Ids
 from gnnkit.partition.ldg import Ldg

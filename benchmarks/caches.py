@@ -14,11 +14,11 @@ import argparse
 
 import numpy as np
 import torch
+from gnnkit_formats.synthetic import Synthetic
 from torch import nn
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.graph import Ids
 from gnnkit.partition import Grid, Partition, Shard, cut_all

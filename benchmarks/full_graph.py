@@ -61,10 +61,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gnnkit_formats.npz import Npz
+from gnnkit_formats.synthetic import Synthetic
 from step import LARGE_PAGES, OURS, TUNED, Contender, by_turns, converge, head, start
 
-from gnnkit.dataset.npz import Npz
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.partition.loops import AddedLoops, looped
 from gnnkit.utils.memory import available_memory

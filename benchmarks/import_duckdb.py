@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from gnnkit_formats.edges import EdgeFolder
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
 from gnnkit_import.npy_writer import NpyWriter
@@ -32,7 +33,6 @@ from gnnkit_import.pieces import Room
 from gnnkit_import.progress import Journal, ProgressReporter
 from importing import draw
 
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.utils.storage import save_array
 
 ARRAYS = ("indptr", "indices", "edge_positions")

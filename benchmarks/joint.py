@@ -22,10 +22,10 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from gnnkit_formats.synthetic import Synthetic
 from torch import nn
 
 from gnnkit.comm.threads import Threads
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, Partition, Shard, cut_all

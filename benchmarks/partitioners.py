@@ -33,12 +33,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gnnkit_formats.npz import Npz
+from gnnkit_formats.synthetic import Synthetic
 
 from gnnkit import plugins
 from gnnkit.config import as_overrides, compose
 from gnnkit.config.settings import Choice
-from gnnkit.dataset.npz import Npz
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import CSC, Graph
 from gnnkit.partition import Partition, improve_border, make_grid, measure
 from gnnkit.partition.border import NAMES

@@ -2,7 +2,7 @@
 
     uv run python benchmarks/preset.py [--epochs N] [--layers N]
 
-Trains GraphSAGE on the graph of `gnnkit.testing.graphs.cut_signal_graph` with four
+Trains GraphSAGE on the graph of `gnnkit_testing.graphs.cut_signal_graph` with four
 workers. `closed` is the share of the gap between plain averaging of parameters and
 full-graph training that a correction closes.
 """
@@ -16,8 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from gnnkit_testing.graphs import cut_signal_graph
+
 import gnnkit
-from gnnkit.testing.graphs import cut_signal_graph
 
 WORKERS = 4
 AVERAGING = {"name": "preset_workload", "halo": "none", "average": "parameters"}

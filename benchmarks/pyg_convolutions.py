@@ -28,13 +28,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from gnnkit_formats.npz import Npz
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric import nn as pyg
 from torch_geometric.data import HeteroData
 
 from gnnkit.comm.threads import Threads
-from gnnkit.dataset.npz import Npz
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.graph import Graph
 from gnnkit.model.adapt import adapted

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gnnkit_formats.npz import Npz
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.data import Data
@@ -48,7 +49,6 @@ from torch_geometric.nn import (
 from torch_geometric.utils import degree
 
 import gnnkit
-from gnnkit.dataset.npz import Npz
 
 HIDDEN, LR, DECAY = 32, 0.01, 5e-4
 OURS = {"GCN": "gcn", "SAGE": "sage"}  # gnnkit's models of the same layers

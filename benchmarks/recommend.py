@@ -30,14 +30,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import numpy.typing as npt
 import torch
+from gnnkit_formats.edges import EdgeFolder
+from gnnkit_plan import init
 from torch_geometric.nn import LightGCN
 
 import gnnkit
 from gnnkit.config.compose import compose
 from gnnkit.config.settings import settle
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.graph import Graph
-from gnnkit.jobs import init
 from gnnkit.sampler.links import pairs_of
 
 K = 20

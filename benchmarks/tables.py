@@ -36,14 +36,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from gnnkit_formats.edges import EdgeFolder
 from gnnkit_init import baselines
+from gnnkit_plan import init
 from torch.nn import functional as F
 from torch_geometric.nn import SAGEConv
 
 import gnnkit
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.graph import Graph, Split
-from gnnkit.jobs import init
 from gnnkit.task import NodeTask
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression

@@ -31,6 +31,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from gnnkit_formats.npz import Npz
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GCNConv, SAGEConv
@@ -38,7 +39,6 @@ from torch_geometric.utils import negative_sampling, to_undirected
 
 import gnnkit
 from gnnkit.comm.threads import Threads
-from gnnkit.dataset.npz import Npz
 from gnnkit.graph import CSC, Graph, Split, random_split
 from gnnkit.model.pyg import PyG
 from gnnkit.partition import Grid, Partition, cut_all

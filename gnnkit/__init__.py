@@ -348,16 +348,14 @@ def _choose_keys(graph: Graph | None, overrides: Sequence[str]) -> list[str]:
 
     Users and items get the keys that recommend, as far as they are not set.
     """
-    from gnnkit import config
+    from gnnkit import config, plugins
 
     values = {config.key_of(text): text.partition("=")[2].strip("'\"") for text in overrides}
     if graph is None or not graph.schema.several or values.get("types") == "ignore":
         return [f"model={_DEFAULT_MODEL}"]
     keys: dict[str, Any] = {}
     if values.get("task", "link_prediction") == "link_prediction":
-        from gnnkit.jobs.init import recommended
-
-        keys = recommended(graph)
+        keys = plugins.load(plugins.PLANNER, "recommended")(graph)
         if values.get("task.decoder", "dot") != "dot" and "write" in keys:  # only dot products have vectors
             keys["write"] = [name for name in keys["write"] if name != "vectors"]
         if values.get("strategy") == "auto":

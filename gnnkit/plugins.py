@@ -45,11 +45,17 @@ SEVERAL = ("logger", "callback")  # kinds of which a run may have several, each 
 OPTIONAL = ("sampler", "exchange")  # kinds that a run may lack
 JOBS = "jobs"  # the folder in `conf/` with a file for each job that has keys
 SEARCH = "search"  # the kind of the search over configurations by job=init
+PLANNER = "planner"  # the kind of what chooses keys: resolves `auto`, and recommends for users and items
 COMMAND = "command"  # the kind of what the command line starts besides jobs
 FUNCTION = "function"  # the kind of `gnnkit.NAME`, called from Python
 JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
 PACKAGES = {
-    "dataset": {"graphar": "gnnkit-graphar", "graphbolt": "gnnkit-graphbolt", "tables": "gnnkit-tables"},
+    "dataset": {
+        **dict.fromkeys(("edges", "graphsaint", "npz", "ogb", "synthetic"), "gnnkit-formats"),
+        "graphar": "gnnkit-graphar",
+        "graphbolt": "gnnkit-graphbolt",
+        "tables": "gnnkit-tables",
+    },
     "partition": {"kaminpar": "gnnkit-kaminpar", "metis": "gnnkit-metis", "mtkahypar": "gnnkit-mtkahypar"},
     "sampler": {"top_k": "gnnkit-top-k"},
     "strategy": {
@@ -75,9 +81,13 @@ PACKAGES = {
         "compare": "gnnkit-compare",
         "explain": "gnnkit-explain",
         "import": "gnnkit-import",
+        "init": "gnnkit-plan",
+        "plan": "gnnkit-plan",
         "report": "gnnkit-report",
+        "verify": "gnnkit-testing",
     },
     COMMAND: {"sweep": "gnnkit-sweep"},
+    PLANNER: dict.fromkeys(("auto", "recommended"), "gnnkit-plan"),
     SEARCH: {"trials": "gnnkit-init"},
     FUNCTION: {"export": "gnnkit-export", "serve": "gnnkit-serve"},
 }  # this project's separate packages, by kind and name

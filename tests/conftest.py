@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from gnnkit_formats.npz import Npz
 from hypothesis import find, settings
 from hypothesis.strategies import integers
 
-from gnnkit.dataset.npz import Npz
 from gnnkit.graph import Graph
 from gnnkit.launch.lean import leave_out_unused
 from gnnkit.launch.signals import HANDLED

@@ -15,12 +15,12 @@ import pyarrow.orc
 import pyarrow.parquet
 import scipy.sparse as sp
 import yaml
+from gnnkit_testing.graphs import check_graph
 
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.partition.store.manifest import digest_of
 from gnnkit.prepare.storing import write
-from gnnkit.testing.graphs import check_graph
 
 EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 2]])
 FEATURES = np.arange(6, dtype=np.float32).reshape(3, 2) / 2

@@ -18,6 +18,16 @@ def random_graph(num_nodes: int = 40, seed: int = 0) -> Graph:
     return Graph(CSC.from_edges(src, dst, num_nodes), features, rng.integers(0, 3, num_nodes), split)
 
 
+def featured_graph(num_nodes: int = 37, *, typed: bool = True) -> Graph:
+    """Draws a graph with 7 columns, 2 columns of edges, 3 classes and 3 edge types."""
+    rng, num_edges = np.random.default_rng(4), 5 * num_nodes
+    src, dst = rng.integers(0, num_nodes, (2, num_edges))
+    features, labels = rng.standard_normal((num_nodes, 7)), rng.integers(0, 3, num_nodes)
+    edge_features, types = rng.random((num_edges, 2)), rng.integers(0, 3, num_edges)
+    csc, split = CSC.from_edges(src, dst, num_nodes), np.ones(num_nodes, np.int8)
+    return Graph(csc, features, labels, split, edge_features, edge_types=types if typed else None)
+
+
 def pyg_data(width: int, num_classes: int) -> Any:
     """Draws PyG's `Data` of 60 nodes, 200 edges and three equal splits."""
     import torch

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from gnnkit_testing.graphs import EDGE_WIDTH
 from torch import nn
 
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.sage import GraphSAGE
-from gnnkit.testing.graphs import EDGE_WIDTH
 
 MODELS: dict[str, Callable[..., nn.Module]] = {  # by name, for graphs with edge features
     "gcn": GCN,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from gnnkit_plan import Plan
 
 import gnnkit
 from gnnkit import config, plugins
@@ -57,7 +58,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
         runs.append(order)
         return Result(order.settings.job.name, runs.action())
 
-    for kind in (OnRanks, builtin.Plan, builtin.Partition):
+    for kind in (OnRanks, Plan, builtin.Partition):
         monkeypatch.setattr(kind, "work", work)
     return runs
 

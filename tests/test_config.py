@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnkit.config import as_overrides, compose, expand, of_file, spaces
+from gnnkit.config import as_overrides, compose, of_file
 from gnnkit.config.earlier import of_run
 from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
@@ -320,25 +320,6 @@ def test_experiments_choose_all_but_the_file_and_can_be_changed(name: str) -> No
 def test_an_experiment_that_does_not_exist_is_named() -> None:
     with pytest.raises(UserError, match=r"^experiment=cora is not known: did you mean cora_gcn\?"):
         compose(["experiment=cora"])
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("seed=range(3)", ("0", "1", "2")),
-        ("seed=range(6,0,-3)", ("6", "3")),
-        ("trainer.lr=range(0,1,0.5)", ("0.0", "0.5")),
-        ("partition=1d,2d", ("1d", "2d")),
-        ("model.options.x=choice('a b',c)", ("a\\ b", "c")),
-        ("partition=glob([1*,2*],exclude=1.5*)", ("1d", "2d", "2psl")),
-        ("sampler.fanouts=[5,5],[10]", ("[5,5]", "[10]")),
-        ("seed=sort(3,1,2)", ("1", "2", "3")),
-    ],
-)
-def test_the_grammar_of_sweeps_is_hydras(text: str, expected: tuple[str, ...]) -> None:
-    key = text.partition("=")[0]
-    assert expand([text]) == [(f"{key}={value}",) for value in expected]
-    assert spaces([text, "workers=2"])[0] == ["workers=2"]
 
 
 @pytest.mark.parametrize(

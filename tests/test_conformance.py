@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing import exchange
+from gnnkit_testing.graphs import check_graph
+from gnnkit_testing.ranks import GRIDS
 from torch import Tensor, nn
 
 from gnnkit import plugins, testing
@@ -41,9 +44,6 @@ from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
-from gnnkit.testing import exchange
-from gnnkit.testing.graphs import check_graph
-from gnnkit.testing.ranks import GRIDS
 from tests import shops
 from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
@@ -109,7 +109,7 @@ def arguments(tmp_path: Path) -> dict[str, dict[str, Any]]:
 )
 def test_partitioners(name: str, graphs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if graphs == "some":
-        monkeypatch.setattr("gnnkit.testing.partition.example_graphs", lambda: testing.example_graphs()[2::3])
+        monkeypatch.setattr("gnnkit_testing.partition.example_graphs", lambda: testing.example_graphs()[2::3])
     testing.check_partitioner(configured("partition", name)())
 
 
@@ -139,7 +139,7 @@ LABELS = {  # that a task reads, of 30 nodes
 @pytest.mark.slow
 @few("name,grids", both("order"), default=[(name, "one") for name in plugins.names("order")])
 def test_orders(name: str, grids: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.testing.order.GRIDS", some(grids))
+    monkeypatch.setattr("gnnkit_testing.order.GRIDS", some(grids))
     testing.check_order(configured("order", name)())
 
 
@@ -476,7 +476,7 @@ def test_a_synchronisation_may_change_the_gradient_where_it_says_so() -> None:
 def test_wrong_synchronisations_are_found(
     wrong: type[GradientSync], error: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnnkit.testing.sync.TIMEOUT", 1.0)
+    monkeypatch.setattr("gnnkit_testing.sync.TIMEOUT", 1.0)
     with pytest.raises(error, match=told):
         testing.check_sync(wrong)
 
@@ -687,7 +687,7 @@ class Nothing(Launcher):
 )
 def test_wrong_launchers_are_found(wrong: type[Launcher], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if wrong is Leaves:
-        monkeypatch.setattr("gnnkit.testing.launcher.ENDING", 0.5)
+        monkeypatch.setattr("gnnkit_testing.launcher.ENDING", 0.5)
     with pytest.raises(AssertionError, match=told):
         testing.check_launcher(wrong)
 

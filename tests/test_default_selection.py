@@ -50,7 +50,7 @@ ELSEWHERE = {  # what no check covers, and the folders of the tests
     },
     **{
         (kind, name): [f"plugins/{package}/tests"]
-        for kind in ("job", plugins.COMMAND, plugins.FUNCTION, plugins.SEARCH)
+        for kind in ("job", plugins.COMMAND, plugins.FUNCTION, plugins.PLANNER, plugins.SEARCH)
         for name, package in plugins.PACKAGES[kind].items()
     },
 }
@@ -86,7 +86,7 @@ def test_every_plugin_is_checked_by_default(kind: str) -> None:
 def test_every_other_group_of_plugins_is_tested_elsewhere() -> None:
     groups = {group.removeprefix("gnnkit.") for group in metadata.entry_points().groups if group.startswith("gnnkit.")}
     others = groups - set(plugins.KINDS) - {"conf"}
-    assert others == {"aggregation", "command", "function", "job", "leader", "search", "upload"}
+    assert others == {"aggregation", "command", "function", "job", "leader", "planner", "search", "upload"}
     assert {(kind, name) for kind in others for name in installed(kind)} == {
         key for key in ELSEWHERE if key[0] in others
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from gnnkit_plan.init import KeyChoice, _as_script, _as_yaml
 from gnnkit_report.page import printable as on_page
 from omegaconf import OmegaConf
 
@@ -16,7 +17,6 @@ from gnnkit.config import compose
 from gnnkit.config.keys import plain
 from gnnkit.graph import Graph
 from gnnkit.graph.unfit_columns import ignore_key
-from gnnkit.jobs.init import KeyChoice, _as_script, _as_yaml
 from gnnkit.utils.documents import parse_yaml
 from gnnkit.utils.ranges import file_name, one_line
 from tests.runs import BARE

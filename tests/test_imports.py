@@ -72,7 +72,6 @@ LAYERS = [
     "result",
     "leader",
     "prepare",
-    "planner",
     "training.logger",
     "callback",
     "training",
@@ -99,7 +98,6 @@ FROM_COMM_ON = {
     "launch.launcher",
     "leader",
     "prepare",
-    "planner",
     "callback",
     "training",
     "jobs",
@@ -112,14 +110,17 @@ ALLOWED = {
     "hydra": {"config"},
     "omegaconf": {"config"},
     "lazyedges": {"kernels", "model"},
+    "gnnkit_formats": {"graph", "sampler"},
+    "gnnkit_pyg": {"pyg"},
+    "gnnkit_testing": {"testing"},
     "gnnkit._core": {
-        *("graph", "dataset", "partition", "partition.order", "sampler", "comm", "pyg", "kernels", "engine.remote")
+        *("graph", "dataset", "partition", "partition.order", "sampler", "comm", "kernels", "engine.remote")
     },
-    "gnnkit.config": {"prepare", "planner", "training", "jobs", "testing", *COMMAND},
-    "gnnkit.plugins": {"planner", "strategy", "sync", "config", "jobs", "testing", *COMMAND},
+    "gnnkit.config": {"prepare", "training", "jobs", "testing", *COMMAND},
+    "gnnkit.plugins": {"strategy", "sync", "config", "jobs", "testing", *COMMAND},
 }
 IN_FUNCTIONS = {"torch": {"ranks.py", "frameworks.py"}}  # files that import a package only when they need it
-ABOVE_PLUGINS = ("task.evaluation", "launch", "result", "planner", "prepare", "leader", "training", "jobs")
+ABOVE_PLUGINS = ("task.evaluation", "launch", "result", "prepare", "leader", "training", "jobs")
 BASES = (
     Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Launcher, Mailbox,
     NodeOrder, Partitioner, Program, RowExchange, RunLogger, Sampler, Task, LightningCallback,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gnnkit_import.job import Import
+from gnnkit_plan import Plan
 
 from gnnkit import config, plugins
 from gnnkit.__main__ import main
@@ -246,7 +247,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         runs.append(order.settings)
         return Result(order.settings.job.name, {})
 
-    for kind in (OnRanks, builtin.Plan, builtin.Partition, Import):
+    for kind in (OnRanks, Plan, builtin.Partition, Import):
         monkeypatch.setattr(kind, "work", work)
     return runs
 

@@ -19,7 +19,6 @@ from gnnkit.comm.mailbox import Letter
 PREFIX = struct.Struct("!IQ")  # bytes of the header, bytes of all tensors
 MAX_HEADER = 2**20  # bytes
 HELLO = struct.Struct("!32sI")  # token, rank
-MAX_DIMS = 64
 LARGE = 2**22  # minimum size of a tensor received into huge pages, in bytes
 GOODBYE = PREFIX.pack(0, 0)
 _TYPES = (
@@ -149,7 +148,7 @@ def _dtype_name(tag: str, name: str, tensor: Tensor) -> str:
 
 def _check_tensor(described: Any) -> tuple[str, tuple[torch.dtype, list[int]]]:
     match described:
-        case [str(name), str(dtype), list(shape)] if dtype in DTYPES and len(shape) <= MAX_DIMS:
+        case [str(name), str(dtype), list(shape)] if dtype in DTYPES and len(shape) <= 64:
             if all(type(size) is int and 0 <= size < 2**63 for size in shape):
                 return name, (DTYPES[dtype], shape)
     raise ValueError(f"{described!r:.200} is not the name, dtype and shape of a tensor")

@@ -8,13 +8,12 @@ import time
 
 from gnnkit.comm.mailbox import DeadlineExceeded, Letter, Mailbox
 
-MAX_PAUSE = 1.0  # seconds
 _TAG = "heartbeat"
 
 
 def pause(timeout: float) -> float:
     """Returns the seconds between heartbeats, at most a quarter of the timeout."""
-    return min(MAX_PAUSE, timeout / 4)
+    return min(1.0, timeout / 4)
 
 
 class Heartbeats:

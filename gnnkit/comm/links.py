@@ -16,7 +16,6 @@ from gnnkit.comm import frames
 from gnnkit.errors import UserError
 
 BURST = 64  # reads from one connection before serving the others
-BUFFERS = 64  # buffers passed to the system in one write
 Frames = Generator[memoryview, None, None]  # buffers to fill, in order
 
 
@@ -67,7 +66,7 @@ class SocketLink:
         views = [view for view in views if len(view)]
         while views:
             try:
-                sent = self.socket.sendmsg(views[:BUFFERS])
+                sent = self.socket.sendmsg(views[:64])  # in one write
             except BlockingIOError:
                 self._wait_for_room(deadline)
                 continue

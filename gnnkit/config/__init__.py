@@ -1,11 +1,10 @@
 """Composes YAML files and overrides to plain data and typed settings.
 
 `compose` composes the configuration, `code` rejects anything that would execute code,
-and `earlier` rereads a run's configuration. `hydra` reads the supported Hydra settings,
-and `sweeps` parses `--multirun` overrides. Hydra is imported on first use. `keys` reads
-defaults and comments from the YAML files for `usage` (the text of `--help`), `info` and
-`completion`. `settings` validates a composed configuration. It imports launchers and is
-therefore not exported here.
+and `earlier` rereads a run's configuration. `hydra` reads the supported Hydra settings.
+Hydra is imported on first use. `keys` reads defaults and comments from the YAML files
+for `usage` (the text of `--help`), `info` and `completion`. `settings` validates a
+composed configuration. It imports launchers and is therefore not exported here.
 """
 
 from gnnkit.config.code import key_of as key_of
@@ -36,6 +35,3 @@ from gnnkit.config.removed import check_removed as check_removed
 from gnnkit.config.removed import is_default as is_default
 from gnnkit.config.removed import is_former_default as is_former_default
 from gnnkit.config.removed import removed as removed
-from gnnkit.config.sweeps import Space as Space
-from gnnkit.config.sweeps import expand as expand
-from gnnkit.config.sweeps import spaces as spaces

@@ -6,16 +6,16 @@ A configuration never executes code (see `code`). Hydra is imported on first use
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gnnkit.config.budget import check_includes, check_references
 from gnnkit.config.code import check_environment, check_folder, key_of, refuse_code, refuse_code_in, refuse_hydra
 from gnnkit.config.removed import removed_error
-from gnnkit.config.sweeps import space_of
 from gnnkit.errors import UserError
 from gnnkit.plugins import (
     JOBS,
@@ -37,6 +37,7 @@ from gnnkit.utils.ranges import known_words, shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that select a YAML file
 MAIN = "config"  # name of the main configuration
+MAX_JOBS = 10_000  # per sweep
 EXPERIMENT = "experiment"  # selects a YAML file that sets several sections
 _LIST_OR_MAPPING = ("sampler.fanouts",)  # keys that take a list or a mapping, which Hydra cannot merge
 _MAPPINGS = (*_LIST_OR_MAPPING, "dataset.split")  # keys whose value may be a mapping
@@ -367,14 +368,33 @@ def _replace_lists(overrides: Sequence[str]) -> list[str]:
 
 def _refuse_sweep(text: str) -> None:
     """Raises `UserError` if one key has several values."""
-    if "," in text or "(" in text:
-        space = space_of(text)
-        if space is not None:
-            number = f"{len(space.values)} values" if space.values else "an interval"
-            raise UserError(
-                f"{shown(text)} is a sweep over {number}: add -m (--multirun) to run a job for each, "
-                "or write text in quotes and lists in [ ]"
-            )
+    if ("," in text or "(" in text) and (override := swept(text)) is not None:
+        number = "an interval"
+        if not override.is_interval_sweep():
+            number = f"{len(list(itertools.islice(swept_values(override), MAX_JOBS)))} values"
+        raise UserError(
+            f"{shown(text)} is a sweep over {number}: add -m (--multirun) to run a job for each, "
+            "or write text in quotes and lists in [ ]"
+        )
+
+
+def swept(text: str) -> Any:
+    """Parses an override's values, or returns None for one value or invalid text."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except (HydraException, RecursionError):  # `compose` reports the error
+        return None
+    return override if override.is_sweep_override() else None
+
+
+def swept_values(override: Any) -> Iterable[str]:
+    """Returns the values of a choice, range or glob, as typed."""
+    if override.value_type.name == "GLOB_CHOICE_SWEEP":
+        return override.value().filter(options(override.key_or_group))  # type: ignore[no-any-return]
+    return override.sweep_string_iterator()  # type: ignore[no-any-return]
 
 
 def _check_choice(text: str) -> None:

@@ -308,8 +308,8 @@ class Graph:
         """
         if isinstance(value, Graph):
             return value
-        from gnnkit.graph.dgl import is_dgl
-        from gnnkit.graph.pyg import is_pyg
+        from gnnkit_formats.dgl import is_dgl
+        from gnnkit_formats.pyg import is_pyg
 
         if is_pyg(value):
             return cls.from_pyg(value)
@@ -395,7 +395,7 @@ class Graph:
                 because `task=link_prediction` draws them.
             test: Third graph of `RandomLinkSplit`, for `test_edges`.
         """
-        from gnnkit.graph.pyg import from_pyg
+        from gnnkit_formats.pyg import from_pyg
 
         return from_pyg(data, split, val, test)
 
@@ -427,7 +427,7 @@ class Graph:
             edge_label: Name in `edata` of labels of edges, which masks in `edata`
                 divide. Default: edges have no labels.
         """
-        from gnnkit.graph.dgl import from_dgl
+        from gnnkit_formats.dgl import from_dgl
 
         return from_dgl(graph, features, labels, weight, edge_features, split, edge_label)
 
@@ -462,7 +462,7 @@ class Graph:
             edge_label: Edge attribute like `label`, for tasks on labelled edges.
             time: Attributes of times, as in `from_tables`.
         """
-        from gnnkit.graph.networkx import from_networkx
+        from gnnkit_formats.networkx import from_networkx
 
         return from_networkx(graph, features, label, split, weight, edge_features, missing, edge_label, time)
 
@@ -477,7 +477,7 @@ class Graph:
             matrix: [num_nodes, num_nodes] sparse array or matrix.
             **fields: Features, labels, split and other fields, as in `from_edges`.
         """
-        from gnnkit.graph.scipy import from_scipy
+        from gnnkit_formats.scipy import from_scipy
 
         return from_scipy(matrix, **fields)
 
@@ -552,7 +552,7 @@ class Graph:
                 integers, whole numbers or dates. Default: a column of integers or dates
                 that is named `time`, `timestamp`, `t` or similarly. `[]` reads none.
         """
-        from gnnkit.graph.tables import from_tables
+        from gnnkit_formats.tables import from_tables
 
         columns = (id, label, split)
         return from_tables(
@@ -587,7 +587,7 @@ class Graph:
             add_inverse_edge: Add each edge's reverse. Default: as `ogb` does for
                 this data set.
         """
-        from gnnkit.graph.ogb import from_ogb
+        from gnnkit_formats.ogb import from_ogb
 
         return from_ogb(Path(folder), split, add_inverse_edge)
 

@@ -18,7 +18,6 @@ from gnnkit.utils.checks import Array
 EMPTY = np.iinfo(np.int64).min  # an empty cell in a column of integers
 _MAX_CLASSES = 1 << 16  # a class beyond this and the number of nodes is treated as a number
 _MOST_DISTINCT = 50  # classes that are not numbered 0, 1, ...; more are numbers
-_NODES_PER_CLASS = 10  # mean of classes in a small graph
 
 
 def read_labels(values: object, num_nodes: int, num_classes: int | None = None) -> Labels:
@@ -96,7 +95,7 @@ def why_numbers(values: Array, num_nodes: int) -> str:
     """Returns why distinct sorted labels are numbers, or "" for classes."""
     if not len(values):
         return ""
-    low, high, share = int(values[0]), int(values[-1]), num_nodes // _NODES_PER_CLASS
+    low, high, share = int(values[0]), int(values[-1]), num_nodes // 10
     if low < -1:
         return f"{low} is no class"
     if high >= max(num_nodes, _MAX_CLASSES):

@@ -9,7 +9,6 @@ from typing import Self
 
 from gnnkit.errors import UserError
 
-_MIN_CATEGORIES = 10  # number of values that a text column may have in a graph of any size
 _MAX_REASONS = 32  # columns listed in a message
 _PLAIN = re.compile(r"(?!true$|false$|null$|none$|nan$|inf$)[a-z_][\w-]*", re.ASCII | re.IGNORECASE)
 
@@ -100,7 +99,8 @@ def join_reasons(unfit: Sequence[tuple[str, str]]) -> str:
 
 def has_many_values(num_values: int, num_nodes: int) -> bool:
     """Returns whether a text column identifies nodes, as names do."""
-    return num_values > max(_MIN_CATEGORIES, num_nodes / 2)
+    # A text column of a graph of any size may have 10 values.
+    return num_values > max(10, num_nodes / 2)
 
 
 def describe_many(name: str, num_values: int, num_nodes: int) -> str:

@@ -21,7 +21,6 @@ from gnnkit.utils.storage import Array, check_npy
 # What zipfile raises for files that are not valid archives.
 BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)
 _SMALL = 1 << 24  # arrays up to this size are read without a memory check
-_MAX_RATIO = 1032  # deflate's highest compression ratio
 
 
 class Arrays:
@@ -68,7 +67,8 @@ class Arrays:
         info = self.file.getinfo(f"{name}.npy")
         try:
             with self.file.open(info) as file:
-                yield file, check_npy(file, min(info.file_size, info.compress_size * _MAX_RATIO), name)
+                # Deflate compresses at most by this ratio.
+                yield file, check_npy(file, min(info.file_size, info.compress_size * 1032), name)
         except (*BAD_ZIP, OSError) as error:
             raise UserError(f"{name} cannot be read: {error}") from error
 

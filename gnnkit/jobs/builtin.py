@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, cast
 
 from gnnkit import plugins
-from gnnkit.config.settings import AUTO
-from gnnkit.config.settings.fields import Section
-from gnnkit.errors import UserError
 from gnnkit.jobs.dispatch import import_for_training
-from gnnkit.jobs.job import Job, OnRanks, Run
+from gnnkit.jobs.job import OnRanks, Run
 from gnnkit.jobs.order import Order
 from gnnkit.result.result import Result
-from gnnkit.utils.ranges import real
 
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork
-    from gnnkit.prepare.cut import Needs
-
-MAX_MINUTES = 1e5  # for trial runs
-INIT_CHOICES = ("task", "inputs", "threads")  # sections that job=init chooses unless they are named
-_INIT_READS = (*INIT_CHOICES, "dataset", "job", "output", "on_exists", "init", "cache", "seed")
 
 
 class Train(OnRanks):
@@ -69,21 +58,6 @@ class Train(OnRanks):
         return result.with_figure("command", order.command(order.overrides))
 
 
-class Verify(OnRanks):
-    """job=verify, whose ranks also read the full graph as one shard."""
-
-    name = "verify"
-    reads_rows = True
-
-    def rank_work(self, *, trains: bool) -> RankWork:
-        from gnnkit.jobs import verify
-
-        return verify.verify if trains else verify.verify_program
-
-    def needs(self, order: Order) -> Needs:
-        return replace(super().needs(order), reference=True)
-
-
 class Predict(OnRanks):
     """job=predict."""
 
@@ -104,27 +78,6 @@ class Test(Predict):
     name = "test"
     needs_labels = True
     splits = ("val", "test")
-
-
-class Plan(OnRanks):
-    """job=plan: counts and times full-graph layouts, or runs sampled steps on ranks."""
-
-    name = "plan"
-    reads_plan = True
-    reads_rows = True
-    on_ranks = False
-
-    def rank_work(self, *, trains: bool) -> RankWork:
-        import_for_training()
-        from gnnkit.jobs.trial_steps import plan_batches
-
-        return plan_batches
-
-    def work(self, order: Order) -> Result:
-        from gnnkit.jobs.plan import plan
-
-        open_ = order.settings.strategy.name == AUTO
-        return plan(order) if open_ or order.settings.create_strategy().reads.all_edges else super().work(order)
 
 
 class Partition(Run):
@@ -168,40 +121,3 @@ def _of_store() -> Run:
 
 def _reads_store(order: Order) -> bool:
     return order.graph is None and order.settings.dataset.create().store_folder is not None
-
-
-@dataclass(frozen=True, slots=True)
-class InitSection(Section):
-    """The section `init`."""
-
-    minutes: Annotated[float, functools.partial(real, low=0, high=MAX_MINUTES)]  # time budget of trial runs. 0: none
-
-
-@dataclass(frozen=True, slots=True)
-class InitKeys(Section):
-    """The keys of job=init."""
-
-    init: InitSection
-
-
-class Init(Job):
-    """job=init. Writes a configuration, without a run folder."""
-
-    name = "init"
-    keys = InitKeys
-    reads_strategy = False
-    one_run = False
-
-    @classmethod
-    def check_keys(cls, names: Collection[str]) -> None:
-        unread = next((name for name in names if name.partition(".")[0] not in _INIT_READS), None)
-        if unread is not None:
-            raise UserError(
-                f"{unread}: job=init reads the data, task, inputs and threads, and chooses the rest: leave the key out and "
-                "edit the written file"
-            )
-
-    def start(self, order: Order) -> Result:
-        from gnnkit.jobs.init import init
-
-        return init(order)

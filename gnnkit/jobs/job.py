@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from gnnkit import plugins
 from gnnkit.config import JobFacts
 from gnnkit.config.settings import AUTO, launcher_for, with_workers
 from gnnkit.errors import UserError
@@ -158,11 +159,9 @@ class Run(Job):
         If only one is valid, the returned order has that strategy. If none is, raises
         the `UserError` of the first.
         """
-        from gnnkit.jobs import decide
-
         fit: list[Order] = []
         refused: list[UserError] = []
-        for settings in decide.possible(order.settings):
+        for settings in _planner().possible(order.settings):
             try:
                 fit.append(self.check(replace(order, settings=settings)))
             except UserError as error:
@@ -201,10 +200,8 @@ class Run(Job):
         """
         if not order.settings.is_open:
             return order
-        from gnnkit.jobs import decide
-
         phase("choosing the layout")
-        return self.check(replace(order, settings=decide.decide(order, meanwhile)))
+        return self.check(replace(order, settings=_planner().decide(order, meanwhile)))
 
 
 class OnRanks(Run):
@@ -266,6 +263,11 @@ class OnRanks(Run):
                 return join(self, find_work(), order)
             order = self.decided(order, look)
             return run_ranks(find_work, self.needs(order), order, look)
+
+
+def _planner() -> Any:
+    """Returns what resolves `auto`, with `possible(settings)` and `decide(order)`."""
+    return plugins.load(plugins.PLANNER, "auto")
 
 
 def _untyped(order: Order) -> str | None:

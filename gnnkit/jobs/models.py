@@ -34,7 +34,6 @@ from gnnkit.utils.ranges import shown
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
 Given = nn.Module | ModelFactory | Program | None  # from Python, replacing the configured model
 
-PRESET_HOPS = 2  # of unsampled batches: the edges within a share, and those into its seeds
 
 _WRAPPERS = {
     "OptimizedModule": "torch.compile",
@@ -269,7 +268,8 @@ def fit(settings: Settings, strategy: ExecutionStrategy, sampler: Sampler | None
             f"sampler.redraw=true: model={type(model).__name__} reads one edge_index in all layers, and owners draw for "
             f"strategy={settings.strategy.name}: remove the option, or use strategy=individual_sample"
         )
-    model.num_layers = PRESET_HOPS if sampler is None else sampler.num_hops
+    # Unsampled batches: the edges within a share, and those into its seeds.
+    model.num_layers = 2 if sampler is None else sampler.num_hops
 
 
 def reads_sparse(settings: Settings, source: ModelSource, strategy: ExecutionStrategy) -> bool:

@@ -28,7 +28,6 @@ from gnnkit.kernels.sums import wide
 # which takes milliseconds and stays in memory, while batches have any number of rows.
 # Transposed chunks of this size fit the cache.
 CHUNK = 4096
-LEAST_WEIGHT = 2048  # elements of a weight below which oneDNN is not faster
 _PROCESSOR = Path("/proc/cpuinfo")
 
 
@@ -119,7 +118,8 @@ def _pays(x: Any, weight: Any, bias: Any, num_rows: int | None = None) -> bool:
 
     If x is one piece, `num_rows` counts all pieces' rows.
     """
-    if not _fits(x, weight, bias) or weight.numel() < LEAST_WEIGHT:
+    # oneDNN is not faster for smaller weights.
+    if not _fits(x, weight, bias) or weight.numel() < 2048:
         return False
     if (len(x) if num_rows is None else num_rows) < CHUNK:
         return False

@@ -32,7 +32,6 @@ _UNREAD = (
     ": it was spawned and could not import what it runs, such as a notebook's class:"
     " move that to a module, or use comm=threads"
 )
-_TRIAL = 10  # seconds
 
 
 class Child:
@@ -218,7 +217,7 @@ def forks_differentiate() -> bool:
         warnings.filterwarnings("ignore", category=DeprecationWarning)  # about forking a multi-threaded process
         pid = os.fork()
     if pid == 0:
-        signal.alarm(_TRIAL)
+        signal.alarm(10)
         try:
             torch.ones(1, requires_grad=True).sum().backward()
         except BaseException:

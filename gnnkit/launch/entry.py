@@ -25,8 +25,6 @@ from gnnkit.utils.redaction import redact
 
 GRACE = 1.0  # seconds from SIGTERM to the end of a process that reports no further progress
 
-_PR_SET_PDEATHSIG = 1
-
 
 class Channels(NamedTuple):
     """A started process's connections to its parent."""
@@ -102,7 +100,7 @@ def die_with_parent(parent: int | None = None) -> None:
     """
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # 1: PR_SET_PDEATHSIG
         if os.getppid() != parent:  # the parent died before the call
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -26,10 +26,7 @@ from gnnkit.utils.ranges import one_line
 POLL = 0.2
 GRACE = 0.3  # seconds to wait for other reports after a rank has failed
 GRACE_FOR_CAUSE = 1.0  # the same, while only ranks that lost a peer have reported
-SAVING = 2.5  # seconds from a signal to the checkpoint
-TERMINATION = 2.0  # seconds from SIGTERM to SIGKILL
 LINGER = 10.0  # seconds from a rank's result to its exit
-STACKS = 3.0  # seconds for all processes to write their stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +163,7 @@ class Group:
         able = [child for child in self._children if child.saves]
         for child in able:
             child.ask_to_save()
-        deadline = time.monotonic() + SAVING
+        deadline = time.monotonic() + 2.5  # to the checkpoint
         while able and time.monotonic() < deadline:
             self._look(POLL / 4)
             if any(child.has_saved for child in able) or not all(child.saves for child in able):
@@ -247,7 +244,7 @@ class Group:
         for number in (signal.SIGUSR1, signal.SIGCONT):  # a stopped process writes its stacks when continued
             for child in running:
                 child.signal(number)
-        deadline = time.monotonic() + STACKS
+        deadline = time.monotonic() + 3.0
         stacks = {child: child.stacks(deadline) for child in running}
         if waiting := [f"{child.name} in {place}" for child in running if (place := waits_in(stacks[child]))]:
             lines.insert(1, f"waiting: {', '.join(waiting)}")
@@ -262,7 +259,7 @@ class Group:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for child in self._children:
                 child.signal(number)
-            deadline = time.monotonic() + TERMINATION
+            deadline = time.monotonic() + 2.0  # to SIGKILL
             if all(child.ended_within(deadline) for child in self._children):
                 break
         self._ended.set()

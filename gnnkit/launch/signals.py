@@ -19,7 +19,6 @@ from typing import Any
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE = 2.0  # seconds from a signal to the next `check`, after which the process is ended
 LIMIT = 15.0  # seconds from the exception raised by `check` to the end of the process
-CLEANUP = 1.0  # seconds for the callbacks of `if_forced`
 
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
@@ -176,7 +175,7 @@ def _end_process(deferral: _Deferral, reader: int, grace: float) -> None:
             return
         cleaning = threading.Thread(target=_clean_up, daemon=True)
         cleaning.start()
-        cleaning.join(CLEANUP)
+        cleaning.join(1.0)  # seconds
         os._exit(128 + text[0])
 
 

@@ -18,7 +18,6 @@ MEDIANS = 20  # patience in median intervals between reports
 FEWEST = 5  # minimum number of intervals for a median
 BUSY = 30  # factor for busy processes, relative to idle ones
 PERIOD = 1.0  # seconds between checks
-WORKING = 0.25  # share of a core. A training process below it without a runnable thread is idle
 _IDLE_SHARE = 0.002  # share of a core. A process below it is idle
 _IDLE_SECONDS = 0.02  # CPU seconds, two clock ticks
 
@@ -157,7 +156,8 @@ class Watchdog:
         """
         for pid, now in seconds.items():
             used = math.inf if now is None else now - self._seconds.get(pid, 0.0)
-            works = not self._silent or used >= WORKING * elapsed or could_run(pid)
+            # Idle: less than a quarter of a core, and no thread that can run.
+            works = not self._silent or used >= 0.25 * elapsed or could_run(pid)
             self._rest[pid] = max(self._rest.get(pid, 0.0) + (-3 * elapsed if works else elapsed), 0.0)
             self._rest[pid] *= bool(self._silent)
         self._rest = {pid: self._rest[pid] for pid in seconds}  # drops processes that have ended

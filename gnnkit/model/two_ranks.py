@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency, Engine, ShardAdjacency
 from gnnkit.engine.default_dtype import default_dtype
-from gnnkit.engine.trial import TypeCounts
 from gnnkit.graph import Floats, Graph
 from gnnkit.model.hetero import HeteroModel
 from gnnkit.model.parameters import dtype_of
@@ -28,6 +28,18 @@ _NODES, _EDGES = 26, 110
 _TIMEOUT = 120.0  # deadline of a rank's waits, in seconds
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}  # relative to the largest output
 _SHARES = ((0.8, 0.2), (0.5, 0.35, 0.15), (0.4, 0.6))  # of the nodes, by rank, of each comparison
+
+
+class TypeCounts(NamedTuple):
+    """Numbers of types that a model has weights for."""
+
+    of_edges: int = 1
+    of_nodes: int = 1
+
+    @classmethod
+    def of(cls, model: object) -> TypeCounts:
+        """Reads a model's attributes."""
+        return cls(*(int(getattr(model, name, 1)) for name in ("num_relations", "num_node_types")))
 
 
 @dataclass(frozen=True, slots=True)

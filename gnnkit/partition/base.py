@@ -14,8 +14,6 @@ from gnnkit.graph import Graph, Ids
 from gnnkit.partition.grid import Grid
 from gnnkit.utils.checks import array
 
-_STREAM_BYTES = 32  # memory per node of a partitioner that streams edges
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
@@ -81,7 +79,7 @@ class Partitioner(ABC):
 
     def stream_bytes(self, num_nodes: int) -> int:
         """Returns the bytes that a streaming `assign` needs beyond the graph."""
-        return _STREAM_BYTES * num_nodes
+        return 32 * num_nodes
 
     @abstractmethod
     def assign(self, graph: Graph, grid: Grid) -> Partition:

@@ -5,8 +5,6 @@ from gnnkit.graph import Graph, Ids
 from gnnkit.partition.base import NodePartitioner
 from gnnkit.utils.ranges import real, whole
 
-_BYTES = 200  # memory per buffered node, with its edges
-
 
 class Buffered(NodePartitioner):
     """Buffered streaming, as in HeiStream (Faraj & Schulz, ACM JEA 2022).
@@ -37,7 +35,7 @@ class Buffered(NodePartitioner):
         self.passes = whole("partition.options.passes", passes, 1, 1000)
 
     def stream_bytes(self, num_nodes: int) -> int:
-        return super().stream_bytes(num_nodes) + _BYTES * min(self.buffer, num_nodes)
+        return super().stream_bytes(num_nodes) + 200 * min(self.buffer, num_nodes)  # per node with its edges
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
         csc, bound = graph.csc, 1 + self.imbalance

@@ -14,10 +14,7 @@ from gnnkit.partition.base import hash_ids
 
 _Vectors = npt.NDArray[np.float64]  # [num_nodes, k] or [num_nodes]
 
-_NUM_VECTORS = 8  # eigenvectors to try for each cut
 _ROUNDS, _DEGREE = 10, 10  # filters, and the degree of their polynomials
-_REGULARISATION = 0.03  # share of the mean degree that is added to every degree
-_RANK_TOLERANCE = 1e-10  # squared ratio to the longest direction, below which vectors are dependent
 
 
 def spectral_cells(csc: CSC, shape: tuple[int, ...]) -> Ids:  # [num_nodes] int64
@@ -94,14 +91,15 @@ def _leading_eigenvectors(csc: CSC) -> _Vectors:
     nodes.
     """
     aggregator = _core.Aggregator(csc.indptr, csc.indices, csc.num_nodes)
-    scale = 1 / np.sqrt(np.diff(csc.indptr) + _REGULARISATION * csc.num_edges / csc.num_nodes)
+    # A share of the mean degree is added to every degree.
+    scale = 1 / np.sqrt(np.diff(csc.indptr) + 0.03 * csc.num_edges / csc.num_nodes)
 
     def multiply(x: _Vectors) -> _Vectors:
         result = np.empty_like(x)
         aggregator.sum(x, result, source=scale, destination=scale)
         return result
 
-    hashes = [hash_ids(csc.num_nodes, key=key) for key in range(_NUM_VECTORS)]
+    hashes = [hash_ids(csc.num_nodes, key=key) for key in range(8)]
     x = np.stack(hashes, axis=1) / 2.0**64 - 0.5
     cutoff = 0.0
     for _ in range(_ROUNDS):
@@ -125,6 +123,7 @@ def _filtered(multiply: Callable[[_Vectors], _Vectors], x: _Vectors, cutoff: flo
 def _independent(x: _Vectors) -> _Vectors:
     """Returns an orthonormal basis of the columns, without dependent ones."""
     squares, directions = np.linalg.eigh(np.einsum("ni,nj->ij", x, x))
-    long = squares > _RANK_TOLERANCE * squares.max(initial=0)
+    # Shorter vectors depend on the others.
+    long = squares > 1e-10 * squares.max(initial=0)
     basis: _Vectors = np.einsum("ni,ij->nj", x, directions[:, long] / np.sqrt(squares[long]))
     return basis

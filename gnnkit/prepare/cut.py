@@ -65,7 +65,6 @@ from gnnkit.utils.documents import Json, parse_json
 from gnnkit.utils.ranges import one_line
 from gnnkit.utils.storage import passing, save_arrays
 
-MAX_TRAIN_BALANCE = 1.5  # maximum over mean of the training nodes, above which another partition is suggested
 _SPLIT_NAMES = {"train": "training", "val": "validation"}  # names of splits in messages
 
 
@@ -412,7 +411,8 @@ def described(settings: Settings, graph: Graph, quality: Quality, decision: Deci
     """Describes shards that hold nodes and edges."""
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     texts = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
-    if balance["train_nodes"] >= MAX_TRAIN_BALANCE:
+    # Above this, another partition is suggested.
+    if balance["train_nodes"] >= 1.5:
         texts += "; partition=hash divides training nodes evenly"
     lines = [
         *describe(graph, settings, quality.partition),

@@ -32,7 +32,6 @@ from gnnkit.utils.storage import save_array
 # Sparse products were measured to be faster up to this density and from this width.
 MAX_SHARE, MIN_WIDTH = 0.1, 64
 IDS = NODE_IDS  # file in the run folder
-_SAMPLED_NUMBERS = 1 << 22  # numbers sampled to estimate the density of dense features
 
 
 def load(settings: Settings, graph: Graph | None = None) -> Graph:
@@ -213,6 +212,6 @@ def filled(features: Features) -> float:
     """Returns the share of nonzero numbers, estimated for large dense features."""
     if isinstance(features, SparseFeatures):
         return features.share
-    step = max(len(features) * features.shape[1] // _SAMPLED_NUMBERS, 1)
+    step = max(len(features) * features.shape[1] // (1 << 22), 1)
     some = np.asarray(features[::step])
     return float(np.count_nonzero(some) / max(some.size, 1))

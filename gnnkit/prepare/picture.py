@@ -17,7 +17,6 @@ from gnnkit.utils.storage import write_atomically
 MAX_RANKS = 256  # of matrices by pairs of ranks
 COUNTED_EDGES = 5_000_000  # in larger graphs, edges are counted on a sample of nodes
 DRAWN_NODES, DRAWN_EDGES = 300, 900  # maximum size of the sample
-_AT_A_TIME = 1 << 19  # approximate number of edges counted at once
 
 
 def save(graph: Graph, partition: Partition, folder: Path) -> None:
@@ -54,7 +53,7 @@ def _count_edges(graph: Graph, owner: Ids, nodes: Ids, num_ranks: int) -> tuple[
     """
     size = num_ranks**2 if num_ranks <= MAX_RANKS else 0
     counted, cut, pairs = 0, 0, np.zeros(size, np.int64)
-    for some in np.array_split(nodes, max(_total_degree(graph, nodes) // _AT_A_TIME, 1)):
+    for some in np.array_split(nodes, max(_total_degree(graph, nodes) // (1 << 19), 1)):
         src, dst = (owner[ends] for ends in _in_edges(graph, some))
         counted, cut = counted + len(src), cut + int(np.count_nonzero(src != dst))
         if size:

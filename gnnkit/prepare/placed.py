@@ -22,8 +22,6 @@ _PER_NODE = 6  # bytes per node and process: train masks, and page tables of map
 _PER_ROW = 52
 _AHEAD = 8  # prefetched batches take 1/_AHEAD of the cache's size
 _PER_EDGE = 1100  # bytes of an in-edge in an evaluation chunk, including the row that it reads
-_MAX_ROWS_SHARE = 0.5  # maximum share of free memory for persistent rows, which leaves room for activations
-_MAX_CACHE_SHARE = 0.1  # maximum share of free memory for the cache of rows on disk
 _WRITTEN = 64  # bytes per node on the leader if all nodes' rows are written
 
 
@@ -74,7 +72,8 @@ def _place_persistent_rows(asked: Preparation, prepared: Prepared) -> Prepared:
     here = size if asked.needs.shares_all else size * ranks // settings.workers
     place, why = features.place, f"features.place={features.place}"
     if place == AUTO:
-        place = "disk" if asked.needs.may_stay and dense and here > free * _MAX_ROWS_SHARE else "memory"
+        # Half of the free memory is left for activations.
+        place = "disk" if asked.needs.may_stay and dense and here > free * 0.5 else "memory"
         why = f"features.place=auto: {_format_bytes(here)} of rows, and {_format_bytes(free)} of memory are free"
     if place != "disk":
         if here > free and features.place != AUTO:
@@ -85,7 +84,7 @@ def _place_persistent_rows(asked: Preparation, prepared: Prepared) -> Prepared:
         return replace(prepared, place="mapped")
     cache = _cache_bytes(asked, size, free / ranks, prepared)
     if features.cache is None:
-        cache = min(cache, int(free / ranks * _MAX_CACHE_SHARE))
+        cache = min(cache, int(free / ranks * 0.1))
     line = (
         f"features: on disk, each worker keeps {_format_bytes(cache)} of them and reads the others in each pass ({why})"
     )

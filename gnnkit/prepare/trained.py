@@ -27,7 +27,6 @@ from gnnkit.utils.storage import write_atomically
 
 DEGREE = "log of in-edges"  # name of the column of `with_degree`
 _SAMPLE = 1000  # rows sampled from the features
-_MAX_DIFFERENCE = 0.5  # difference in the share of reverse edges that is accepted without a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +376,7 @@ def _list_differences(trained: Inputs, facts: Inputs, folder: Path) -> list[str]
             f"edges have {len(facts.edge_types):,} types here, and those that trained the model of {folder} had none: all "
             "types are treated as one"
         )
-    if abs(trained.both_ways - facts.both_ways) > _MAX_DIFFERENCE:
+    if abs(trained.both_ways - facts.both_ways) > 0.5:
         way = "symmetrize it" if trained.both_ways > facts.both_ways else "read it without reverse edges"
         lines.append(
             f"{facts.both_ways:.0%} of the edges have a reverse edge, and {trained.both_ways:.0%} of those that trained "

@@ -24,7 +24,6 @@ from gnnkit.utils.ranges import num_cores, one_of
 
 TIME_RULES, PICKS = ("none", "strict", "inclusive"), ("uniform", "last")
 _SPREAD = np.int64(-7046029254386353131)  # odd, so that consecutive times have unrelated keys
-_MOST_DRAWS = 2**31  # the strategies and loaders check memory
 
 
 class Sampler(ABC):
@@ -391,7 +390,7 @@ class NativeSampler(Sampler):
             self.num_hops,
             key,
             induced=False,
-            most_draws=_MOST_DRAWS,
+            most_draws=2**31,  # strategies and loaders check memory
             threads=self._num_threads(),
         )
         batch = self.batch((np.arange(len(nodes), dtype=nodes.dtype), known, *hop))

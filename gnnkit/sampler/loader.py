@@ -11,11 +11,11 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
+from gnnkit_formats.hetero import is_hetero
 
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, MiniBatch, RelationGroups
-from gnnkit.graph.hetero import is_hetero
 from gnnkit.partition.quality import max_over_mean
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, wrap
@@ -33,8 +33,6 @@ from gnnkit.utils.checks import MAX_THREADS, array, int64s, whole
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import num_cores
 from gnnkit.utils.spans import Spans, active
-
-_MAX_PREFETCH = 2**16
 
 
 class Loader:
@@ -128,7 +126,7 @@ class Loader:
         self._rows, self.csc, self.tables, self.seeds = source.rows, source.csc, source.tables, source.seeds
         self.seed = whole("seed", seed)
         self.threads = num_cores() if threads is None else whole("threads", threads, 1, MAX_THREADS)
-        self.prefetch = 2 * self.threads if prefetch is None else whole("prefetch", prefetch, 1, _MAX_PREFETCH)
+        self.prefetch = 2 * self.threads if prefetch is None else whole("prefetch", prefetch, 1, 2**16)
         self.transform = transform
         self.costs = None if costs is None else check_costs("costs", costs, len(self.seeds))
         sampler = _read_sampler(sampler, self._rows)

@@ -23,9 +23,7 @@ from gnnkit.utils.storage import array_or_file
 _MAX_WALKS = 2**16
 _MAX_STEPS = 2**24  # total for all walks of a node
 _SIMILARITY = "similarity"
-_FLOOR = 0.1
 _MIN_FLOOR = 1e-9  # its power _MAX_SHARPNESS is still a normal number
-_SHARPNESS = 8
 _MAX_SHARPNESS = 32
 _SYMMETRIC: WeakKeyDictionary[CSC, CSC | None] = WeakKeyDictionary()  # None: the graph is already symmetric and simple
 
@@ -173,8 +171,8 @@ def _preference(target: object, floor: float | None, sharpness: int | None) -> _
     """Returns the similarity parameters, or None for another target."""
     if isinstance(target, str):
         one_of("sampler.target", target, (_SIMILARITY,))
-        floor = real("sampler.floor", _FLOOR if floor is None else floor, _MIN_FLOOR)
-        sharpness = _SHARPNESS if sharpness is None else sharpness
+        floor = real("sampler.floor", 0.1 if floor is None else floor, _MIN_FLOOR)
+        sharpness = 8 if sharpness is None else sharpness
         return _Preference(floor, whole("sampler.sharpness", sharpness, 1, _MAX_SHARPNESS))
     for key, value in (("floor", floor), ("sharpness", sharpness)):
         if value is not None:

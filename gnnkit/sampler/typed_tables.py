@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import numpy.typing as npt
+from gnnkit_formats.hetero import is_hetero, read_topology
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, MiniBatch, Relation, RelationGroups, SparseFeatures
 from gnnkit.graph.attributes import optional
-from gnnkit.graph.hetero import is_hetero, read_topology
 from gnnkit.partition.relations import by_pair
 from gnnkit.sampler.tables import first_rows, rows_per_node
 from gnnkit.sampler.typed_batch import TypedBatch

@@ -10,7 +10,6 @@ from gnnkit.strategy.phases import Phases
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, whole
 
-LENGTH = 4  # epochs per superstep, with auto
 MAX_REMOTE = 0.6  # share of edges from other workers' nodes above which stale rows cost too much accuracy
 
 
@@ -19,7 +18,7 @@ class Supersteps:
 
     def __init__(self, local_iterations: int | Literal["auto"]) -> None:
         """Checks the number of epochs per superstep, or auto, which is 4."""
-        number = LENGTH if local_iterations == "auto" else local_iterations
+        number = 4 if local_iterations == "auto" else local_iterations
         self.length = whole("strategy.local_iterations", number, 1, MAX_COUNT, what="auto or a whole number")
         self.drifts = self.length > 1  # whether workers may hold different parameters
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from gnnkit.plugins import load
 from gnnkit.utils.ranges import real
 
-TRIM = 0.1  # share of the workers trimmed on each side
-
 
 class Aggregation(ABC):
     """Combines the workers' gradients into one.
@@ -76,7 +74,7 @@ class TrimmedMean(Aggregation):
     Workers without rows are ignored (Yin et al., ICML 2018).
     """
 
-    def __init__(self, trim: float = TRIM) -> None:
+    def __init__(self, trim: float = 0.1) -> None:
         """Checks the share.
 
         Args:

@@ -15,8 +15,6 @@ from gnnkit.sync.versions import Mode, make_rules
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import whole
 
-MAX_SERVERS = 1024
-
 
 class ParameterServer(ServedSync):
     """Pushes gradients to servers, which hold the parameters and step.
@@ -47,7 +45,7 @@ class ParameterServer(ServedSync):
             average: Name of the aggregation, in sync. Default: weighted.
             on_lost: stop, or continue without a lost worker. Default: stop.
         """
-        self.servers = whole("sync.servers", servers, 0, MAX_SERVERS)
+        self.servers = whole("sync.servers", servers, 0, 1024)
         super().__init__(make_rules(mode, staleness, average, on_lost), on_lost)
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:

@@ -16,8 +16,6 @@ from gnnkit.sync.base import OnLost
 from gnnkit.utils.ranges import one_of, whole
 
 Mode = Literal["sync", "async", "ssp"]
-STALENESS = 3  # default number of steps in ssp
-MAX_STALENESS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ def make_rules(mode: Mode, staleness: int | None, average: str, on_lost: OnLost)
     one_of("sync.mode", mode, ("sync", "async", "ssp"))
     if staleness is not None and mode != "ssp":
         raise UserError(f"sync.staleness={staleness} applies to sync.mode=ssp only: remove the key")
-    bound = whole("sync.staleness", STALENESS if staleness is None else staleness, 0, MAX_STALENESS)
+    bound = whole("sync.staleness", 3 if staleness is None else staleness, 0, 2**31)
     applied = bound if mode == "ssp" else 0
     rules = Rules(mode, applied, aggregation(average), on_lost, staleness)
     if not rules.together and average != "weighted":

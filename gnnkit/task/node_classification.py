@@ -25,7 +25,6 @@ from gnnkit.utils.ranges import real, shown, shown_names
 
 BALANCED = "balanced"
 AVERAGE_PRECISION = "average_precision"
-MAX_WEIGHT = 1e6
 UNEVEN = 0.3  # share of the training nodes below which the smaller of two classes is ranked
 
 
@@ -296,7 +295,7 @@ def _weights(value: object) -> str | tuple[float, ...] | None:
         return value
     if not isinstance(value, list | tuple) or not value:
         raise UserError(f"task.class_weights={shown(value)} must be null, {AUTO}, {BALANCED} or a list of numbers")
-    return tuple(real("task.class_weights", weight, above=0, high=MAX_WEIGHT) for weight in value)
+    return tuple(real("task.class_weights", weight, above=0, high=1e6) for weight in value)
 
 
 def _joined(names: Sequence[str]) -> str | None:

@@ -26,8 +26,6 @@ from gnnkit.training import resume
 from gnnkit.training.module import TrainingModule, copied
 from gnnkit.training.saving import Checkpoints
 
-MAX_ROLLBACKS = 3
-MAX_TOLD = 5  # number of skipped steps that are printed. All are counted
 _UNKNOWN, _INPUT, _LOSS, _BACKWARD, _MODULES = -1, 1, 2, 3, 4  # places, followed by the model's modules
 _LATE = 1 << 40  # order of places after the forward pass
 
@@ -165,7 +163,7 @@ class Guard(Callback):
         self.skipped_steps += 1
         for buffer, before in zip(module.buffers(), self._buffers, strict=True):
             buffer.copy_(before)
-        if self.skipped_steps <= MAX_TOLD and not self.quiet:
+        if self.skipped_steps <= 5 and not self.quiet:
             step = trainer.global_step + 1
             _tell(module, f"trainer.on_nan=skip: step {step} is left out, not finite on {_names(ranks)}")
         return False
@@ -200,7 +198,7 @@ class Guard(Callback):
         places = [_Place(*row) for row in comm.all_reduce(rows).tolist()]
         bad_places = [(rank, place) for rank, place in enumerate(places) if place.place]
         last: str = comm.share(str(self.last or ""))  # hosts that see different folders make the same decision
-        if self.on_nan != "rollback" or self.rollbacks == MAX_ROLLBACKS or not last:
+        if self.on_nan != "rollback" or self.rollbacks == 3 or not last:
             raise UserError(self._message(module, bad_places or list(enumerate(places))))
         self.rollbacks += 1
         _roll_back(resume.load(last, comm.rank), trainer, module)

@@ -10,8 +10,6 @@ from torch import Tensor
 from gnnkit.kernels.dropout import derive, uniform
 from gnnkit.strategy import Batch, Worker
 
-_PURPOSE = 0x1ABE1  # of random keys
-
 
 @dataclass(frozen=True, slots=True)
 class LabelInputs:
@@ -30,7 +28,7 @@ class LabelInputs:
         assert isinstance(batch.x, Tensor)
         assert batch.nodes is not None, "a batch must name the nodes of its input rows"
         ids = torch.tensor(batch.nodes, dtype=torch.int64, device=worker.device)
-        hidden = uniform(ids, 1, derive(worker.seed, epoch, _PURPOSE))[:, 0] >= self.share
+        hidden = uniform(ids, 1, derive(worker.seed, epoch, 0x1ABE1))[:, 0] >= self.share
         x = batch.x.clone()
         x[:, -self.num_columns :] *= ~hidden[:, None]
         rows = torch.nonzero(hidden[batch.rows])[:, 0]

@@ -24,7 +24,6 @@ Json = dict[str, Any]  # a JSON object, whose values are checked where they are 
 MAX_JSON = 1 << 26  # maximum bytes of a JSON file
 MAX_YAML = 1 << 20  # maximum bytes of a YAML file, which takes seconds to parse
 MAX_VALUES = 100_000  # maximum number of values in a YAML document, with aliases expanded
-_MAX_SCALAR = 1000  # maximum characters of a number or a date
 
 
 def check_regular(path: Path, name: str = "") -> None:
@@ -154,7 +153,7 @@ def _count(node: Any, counts: dict[int, int | None], name: str) -> int:
     counts[id(node)] = None
     number = 1
     if isinstance(node.value, str):
-        if len(node.value) > _MAX_SCALAR and not node.tag.endswith(":str"):
+        if len(node.value) > 1000 and not node.tag.endswith(":str"):
             raise UserError(f"{name} cannot be read: {shown(node.value)} is too long for a number")
     else:
         _check_distinct_keys(node, name)

@@ -31,7 +31,6 @@ META = "meta.json"
 # threads, and raises SystemError if another thread parses at the same time.
 _reading = threading.Lock()
 _PASSING = ContextVar("passing", default=False)
-_TRIES = 100
 _PAGES = 1 << 14  # pages read at a time
 _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -78,7 +77,7 @@ def npy_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
 def read_npy(path: Path) -> Array:
     """Maps a .npy file's array, read-only. Raises `UserError`, which names the file."""
     check_regular(path)
-    for _ in range(_TRIES):
+    for _ in range(100):
         with suppress(SystemError):
             return _map(path)
     return _map(path)

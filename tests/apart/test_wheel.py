@@ -22,7 +22,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test wait
 ROOT = Path(__file__).resolve().parents[2]
 MACHINES = {62: "x86_64", 183: "aarch64"}  # by number of the ELF header
 MAX_MIB = 8  # of a wheel
-REQUIRED = ("gnnkit-report", "lazyedges")  # packages of this project that gnnkit requires
+REQUIRED = (
+    "gnnkit-formats",
+    "gnnkit-plan",
+    "gnnkit-pyg",
+    "gnnkit-report",
+    "gnnkit-testing",
+    "lazyedges",
+)  # packages of this project that gnnkit requires
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gnnkit_formats.edges import EdgeFolder
 from gnnkit_import.datasets import in_pieces
 
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from gnnkit_formats.edges import EdgeFolder
 
 from gnnkit.__main__ import main
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from tests.runs import within_process

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gnnkit_formats.edges import EdgeFolder
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
 from gnnkit_import.pieces import Room
 from gnnkit_import.progress import Journal, ProgressReporter
 
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 

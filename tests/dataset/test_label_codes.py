@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from gnnkit_formats.edges import EdgeFolder
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.pieces import read_whole
 
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.graph import Graph
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_formats.npz import Npz
 
-from gnnkit.dataset.npz import Npz
 from gnnkit.errors import UserError
 from gnnkit.graph import Split, zipped
 from gnnkit.graph.zipped import Arrays

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_formats.synthetic import Synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph, Ids, Split
 
 KINDS = ("sbm", "rmat", "grid2d", "grid3d")

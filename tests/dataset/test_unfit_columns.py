@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from gnnkit_formats.edges import EdgeFolder
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.pieces import read_whole
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from gnnkit.__main__ import main
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.unfit_columns import ignore_key

@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from gnnkit_sweep.spaces import spaces
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
@@ -203,11 +204,11 @@ def sweeps() -> list[list[str]]:
 @few("arguments", [pytest.param(each, id=" ".join(each)) for each in sweeps()], default=3)
 def test_sweeps_are_accepted(arguments: list[str]) -> None:
     overrides, _ = config.split(arguments)
-    fixed, spaces = config.spaces(overrides)
-    assert spaces
+    fixed, swept = spaces(overrides)
+    assert swept
     fixed = [text for text in fixed if config.key_of(text).partition(".")[0] != "launcher"]  # of the jobs
     for end in (0, 1):
-        job = [*fixed, *(f"{space.key}={space.ends[end]}" for space in spaces)]
+        job = [*fixed, *(f"{space.key}={space.ends[end]}" for space in swept)]
         dispatch.check(Order(settings.settle(compose_once(job))))
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import CLASSES, WIDTH, check_graph
+from gnnkit_testing.ranks import by_node
 from torch import Tensor, nn
 
 from gnnkit.comm.threads import Threads
@@ -24,8 +26,6 @@ from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.strategy import Worker
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.evaluation.logits import MIB, ChunkEvaluation, chunks
-from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
-from gnnkit.testing.ranks import by_node
 from tests.cases import exhaustive
 from tests.models import MODELS
 
@@ -150,7 +150,7 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.engine.remote import FeatureStore
 from gnnkit.strategy import Worker
-from gnnkit.testing.graphs import check_graph
+from gnnkit_testing.graphs import check_graph
 
 torch.set_num_threads(1)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import CLASSES, WIDTH, check_graph
+from gnnkit_testing.ranks import by_node
 from torch import Tensor, nn
 
 from gnnkit.comm import Survivors
@@ -20,8 +22,6 @@ from gnnkit.result.folder import PREPARED
 from gnnkit.strategy import Worker
 from gnnkit.task.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.task.node_classification import NodeClassification
-from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
-from gnnkit.testing.ranks import by_node
 
 GRAPH = check_graph(60)
 RANKS, LAST = 3, 2

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import CLASSES, EDGE_WIDTH, WIDTH
+from gnnkit_testing.ranks import by_node, on_ranks, owned
 from torch import Tensor, nn
 
 from gnnkit.errors import UserError
@@ -22,8 +24,6 @@ from gnnkit.sampler import FullSampler, NeighborSampler, Sampler, WeightedSample
 from gnnkit.strategy import Worker
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.link_split import with_edges_before
-from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, WIDTH
-from gnnkit.testing.ranks import by_node, on_ranks, owned
 from tests.models import MODELS
 
 N, ONE, TWO = 24, Grid(1, 1, 1), Grid(3, 1, 1)

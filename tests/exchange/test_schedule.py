@@ -12,6 +12,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import check_graph
 from torch import Tensor
 
 from gnnkit.comm import Communicator
@@ -23,7 +24,6 @@ from gnnkit.exchange.quantized import Bfloat16, Packed
 from gnnkit.kernels.dropout import derive, subset
 from gnnkit.partition.base import Grid
 from gnnkit.partition.shard import Shard
-from gnnkit.testing.graphs import check_graph
 from tests.sync.training import shards_on
 from tests.waiting import GUARD
 

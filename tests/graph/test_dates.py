@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from gnnkit_formats.dates import FORMS
+from gnnkit_formats.edges import EdgeFolder
 
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.graph.dates import FORMS
 from tests.graph.test_values import READERS as ALL_READERS
 from tests.graph.test_values import in_order, read, write
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_formats.duplicates import JOIN, without_duplicates
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, EdgeColumns, Graph
-from gnnkit.graph.duplicates import JOIN, without_duplicates
 from gnnkit.graph.edge_columns import REVERSE, RULES
 from gnnkit.partition.loops import AddedLoops
 from gnnkit.partition.shard import Shard, uncut

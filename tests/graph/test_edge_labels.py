@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.npz import Npz
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.saved import Saved
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_testing.graphs import check_graph
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
@@ -16,7 +17,6 @@ from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.shard import cut_all
 from gnnkit.prepare.kept import content, fingerprint
 from gnnkit.prepare.trained import _renumber_relations
-from gnnkit.testing.graphs import check_graph
 
 SRC, DST, TYPES = [2, 0, 1, 2, 2], [1, 1, 0, 1, 2], [2, 0, 2, 1, 0]
 NAMES = ("cites", "writes", "has")

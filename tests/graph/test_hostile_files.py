@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.graphsaint import GraphSaint
+from gnnkit_formats.npz import Npz
+from gnnkit_formats.ogb import Ogb
 
-from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.graphsaint import GraphSaint
-from gnnkit.dataset.npz import Npz
-from gnnkit.dataset.ogb import Ogb
 from gnnkit.dataset.saved import Saved
 from gnnkit.graph import Graph
 from tests.hostile import ODD, check_cases, fuzz, odd_tensor

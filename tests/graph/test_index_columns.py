@@ -13,12 +13,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from gnnkit_formats.edges import EdgeFolder
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
 from gnnkit_import.pieces import Room
 from gnnkit_import.progress import Journal, ProgressReporter
 
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.graph import Graph
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.npz import Npz
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.pieces import read_whole
 from torch_geometric.data import Data
 
-from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.npz import Npz
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.labels import settle_labels

@@ -11,10 +11,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.npz import Npz
 from torch_geometric.data import TemporalData
 
-from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.saved import Saved
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
+from gnnkit_formats.duplicates import JOIN, without_duplicates
+from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.npz import Npz
 from torch_geometric.data import Data, HeteroData, TemporalData
 
-from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.npz import Npz
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.graph.duplicates import JOIN, without_duplicates
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.graph.times import ALWAYS, NEVER, parse_time, show_time
 from gnnkit.partition.base import Partition

@@ -18,13 +18,13 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import torch
+from gnnkit_formats.edges import EdgeFolder
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
 from gnnkit_import.pieces import Room
 from gnnkit_import.progress import Journal, ProgressReporter
 from gnnkit_import.work_group import SequentialGroup
 
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.missing import MISSING
@@ -280,7 +280,7 @@ def test_whole_numbers_that_float64_merges_are_refused(reader: str, tmp_path: Pa
 
 
 def test_arrays_of_minus_one_and_one_are_refused_and_other_classes_are_not(tmp_path: Path) -> None:
-    from gnnkit.dataset.npz import Npz
+    from gnnkit_formats.npz import Npz
 
     signs = np.array([-1, 1, 1])
     with pytest.raises(UserError, match="labels are only -1 and 1"):

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+from gnnkit_plan import trial_steps
 
 from gnnkit.config.settings import ranks
-from gnnkit.jobs import trial_steps
 from tests.farm import finished_run  # noqa: F401
 from tests.runs import within_process
 

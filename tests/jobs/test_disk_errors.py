@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gnnkit_testing.graphs import check_graph
 from lightning.fabric.loggers.csv_logs import _ExperimentWriter as CsvWriter
 from torch.utils.tensorboard import SummaryWriter
 
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
-from gnnkit.testing.graphs import check_graph
 from gnnkit.utils import storage
 from tests.cases import few
 from tests.folders import digests_of

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_formats.synthetic import Synthetic
 from torch.nn.parameter import is_lazy
 
 from gnnkit import config
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.config.settings import Settings, settle
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order
 from gnnkit.jobs.models import share_state

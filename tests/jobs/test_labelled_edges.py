@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from gnnkit_plan.init import choose
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
@@ -21,7 +22,6 @@ from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import weights
-from gnnkit.jobs.init import choose
 from gnnkit.sampler.links import pairs_of
 from gnnkit.task.labelled_edges import inputs_of_head
 from tests.cases import few

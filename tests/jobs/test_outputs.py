@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gnnkit_testing.graphs import check_graph
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.jobs.outputs import _check_finite
 from gnnkit.partition import Grid
-from gnnkit.testing.graphs import check_graph
 from tests.task.steps import make_workers
 
 

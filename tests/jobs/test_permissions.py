@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gnnkit_testing.graphs import check_graph
 
 from gnnkit.__main__ import main
 from gnnkit.jobs.lock import apply_permissions
-from gnnkit.testing.graphs import check_graph
 from tests.cases import exhaustive
 
 RUN = ["strategy=vertex_centric", "types=ignore", "workers=2", "comm=threads", "trainer.max_epochs=1", "dataset=saved"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import check_graph
 from torch import Tensor
 
 from gnnkit.comm.base import Communicator
@@ -20,7 +21,6 @@ from gnnkit.jobs.row_files import write_columns, write_rows
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.strategy import Worker
 from gnnkit.task.evaluation import by_node
-from gnnkit.testing.graphs import check_graph
 from gnnkit.utils.storage import of_disk
 from tests.cases import few
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gnnkit_testing.graphs import check_graph
 
 from gnnkit.__main__ import main
-from gnnkit.testing.graphs import check_graph
 from tests.cases import few
 
 SECRET = "wJalrXUtnFEMI"

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_testing.graphs import check_graph
 
 import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.testing.graphs import check_graph
 
 NUM_NODES = 120
 DATA = ["dataset=synthetic", f"dataset.num_nodes={NUM_NODES}", "dataset.num_edges=500", "dataset.width=8"]

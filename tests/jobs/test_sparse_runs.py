@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_formats.synthetic import Synthetic
 
 import gnnkit
-from gnnkit.dataset.synthetic import Synthetic
 from tests.cases import few
 
 DRAWN = {"batch_size": 40}

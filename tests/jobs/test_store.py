@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_plan import layouts
 
 import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
-from gnnkit.jobs import layouts
 from gnnkit.partition.store import manifest as manifests
 from tests.cases import few
 from tests.forked import forked

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.ranks import on_ranks
 from torch import Tensor, nn
 
 import gnnkit
@@ -21,7 +22,6 @@ from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
-from gnnkit.testing.ranks import on_ranks
 from gnnkit.training import chance
 from tests.cases import few
 from tests.runs import BARE

@@ -34,7 +34,7 @@ RUN = ("+strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=200",
 SLOW_DATA = """
 import time
 from gnnkit.dataset.base import Dataset
-from gnnkit.dataset.synthetic import Synthetic
+from gnnkit_formats.synthetic import Synthetic
 
 class Slow(Dataset):
     def __init__(self, seconds: float = 1.0) -> None:

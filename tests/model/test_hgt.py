@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gnnkit_plan.alone import Alone
+from gnnkit_testing.graphs import CLASSES, RELATIONS, WIDTH, check_graph
 from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import HGTConv as PyGConv
 
 from gnnkit.engine import AddedRelations, Engine, ShardAdjacency, SparseRows
-from gnnkit.engine.trial import Alone
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.model.hgt import HGT, HGTConv
 from gnnkit.partition.shard import uncut
-from gnnkit.testing.graphs import CLASSES, RELATIONS, WIDTH, check_graph
 
 HEADS, HEAD_WIDTH = 3, 4
 ROWS = HEADS * HEAD_WIDTH

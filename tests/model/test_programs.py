@@ -13,6 +13,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.ranks import by_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networkx.algorithms.node_classification import local_and_global_consistency
@@ -27,7 +28,6 @@ from gnnkit.model.program import Nodes, Program
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.shard import cut_all
 from gnnkit.strategy.base import Worker
-from gnnkit.testing.ranks import by_node
 from tests.cases import few
 from tests.comm.processes import run_gloo
 

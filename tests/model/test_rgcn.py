@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from gnnkit_testing.ranks import ONE
 from torch import nn
 
 from gnnkit.model.rgcn import RGCN
 from gnnkit.testing import check_model
-from gnnkit.testing.ranks import ONE
 
 _RELATIONS = 3  # of the graph of `check_model`, whose rows have 5 columns
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gnnkit_plan.alone import Alone
+from gnnkit_testing.graphs import CLASSES, RELATIONS, WIDTH, check_graph
 from torch import Tensor
 from torch_geometric.nn import RGATConv as PyGConv
 
 from gnnkit.engine import AddedRelations, Engine, ShardAdjacency
-from gnnkit.engine.trial import Alone
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.model.relation_weights import RelationWeights
 from gnnkit.model.rgat import RGAT, RGATConv
 from gnnkit.model.simple_hgn import SimpleHGN
 from gnnkit.partition.shard import uncut
-from gnnkit.testing.graphs import CLASSES, RELATIONS, WIDTH, check_graph
 
 GRAPH = check_graph()
 

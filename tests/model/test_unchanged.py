@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_formats.npz import Npz
+from gnnkit_plan import alone
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric import nn as pyg
@@ -23,8 +25,7 @@ from gnnkit import config
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.config.settings import settle
-from gnnkit.dataset.npz import Npz
-from gnnkit.engine import Engine, ShardAdjacency, trial
+from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.jobs.fits import Parts
@@ -308,7 +309,7 @@ def run_alone(model: nn.Module) -> Tensor:
 def run_apart(model: nn.Module) -> None:
     """Runs a model on the first of two ranks, which has all nodes."""
     shard = next(cut_all(make_graph(False), Partition(np.zeros(NODES, np.int32), None, Grid(2, 1, 1))))
-    on_rank([shard], model.double(), trial.Alone(0, 2))
+    on_rank([shard], model.double(), alone.Alone(0, 2))
 
 
 def ring(x: Tensor) -> Tensor:
@@ -451,7 +452,7 @@ def test_edges_of_an_earlier_step_are_refused() -> None:
             model(x, layers_of(shard, comm))
 
     with pytest.raises(UserError, match="Reading reads edges of an earlier step, or in the backward pass: keep none"):
-        twice(trial.Alone(0, 2))
+        twice(alone.Alone(0, 2))
     with pytest.raises(UserError, match="model=Reading: the model reads edges of an earlier step"):
         torch.zeros(NODES, 1)[kept[0][0]]
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from gnnkit_testing.graphs import CLASSES, WIDTH, check_graph
+from gnnkit_testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, ShardAdjacency
@@ -25,8 +27,6 @@ from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.node_classification import NodeClassification
-from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
-from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.training.step import loss_part
 from tests.cases import few
 from tests.strategy.test_corners import GRAPHS

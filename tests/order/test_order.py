@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_formats.synthetic import Synthetic
+from gnnkit_testing.graphs import check_graph
+from gnnkit_testing.ranks import by_node
 from torch import nn
 from torch_geometric.nn import GCNConv
 
@@ -19,7 +22,6 @@ from gnnkit import testing
 from gnnkit.__main__ import main
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.model.gat import GAT
@@ -35,8 +37,6 @@ from gnnkit.partition.order.none import ById
 from gnnkit.partition.order.rcm import Rcm
 from gnnkit.partition.shard import uncut
 from gnnkit.sync.all_reduce import AllReduce
-from gnnkit.testing.graphs import check_graph
-from gnnkit.testing.ranks import by_node
 from tests.cases import few
 from tests.runs import train_on_threads
 from tests.sync.training import CLASSES, WIDTH, make_graph, train

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from gnnkit_formats.synthetic import Synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_cases import GRIDS, destinations, graphs, partitions, random_graph
 
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, cover, improve_border, measure, min_words
 from gnnkit.partition.contiguous import Contiguous

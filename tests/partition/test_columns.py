@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_formats.synthetic import Synthetic
+from gnnkit_plan import trial_steps
 from hypothesis import given
 from hypothesis import strategies as st
 from partition_cases import complete_graph, destinations, graphs, make_graph, random_graph
 
 import gnnkit
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
-from gnnkit.jobs import trial_steps
 from gnnkit.partition import Grid, Partition, fewest_words, in_columns, measure
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.partition.stored import Stored

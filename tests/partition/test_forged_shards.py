@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_testing.graphs import check_graph
 
 from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard, uncut
-from gnnkit.testing.graphs import check_graph
 
 ARRAYS = [
     "owned", "cell_nodes", "halo", "halo_cell", "partial", "partial_cell", "edge_ids", "in_degree", "out_degree",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gnnkit_import.shards import write_shards
+from gnnkit_testing.graphs import check_graph
 
 import gnnkit
 from gnnkit.errors import UserError
@@ -15,7 +16,6 @@ from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition
 from gnnkit.partition.shard import cut_all
 from gnnkit.partition.stored import Stored
-from gnnkit.testing.graphs import check_graph
 from tests.folders import digests_of
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gnnkit_formats.synthetic import Synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 from partition_cases import destinations, graphs
 
 from gnnkit.__main__ import main
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, measure
 from gnnkit.partition.fennel import Fennel

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gnnkit_formats.synthetic import Synthetic
 from partition_cases import random_graph
 
 from gnnkit.__main__ import main
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.partition import Grid, Partition, Partitioner, measure
 from gnnkit.partition.hdrf import Hdrf
 from gnnkit.partition.two_phase import TwoPhase

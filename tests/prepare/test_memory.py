@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gnnkit_formats.npz import Npz
 
 from gnnkit.__main__ import main
-from gnnkit.dataset.npz import Npz
 from gnnkit.graph import Graph
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.loader
+from gnnkit_pyg.seeded import SeededLoader
 from torch_geometric.data import Data
 
 from gnnkit.pyg import NeighborLoader, SubgraphSampler
-from gnnkit.pyg.seeded import SeededLoader
 from tests.pyg.graphs import NUM_EDGES, NUM_NODES, homogeneous
 
 SEEDS = torch.tensor([5, 3, 59, 17, 30, 2, 41])

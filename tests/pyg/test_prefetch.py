@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_pyg.pool import PooledTable, RowPool
+from gnnkit_pyg.prefetch import PrefetchIterator
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from gnnkit.errors import UserError
 from gnnkit.pyg import LinkNeighborLoader, NeighborLoader
-from gnnkit.pyg.pool import PooledTable, RowPool
-from gnnkit.pyg.prefetch import PrefetchIterator
 from tests.pyg.graphs import heterogeneous, homogeneous
 
 CASES: list[dict[str, Any]] = [

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_pyg.subgraph import DrawRule, SampledSubgraph, Seeds, grow
+from gnnkit_pyg.subgraph_sampler import SubgraphSampler
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
@@ -14,8 +16,6 @@ from torch_geometric.sampler import NodeSamplerInput
 from gnnkit import _core
 from gnnkit.graph import Ids
 from gnnkit.pyg import NeighborLoader
-from gnnkit.pyg.subgraph import DrawRule, SampledSubgraph, Seeds, grow
-from gnnkit.pyg.subgraph_sampler import SubgraphSampler
 from gnnkit.sampler.base import Reading
 from tests.pyg.graphs import heterogeneous, homogeneous
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from gnnkit_testing.graphs import check_graph
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
@@ -24,7 +25,6 @@ from gnnkit.sampler import (
     Sampler,
     WeightedSampler,
 )
-from gnnkit.testing.graphs import check_graph
 
 GRAPH = check_graph(48)
 KEY = 7

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from gnnkit_testing.graphs import check_graph
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids
 from gnnkit.sampler import NeighborSampler
 from gnnkit.sampler.links import Links, codes, draw_for_pairs, pairs_of, supervised_pairs, unordered, without_pairs
-from gnnkit.testing.graphs import check_graph
 
 GRAPH = check_graph(48)
 NONE = np.zeros((0, 2), np.int64)

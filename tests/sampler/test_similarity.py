@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from gnnkit_testing.graphs import check_graph
 from scipy.stats import chi2
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 from gnnkit.sampler import Loader, MetropolisHastingsSampler, NeighborSampler, Sampler
 from gnnkit.testing import check_sampler
-from gnnkit.testing.graphs import check_graph
 from tests.cases import few
 from tests.sampler.test_metropolis_hastings import EDGES, is_stationary, p_value, undirected
 from tests.turns import turns

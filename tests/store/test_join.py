@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from gnnkit_testing.graphs import check_graph
 
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.partition import cut_all
@@ -13,7 +14,6 @@ from gnnkit.partition.contiguous import Contiguous
 from gnnkit.partition.grid import make_grid
 from gnnkit.partition.hdrf import Hdrf
 from gnnkit.partition.store.join import joined
-from gnnkit.testing.graphs import check_graph
 
 
 @pytest.mark.parametrize("spec", ["1d", "2d", "3d", "cut of nodes"])

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import check_graph
+from gnnkit_testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from torch import Tensor, nn
 
 import gnnkit
@@ -26,8 +28,6 @@ from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.node_classification import NodeClassification
-from gnnkit.testing.graphs import check_graph
-from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.training.step import loss_part
 from tests.cases import exhaustive
 from tests.strategy.test_individual_sample import make_model

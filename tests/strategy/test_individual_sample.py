@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import CLASSES, WIDTH, check_graph
 from torch import Tensor, nn
 
 from gnnkit.comm.threads import Threads
@@ -31,7 +32,6 @@ from gnnkit.sampler import (
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker, weighing_sums
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
-from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from tests.cases import few
 from tests.models import MODELS
 from tests.turns import turns

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import CLASSES, WIDTH
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, SAGEConv
 
@@ -36,7 +37,6 @@ from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.sync.neighbour import Neighbour
-from gnnkit.testing.graphs import CLASSES, WIDTH
 from gnnkit.training.finite import decide_together
 from tests.models import MODELS
 from tests.strategy.test_individual_sample import GRAPH, Numbered, make_model, step, steps, worker

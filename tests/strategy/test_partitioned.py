@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.strategy import check_strategy
 from torch import Tensor, nn
 
 import gnnkit
@@ -25,7 +26,6 @@ from gnnkit.sampler import BalancedSampler, FullSampler, LaborSampler, NeighborS
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.strategy.fetched import FetchedBatches
 from gnnkit.strategy.individual_sample import IndividualSample
-from gnnkit.testing.strategy import check_strategy
 from tests.cases import few
 from tests.remote.test_frontier import GRAPH, PARTITIONS
 from tests.strategy.test_individual_sample import make_model, step

@@ -12,12 +12,13 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from gnnkit_formats.synthetic import Synthetic
+from gnnkit_testing.graphs import CLASSES, WIDTH, check_graph
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Adjacency, BlockLayers, SparseRows
 from gnnkit.engine.block_edges import BlockEdges, inverse_sqrt
 from gnnkit.errors import UserError
@@ -39,7 +40,6 @@ from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing import check_strategy
-from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_part
 from gnnkit.training.trainer import make_trainer

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_testing.graphs import check_graph
 from numpy.testing import assert_allclose
 
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Relation
 from gnnkit.graph.inverse_edges import with_inverse_edges
-from gnnkit.testing.graphs import check_graph
 from tests.cases import few
 from tests.runs import BARE, within_process
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import check_graph
+from gnnkit_testing.ranks import ONE, on_ranks
 from torchmetrics.functional.classification import (
     multiclass_confusion_matrix,
     multiclass_f1_score,
@@ -21,8 +23,6 @@ import gnnkit
 from gnnkit.graph import Graph
 from gnnkit.task.classes import MAX_CLASSES
 from gnnkit.task.node_classification import NodeClassification
-from gnnkit.testing.graphs import check_graph
-from gnnkit.testing.ranks import ONE, on_ranks
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import EDGE_WIDTH, WIDTH, check_graph
+from gnnkit_testing.ranks import on_ranks
 from torch import Tensor, nn
 
 from gnnkit.engine.remote.row_cache import CACHES
@@ -29,8 +31,6 @@ from gnnkit.task.labelled_edges import LabelledEdges, inputs_of_head
 from gnnkit.task.node_classification import EdgeClassification, NodeClassification
 from gnnkit.task.regression import EdgeRegression
 from gnnkit.testing import check_task
-from gnnkit.testing.graphs import EDGE_WIDTH, WIDTH, check_graph
-from gnnkit.testing.ranks import on_ranks
 from tests.cases import few
 from tests.models import MODELS
 from tests.task.steps import make_workers, run_steps

@@ -12,6 +12,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import WIDTH, check_graph
 from safetensors import safe_open
 from torch import Tensor, nn
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision
@@ -38,7 +39,6 @@ from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.link_split import with_edges
 from gnnkit.task.ranking import ranking
 from gnnkit.testing import check_task
-from gnnkit.testing.graphs import WIDTH, check_graph
 from gnnkit.training.step import loss_part
 from tests.cases import few
 from tests.models import MODELS

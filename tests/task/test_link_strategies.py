@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import check_graph
 from torch import Tensor, nn
 
 import gnnkit
@@ -26,7 +27,6 @@ from gnnkit.strategy import Batch, ExecutionStrategy
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.link_seeds import GraphEdges, ShardEdges, StepEdges
-from gnnkit.testing.graphs import check_graph
 from tests.cases import few
 from tests.task.steps import make_workers, run_steps
 from tests.task.test_link_prediction import GRAPH, LINKS, TASK, make_model, positive_ends

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_testing.graphs import check_graph
 
 import gnnkit
-from gnnkit.testing.graphs import check_graph
 from tests.cases import few
 
 RNG = np.random.default_rng(1)

@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.synthetic import Synthetic
+from gnnkit_testing.graphs import WIDTH, check_graph
 from torch import Tensor, nn
 from torchmetrics.functional.classification import (
     binary_auroc,
@@ -26,8 +29,6 @@ from torchmetrics.functional.classification import (
 
 import gnnkit
 from gnnkit.comm.threads import Threads
-from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.model.gcn import GCN
@@ -43,7 +44,6 @@ from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.ranking import mean_areas
 from gnnkit.task.regression import Regression
-from gnnkit.testing.graphs import WIDTH, check_graph
 from gnnkit.training.run_site import Validations
 from tests.cases import few
 from tests.runs import BARE, within_process

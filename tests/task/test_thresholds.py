@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from gnnkit_testing.ranks import ONE, on_ranks
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn import functional as F
@@ -26,7 +27,6 @@ from gnnkit.task.classes import ClassTask
 from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.threshold import best_threshold
-from gnnkit.testing.ranks import ONE, on_ranks
 from tests.runs import BARE, within_process
 
 N = 600

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import CLASSES, check_graph
+from gnnkit_testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop, SparseAdam
@@ -35,8 +37,6 @@ from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.task.evaluation import Evaluation
-from gnnkit.testing.graphs import CLASSES, check_graph
-from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.training import checkpoint
 from gnnkit.training.embedding import Embedding, RowAdam
 from gnnkit.training.module import TrainingModule

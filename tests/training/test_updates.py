@@ -115,7 +115,7 @@ def rows(step: int, rank: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def shards() -> Any:
-    from gnnkit.testing.graphs import check_graph
+    from gnnkit_testing.graphs import check_graph
 
     graph = check_graph()
     owner = (np.arange(graph.num_nodes) % RANKS).astype(np.int32)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from gnnkit_testing.graphs import CLASSES, RELATIONS, WIDTH, check_graph
 from gnnkit_witness import DenseAdjacency, Plan, dense, noise, serial
 from gnnkit_witness.dense import DenseEdges, layers_of
 from torch import Tensor, nn
@@ -23,7 +24,6 @@ from gnnkit.model.adapt import adapted
 from gnnkit.model.rgcn import RGCN
 from gnnkit.nn import BatchNorm
 from gnnkit.partition import Partition
-from gnnkit.testing.graphs import CLASSES, RELATIONS, WIDTH, check_graph
 from tests.models import MODELS
 
 GRAPH = check_graph(14)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import CLASSES, EDGE_WIDTH, check_graph
 from gnnkit_witness import Plan, check_plan, ranks
 from gnnkit_witness.models import HIDDEN, Recipe, RecipeModel
 from torch import Tensor, nn
@@ -41,7 +42,6 @@ from gnnkit.sync.base import gradients, trained
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.sync.versions import VersionedParameters
 from gnnkit.task.evaluation.logits import ShardEvaluation
-from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, check_graph
 from gnnkit.training import module as training_module
 from gnnkit.training import step as training_step
 from gnnkit.training.embedding import Embedding

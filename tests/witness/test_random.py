@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from gnnkit_testing.ranks import GRIDS
 from gnnkit_witness import check_plan
 from gnnkit_witness.__main__ import main
 from gnnkit_witness.cases import draw
@@ -16,7 +17,6 @@ from gnnkit_witness.cases import draw
 from gnnkit.errors import UserError
 from gnnkit.model.gcn import GCN
 from gnnkit.testing import check_model, check_witness
-from gnnkit.testing.ranks import GRIDS
 from tests.cases import few
 
 
@@ -46,8 +46,8 @@ def test_the_command_counts_cases_and_names_those_that_fail(
 
 @pytest.fixture
 def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.testing.witness.is_installed", lambda: False)
-    monkeypatch.setattr("gnnkit.testing.model.is_installed", lambda: False)
+    monkeypatch.setattr("gnnkit_testing.witness.is_installed", lambda: False)
+    monkeypatch.setattr("gnnkit_testing.model.is_installed", lambda: False)
 
 
 MISSING = "the package gnnkit-witness is not installed: pip install gnnkit-witness"

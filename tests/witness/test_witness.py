@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_testing.graphs import CLASSES, EDGE_WIDTH, check_graph
 from gnnkit_witness import Plan, check_plan, serial
 from gnnkit_witness.models import HIDDEN, READS, Recipe, RecipeModel
 from safetensors.torch import load_file
@@ -36,7 +37,6 @@ from gnnkit.sync.leader import LeaderSync
 from gnnkit.sync.neighbour import Neighbour
 from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.testing import check_witness
-from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, check_graph
 from tests.cases import exhaustive, few
 from tests.models import MODELS
 from tests.runs import BARE

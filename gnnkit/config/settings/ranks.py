@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 DEFAULT_WORKERS = 4
 MAX_WORKERS = 2**16
-MOST_EPOCHS_UNSEEN = 10  # upper limit of trainer.check_val_every_n_epoch=auto
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def replace_auto(
     switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
     if config["trainer"]["check_val_every_n_epoch"] == "auto":
         epochs = whole("trainer.max_epochs", config["trainer"]["max_epochs"], 1, MAX_COUNT)
-        config["trainer"]["check_val_every_n_epoch"] = min(max(epochs // 10, 1), MOST_EPOCHS_UNSEEN)
+        config["trainer"]["check_val_every_n_epoch"] = min(max(epochs // 10, 1), 10)
     return tuple(notes), auto
 
 

@@ -19,7 +19,6 @@ from gnnkit.errors import UserError
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import MAX_TIMEOUT, parse_scalar, real, shown, unknown_key
 
-DEFAULT_TIMEOUT = 120.0  # seconds
 _CHOICES = ("dataset", "strategy", "sync", "model", "task", "order")  # sections with one plugin
 _UNSELECTED: Mapping[str, Any] = {
     **dict.fromkeys(plugins.OPTIONAL),
@@ -117,7 +116,7 @@ class _CommunicatorFields(TypedDict):
 def _communicator(choice: Choice) -> _CommunicatorFields:
     """Reads the section `comm`, in which a backend may have keys of its own."""
     keys = dict(choice.arguments)
-    timeout = real("comm.timeout", keys.pop("timeout", DEFAULT_TIMEOUT), high=MAX_TIMEOUT, above=0)
+    timeout = real("comm.timeout", keys.pop("timeout", 120.0), high=MAX_TIMEOUT, above=0)
     check = choice.load().check_keys if keys else None
     expect_keys("comm", choice.arguments, (), ("timeout", *(inspect.signature(check).parameters if check else ())))
     if check is not None:

@@ -55,7 +55,6 @@ FORMATS = ("npy", "parquet", "csv")  # file formats for `write`
 JOINS = ("rows", "columns")  # of the workers' parts of these files
 ON_EXISTS = ("refuse", "resume", "replace")
 PERMISSIONS = ("private", "shared")
-MAX_RESTARTS = 1000
 
 _Width = Annotated[int, functools.partial(whole, low=1, high=MAX_WIDTH, what="null or a whole number")]
 _Workers = Annotated[int, functools.partial(whole, low=1, high=MAX_WORKERS)]
@@ -130,7 +129,7 @@ class Settings:
     report: Annotated[bool, _report]  # whether training writes report.html
     profile: Switch  # whether training writes trace.json
     verbose: Switch  # whether the last lines have all figures
-    restarts: Annotated[int, functools.partial(whole, low=0, high=MAX_RESTARTS)]  # limit, after ranks have died
+    restarts: Annotated[int, functools.partial(whole, low=0, high=1000)]  # limit, after ranks have died
     composed: Mapping[str, Any]  # plain data for config.yaml
     job_keys: Any = None  # values of the job's class `keys`. None: it has no keys of its own
     implies_task: bool = False  # whether the user has left the task at its default

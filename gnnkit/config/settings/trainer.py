@@ -23,7 +23,6 @@ CONSTANT = "constant"
 SCHEDULES = (CONSTANT, "cosine", "linear", "plateau")
 PRECISIONS = (32, 64, "bf16-mixed")
 ON_NAN = ("stop", "skip", "rollback")
-MAX_KEPT = 1000  # checkpoints per run
 OnNan = Literal["stop", "skip", "rollback"]
 
 
@@ -80,7 +79,7 @@ class TrainerSettings(Section):
     checkpoint_every: Count  # epochs
     checkpoint_every_n_steps: Count | None  # within an epoch
     checkpoint_every_minutes: Positive | None
-    keep_checkpoints: Annotated[int, functools.partial(whole, low=1, high=MAX_KEPT)]  # the latest ones
+    keep_checkpoints: Annotated[int, functools.partial(whole, low=1, high=1000)]  # the latest ones
     resume: LocalPath | None
     on_nan: Annotated[OnNan, names(ON_NAN)]
     exact_shares: Annotated[tuple[float, float] | Literal["auto"], _auto_or_shares]

@@ -16,8 +16,6 @@ from gnnkit.graph import Ids
 from gnnkit.kernels.dropout import derive, uniform
 from gnnkit.partition.shard import Shard
 
-_FIRST_ROWS = 7  # purpose of a random key
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LearnedRequest:
@@ -61,7 +59,7 @@ class LearnedRows(FeatureStore):
         self._owners = Owners.of(shard, comm)
         ids = torch.from_numpy(self._owned).to(comm.device)
         bound = 3**0.5 * (width**-0.5 if scale is None else scale)  # of the uniform distribution
-        first = (2 * uniform(ids, width, derive(seed, _FIRST_ROWS)).to(dtype) - 1) * bound
+        first = (2 * uniform(ids, width, derive(seed, 7)).to(dtype) - 1) * bound
         self.owned = nn.Parameter(first)  # [num_owned, width]
 
     def rows(self, ids: Ids) -> Tensor:

@@ -8,7 +8,6 @@ from gnnkit.partition.order.base import NodeOrder
 from gnnkit.partition.order.found import by_degree, rcm
 
 _CACHES = (4096, 65_536)  # cache sizes in rows. With 128 numbers per row, 2 and 32 MiB
-_FEWER = 0.9  # maximum share of the misses for an order to be worth its time
 
 
 class Auto(NodeOrder):
@@ -21,7 +20,7 @@ class Auto(NodeOrder):
     def order(self, csc: CSC, nodes: Ids) -> Ids | None:
         if csc.num_sources <= _CACHES[0]:
             return None
-        most = _FEWER * _missed(csc, None)
+        most = 0.9 * _missed(csc, None)  # worth the order's time
         return next((order for order in (find(csc) for find in (rcm, by_degree)) if _missed(csc, order) < most), None)
 
 

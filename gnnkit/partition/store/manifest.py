@@ -34,7 +34,6 @@ _OF_FEATURES = (
     "dtype",
 )  # keys of the section `features` that do. The others say where a run stores rows
 _FORMAT, _VERSION = "gnnkit store", 3
-_HASHING = 2  # files hashed concurrently. One core hashes as fast as most disks read
 _SMALL = 64 << 20  # bytes. Smaller files are hashed when they are opened, which takes at most 0.1 s
 
 
@@ -165,7 +164,7 @@ class Digests:
     """Hashes the files of a store while later files are written."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_HASHING, "digests")
+        self._pool = ThreadPoolExecutor(2, "digests")  # one core hashes as fast as most disks read
         self._found: dict[Path, Future[str]] = {}
 
     def __enter__(self) -> Self:

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 from gnnkit_error_feedback import ErrorFeedback
+from gnnkit_testing import exchange
+from gnnkit_testing.graphs import check_graph
+from gnnkit_testing.ranks import on_ranks
 from torch import Tensor
 
 import gnnkit
@@ -19,9 +22,7 @@ from gnnkit.exchange.quantized import Quantized
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid
 from gnnkit.strategy import Worker
-from gnnkit.testing import check_exchange, exchange
-from gnnkit.testing.graphs import check_graph
-from gnnkit.testing.ranks import on_ranks
+from gnnkit.testing import check_exchange
 from tests.cases import few
 from tests.runs import BARE, within_process
 

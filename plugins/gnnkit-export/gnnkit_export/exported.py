@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, Combine, Pairs, RankGraph, Reduce, RelationAttention, RowTypes, TypedEdges
 from gnnkit.engine.engine import Message
-from gnnkit.engine.trial import TypeCounts
 from gnnkit.errors import UserError
 from gnnkit.model.parameters import dtype_of
+from gnnkit.model.two_ranks import TypeCounts
 
 
 class Plain(nn.Module):

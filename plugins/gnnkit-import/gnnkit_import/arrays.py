@@ -24,8 +24,9 @@ from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, mappe
 from gnnkit_import.zipped import ZippedArrays
 
 if TYPE_CHECKING:
-    from gnnkit.dataset.graphsaint import GraphSaint
-    from gnnkit.dataset.npz import Npz
+    from gnnkit_formats.graphsaint import GraphSaint
+    from gnnkit_formats.npz import Npz
+
     from gnnkit.dataset.saved import Saved
 
 _STEP = 1 << 20  # numbers compared at once

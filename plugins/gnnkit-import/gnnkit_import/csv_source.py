@@ -13,12 +13,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+from gnnkit_formats.encoding import check_encoding, check_utf8
+from gnnkit_formats.table import Table
+from gnnkit_formats.table_files import check_header, infer_column, parse_options
 
-from gnnkit.dataset.encoding import check_encoding, check_utf8
-from gnnkit.dataset.table_files import check_header, infer_column, parse_options
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.table import Table
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit_import.pieces import WHOLE, TableShare

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.graphsaint import GraphSaint
+from gnnkit_formats.npz import Npz
+from gnnkit_formats.ogb import Ogb
+
 from gnnkit.dataset.base import Dataset
-from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.graphsaint import GraphSaint
-from gnnkit.dataset.npz import Npz
-from gnnkit.dataset.ogb import Ogb
 from gnnkit.dataset.saved import Saved
 from gnnkit.dataset.store import Store
 from gnnkit.errors import UserError

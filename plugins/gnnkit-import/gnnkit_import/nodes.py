@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from gnnkit_formats.id_columns import as_ids
+from gnnkit_formats.values import is_text
 
 from gnnkit.dataset.base import with_split
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 from gnnkit.graph.features import normalized, replace_nan
 from gnnkit.graph.fields import distinct_ids, names_of, node_ids_of
-from gnnkit.graph.id_columns import as_ids
 from gnnkit.graph.labels import settle_labels
 from gnnkit.graph.missing import FILLED_BY
 from gnnkit.graph.schema import node_types_of
-from gnnkit.graph.values import is_text
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
 from gnnkit.utils.documents import Json

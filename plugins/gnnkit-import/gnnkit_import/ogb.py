@@ -9,11 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from gnnkit.errors import UserError
-from gnnkit.graph import Floats
-from gnnkit.graph.features import features_of
-from gnnkit.graph.ogb import (
+from gnnkit_formats.ogb import (
     YEAR,
     add_inverse_edges,
     adds_inverse_edges,
@@ -23,6 +19,10 @@ from gnnkit.graph.ogb import (
     read_num_nodes,
     read_numbers,
 )
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Floats
+from gnnkit.graph.features import features_of
 from gnnkit.graph.times import to_unit
 from gnnkit.utils.checks import Array, ids
 from gnnkit_import.csv_source import NumberSource
@@ -30,7 +30,7 @@ from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_
 from gnnkit_import.zipped import ZippedArrays
 
 if TYPE_CHECKING:
-    from gnnkit.dataset.ogb import Ogb
+    from gnnkit_formats.ogb import Ogb
 
 
 class OgbPieces(GraphPieces):

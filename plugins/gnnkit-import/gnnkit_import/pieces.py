@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from gnnkit_formats.duplicates import JOIN, KEEP, without_duplicates
+from gnnkit_formats.id_columns import as_ids
 
 from gnnkit.dataset.base import blame, finished, with_split
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Floats, Graph, Ids, Labels, TimeSplit
-from gnnkit.graph.duplicates import JOIN, KEEP, without_duplicates
 from gnnkit.graph.features import replace_nan
 from gnnkit.graph.fields import count_nodes
-from gnnkit.graph.id_columns import as_ids
 from gnnkit.graph.schema import NodeTypes
 from gnnkit.utils.storage import read_npy
 from gnnkit_import.shards import least_memory

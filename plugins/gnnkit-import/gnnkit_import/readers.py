@@ -9,17 +9,18 @@ format. A piece is a `Table`. Its errors name file, column and row. The function
 
 from pathlib import Path
 
+from gnnkit_formats.feature_columns import warn_readings as warn_readings
+from gnnkit_formats.table import Table as Table
+from gnnkit_formats.table_files import check_width as check_width
+from gnnkit_formats.time_columns import date_names as date_names
+from gnnkit_formats.values import ColumnReading as ColumnReading
+from gnnkit_formats.values import is_text as is_text
+
 from gnnkit.dataset.base import name_list as name_list
-from gnnkit.dataset.table_files import check_width as check_width
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import warn_unread as warn_unread
-from gnnkit.graph.feature_columns import warn_readings as warn_readings
 from gnnkit.graph.labels import unlabelled as unlabelled
 from gnnkit.graph.missing import read_missing as read_missing
-from gnnkit.graph.table import Table as Table
-from gnnkit.graph.time_columns import date_names as date_names
-from gnnkit.graph.values import ColumnReading as ColumnReading
-from gnnkit.graph.values import is_text as is_text
 from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.documents import check_regular as check_regular
 from gnnkit_import.csv_source import CsvSource as CsvSource

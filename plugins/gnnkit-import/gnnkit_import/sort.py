@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from gnnkit_formats.duplicates import JOIN, KEEP, join
 
 from gnnkit import _core
 from gnnkit.errors import UserError
-from gnnkit.graph.duplicates import JOIN, KEEP, join
 from gnnkit.graph.types import offsets_of
 from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import save_array

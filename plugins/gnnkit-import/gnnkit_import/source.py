@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+from gnnkit_formats.index_columns import index_columns
+from gnnkit_formats.table import Table
+from gnnkit_formats.values import is_text
 
 from gnnkit.graph.ids import is_consecutive, narrow_text
-from gnnkit.graph.index_columns import index_columns
 from gnnkit.graph.missing import MISSING
-from gnnkit.graph.table import Table
-from gnnkit.graph.values import is_text
 from gnnkit_import.pieces import WHOLE, TableShare
 
 Names = Sequence[str] | None

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from gnnkit_formats.table import Table
+from gnnkit_formats.table_files import check_shape, check_width
 
-from gnnkit.dataset.table_files import check_shape, check_width
 from gnnkit.errors import UserError
-from gnnkit.graph.table import Table
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.storage import npy_header

@@ -13,25 +13,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from gnnkit_formats.bipartite import check_one_type
+from gnnkit_formats.duplicates import SUM
+from gnnkit_formats.edges import ARRAYS, NODES, NUMBERS_HINT, ONE, RENAME_HINT, EdgeFolder, check_relations
+from gnnkit_formats.feature_columns import TableColumns, find_readings, warn_readings
+from gnnkit_formats.id_columns import joined_numbers
+from gnnkit_formats.index_columns import common_index, warn_index
+from gnnkit_formats.label_columns import read_labels
+from gnnkit_formats.table import Table
+from gnnkit_formats.table_files import are_classes, form_of, parts_of
+from gnnkit_formats.time_columns import date_names, find_times, holds_times, time_unit
+from gnnkit_formats.values import ColumnReading, is_listed, is_text
 
-from gnnkit.dataset.edges import ARRAYS, NODES, NUMBERS_HINT, ONE, RENAME_HINT, EdgeFolder, check_relations
-from gnnkit.dataset.table_files import are_classes, form_of, parts_of
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, Labels
 from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.bipartite import check_one_type
-from gnnkit.graph.duplicates import SUM
-from gnnkit.graph.feature_columns import TableColumns, find_readings, warn_readings
 from gnnkit.graph.fields import edge_types_of
-from gnnkit.graph.id_columns import joined_numbers
 from gnnkit.graph.ids import IdTable, is_consecutive, narrow_text
-from gnnkit.graph.index_columns import common_index, warn_index
-from gnnkit.graph.label_columns import read_labels
-from gnnkit.graph.table import Table
-from gnnkit.graph.time_columns import date_names, find_times, holds_times, time_unit
 from gnnkit.graph.times import Times, read_time_fields, to_unit
 from gnnkit.graph.unfit_columns import UnfitColumns
-from gnnkit.graph.values import ColumnReading, is_listed, is_text
 from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import read_npy
 from gnnkit_import.csv_source import CsvSource

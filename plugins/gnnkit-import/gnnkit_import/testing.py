@@ -6,10 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gnnkit_testing.dataset import check_same
+
 from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.testing.dataset import check_same
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
 from gnnkit_import.pieces import GraphPieces, Room

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from gnnkit_formats.edges import EdgeFolder
 from gnnkit_import import cut as import_store
 from gnnkit_import import graph as importing_graph
 from gnnkit_import import job as job_module
@@ -33,7 +34,6 @@ import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import Order, dispatch

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from gnnkit_formats.edges import EdgeFolder
 from gnnkit_import import csv_source, pieces, sources
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
@@ -28,7 +29,6 @@ from gnnkit_import.progress import Journal, ProgressReporter
 from gnnkit_import.run import ForkedGroup
 from gnnkit_import.work_group import ALONE, SequentialGroup, WorkGroup
 
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.ids import IdTable

@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from gnnkit_formats.graphsaint import GraphSaint
+from gnnkit_formats.npz import Npz
+from gnnkit_formats.ogb import Ogb
 from gnnkit_graphar import GraphAr
 from gnnkit_graphbolt import GraphBolt
 from gnnkit_import import pieces
@@ -24,9 +27,6 @@ from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room
 from gnnkit_import.progress import Journal, ProgressReporter
 
 from gnnkit.dataset.base import Dataset
-from gnnkit.dataset.graphsaint import GraphSaint
-from gnnkit.dataset.npz import Npz
-from gnnkit.dataset.ogb import Ogb
 from gnnkit.dataset.saved import Saved
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from gnnkit_formats.edges import EdgeFolder
 from gnnkit_import import progress
 from gnnkit_import.npy_writer import BinaryFile
 from gnnkit_import.pieces import Room
 from gnnkit_import.tables import TablePieces
 
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 
 SMALL: Any = SimpleNamespace(memory=1000, threads=1)

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gnnkit_plan.feature_checks import has_few_rows
+from gnnkit_plan.init import MACRO, MAX_EPOCHS, PATIENCE, Searched
 
 from gnnkit import config
 from gnnkit.config import keys
@@ -23,8 +25,6 @@ from gnnkit.config.settings import Choice, Settings, settle, with_choice
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.jobs import dispatch
-from gnnkit.jobs.feature_checks import has_few_rows
-from gnnkit.jobs.init import MACRO, MAX_EPOCHS, PATIENCE, Searched
 from gnnkit.jobs.order import Order
 from gnnkit.launch.group import RankError
 from gnnkit.launch.phases import say

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from gnnkit_init import baselines, trials
 from gnnkit_init.trials import BOOSTING, COLUMNS, LABELS, MEANS, NO_EDGES, Trial, Trials
+from gnnkit_plan import init
 
 from gnnkit.__main__ import main
 from gnnkit.graph import Graph
-from gnnkit.jobs import init
 from gnnkit.task.node_classification import NodeClassification
 from tests.graphs import random_graph
 

@@ -14,12 +14,12 @@ import pytest
 import yaml
 from gnnkit_init import baselines, trials
 from gnnkit_init.trials import Trial, Trials
+from gnnkit_plan import init
 
 from gnnkit import config, plugins
 from gnnkit.__main__ import main
 from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
-from gnnkit.jobs import init
 from gnnkit.launch.group import RankError
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression

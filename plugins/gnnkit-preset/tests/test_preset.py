@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gnnkit_formats.synthetic import Synthetic
 from gnnkit_preset import Cluster, Coverage, Dynamic, Llcg
 from gnnkit_preset.chunks import reassign
 from gnnkit_preset.clusters import Clusters
 from gnnkit_preset.coverage import partner, weigh
+from gnnkit_testing.graphs import CLASSES, WIDTH, cut_signal_graph
 from torch import Tensor, nn
 
 import gnnkit
@@ -24,7 +26,6 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
@@ -37,7 +38,6 @@ from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.task.evaluation import Evaluation
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.testing import check_strategy
-from gnnkit.testing.graphs import CLASSES, WIDTH, cut_signal_graph
 from gnnkit.training.run_site import RunSite
 from tests.cases import few
 from tests.strategy.test_preset_workload import (

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gnnkit_formats.synthetic import Synthetic
 from gnnkit_rebalancing.shift import shifted, work_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit import plugins
 from gnnkit.config.settings import Choice, PartitionSettings
-from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import measure

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from gnnkit_formats.duplicates import KEEP
 from torch import Tensor, nn
 
 from gnnkit.config.settings import Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import EdgeColumns, Floats, Graph, Ids
-from gnnkit.graph.duplicates import KEEP
 from gnnkit.graph.edge_order import in_listed_order
 from gnnkit.graph.features import normalized
 from gnnkit.graph.inverse_edges import with_inverse_edges

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnnkit import config
-from gnnkit.config import Space
 from gnnkit.errors import UserError
 from gnnkit.task import Task
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 from gnnkit_sweep.rows import DONE
 from gnnkit_sweep.runner import JobOutcome
+from gnnkit_sweep.spaces import Space, expand, spaces
 from gnnkit_sweep.table import judged
 
 Overrides = tuple[str, ...]  # of one job
@@ -65,7 +64,7 @@ class GridSearch(SweepPlan):
     """All combinations of all values."""
 
     def __init__(self, overrides: Sequence[str]) -> None:
-        self._jobs = config.expand(overrides)
+        self._jobs = expand(overrides)
 
     def first(self) -> list[Overrides]:
         return self._jobs
@@ -85,7 +84,7 @@ class OptunaSearch(SweepPlan):
             keys: The keys under `hydra.sweeper`.
             task: Declares the figures of a run.
         """
-        self._fixed, self._spaces = config.spaces(overrides)
+        self._fixed, self._spaces = spaces(overrides)
         if not self._spaces:
             raise UserError(
                 "hydra/sweeper=optuna has nothing to search: give KEY=choice(...), range(...) or interval(...)"

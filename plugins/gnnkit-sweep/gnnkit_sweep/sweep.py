@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gnnkit.config import HydraSettings, fill, key_of, spaces
+from gnnkit.config import HydraSettings, fill, key_of
 from gnnkit.config.settings import AUTO, Choice, Settings, launcher_for, settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
@@ -21,6 +21,7 @@ from gnnkit.utils.ranges import local_path
 from gnnkit_sweep import table
 from gnnkit_sweep.plans import GridSearch, OptunaSearch, Overrides, SweepPlan
 from gnnkit_sweep.runner import JobOutcome, Runner, SweepJob
+from gnnkit_sweep.spaces import spaces
 
 
 def run(

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from gnnkit_formats.npz import Npz
 from gnnkit_sweep import plans, submitit, table
 from gnnkit_sweep.rows import DONE
 from gnnkit_sweep.runner import FAILED, JobOutcome, SweepJob
 
 from gnnkit.__main__ import main
-from gnnkit.dataset.npz import Npz
 from gnnkit.errors import UserError
 from gnnkit.jobs.order import Order
 from gnnkit.prepare import kept
@@ -40,7 +40,7 @@ import os, time
 from pathlib import Path
 
 from gnnkit.dataset.base import Dataset
-from gnnkit.dataset.synthetic import Synthetic
+from gnnkit_formats.synthetic import Synthetic
 
 class Meeting(Dataset):
     def load(self):

@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from gnnkit_formats.table import Table
+from gnnkit_formats.table_files import read_table
 
 from gnnkit.dataset.base import Advice, Dataset
-from gnnkit.dataset.table_files import read_table
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Schema
 from gnnkit.graph.missing import read_missing
-from gnnkit.graph.table import Table
 from gnnkit.graph.time_split import read_split
 from gnnkit.graph.times import ALWAYS, NEVER, parse_time, show_time
 from gnnkit.launch.phases import say

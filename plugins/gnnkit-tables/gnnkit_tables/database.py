@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from gnnkit_formats.column_table import require
+from gnnkit_formats.table import Table
+from gnnkit_formats.table_files import read_table
+from gnnkit_formats.values import is_text, matches
 
-from gnnkit.dataset.table_files import read_table
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import is_time
-from gnnkit.graph.column_table import require
-from gnnkit.graph.table import Table
 from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time, to_unit
 from gnnkit.graph.types import Ids
-from gnnkit.graph.values import is_text, matches
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown_names
 from gnnkit_tables.folder import Folder

@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from gnnkit_formats.feature_columns import find_readings
+from gnnkit_formats.table import Table
+from gnnkit_formats.values import DATE, ZONED, is_text, matches
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.feature_columns import find_readings
 from gnnkit.graph.missing import missing_cells
-from gnnkit.graph.table import Table
 from gnnkit.graph.types import Floats
 from gnnkit.graph.unfit_columns import has_many_values
-from gnnkit.graph.values import DATE, ZONED, is_text, matches
 from gnnkit.prepare.transform import Scale
 
 _CATEGORIES = 32  # most frequent values of a column that have a column of their own

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from gnnkit_formats.table import Table
+from gnnkit_formats.table_files import find_table, form_of, parts_of, read_table
 
-from gnnkit.dataset.table_files import find_table, form_of, parts_of, read_table
 from gnnkit.errors import UserError
-from gnnkit.graph.table import Table
 from gnnkit.utils.ranges import shown_names
 
 FORMS = ("parquet", "csv", "csv.gz")

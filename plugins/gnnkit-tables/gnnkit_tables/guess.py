@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from gnnkit_formats.table import Table
+from gnnkit_formats.values import is_text
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.table import Table
-from gnnkit.graph.values import is_text
 from gnnkit.utils.checks import Array
 from gnnkit_tables.database import find_unread_times
 from gnnkit_tables.folder import SPLIT

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from gnnkit_formats.table import Table
+from gnnkit_formats.values import is_text
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.ids import MAX_EXACT
 from gnnkit.graph.missing import missing_cells
-from gnnkit.graph.table import Table
 from gnnkit.graph.types import Ids
-from gnnkit.graph.values import is_text
 
 NULL, DANGLING = -1, -2  # positions of keys that are empty, and of keys that no row has
 _EXAMPLES = 3  # values in a message

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from gnnkit_formats.column_table import require
+from gnnkit_formats.label_columns import read_labels
+from gnnkit_formats.table import Table
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.column_table import require
-from gnnkit.graph.label_columns import read_labels
 from gnnkit.graph.labels import labelled, unlabelled
 from gnnkit.graph.split import random_split
-from gnnkit.graph.table import Table
 from gnnkit.graph.time_split import TimeSplit, parts_of
 from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time
 from gnnkit.graph.types import Ids, Labels

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import yaml
+from gnnkit_formats.table import Table
 from gnnkit_tables import Tables, select
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import propose
@@ -17,7 +18,6 @@ from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
 
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
-from gnnkit.graph.table import Table
 from tests.shops import MANIFEST, days, tables, task, write
 
 

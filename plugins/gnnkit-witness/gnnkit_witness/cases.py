@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from gnnkit_lossy_exchange import Adaptive, Sampled
+from gnnkit_testing.graphs import CLASSES, EDGE_WIDTH, RELATIONS
 from torch import nn
 
 from gnnkit.exchange.pipelined import Pipelined
@@ -37,7 +38,6 @@ from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.leader import LeaderSync
 from gnnkit.sync.neighbour import Neighbour
 from gnnkit.sync.parameter_server import ParameterServer
-from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, RELATIONS
 from gnnkit_witness.models import BEFORE, HIDDEN, READS, WRITES, Recipe, RecipeModel
 from gnnkit_witness.negatives import NegativeCounts, check_negatives
 from gnnkit_witness.plan import Plan

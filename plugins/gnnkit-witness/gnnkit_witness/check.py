@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from gnnkit_testing.arguments import check_maker
+from gnnkit_testing.graphs import check_graph
+from gnnkit_testing.ranks import GRIDS
 from torch import Tensor, nn
 
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid, Partition
-from gnnkit.testing.arguments import check_maker
-from gnnkit.testing.graphs import check_graph
-from gnnkit.testing.ranks import GRIDS
 from gnnkit_witness import ranks, serial
 from gnnkit_witness.plan import EpochResult, Plan
 

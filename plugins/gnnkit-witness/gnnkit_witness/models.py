@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from gnnkit_testing.graphs import EDGE_WIDTH
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnnkit.model.base import GraphModel
 from gnnkit.nn import BatchNorm, Dropout, JumpingKnowledge
-from gnnkit.testing.graphs import EDGE_WIDTH
 
 HIDDEN = 4  # width of all hidden rows
 # Reads rows [num_src, HIDDEN] through an adjacency. Returns [num_dst, HIDDEN].

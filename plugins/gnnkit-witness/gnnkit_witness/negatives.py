@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gnnkit_testing.ranks import on_ranks, owned
 from torch import Tensor, nn
 
 from gnnkit.graph import Graph
@@ -16,7 +17,6 @@ from gnnkit.partition import Grid
 from gnnkit.sampler import Sampler
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.link_prediction import LinkPrediction
-from gnnkit.testing.ranks import on_ranks, owned
 from gnnkit_witness.pairs import EdgeSets, NodePair
 
 _EPOCHS = 2

@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+from gnnkit_testing.ranks import TIMEOUT, by_node, owned
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
@@ -22,7 +23,6 @@ from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.shard import Shard
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.task.evaluation import Evaluation
-from gnnkit.testing.ranks import TIMEOUT, by_node, owned
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer

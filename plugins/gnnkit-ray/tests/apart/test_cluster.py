@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from gnnkit_testing import launcher
 
 import gnnkit
 from gnnkit.__main__ import main
-from gnnkit.testing import check_launcher, launcher
+from gnnkit.testing import check_launcher
 from tests.waiting import GUARD
 
 gnnkit_ray = pytest.importorskip("gnnkit_ray")

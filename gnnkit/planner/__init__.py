@@ -1,1 +1,0 @@
-"""Counts words and memory of layouts, for job=plan and for keys that are `auto`."""

@@ -1,0 +1,1 @@
+"""Readers of graphs of other libraries, and of public data sets."""

@@ -1,0 +1,143 @@
+"""A table with named columns, with errors that point to the file's rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gnnkit.errors import UserError
+from gnnkit.graph.arrow import nulls_of
+from gnnkit.graph.ids import first_row, is_consecutive
+from gnnkit.graph.missing import MISSING, quote
+from gnnkit.graph.types import Ids
+from gnnkit.utils.checks import Array
+from gnnkit_formats.index_columns import index_columns
+from gnnkit_formats.values import ColumnReading, is_text
+
+
+class ColumnTable:
+    """A table with errors that name the file, column and row."""
+
+    def __init__(
+        self,
+        name: str,
+        table: pa.Table,
+        first: int = 0,
+        missing: Sequence[str] = MISSING,
+        rows: Ids | None = None,
+    ) -> None:
+        """Wraps a table. Raises `UserError` for duplicate column names.
+
+        Args:
+            name: Name of the file or argument, for messages.
+            first: Number of the first row in the file, for messages.
+            missing: Words for missing values, in lower case.
+            rows: [rows] number of each row in the file, if rows were removed.
+        """
+        self.name = name
+        self._first, self.missing, self._rows = first, tuple(missing), rows
+        self._table = table
+        self.readings: dict[str, ColumnReading] = {}  # how columns become numbers, filled on first use
+        self.names: list[str] = table.column_names
+        seen: set[str] = set()
+        for column in self.names:
+            if column in seen:
+                raise UserError(f"{name} has two columns {column!r}{_explain_names(self.names)}")
+            seen.add(column)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self._table.num_rows)
+
+    def is_text(self, name: str) -> bool:
+        """Checks whether the column is text."""
+        return is_text(self.plain(name).type)
+
+    def others(self, known: Collection[str | None]) -> list[str]:
+        """Returns all columns except `known`."""
+        return [name for name in self.names if name not in known]
+
+    def index_columns(self, known: Collection[str | None]) -> list[str]:
+        """Returns the data frame index columns, except `known`."""
+        names = self.others(known)
+        return index_columns(self._table.schema, names, lambda name: is_consecutive(self.plain(name), 0))
+
+    def plain(self, name: str) -> pa.Array:
+        """Returns a column as an array of numbers, text or lists."""
+        require(self.name, self.names, name)
+        column = self._table.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        elif _is_uuid(column.type):
+            column = pa.chunked_array([pa.array([str(uuid) for uuid in column.to_pylist()], pa.string())])
+        elif isinstance(column.type, pa.BaseExtensionType):
+            raise UserError(f"{self._column_place(name)} holds {column.type}, expected numbers or text")
+        return column.combine_chunks()
+
+    def _cast(self, name: str, kind: pa.DataType) -> pa.Array:
+        column = self.plain(name)
+        try:
+            return column.cast(kind)
+        except pa.ArrowException as error:
+            row = first_row(column, lambda cells: cells.cast(kind))
+            what = "whole number of 64 bits" if pa.types.is_integer(kind) else str(kind)
+            raise UserError(
+                f"{self._column_place(name)}, row {self._row_number(row)}: {str(column[row].as_py())!r} is no {what}"
+            ) from error
+
+    def _row_number(self, row: int) -> int:
+        return self._first + int(row if self._rows is None else self._rows[row])
+
+    def _reject_empty(self, name: str, column: pa.Array) -> None:
+        self._reject(name, nulls_of(column), None, "is empty")
+
+    def _reject(self, name: str, bad: npt.NDArray[np.bool_], column: pa.Array | Array | None, why: str) -> None:
+        """Raises `UserError` for the first bad row, with its value and the reason."""
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            cell = None if column is None else _as_object(column[int(rows[0])])
+            value = "" if cell is None else f"{quote(cell)} "
+            raise UserError(f"{self._column_place(name)}, row {self._row_number(int(rows[0]))}: {value}{why}")
+
+    def _reject_first(self, name: str, *rules: tuple[npt.NDArray[np.bool_], pa.Array | Array | None, str]) -> None:
+        """Raises `UserError` for the first row that breaks one of several rules.
+
+        The error is then the same if the table is read in pieces.
+
+        Args:
+            name: Column.
+            rules: Bad rows, cells and reason, as for `_reject`.
+        """
+        rows = [int(np.argmax(bad)) if bad.any() else len(bad) for bad, _, _ in rules]
+        self._reject(name, *rules[int(np.argmin(rows))])
+
+    def _column_place(self, name: str) -> str:
+        return f"{self.name}, column {name!r}"
+
+
+def require(table: str, names: Sequence[str], column: str, hint: str = "") -> None:
+    """Raises `UserError` if the column is missing. `hint` ends the message."""
+    if column not in names:
+        shown = [*map(repr, names[:20]), *(["..."] if len(names) > 20 else [])]
+        raise UserError(f"{table} has no column {column!r}, only {', '.join(shown)}{hint}{_explain_names(names)}")
+
+
+def _explain_names(names: Sequence[str]) -> str:
+    """Returns the remedy for a first line that names no columns, or ""."""
+    if not all(re.fullmatch(r"[-+.\d\s]*|[#%].*", name) for name in names):
+        return ""
+    return "; add a first line with names of columns, such as src,dst, and remove comments"
+
+
+def _is_uuid(kind: pa.DataType) -> bool:
+    return getattr(kind, "extension_name", "") == "arrow.uuid"
+
+
+def _as_object(value: Any) -> object:
+    """Returns an array entry as a Python object."""
+    return value.as_py() if isinstance(value, pa.Scalar) else value.item()

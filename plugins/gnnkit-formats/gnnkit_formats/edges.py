@@ -1,0 +1,551 @@
+"""A user's graph in a folder with tables and arrays."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnkit.dataset.base import Dataset, blame, finished, name_list, warn_unlabelled, with_split
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, read_split
+from gnnkit.graph.features import replace_nan
+from gnnkit.graph.labels import check_present, settle_labels
+from gnnkit.graph.missing import read_missing
+from gnnkit.graph.types import Fields
+from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
+from gnnkit.utils.checks import whole
+from gnnkit.utils.ranges import local_path, one_of, shown, switch
+from gnnkit.utils.storage import Array, read_npy
+from gnnkit_formats.bipartite import COLUMNS, check_one_type, read_bipartite
+from gnnkit_formats.column_table import require
+from gnnkit_formats.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, without_duplicates
+from gnnkit_formats.edge_fields import EdgeNames, read_edge_fields
+from gnnkit_formats.feature_columns import TableColumns
+from gnnkit_formats.id_columns import as_ids, joined_ids, joined_numbers
+from gnnkit_formats.index_columns import common_index, warn_index
+from gnnkit_formats.table import Table
+from gnnkit_formats.table_files import (
+    CSV_FORMS,
+    PART_NAME,
+    PARTS_MARKER,
+    file_exists,
+    find_table,
+    form_of,
+    is_unsupported,
+    parts_of,
+    read_table,
+)
+from gnnkit_formats.tables import read_node_fields
+from gnnkit_formats.time_columns import find_times
+from gnnkit_formats.values import is_text
+
+NODES = (*CSV_FORMS, "parquet")  # formats of a node table
+TABLES = (*NODES, "npy")  # formats of an edge table
+ARRAYS = ("features", "labels", "split", "coordinates")  # .npy files with one row per node
+_ENDS = ("src", "dst")  # default columns of an edge's ends
+_NAMED = 8  # tables listed in a message
+ONE = ""  # name of a table with all relations
+NUMBERS_HINT = "; use dataset.num_nodes=N if all numbers from 0 to N-1 are nodes"
+RENAME_HINT = "rename the column to read it"  # hint appended to the warning about a skipped index column
+_ONE_WAY = (
+    "dataset.bipartite=true: dataset.symmetrize=true would add edges from items to users to the relation; remove it, "
+    "because relational models read edges in both directions"
+)
+
+
+class EdgeFolder(Dataset):
+    """A user's graph: a folder with tables and arrays. Only edges are required.
+
+    `edges.csv`, `edges.parquet` or `edges.npy` has columns `src` and `dst`, and
+    optionally `weight` and `type`, the name or number of the edge's relation. Other
+    columns are edge features. They are read like node features, but must not have
+    missing cells. An .npy file has shape [2, num_edges] or [num_edges, 2] (2 x 2 is
+    read as the former), or these named fields. Instead, a folder `edges` may hold one
+    file per relation. The file name is the relation's name, and all files have the same
+    columns.
+
+    `edges.parquet` and `nodes.parquet` may be folders of parts, as Spark, Dask and
+    DuckDB write them. So may `edges` if it contains a file `_SUCCESS` or if all file
+    names look like `part-0.parquet` or `data_0.parquet`. Parts are read in numerical
+    order.
+
+    `nodes.csv` or `nodes.parquet` has a column `id` of integers or text. The optional
+    column `label` holds class numbers or names, empty or -1 for unlabelled nodes. If a
+    number has leading zeros, such as 01, all are names. Decimal fractions are
+    regression targets, empty if unlabelled. A name may join several classes with
+    semicolons, such as `a;b`, which `task=multilabel` reads as two classes. The
+    optional column `split` holds train, val, test, none or an empty cell. Other columns
+    are features: numbers, numbers written as text ("1,5", "$1", "10%"), dates (as
+    seconds since 1970), durations, or text with few distinct values, each of which
+    becomes a column. Words such as `unknown`, listed in the argument `missing`, count
+    as empty cells. `features.fill` replaces empty cells and NaN, in `features.npy` too.
+
+    Nodes are numbered in table order, or in ascending id order with `sort_ids`. Without
+    a node table there are no labels, and the distinct ids of edges are the nodes:
+    integers in ascending order, text in code point order. With `num_nodes` or an array
+    of nodes, integers are node numbers 0, 1, ...
+
+    `features.npy` has shape [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
+    `labels.npy` may replace the column `label`, in any format that `Graph.labels`
+    accepts. `split.npy` may replace the column `split`, with names or codes for
+    `Split.of`.
+
+    In a table with users and items, both columns' ids are separate, and become two
+    node types, named after the columns. Columns `user` and `item`, `user_id` and
+    `item_id`, or `userId` and `itemId` are recognised; otherwise set `bipartite`.
+
+    The arguments `edges` and `nodes` name other files, and `src`, `dst`, `id` and
+    `label` other columns. `ignore` lists columns of either table that are skipped.
+
+    Ids are 64-bit integers, integral floating-point numbers below 2^53, or text. Blanks
+    around text are ignored. Text matches a number only if it is written like the
+    number, so `007` is not 7. Empty ids and words for missing values are rejected.
+    Index columns of data frames are not features.
+
+    CSV files are UTF-8 with a header line, and may be compressed, such as
+    `edges.csv.gz`. Cells are divided by commas, tabs (also in `edges.tsv`) or
+    semicolons, as the header is. Errors count rows from 0 after the header. Tables have
+    at most 16,384 columns.
+
+    Args:
+        root: The folder.
+        symmetrize: Add missing reverse edges. Default: no, with a warning if few edges
+            have a reverse edge.
+        row_normalize: Divide each node's features by their sum. Default: no.
+        num_nodes: Number of nodes, if there is no node table and ids are 0 to
+            num_nodes - 1. Default: the number of rows of features.npy, or else the
+            number of distinct ids.
+        sort_ids: Number nodes in ascending id order, integers by value and text by code
+            points. Default: in table order.
+        split: Shares of the labelled nodes for training, validation and test, if the
+            data has no split. Or `{by: time, shares: [0.7,0.15,0.15]}`, or by time with
+            `borders: [2020-01-31,2020-06-30]`, the times of the first validation and
+            the first test row, which also split edges. Default: no split is drawn.
+        seed: Seed of this split.
+        edges: File name of the edge table. Default: edges.csv, edges.parquet, edges.npy
+            or a folder edges.
+        nodes: File name of the node table. Default: nodes.csv, nodes.parquet or a
+            folder nodes.
+        src: Name of the column `src`.
+        dst: Name of the column `dst`.
+        id: Name of the column `id`.
+        label: Name of the column `label`.
+        time: Column of times, of one table or both: integers, also as 1.0, or dates,
+            which are read exactly and are no features. Two names if the tables differ.
+            Default: a column of integers or dates that is named `time`, `timestamp`,
+            `t` or similarly. `[]` reads none.
+        ignore: Columns of either table that are not features.
+        missing: Words that mark missing values in text, ignoring case and surrounding
+            blanks. They replace the default: `#N/A`, `-`, `<NA>`, `?`, `\\N`,
+            `missing`, `n/a`, `NA`, `nan`, `nil`, `none`, `null` and `unknown`. Empty
+            cells are always missing.
+        duplicates: How to handle edges with the same ends and type. `keep` keeps them
+            as parallel edges. `refuse` raises an error. `first` keeps the first row,
+            for nodes with the same id too. `sum` and `mean` combine weights and
+            features, and an edge without weight counts as 1 in a sum. Without `first`,
+            duplicate node ids are an error.
+        edge_label: Column of labels of edges, read like `label`, for
+            `task=edge_classification` and `task=edge_regression`. A column `split` of
+            the edge table then divides the edges. Default: edges have no labels.
+        bipartite: Whether sources and destinations are two node types, whose ids are
+            separate, and there is no node table. Default: for columns of users and
+            items, with a hint if no source is a destination, and an error if integer
+            ids of columns that name different things overlap.
+    """
+
+    edge_time: str | None = None  # columns of times, once the tables are open
+    node_time: str | None = None
+
+    def __init__(
+        self,
+        root: str,
+        symmetrize: bool | None = None,
+        row_normalize: bool = False,
+        num_nodes: int | None = None,
+        sort_ids: bool = False,
+        split: Sequence[float] | Mapping[str, Any] | None = None,
+        seed: int = 0,
+        edges: str | None = None,
+        nodes: str | None = None,
+        src: str = "src",
+        dst: str = "dst",
+        id: str = "id",
+        label: str = "label",
+        time: str | Sequence[str] | None = None,
+        ignore: Sequence[str] = (),
+        missing: Sequence[str] | None = None,
+        duplicates: str = KEEP,
+        bipartite: bool | None = None,
+        edge_label: str | None = None,
+    ) -> None:
+        self.edge_label = edge_label
+        self.bipartite = None if bipartite is None else switch("dataset.bipartite", bipartite)
+        if bipartite and symmetrize:
+            raise UserError(_ONE_WAY)
+        self.root = local_path("dataset.root", root)
+        self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
+        self.symmetrize, self.row_normalize, self.sort_ids = symmetrize, row_normalize, sort_ids
+        self.split = read_split("dataset.split", split)
+        self.seed = whole("dataset.seed", seed, 0)
+        self._tables = {"edges": edges, "nodes": nodes}
+        for key, name in self._tables.items():
+            if name is not None and Path(name).name != name:
+                raise UserError(f"dataset.{key}={shown(name)} must be the name of a file or folder in dataset.root")
+        self.ends, self.id, self.label = (src, dst), id, label
+        self.time = None if time is None else name_list("dataset.time", time)
+        self.ignore = name_list("dataset.ignore", ignore)
+        self.missing = read_missing("dataset.missing", missing)
+        self.duplicates = one_of("dataset.duplicates", duplicates, DUPLICATES)
+
+    def load(self) -> Graph:
+        with blame(f"dataset.root={self.root}"):
+            graph = with_split(self._read(), self.split, self.seed)
+        symmetrize = False if graph.relations is not None and self.symmetrize is None else self.symmetrize
+        return finished(graph, symmetrize, self.row_normalize)
+
+    def _read(self) -> Graph:
+        if not self.root.is_dir():
+            raise UserError("is not a folder")
+        nodes = self._read_nodes()
+        ids = None if nodes is None else nodes.ids(self.id, node_hint("dataset.duplicates", self.duplicates))
+        # Text ids must not be parsed as numbers. Numeric ids are checked below.
+        edges = self._edges(narrow=ids is None or not is_text(ids.type))
+        for table in edges.values():
+            for end in ("src", "dst"):
+                self.check_column(end, table.names, table.name)
+        nodes, edges = self._drop_ignored(nodes, edges)
+        tables = [next(iter(edges.values())), *([nodes] if nodes else [])]
+        self.set_times(find_times([table.facts for table in tables], self.time, "dataset.time"))
+        is_bipartite = self._is_bipartite(nodes, edges)
+        if nodes is None and not is_bipartite:
+            ids = self._collect_ids(edges)
+        with self.list_unfit(self._table_columns(nodes, list(edges.values()))):
+            if is_bipartite:
+                graph = read_bipartite(edges[ONE], self.ends, self._edge_fields(edges, None))
+            else:
+                graph = self._graph(edges, nodes, ids)
+        graph = without_duplicates(graph, self.duplicates, JOIN)
+        return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
+
+    def _table_columns(self, nodes: Table | None, edges: list[Table]) -> list[TableColumns]:
+        """Returns the columns that may be unfit."""
+        first = edges[0]
+        unread = replace(self.edge_names, weight=None).known
+        of_edges = TableColumns(first.name, first.others(unread), lambda names: edges, False)
+        if nodes is None:
+            return [of_edges]
+        return [TableColumns(nodes.name, nodes.others(self.known_node_columns), lambda names: [nodes], True), of_edges]
+
+    @contextmanager
+    def list_unfit(self, tables: Sequence[TableColumns]) -> Iterator[None]:
+        """Replaces an error about unfit columns by one that lists those of all tables.
+
+        The error ends with a complete `dataset.ignore`.
+        """
+        try:
+            yield
+        except UnfitColumns as error:
+            unfit = [pair for table in tables for pair in table.find_unfit().items()]
+            if not unfit:
+                raise
+            raise IgnorableColumns(unfit, self.ignore) from error
+
+    def _is_bipartite(self, nodes: Table | None, edges: dict[str, Table]) -> bool:
+        """Returns whether the table's ends are two node types."""
+        several = [] if ONE in edges else ["several edge tables"]
+        others = [*([] if nodes is None else [nodes.name]), *self.sized_by, *several]
+        if self.bipartite and others:
+            raise UserError(
+                f"dataset.bipartite=true reads one edge table only, but there is {others[0]}; use a HeteroData"
+            )
+        if self.bipartite is not None or others:
+            return bool(self.bipartite)
+        if self.ends in COLUMNS:
+            warnings.warn(
+                f"the columns {' and '.join(self.ends)} are read as two node types with separate ids; use "
+                "dataset.bipartite=false if they share ids",
+                stacklevel=4,
+            )
+            return True
+        columns = [edges[ONE].plain(end) for end in self.ends]
+        if hint := check_one_type(edges[ONE].name, columns, self.ends, "dataset.bipartite"):
+            warnings.warn(hint, stacklevel=4)
+        return False
+
+    def _read_nodes(self) -> Table | None:
+        path = self.table("nodes", NODES)
+        if path is None:
+            if self.sort_ids:
+                raise UserError("dataset.sort_ids=true needs nodes.csv or nodes.parquet")
+            return None
+        nodes = read_table(path, [self.id], self.missing, narrow=True, label=self.label)
+        if self.num_nodes is not None:
+            raise UserError(
+                f"dataset.num_nodes={self.num_nodes}: {path.name} already defines the nodes; remove the key"
+            )
+        self.check_column("id", nodes.names, nodes.name)
+        return nodes.first_rows(self.id) if self.duplicates == FIRST else nodes
+
+    def _graph(self, edges: dict[str, Table], nodes: Table | None, ids: pa.Array | None) -> Graph:
+        node_fields: Fields = {**self._node_fields(nodes), "coordinates": self.array("coordinates")}
+        edge_fields = self._edge_fields(edges, nodes)
+        src, dst = (np.concatenate([table.positions(end, ids) for table in edges.values()]) for end in self.ends)
+        return Graph.from_edges(
+            src,
+            dst,
+            self.num_nodes if ids is None else len(ids),
+            one_class=True,
+            node_ids=None if ids is None else as_ids(ids),
+            **node_fields,
+            **edge_fields,
+        )
+
+    def _edge_fields(self, edges: dict[str, Table], nodes: Table | None) -> Fields:
+        """Returns the edge fields. New data need not have labels."""
+        check_relations({table.name: table.names for table in edges.values()} if ONE not in edges else {})
+        names, first = self.edge_names, next(iter(edges.values()))
+        features, unlabelled = first.others(names.known), dict[str, Array]()
+        if names.label is not None and names.label not in first.names:
+            warn_unlabelled(first.name, names.label, first.names)
+            unlabelled = {"edge_labels": np.full(sum(table.num_rows for table in edges.values()), -1)}
+            names = replace(names, label=None)
+        return read_edge_fields(edges, names, features, nodes) | unlabelled
+
+    @property
+    def edge_names(self) -> EdgeNames:
+        return EdgeNames(self.ends, label=self.edge_label, time=self.edge_time, node_time=self.node_time)
+
+    def set_times(self, columns: Sequence[str | None]) -> None:
+        """Sets the columns of times of the edges, and of the nodes if there are two."""
+        self.edge_time, self.node_time = (*columns, None)[:2]
+
+    def _collect_ids(self, edges: dict[str, Table]) -> pa.Array | None:  # [num_nodes]
+        """Collects all edge ends' ids in ascending order, text in code point order.
+
+        Returns None for 0, 1, ..., for node numbers of arrays, and for a numeric CSV
+        with a few words, which are rejected later.
+        """
+        tables = list(edges.values())
+        if not all(table.is_text(end) for table in tables for end in self.ends):
+            columns = [] if self.sized_by else [table.whole_ids(end) for table in tables for end in self.ends]
+            return joined_numbers(tables[0].name, columns, NUMBERS_HINT) if columns else None
+        if any(form_of(Path(table.name)) in CSV_FORMS and table.holds_numbers(self.ends) for table in tables):
+            return None
+        if self.sized_by:
+            raise UserError(f"the ids of edges are text, so {self.sized_by[0]} needs a node table with these ids")
+        return joined_ids(tables, self.ends)
+
+    @property
+    def sized_by(self) -> list[str]:
+        """The arrays and the key that define the number of nodes."""
+        arrays = [f"{name}.npy" for name in ARRAYS if file_exists(self.root / f"{name}.npy")]
+        return [*arrays, *([] if self.num_nodes is None else [f"dataset.num_nodes={self.num_nodes}"])]
+
+    def check_column(self, key: str, names: Sequence[str], table: str) -> None:
+        """Raises `UserError` if the column that a key names is missing.
+
+        Args:
+            key: src, dst, id or label.
+            names: The table's columns.
+            table: The table's name.
+        """
+        column = {"src": self.ends[0], "dst": self.ends[1], "id": self.id, "label": self.label}[key]
+        require(table, names, column, f"; use dataset.{key}=COLUMN for another name")
+
+    def check_ignored(self, names: Mapping[str, Sequence[str]]) -> None:
+        """Raises `UserError` for an ignored column that no table has.
+
+        Args:
+            names: Columns of each table.
+        """
+        for name in self.ignore:
+            if not any(name in of_table for of_table in names.values()):
+                held = " or ".join(list(names)[:2])
+                raise UserError(f"dataset.ignore={shown(list(self.ignore))}: no column {name!r} in {held}")
+
+    def _drop_ignored(self, nodes: Table | None, edges: dict[str, Table]) -> tuple[Table | None, dict[str, Table]]:
+        """Drops ignored and index columns from all tables."""
+        tables = [*([] if nodes is None else [nodes]), *edges.values()]
+        self.check_ignored({table.name: table.names for table in tables})
+        links = {relation: table.without(self.ignore) for relation, table in edges.items()}
+        index = common_index([table.index_columns(self.known_edge_columns) for table in links.values()])
+        warn_index(next(iter(links.values())).name, index, RENAME_HINT)
+        links = {relation: table.without(index) for relation, table in links.items()}
+        if nodes is None:
+            return None, links
+        nodes = nodes.without(self.ignore)
+        index = nodes.index_columns(self.known_node_columns)
+        warn_index(nodes.name, index, RENAME_HINT)
+        return nodes.without(index), links
+
+    @property
+    def known_edge_columns(self) -> tuple[str, ...]:
+        """The edge columns that are not features."""
+        return self.edge_names.known
+
+    @property
+    def known_node_columns(self) -> tuple[str, ...]:
+        """The node columns that are not features."""
+        return (self.id, self.label, "split", *filter(None, [self.node_time]))
+
+    def _node_fields(self, nodes: Table | None) -> Fields:
+        """Reads the node table's columns, or else arrays."""
+        if self.label != "label" and nodes is not None:
+            self.check_column("label", nodes.names, nodes.name)
+        title, columns = ("", []) if nodes is None else (nodes.name, nodes.others(self.known_node_columns))
+        fields: Fields = {**read_node_fields(nodes, self.label, "split", columns)}
+        for name in ("labels", "split"):
+            fields[name] = self.column_or_array(name, fields.get(name), title)
+        if nodes:
+            remedy = ", set dataset.label=COLUMN for another column"
+            check_present(fields["labels"], fields["split"], f"{title}: column {self.label!r}", ["the split"], remedy)
+        if (array := self.array("features")) is None:
+            return fields
+        if columns:
+            raise UserError(
+                f"features.npy and {title} both hold features: remove one, or list columns in dataset.ignore"
+            )
+        rows, missing = replace_nan(array)
+        return {**fields, "features": rows, "missing": missing}
+
+    def column_or_array(self, name: str, column: Array | None, table: str) -> Array | None:
+        """Returns the node table's column, or else the .npy array of this name.
+
+        Raises `UserError` if both exist.
+
+        Args:
+            name: labels or split.
+            column: [num_nodes, ...], or None if the table has no such column.
+            table: The table's name.
+        """
+        array = self.array(name)
+        if array is not None and column is not None:
+            raise UserError(f"{name}.npy and {table} both hold {'a split' if name == 'split' else name}")
+        if column is not None or array is None:
+            return column
+        return settle_labels(array) if name == "labels" else array
+
+    def array(self, name: str) -> Array | None:
+        """Maps an .npy file from the folder, or returns None."""
+        path = self.root / f"{name}.npy"
+        return read_npy(path) if file_exists(path) else None
+
+    def _edges(self, *, narrow: bool) -> dict[str, Table]:
+        tables = {
+            relation: read_table(path, self.ends, self.missing, narrow=narrow, label=self.edge_label)
+            for relation, path in self.edge_tables().items()
+        }
+        ends = self.user_and_item(next(iter(tables.values())).names)
+        if ends is None:
+            return tables
+        self.ends = ends
+        return self._edges(narrow=narrow)  # reads ids as text first
+
+    def user_and_item(self, names: Sequence[str]) -> tuple[str, str] | None:
+        """Returns the id columns of users and items, if they are read without a key.
+
+        Args:
+            names: The table's columns.
+        """
+        if self.ends != _ENDS or not set(names).isdisjoint(_ENDS):
+            return None
+        return next((pair for pair in COLUMNS if set(names).issuperset(pair)), None)
+
+    def edge_tables(self) -> dict[str, Path]:
+        """Returns edge tables by relation, or a single table under the name `ONE`."""
+        path = self.table("edges", TABLES)
+        if path is None:
+            raise self._no_edges_error()
+        return {ONE: path} if parts_of(path) or not path.is_dir() else self._tables_by_relation(path)
+
+    def _tables_by_relation(self, path: Path) -> dict[str, Path]:
+        """Returns a folder's tables, with one table per relation."""
+        tables = sorted(file for file in path.iterdir() if form_of(file) in TABLES)
+        if unread := sorted(file.name for file in path.iterdir() if is_unsupported(file, TABLES)):
+            raise UserError(f"holds {path.name}/{unread[0]}, whose format is unsupported; use .{', .'.join(TABLES)}")
+        relations = sorted({file.name.removesuffix(f".{form_of(file)}") for file in tables})
+        if not relations:
+            raise UserError(f"the folder {path.name} holds no .csv, .parquet or .npy file; expected one per relation")
+        if parts := [file.name for file in tables if PART_NAME.fullmatch(file.name)]:
+            raise UserError(
+                f"the folder {path.name} mixes parts, such as {parts[0]}, with other tables; add a file {PARTS_MARKER} if "
+                "all are parts of one table, or rename the parts if each table is a relation"
+            )
+        files = {relation: find_table(path, relation, TABLES) for relation in relations}
+        return {relation: file for relation, file in files.items() if file is not None}
+
+    def table(self, key: str, suffixes: tuple[str, ...]) -> Path | None:
+        """Returns a table's file, or the folder of its parts or relations, or None.
+
+        Raises `UserError` if there are two, or if a configured file is missing.
+
+        Args:
+            key: edges or nodes.
+            suffixes: Supported file endings.
+        """
+        file_name = self._tables[key]
+        if file_name is None:
+            path, folder = find_table(self.root, key, suffixes), self.root / key
+            if path not in (None, folder) and folder.is_dir() and key == "edges":
+                raise UserError(f"holds both {path.name} and a folder edges")
+            if path is None and folder.is_dir() and key == "edges":
+                return folder
+            if path is None and (unread := self._find_unsupported(key, suffixes)):
+                read = ", ".join(f"{key}.{suffix}" for suffix in suffixes)
+                raise UserError(f"holds {unread}, whose format is unsupported; use {read}")
+            return path
+        path = self.root / file_name
+        if not file_exists(path):
+            raise UserError(
+                f"dataset.{key}={file_name}: no such file in dataset.root, which holds {self._list_tables()}"
+            )
+        if not path.is_dir() and form_of(path) not in suffixes:
+            raise UserError(f"dataset.{key}={file_name} must end in .{', .'.join(suffixes)}")
+        return path
+
+    def _find_unsupported(self, key: str, forms: Sequence[str]) -> str | None:
+        """Names a node or edge table in an unsupported format."""
+        named = [file for file in self.root.glob(f"{key}.*") if is_unsupported(file, forms)]
+        folder = [self.root / key] if (self.root / key).is_dir() else []
+        return min((path.name for path in (*named, *folder)), default=None)
+
+    def _no_edges_error(self) -> UserError:
+        """Returns the error for a folder without an edge table."""
+        return UserError(
+            "holds no edges.csv, edges.parquet or edges.npy, and no folder edges; use dataset.edges=NAME and "
+            f"dataset.nodes=NAME to select from {self._list_tables()}"
+        )
+
+    def _list_tables(self) -> str:
+        """Lists the folder's tables."""
+        names = sorted(path.name for path in self.root.iterdir() if path.is_dir() or form_of(path) in TABLES)
+        if not names and (files := sorted(path.name for path in self.root.iterdir())):
+            return f"no table; rename {files[0]} to edges.csv or edges.tsv, with names of columns in its first line"
+        return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "") if names else "no table"
+
+
+def check_relations(columns: Mapping[str, Sequence[str]]) -> None:
+    """Raises `UserError` if two relations' tables have different columns.
+
+    Args:
+        columns: Column names of each table.
+    """
+    first, names = next(iter(columns.items()), ("", ()))
+    for table, table_names in columns.items():
+        if "type" in table_names:
+            raise UserError(
+                f"edges/{table} has a column 'type', but its file name already names the relation; remove the column"
+            )
+        if set(table_names) != set(names):
+            raise UserError(
+                f"edges/{table} has the columns {', '.join(table_names)}, but edges/{first} has {', '.join(names)}; "
+                "all relations need the same columns"
+            )

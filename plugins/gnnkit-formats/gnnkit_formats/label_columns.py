@@ -1,0 +1,163 @@
+"""Readers for columns of labels, splits and edge types."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnkit.errors import UserError
+from gnnkit.graph.arrow import nulls_of, numbers_of
+from gnnkit.graph.ids import MAX_EXACT
+from gnnkit.graph.labels import EMPTY, settle_labels
+from gnnkit.graph.missing import missing_cells, quote
+from gnnkit.graph.split import SPLIT_NAMES
+from gnnkit.graph.types import Fields, Ids, Labels
+from gnnkit_formats.id_columns import IdColumns
+from gnnkit_formats.values import ColumnReading, Survey, is_text
+
+SPLIT = "split"  # column of edges that divides labelled ones
+
+
+class LabelColumns(IdColumns):
+    """Reads node labels, splits and edge types."""
+
+    def labels(self, name: str, reading: ColumnReading) -> Labels:  # [rows]
+        """Reads integers or decimal fractions, with `EMPTY` or NaN if empty.
+
+        Args:
+            reading: How to read text and booleans, decided over all pieces of the
+                table.
+        """
+        column = self.plain(name)
+        if _has_words(column.type):
+            return self._read_text_labels(name, column.cast(pa.string()), reading)
+        if pa.types.is_decimal(column.type):
+            column = self._cast(name, pa.int64() if column.type.scale == 0 else pa.float64())
+        if pa.types.is_floating(column.type):
+            return numbers_of(column)
+        if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+            raise UserError(f"{self._column_place(name)} holds {column.type}, expected numbers or text")
+        numbers = numbers_of(self._cast(name, pa.int64()).fill_null(EMPTY))
+        self._reject_inexact(name, np.where(numbers == EMPTY, 0, numbers), column)
+        return numbers
+
+    def _read_text_labels(self, name: str, text: pa.Array, reading: ColumnReading) -> Labels:
+        if reading.kind == "seconds":
+            raise UserError(
+                f"{self._column_place(name)} holds dates such as {reading.sample!r}, expected classes or numbers"
+            )
+        if reading.kind == "categories":
+            return reading.places(text, self.missing)
+        numbers = reading.numbers(text, self.missing)
+        if not reading.is_integer:
+            return numbers
+        self._reject_inexact(name, numbers, text)
+        return np.where(np.isnan(numbers), EMPTY, np.nan_to_num(numbers).astype(np.int64))
+
+    def _reject_inexact(self, name: str, numbers: Labels, column: pa.Array) -> None:
+        why = "is beyond 2^53, where float64 is no exact number"
+        self._reject(name, np.abs(numbers) > MAX_EXACT, column.cast(pa.string()), why)
+
+    def missing_words(self, name: str) -> list[str]:
+        """Returns the cells of a text column that hold a word for a missing value."""
+        column = self.plain(name)
+        if not is_text(column.type):
+            return []
+        has_word = missing_cells(column, self.missing) & ~missing_cells(column, ("",))
+        words: list[str] = column.filter(pa.array(has_word)).to_pylist()
+        return words
+
+    def splits(self, name: str) -> npt.NDArray[np.int8] | None:  # [rows]
+        if name not in self.names:
+            return None
+        words = pc.utf8_trim_whitespace(self._cast(name, pa.string()).fill_null(""))
+        words = pc.if_else(pa.array(missing_cells(words, self.missing)), "none", words)
+        codes = pc.index_in(words, value_set=pa.array(SPLIT_NAMES, pa.string()))
+        self._reject(name, nulls_of(codes), words, "is none of train, val, test, none")
+        return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[numbers_of(codes)])
+
+    def types(self, name: str, known: Sequence[str] | None = None) -> tuple[Ids | None, list[str] | None]:
+        """Reads edge types [rows], and their names if they are text.
+
+        Names are sorted by code point.
+
+        Args:
+            known: Names in order. Default: the column's names.
+        """
+        if name not in self.names:
+            return None, None
+        if not self.is_text(name):
+            return self.positions(name, None), None
+        column = pc.utf8_trim_whitespace(self.plain(name).cast(pa.string()))
+        empty = pc.fill_null(pc.equal(column, ""), True)
+        self._reject(name, empty.to_numpy(zero_copy_only=False), None, "is empty")
+        names = pc.unique(column).sort() if known is None else pa.array(known, pa.string())
+        codes = pc.index_in(column, value_set=names)
+        self._reject(
+            name, nulls_of(codes), column, "appeared while the table was read: do not change the file during a run"
+        )
+        return numbers_of(codes), names.to_pylist()
+
+
+def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tuple[Labels, list[str] | None]:
+    """Reads a label column, and the class names if it is text.
+
+    Text is read twice: first to decide whether it contains numbers. `settle_labels`
+    decides whether integers are classes.
+
+    Args:
+        pieces: Yields the rows, in one or several tables.
+    """
+    survey, reading = None, ColumnReading("numbers")
+    for piece in pieces():
+        if not _has_words(piece.plain(name).type):
+            break
+        survey = survey or Survey(piece.name, name, words=piece.missing, most=None)
+        survey.add(piece.plain(name).cast(pa.string()))
+    if survey is not None:
+        reading = survey.reading()
+    parts = [np.empty(0, np.int64)]
+    num_missing, word = 0, None
+    for piece in pieces():
+        parts.append(piece.labels(name, reading))
+        words = piece.missing_words(name)
+        num_missing, word = num_missing + len(words), word or next(iter(words), None)
+    if word is not None:
+        warnings.warn(
+            f"column {name!r}: {num_missing:,} rows have no label, because {quote(word)} and the like stand for a missing "
+            "value, unless missing=[WORD, ...] (dataset.missing) lists other words",
+            stacklevel=4,
+        )
+    labels = np.concatenate(parts[1:] or parts)
+    names = list(reading.categories) if reading.kind == "categories" else None
+    return settle_labels(labels, names), names
+
+
+def read_edge_labels(tables: Sequence[LabelColumns], name: str | None) -> Fields:
+    """Reads the labels of edges, as fields of `Graph.from_edges`.
+
+    Args:
+        tables: Edge tables with the same columns, of which `split` may be one.
+        name: The column of labels. If None, edges have no labels.
+    """
+    if name is None:
+        return {}
+    labels, names = read_labels(lambda: tables, name)
+    splits = [part for table in tables if (part := table.splits(SPLIT)) is not None]
+    split = np.concatenate(splits) if splits else None
+    return {"edge_labels": labels, "edge_split": split, "edge_class_names": names}
+
+
+def edge_label_columns(name: str | None) -> tuple[str, ...]:
+    """Returns the edge columns that are no features if `name` holds labels."""
+    return () if name is None else (name, SPLIT)
+
+
+def _has_words(kind: pa.DataType) -> bool:
+    """Checks whether labels of this type are read as text."""
+    return is_text(kind) or pa.types.is_boolean(kind)

@@ -1,0 +1,281 @@
+"""Reader for Open Graph Benchmark (OGB) folders, without the package `ogb`.
+
+That package uses pickle, and fails on newer torch releases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+
+from gnnkit.dataset.base import Dataset, blame, finished
+from gnnkit.errors import UserError
+from gnnkit.graph.attributes import warn_unread
+from gnnkit.graph.graph import Graph
+from gnnkit.graph.ids import is_consecutive, narrow_text
+from gnnkit.graph.split import Split
+from gnnkit.graph.types import Ids
+from gnnkit.graph.zipped import Arrays
+from gnnkit.utils.checks import Array, one_line
+from gnnkit.utils.documents import check_regular
+from gnnkit.utils.ranges import local_path, unknown
+from gnnkit_formats.values import is_text
+
+# Whether `ogb` adds the reverse of each edge, according to its master table.
+_INVERSE = {"ogbn_arxiv": False, "ogbn_papers100M": False, "ogbn_products": True, "ogbn_proteins": True}
+_NODES, _EDGES = "num-node-list", "num-edge-list"
+YEAR = "node_year"  # of a paper's publication
+_READ = {"edge", "node-feat", "edge-feat", "node-label", YEAR, _NODES, _EDGES}
+_KEYS = {"edge_index", "node_feat", "edge_feat", YEAR, "num_nodes_list", "num_edges_list"}
+_PARTS = {"train": Split.TRAIN, "valid": Split.VAL, "test": Split.TEST}
+
+
+class Ogb(Dataset):
+    """A folder downloaded by the package `ogb`, such as `dataset/ogbn_arxiv`.
+
+    See `Graph.from_ogb`. The package itself is not required.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        split: str | None = None,
+        add_inverse_edge: bool | None = None,
+        symmetrize: bool = False,
+        row_normalize: bool = False,
+    ) -> None:
+        """Creates the data set.
+
+        Args:
+            root: The folder that contains `raw` and `split`.
+            split: Folder in `split`. Default: the only one.
+            add_inverse_edge: Also add each edge reversed. Default: as `ogb` does for
+                this name.
+            symmetrize: Add missing reverse edges, as most models for ogbn-arxiv do.
+                Default: no.
+            row_normalize: Divide each node's features by their sum. Default: no.
+        """
+        self.root = local_path("dataset.root", root)
+        self.split = split
+        self.add_inverse_edge = add_inverse_edge
+        self.symmetrize = symmetrize
+        self.row_normalize = row_normalize
+
+    def load(self) -> Graph:
+        with blame(f"dataset.root={self.root}"):
+            graph = from_ogb(self.root, self.split, self.add_inverse_edge)
+        return finished(graph, self.symmetrize, self.row_normalize)
+
+
+def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> Graph:
+    """Implements `Graph.from_ogb`."""
+    inverse, raw = adds_inverse_edges(folder, add_inverse_edge), folder / "raw"
+    tables = _read_npz_folder(raw) if (raw / "data.npz").exists() else _read_csv_folder(raw)
+    num_nodes, rows = tables.num_nodes, tables.edge_feat
+    src, dst = tables.edge_index
+    if inverse:
+        src, dst, rows = add_inverse_edges(src, dst, rows)
+    labels, own_split, class_names, node_ids = read_node_fields(folder, tables.node_label, split, num_nodes)
+    return Graph.from_edges(
+        src,
+        dst,
+        num_nodes,
+        features=tables.node_feat,
+        labels=labels,
+        split=own_split,
+        edge_features=rows,
+        class_names=class_names,
+        node_ids=node_ids,
+        node_time=tables.node_year,
+    )
+
+
+def adds_inverse_edges(folder: Path, asked: bool | None) -> bool:
+    """Checks the folder's kind, and returns whether to add each edge's reverse."""
+    name = folder.resolve().name.replace("-", "_")
+    _check_folder(folder, name)
+    return _default_inverse(name) if asked is None else asked
+
+
+def add_inverse_edges(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids, Array | None]:
+    """Inserts each edge's reverse after the edge, which is ogb's order."""
+    both = np.stack([src, dst], 1).ravel(), np.stack([dst, src], 1).ravel()
+    return *both, None if rows is None else np.repeat(rows, 2, axis=0)
+
+
+def read_node_fields(
+    folder: Path, stored_labels: Array, split: str | None, num_nodes: int
+) -> tuple[Array, npt.NDArray[np.int8], list[str] | None, Array | None]:
+    """Returns the nodes' labels, split, class names and ids."""
+    labels, mapping = _read_labels(stored_labels), folder / "mapping"
+    node_split = _read_split(folder / "split", split, num_nodes)
+    return labels, node_split, _read_class_names(mapping, labels), _read_mapping(mapping, "nodeidx2*", num_nodes)
+
+
+def _check_folder(folder: Path, name: str) -> None:
+    """Raises `UserError` for unsupported kinds of folders."""
+    raw = folder / "raw"
+    for kind, what in (("ogbg", "labels of graphs"), ("ogbl", "pairs of edges kept with pickle")):
+        if name.startswith(kind):
+            raise UserError(
+                f"{folder} holds {what}, which are not supported yet: only data sets of nodes (ogbn) are read"
+            )
+    if not raw.is_dir():
+        raise UserError(f"{folder} has no folder raw: give the folder of one data set, such as dataset/ogbn_arxiv")
+    if (raw / "relations").exists() or (raw / "triplet-type-list.csv.gz").exists():
+        raise UserError(f"{folder} has several types of nodes or edges, which are not supported yet")
+
+
+def _default_inverse(name: str) -> bool:
+    if name not in _INVERSE:
+        raise UserError(
+            f"{name} is none of {', '.join(_INVERSE)}: set add_inverse_edge=true if raw contains each undirected edge once, else add_inverse_edge=false"
+        )
+    return _INVERSE[name]
+
+
+def list_tables(raw: Path) -> set[str]:
+    """Returns the folder's tables, and warns about unread ones."""
+    names = {path.name.removesuffix(".csv.gz") for path in raw.glob("*.csv.gz")}
+    warn_unread(f"{raw}", names - _READ)
+    return names
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tables:
+    """The tables of a folder that describe one graph."""
+
+    num_nodes: int
+    edge_index: Array  # [2, num_edges]
+    node_label: Array  # [num_nodes, ...]
+    node_feat: Array | None = None  # [num_nodes, width]
+    edge_feat: Array | None = None  # [num_edges, width]
+    node_year: Array | None = None  # [num_nodes, 1]
+
+
+def _read_csv_folder(raw: Path) -> _Tables:
+    """Reads a folder of CSV tables, which have no headers."""
+    names = list_tables(raw)
+    edges = read_numbers(raw / "edge.csv.gz")
+    if edges.shape[1] != 2:
+        raise UserError(f"{raw / 'edge.csv.gz'} has {edges.shape[1]} columns, expected source and destination")
+    optional = {
+        key: read_numbers(raw / f"{name}.csv.gz")
+        for key, name in (("node_feat", "node-feat"), ("edge_feat", "edge-feat"), (YEAR, YEAR))
+        if name in names
+    }
+    counts = read_numbers(raw / f"{_NODES}.csv.gz").ravel()
+    return _Tables(read_num_nodes(raw, counts), edges.T, read_numbers(raw / "node-label.csv.gz"), **optional)
+
+
+def _read_npz_folder(raw: Path) -> _Tables:
+    """Reads a folder of .npz files, such as ogbn-papers100M."""
+    with Arrays(raw / "data.npz") as data, Arrays(raw / "node-label.npz") as labels:
+        check_arrays(raw, data, (edges := data["edge_index"]).shape)
+        optional = {key: data[key] for key in ("node_feat", "edge_feat", YEAR) if key in data}
+        return _Tables(read_num_nodes(raw, data["num_nodes_list"].ravel()), edges, labels["node_label"], **optional)
+
+
+def check_arrays(raw: Path, data: Arrays, shape: tuple[int, ...]) -> None:
+    """Checks the shape of `edge_index`, and warns about unread arrays."""
+    warn_unread(f"{raw / 'data.npz'}", set(data.names) - _KEYS)
+    if len(shape) != 2 or shape[0] != 2:
+        raise UserError(f"{raw / 'data.npz'}: edge_index has shape {list(shape)}, expected [2, num_edges]")
+
+
+def read_num_nodes(raw: Path, counts: Array) -> int:
+    """Returns the number of nodes. Raises `UserError` for several graphs."""
+    if len(counts) != 1:
+        raise UserError(f"{raw} holds {len(counts)} graphs: graph labels are not supported yet, only node labels")
+    return int(counts[0])
+
+
+def _read_labels(stored: Array) -> Array:
+    """Reads one class per node, NaN if unlabelled, or several columns of 0 and 1."""
+    labels = stored[:, 0] if stored.ndim == 2 and stored.shape[1] == 1 else stored
+    if labels.ndim == 2:
+        return labels if labels.dtype.kind in "iu" else labels.astype(np.int64)
+    return np.where(np.isnan(labels), -1, labels).astype(np.int64) if labels.dtype.kind == "f" else labels
+
+
+def _read_split(folder: Path, name: str | None, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
+    """Reads the node ids of each part of the split."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    if name is None and len(names) == 1:
+        name = names[0]
+    if name is None:
+        raise UserError(f"choose one of the splits with split=NAME, there are: {', '.join(names) or 'none'}")
+    if name not in names:
+        raise unknown(f"split={name}", name, names)
+    split = np.zeros(num_nodes, np.int8)
+    for part, value in _PARTS.items():
+        path = folder / name / f"{part}.csv.gz"
+        nodes = read_numbers(path).ravel()
+        if nodes.dtype.kind not in "iu" or np.any((nodes < 0) | (nodes >= num_nodes)):
+            raise UserError(f"{path} contains ids outside the nodes 0..{num_nodes - 1}")
+        if np.any(split[nodes]):
+            raise UserError(f"{path}: node {nodes[split[nodes] != 0][0]} is in another part of the split too")
+        split[nodes] = value
+    return split
+
+
+def _read_class_names(folder: Path, labels: Array) -> list[str] | None:
+    """Reads the class names. Returns None unless every class has a distinct one."""
+    if labels.ndim != 1 or not len(labels):
+        return None
+    names = _read_mapping(folder, "labelidx2*", int(labels.max(initial=-1)) + 1)
+    texts = None if names is None else [str(name) for name in names]
+    return texts if texts is not None and len(set(texts)) == len(texts) else None
+
+
+def _read_mapping(folder: Path, pattern: str, count: int) -> Array | None:  # [count]
+    """Reads an optional table that maps 0, 1, ... to values."""
+    paths = sorted(folder.glob(f"{pattern}.csv.gz"))
+    if len(paths) != 1:
+        return None
+    table = _read_csv(paths[0], pyarrow.csv.ReadOptions(), as_text=True)
+    if table.num_columns != 2 or table.num_rows < count:
+        return None
+    numbers, values = (narrow_text(column).combine_chunks()[:count] for column in table.columns)
+    if not is_consecutive(numbers, 0):
+        return None
+    return np.array(values.to_pylist(), np.str_) if is_text(values.type) else np.asarray(values.to_numpy())
+
+
+def read_numbers(path: Path) -> Array:  # [rows, columns]
+    """Reads a table of numbers without a header."""
+    table = _read_csv(path, pyarrow.csv.ReadOptions(autogenerate_column_names=True))
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
+            raise UserError(f"{path}: column {name[1:]} holds {column.type}, expected numbers")
+    is_integer = all(pa.types.is_integer(column.type) and not column.null_count for column in table.columns)
+    rows = np.empty((table.num_rows, table.num_columns), np.int64 if is_integer else np.float32)
+    for place, column in enumerate(table.columns):
+        rows[:, place] = column.cast(pa.int64() if is_integer else pa.float32()).to_numpy()
+    return rows
+
+
+def _read_csv(path: Path, options: Any, *, as_text: bool = False) -> pa.Table:
+    """Reads a CSV file.
+
+    Args:
+        as_text: Whether to read all columns as text.
+    """
+    check_regular(path)
+    try:
+        reader = pyarrow.csv.open_csv(str(path), read_options=options) if as_text else None
+        kinds = dict.fromkeys([] if reader is None else reader.schema.names, pa.string())
+        convert = pyarrow.csv.ConvertOptions(column_types=kinds)
+        return pyarrow.csv.read_csv(str(path), read_options=options, convert_options=convert)
+    except pa.ArrowInvalid as error:
+        if "Empty CSV" in str(error):
+            return pa.table({})
+        raise UserError(f"{path}: {one_line(error)}") from error
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: {one_line(error)}") from error

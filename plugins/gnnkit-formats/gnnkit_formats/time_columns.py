@@ -1,0 +1,201 @@
+"""Columns of times in tables, and which columns are times."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnkit.errors import UserError
+from gnnkit.graph.arrow import nulls_of, numbers_of
+from gnnkit.graph.attributes import TIME_NAMES
+from gnnkit.graph.missing import missing_cells
+from gnnkit.graph.times import ALWAYS, NEVER, find_inexact, from_exact
+from gnnkit.graph.types import Fields
+from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import shown
+from gnnkit_formats.dates import FORMS
+from gnnkit_formats.feature_columns import FeatureColumns, find_readings
+from gnnkit_formats.values import DATE, DAY, WHOLE, ZONED, ColumnReading, is_text, matches
+
+_FORMS = "all cells must be whole numbers, or dates such as 2026-01-31 12:30, all with a time zone or all without"
+
+
+class TimeColumns(FeatureColumns):
+    """Reads columns of integers, also in text or as 1.0, and of dates, exactly."""
+
+    def times(self, name: str, tables: Sequence[TimeColumns] = ()) -> Array:  # [rows]
+        """Reads times as int64, or as datetime64 in the column's unit.
+
+        An empty cell is NaT, or `NEVER` among numbers.
+
+        Args:
+            name: Column.
+            tables: All tables that decide together how dates are written. Default:
+                this one, unless `use_readings` has set the form.
+        """
+        column = self.plain(name)
+        kind = column.type
+        if is_text(kind):
+            return self._parse_times(name, column, tables or [self])
+        if _is_date(kind):
+            return _as_dates(column)
+        if pa.types.is_floating(kind):
+            numbers = numbers_of(column)
+            bad, why = find_inexact(numbers)
+            self._reject(name, bad, numbers, why)
+            return from_exact(numbers)
+        if not (pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
+            raise UserError(f"{self._column_place(name)} holds {kind}, expected whole numbers or dates")
+        return self._without_lowest(name, numbers_of(self._cast(name, pa.int64()).fill_null(NEVER)))
+
+    def _without_lowest(self, name: str, times: Array) -> Array:
+        self._reject(name, times == ALWAYS, times, "is how NaT is written, and would always be visible; leave it empty")
+        return times
+
+    def _parse_times(self, name: str, column: pa.Array, tables: Sequence[TimeColumns]) -> Array:
+        text, missing = pc.utf8_trim_whitespace(column.fill_null("")), missing_cells(column, self.missing)
+        forms = [matches(text, form) for form in (WHOLE, DATE, ZONED)]
+        first = int(np.argmin(missing)) if len(missing) else 0
+        fits = next((form for form in forms if len(form) and form[first]), missing)
+        if (~missing & ~fits).any() and (reading := self._dates_in_form(name, text[first : first + 1], tables)):
+            return (1e6 * reading.numbers(column, self.missing)).astype("M8[us]")
+        self._reject(name, ~missing & ~fits, column, f"differs from {text[first] if len(text) else ''}: {_FORMS}")
+        kind = pa.int64() if fits is forms[0] else pa.timestamp("us", "UTC" if fits is forms[2] else None)
+        values = pc.if_else(pa.array(missing), pa.scalar(None, text.type), text)
+        part = type(self)(self.name, pa.table({name: values}), self._first, self.missing, self._rows)
+        times = part._cast(name, kind)
+        return self._without_lowest(name, numbers_of(times.fill_null(NEVER))) if fits is forms[0] else _as_dates(times)
+
+    def _dates_in_form(self, name: str, text: pa.Array, tables: Sequence[TimeColumns]) -> ColumnReading | None:
+        """Returns how to read dates in another form than ISO 8601, if all have one.
+
+        Raises `UserError` if the first `text` [1] has one, but the column no reading.
+        """
+        try:
+            reading = self.readings.get(name) or find_readings(self.name, tables, [name])[name]
+        except UserError as error:
+            if not matches(text, DATE).any() and any(form.day and form.read(text) is not None for form in FORMS):
+                raise UserError(str(error)) from error
+            return None
+        return reading if reading.form is not None and reading.kind == "seconds" else None
+
+    @property
+    def kinds(self) -> dict[str, pa.DataType]:
+        """The type of each column."""
+        return dict(zip(self._table.column_names, self._table.schema.types, strict=True))
+
+    @property
+    def facts(self) -> tuple[str, Sequence[str], Callable[[str], bool]]:
+        """The table as `find_times` reads it."""
+        return self.name, self.names, self.holds_times
+
+    def holds_times(self, name: str) -> bool:
+        """Returns whether a column holds integers or dates, also in text."""
+        kind = self.kinds[name]
+        if not is_text(kind):
+            return holds_times(kind)
+        with suppress(UserError):
+            return find_readings(self.name, [self], [name])[name].kind == "seconds"
+        return False
+
+
+def holds_times(kind: pa.DataType) -> bool:
+    """Returns whether a type that is no text is recognised as times."""
+    return bool(pa.types.is_integer(kind) or _is_date(kind))
+
+
+def date_names(readings: Mapping[str, ColumnReading], kinds: Mapping[str, pa.DataType]) -> list[str]:
+    """Returns the columns that are read as seconds because they are dates.
+
+    Args:
+        readings: How columns of features are read.
+        kinds: The type of each column.
+    """
+    dates = (name for name, reading in readings.items() if reading.kind == "seconds")
+    return [name for name in dates if is_text(kinds[name]) or _is_date(kinds[name])]
+
+
+def time_unit(kind: pa.DataType) -> str | None:
+    """Returns the unit in which `TimeColumns.times` reads a column that is no text."""
+    if pa.types.is_timestamp(kind):
+        return str(kind.unit)
+    return {pa.date32(): "s", pa.date64(): "ms"}.get(kind)
+
+
+def find_times(
+    tables: Sequence[tuple[str, Sequence[str], Callable[[str], bool]]], columns: Sequence[str] | None, key: str
+) -> list[str | None]:
+    """Returns each table's column of times, if there is one.
+
+    Without `columns`, this is the only column that is named like times and holds
+    integers or dates. Raises `UserError` for a column that no table has.
+
+    Args:
+        tables: Name and columns of each table, and whether a column holds integers or
+            dates.
+        columns: Names that the user gives. If None, recognise them.
+        key: Configuration key or argument, for messages.
+    """
+    for column in columns or ():
+        if not any(column in names for _, names, _ in tables):
+            places = " or ".join(table for table, _, _ in tables)
+            raise UserError(f"{key}={shown(list(columns or ()))}: no column {column!r} in {places}")
+    return [_find_time(*table, columns, key) for table in tables]
+
+
+def _find_time(
+    table: str, names: Sequence[str], holds: Callable[[str], bool], columns: Sequence[str] | None, key: str
+) -> str | None:
+    if columns is not None:
+        if len(several := [name for name in columns if name in names]) > 1:
+            raise UserError(f"{key}={shown(list(columns))}: {table} has {len(several)} of them, expected one")
+        return next(iter(several), None)
+    times = [name for name in names if name.lower() in TIME_NAMES and holds(name)]
+    if times:
+        some = ", ".join(map(repr, times))
+        what = f"{some} is the time of each row, and no feature: {key}=[] makes it a feature"
+        choice = f"{some} are features, of which one may be the time of each row: use {key}={times[0]}"
+        warnings.warn(f"{table}: {what if len(times) == 1 else choice}", stacklevel=5)
+    return times[0] if len(times) == 1 else None
+
+
+def time_fields(
+    edges: Sequence[TimeColumns], nodes: TimeColumns | None, edge_time: str | None, node_time: str | None
+) -> Fields:
+    """Reads the time fields of `EdgeListFields` after the features were read.
+
+    Args:
+        edges: Tables with the same columns.
+        nodes: The table of nodes, if there is one.
+        edge_time: Column of `edges`, or None.
+        node_time: Column of `nodes`, or None.
+    """
+    fields: Fields = {}
+    if edge_time is not None:
+        pieces = [table.times(edge_time, edges) for table in edges]
+        if len({piece.dtype.kind for piece in pieces}) > 1:
+            raise UserError(f"column {edge_time!r} holds numbers in some tables and dates in others; use one of them")
+        fields["edge_time"] = np.concatenate(pieces)
+    if nodes is not None and node_time is not None:
+        fields["node_time"] = nodes.times(node_time)
+    tables = [table for table in (nodes, edges[0]) if table is not None]
+    return {**fields, "date_columns": [name for table in tables for name in date_names(table.readings, table.kinds)]}
+
+
+def _is_date(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _as_dates(column: pa.Array) -> npt.NDArray[np.datetime64]:  # [rows]
+    """Converts a column of dates exactly, with NaT for null."""
+    kind = column.type
+    factor = DAY if pa.types.is_date32(kind) else 1
+    counts = column.cast(pa.int32()) if pa.types.is_date32(kind) else column
+    dates = numbers_of(counts.cast(pa.int64()).fill_null(0)).astype(np.int64) * factor
+    return np.where(nulls_of(column), np.datetime64("NaT"), dates.view(f"M8[{time_unit(kind)}]"))

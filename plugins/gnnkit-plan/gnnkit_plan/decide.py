@@ -1,0 +1,265 @@
+"""Resolves `auto` for the partition, strategy and workers, with a one-line reason."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gnnkit import config
+from gnnkit.config.settings import (
+    AUTO,
+    FEW_EDGES,
+    SMALL_EDGES,
+    Choice,
+    PartitionSettings,
+    Settings,
+    settle,
+    with_choice,
+    with_partition,
+    with_workers,
+)
+from gnnkit.errors import UserError
+from gnnkit.jobs.order import Order, write_configuration
+from gnnkit.launch.phases import say
+from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.watchdog import Patience
+from gnnkit.prepare.assign import overrides
+from gnnkit.prepare.cut import read
+from gnnkit.prepare.inputs import load
+from gnnkit.prepare.times import sampling_rule
+from gnnkit.strategy import ExecutionStrategy
+from gnnkit_plan.candidates import (
+    CHOSEN,
+    Candidates,
+    candidates,
+    compared,
+    measure_candidates,
+    slow_partitioners,
+    words_of,
+)
+from gnnkit_plan.layout import MEMORY_SHARE, LayoutFigures, Room, select_layout, table
+from gnnkit_plan.layouts import Layouts, can_try, compare_layouts
+
+FULL, SAMPLED = "vertex_centric", "individual_sample"  # candidates of strategy=auto
+_CHOSE = "the leader chose "
+GAIN = 1.1  # minimum speed-up for selecting more workers
+_PLAINEST = PartitionSettings(Choice("partition", "contiguous", {}), "1d", None, "none")
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """Resolved settings, and the measured epoch time."""
+
+    settings: Settings
+    seconds: float | None = None  # per epoch. None: not measured
+    num_edges: int = 0  # set together with `seconds`
+
+
+def possible(settings: Settings) -> list[Settings]:
+    """Lists the settings that `strategy=auto` may select."""
+    if settings.strategy.name != AUTO:
+        return [settings]
+    return [with_strategy(settings, FULL), _sampled(settings)]
+
+
+def _sampled(settings: Settings) -> Settings:
+    """Selects the sampling strategy and a compatible partition."""
+    keeps = settings.partition.nodes.name != AUTO and settings.partition.grid == "1d"
+    return with_partition(with_strategy(settings, SAMPLED), settings.partition if keeps else _PLAINEST)
+
+
+def with_strategy(settings: Settings, name: str) -> Settings:
+    """Selects a strategy with its defaults, including its sampler."""
+    brought = settle(config.compose([f"strategy={name}"]))
+    settings = with_choice(settings, brought.strategy)
+    return settings if settings.sampler or brought.sampler is None else with_choice(settings, brought.sampler)
+
+
+def decide(order: Order, meanwhile: Callable[[], None] = lambda: None) -> Settings:
+    """Resolves `auto` for workers, partition and strategy, and records the decision.
+
+    A resumed run reuses its checkpoint's decision if the number of workers is equal.
+
+    Args:
+        order: The request, with the run folder.
+        meanwhile: Called a few times a second.
+    """
+    decided = _stored(order.settings)
+    if decided.auto_workers is not None:
+        decided = _with_workers(replace(order, settings=decided), meanwhile)
+    elif decided.is_open:
+        decided = _decide(replace(order, settings=decided), meanwhile).settings
+    write_configuration(order.run_folder, decided.composed)
+    return decided
+
+
+def _stored(settings: Settings) -> Settings:
+    """Applies the decision of the run that wrote the checkpoint, where it fits."""
+    if settings.trainer.resume is None:
+        return settings
+    from gnnkit.training import resume  # loads Lightning
+
+    identity = resume.load(settings.trainer.resume)["identity"]
+    run, layout = identity["run"], identity["layout"]
+    if settings.auto_workers is not None:
+        settings = replace(with_workers(settings, layout["workers"]), auto_workers=None)
+    if settings.strategy.name == AUTO:
+        settings = with_strategy(settings, run["strategy"])
+    if settings.partition.nodes.name == AUTO and layout["workers"] == settings.workers:
+        first = "partition.nodes."
+        arguments = {key.removeprefix(first): value for key, value in layout.items() if key.startswith(first)}
+        keys = {key: layout[f"partition.{key}"] for key in ("grid", "replication", "border")}
+        nodes = Choice("partition", layout["partition.nodes"], arguments)
+        settings = with_partition(settings, PartitionSettings(nodes, **keys))
+    why = f"{_chosen(settings)}: as decided in the run of {settings.trainer.resume}"
+    return replace(settings, decided={"why": why, "layouts": {}})
+
+
+def _with_workers(order: Order, meanwhile: Callable[[], None]) -> Settings:
+    """Selects the number of workers, and resolves the rest. Arguments as in `decide`.
+
+    Starts with the fewest workers, and stops when more are not `GAIN` times as fast.
+    """
+    settings = order.settings
+    auto = settings.auto_workers
+    assert auto is not None
+    if order.graph is not None and order.graph.num_edges <= FEW_EDGES and auto.counts[0] == 1:
+        why = _few(order.graph.num_edges)
+        if order.graph.num_edges <= SMALL_EDGES and auto.threads == AUTO:
+            order = replace(order, settings=replace(settings, auto_workers=replace(auto, threads=1)))
+            why += " or threads"
+        return _take_workers(order, 1, why, meanwhile)
+    if not can_try(order) or (settings.strategy.name != AUTO and not settings.create_strategy().reads.all_edges):
+        return _take_workers(order, auto.usual, _UNKNOWN, meanwhile)
+    best, least_seconds, slower = order.settings, float("inf"), ""
+    for workers in auto.counts:
+        tried = _decide(replace(order, settings=with_workers(settings, workers)), meanwhile)
+        if tried.seconds is None:
+            return _take_workers(order, auto.usual, _UNKNOWN, meanwhile)
+        if least_seconds < GAIN * tried.seconds:
+            slower = f", workers={workers} {tried.seconds:.3g} s"
+            break
+        best, least_seconds = tried.settings, tried.seconds
+        if workers == 1 and tried.num_edges <= FEW_EDGES:
+            slower = f"; {_few(tried.num_edges)}"
+            break
+    return _with_reason(best, f"{least_seconds:.3g} s an epoch in a trial{slower}")
+
+
+# Reason for the default number.
+_UNKNOWN = (
+    "the default number, because trials measure only full-graph training of node tasks (job=compare measures the rest)"
+)
+
+
+def _few(edges: int) -> str:
+    return f"{edges:,} edges are too few for several workers"
+
+
+def _take_workers(order: Order, workers: int, why: str, meanwhile: Callable[[], None]) -> Settings:
+    """Sets the number of workers, and resolves the rest."""
+    settings = replace(with_workers(order.settings, workers), auto_workers=None)
+    if settings.is_open:
+        settings = _decide(replace(order, settings=settings), meanwhile).settings
+    return _with_reason(settings, why)
+
+
+def _with_reason(settings: Settings, why: str) -> Settings:
+    """Prepends the reason for the number of workers."""
+    decided = settings.decided or {"why": "", "layouts": {}}
+    rest = decided["why"].removeprefix(_CHOSE)
+    text = f"{_CHOSE}workers={settings.workers}: {why}{'; ' if rest else ''}{rest}"
+    return replace(settings, auto_workers=None, decided={**decided, "why": text})
+
+
+def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
+    """Resolves everything except the number of workers. Arguments as in `decide`."""
+    settings = order.settings
+    full = with_strategy(settings, FULL) if settings.strategy.name == AUTO else settings
+    strategy: ExecutionStrategy = full.create_strategy()
+    if not strategy.reads.all_edges or (settings.job.reads_checkpoint and settings.strategy.name != AUTO):
+        return _Decision(_fewest_words(order, meanwhile))
+    is_open = settings.partition.nodes.name == AUTO
+    named = candidates(settings.workers, compared(), grids=True) if is_open else {CHOSEN: settings.partition}
+    find = functools.partial(measure_candidates, named=named)
+    layouts = compare_layouts(replace(order, settings=full), find, meanwhile)
+    by_name, room = layouts.by_name, layouts.room
+    if not can_try(order) or AUTO not in (settings.strategy.name, settings.partition.nodes.name):
+        room = replace(room, size=math.inf)
+    figures = {name: layout.to_dict() for name, layout in by_name.items()}
+    name = select_layout(by_name, room)
+    if name is not None:
+        shown = {key: one for key, one in by_name.items() if one.trial is not None or key == name}
+        say("\n".join(table(shown, layouts.room)))
+        why = why_layout(named, layouts, name) if is_open else ""
+        if settings.strategy.name == AUTO:
+            fits = f"ranks take {_memory(by_name[name], room)}"
+            fits = fits if can_try(order) else f"memory is not measured for task={settings.task.name}"
+            why = f"strategy={FULL}, whose {fits}; {why}".removesuffix("; ")
+        decided = {"why": f"{_CHOSE}{why}", "layouts": figures, "chosen": name}
+        selected = replace(with_partition(full, named[name]), decided=decided)
+        return _Decision(selected, by_name[name].seconds, layouts.num_edges)
+    needs = (
+        f"{_memory(min(by_name.values(), key=room.needed), room)}, and a layout may fill {MEMORY_SHARE:.0%} of these"
+    )
+    if settings.strategy.name != AUTO:
+        raise UserError(
+            f"partition=auto: no layout of strategy={full.strategy.name} fits: the ranks would take {needs}: choose "
+            f"strategy={SAMPLED}, or more hosts"
+        )
+    why = f"{_CHOSE}strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
+    return _Decision(replace(_sampled(settings), decided={"why": why, "layouts": figures}))
+
+
+def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
+    """Selects a partition by communication volume, for strategies that sample.
+
+    Arguments as in `decide`.
+    """
+    settings = order.settings
+    named = candidates(settings.workers, compared(), grids=False)
+    patience = Patience.of(settings.timeout)
+    words = run_in_child(_words, order, named, patience=patience, meanwhile=meanwhile)
+    name = min(words, key=words.__getitem__)
+    why = (
+        f"{_CHOSE}{overrides(named[name])}: the busiest rank reads {words[name]:,.0f} nodes of other ranks, "
+        f"fewest of {len(words)} layouts on one column"
+    )
+    return replace(with_partition(settings, named[name]), decided={"why": why, "layouts": {}})
+
+
+def _words(order: Order, named: Candidates) -> dict[str, float]:
+    settings = order.settings
+    graph = load(settings, order.graph)
+    if order.source.trains and not settings.job.reads_checkpoint:
+        graph, _ = read(settings, graph, relational=order.source.reads_relations, rule=sampling_rule(settings))
+    return {name: words_of(quality) for name, quality in measure_candidates(settings, graph, named).items()}
+
+
+def why_layout(named: Candidates, layouts: Layouts, name: str) -> str:
+    """Describes the choice of a layout in a line that begins with its overrides.
+
+    Args:
+        named: The candidates.
+        layouts: The compared candidates.
+        name: The choice.
+    """
+    layout, by_name = layouts.by_name[name], layouts.by_name
+    text = f"{overrides(named[name])}: "
+    if layout.seconds is None:
+        return f"{text}the busiest rank receives {layout.words['max']:,} words in a step, the fewest that fit"
+    tried = sum(one.trial is not None for one in by_name.values())
+    text += f"{layout.seconds:.3g} s an epoch in a trial, {tried} of {len(by_name)} counted layouts tried"
+    slow = slow_partitioners(named, layouts.num_edges)
+    return f"{text}; {' and '.join(slow)} would take long, try partition={slow[0]} for many epochs" if slow else text
+
+
+def _memory(layout: LayoutFigures, room: Room) -> str:
+    needed, size = room.needed(layout), room.size
+    return f"{needed:,.0f} bytes ({needed / 2**30:.2f} GiB) of {size:,.0f} available ({size / 2**30:.2f} GiB)"
+
+
+def _chosen(settings: Settings) -> str:
+    return f"strategy={settings.strategy.name} {overrides(settings.partition)}"

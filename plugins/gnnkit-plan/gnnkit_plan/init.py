@@ -1,0 +1,662 @@
+"""job=init: writes a first configuration and script for the user's data.
+
+Each key is chosen by the graph's properties, with the reason as a comment.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import plugins
+from gnnkit.config import key_of, keys
+from gnnkit.config.settings import FEW_EDGES, SMALL_EDGES, Settings, with_choice
+from gnnkit.dataset.base import Advice, both_ways, describe_share
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Ids, Relation, Split, labelled
+from gnnkit.graph.unfit_columns import IgnorableColumns
+from gnnkit.jobs.order import Order, absolute
+from gnnkit.launch.phases import say
+from gnnkit.plugins import CONF, SEARCH
+from gnnkit.prepare.columns import NumericTable, check_ids, check_texts, ignored_columns
+from gnnkit.prepare.inputs import with_names
+from gnnkit.prepare.transform import why_uneven
+from gnnkit.result.result import Result
+from gnnkit.task import NodeTask
+from gnnkit.task.decisions import RARE
+from gnnkit.task.node_classification import ranking_metric
+from gnnkit.utils.documents import parse_yaml, read_yaml
+from gnnkit.utils.ranges import local_path, num_cores, one_line
+from gnnkit.utils.storage import write_atomically
+from gnnkit_plan import INIT_CHOICES
+from gnnkit_plan.feature_checks import describe_leaks
+
+NAME = "mine"  # of the experiment
+_SCRIPT_FILE = "train.py"
+TRIALS_FILE = "trials.csv"
+_FILES = {"experiment", TRIALS_FILE, _SCRIPT_FILE}
+MAX_EPOCHS, PATIENCE = 300, 50  # of a trial, and of the written configuration
+MACRO = "val_macro_f1"  # mean over classes, for unbalanced classes
+SPLIT = [0.6, 0.2, 0.2]
+# Above either, full-graph steps take long, and mini-batches train faster.
+_MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
+_UNEVEN_CLASSES = 5  # ratio of class sizes
+# Shares of edges with a reverse edge. Below the first, reverse edges are added. Below
+# the second, trials compare both.
+_DIRECTED, _UNDIRECTED = 0.5, 0.9
+_FEW_OF_CLASS = 5  # validation nodes of a class below which its score is noise
+RANKING_EPOCHS, RANKING_PATIENCE = 100, 3  # at most, and evaluations, of which a run has one every 10 epochs
+_LEARNED = "by trials: the graph is more informative than the columns. New nodes need a new run"
+_LABELS = "by trials: predictions need the labels of training nodes, too"
+_DEGREE = "by trials: labels depend on the number of edges"
+_SKIP = "by trials: neighbours say little, so outputs read the node's row directly, too"
+_GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file per option
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChoice:
+    """A key of the configuration, with the reason for its value."""
+
+    key: str  # as on the command line, such as model.hidden
+    value: Any
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The result of a search over configurations, by a plugin of `gnnkit.search`."""
+
+    best: Mapping[str, Any] | None  # values by configuration key. None: none was better than the others
+    why: str  # describes the choice
+    figures: Mapping[str, Any]  # for the result
+    summary: Sequence[str]  # lines for the user
+    lines: Sequence[str]  # a table of all configurations, for the written file
+    table: bytes  # the same as `trials.csv`
+
+
+def init(order: Order) -> Result:
+    """Writes an experiment and a script into a new folder, which is not a run folder.
+
+    Raises `UserError` for a graph from Python, because a file cannot name it.
+    """
+    settings, named = order.settings, order.named_folder
+    if named is None:
+        raise UserError("job=init needs output=FOLDER, a new folder for a configuration and a script")
+    if order.graph is not None:
+        raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
+    folder = local_path("output", named).absolute()
+    _check_new(folder, settings.on_exists)
+    advice = settings.dataset.create().advise(settings.job_keys.init.minutes, settings.seed)
+    _check_replaced(folder, {*_FILES, *advice.files})
+    from_user = [*_advised(advice, folder), *_named_choices(order)]
+    choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings)), from_user)
+    command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
+    script = _write(folder, choices, tested, command)
+    for name, content in advice.files.items():
+        write_atomically(folder / name, content if isinstance(content, bytes) else content.encode())
+    figures: dict[str, Any] = {choice.key: choice.value for choice in choices}
+    lines = [
+        f"{choice.key}={choice.value}  # {one_line(choice.why)}"
+        for choice in choices
+        if choice.key in ("task", "model")
+    ]
+    if tested is not None:
+        figures |= tested.figures
+        lines = [*tested.summary, *lines]
+    ways = [
+        f"a reason for each key  {folder / 'experiment' / NAME}.yaml",
+        f"train by the command   {command}",
+        f"train your own model   python {shlex.quote(str(script))}",
+    ]
+    result = Result("init", figures, "\n".join([*lines, *ways]), folder)
+    say(result.table())
+    return result
+
+
+def _advised(advice: Advice, folder: Path) -> list[KeyChoice]:
+    """Returns the data set's keys, with the paths of its files."""
+    values = {name: str(folder / name) for name in advice.files}
+    return [KeyChoice(key, values.get(str(value), value), why) for key, (value, why) in advice.keys.items()]
+
+
+def _named_choices(order: Order) -> list[KeyChoice]:
+    """Returns the keys that the user has chosen instead of job=init."""
+    composed, choices = order.settings.composed, dict[str, KeyChoice]()
+    for key in map(key_of, order.overrides):
+        if key.partition(".")[0] in INIT_CHOICES:
+            value: Any = composed
+            for part in key.split("."):
+                value = value[part]
+            choices[key] = KeyChoice(key, value["name"] if key == "task" else value, "as you chose")
+    return list(choices.values())
+
+
+def _without_unfit(settings: Settings) -> tuple[Settings, Graph]:
+    """Loads the graph, without the columns that cannot be used.
+
+    Raises `UserError` if one of them holds the edges' weights.
+    """
+    try:
+        graph = with_names(settings)
+        check_texts(graph, "one_hot", ignored_columns(settings))
+        check_ids(graph, ignored_columns(settings))
+    except UserError as error:
+        unfit = IgnorableColumns.of(error)
+        if unfit is None or unfit.ignored is None or "weight" in unfit.names:
+            raise
+        say(f"left out by dataset.ignore: {unfit.reasons}")
+        chosen = settings.dataset
+        arguments = {**chosen.arguments, "ignore": list(dict.fromkeys([*unfit.ignored, *unfit.names]))}
+        return _without_unfit(with_choice(settings, replace(chosen, arguments=arguments)))
+    return settings, graph
+
+
+def _with_node_types(settings: Settings, graph: Graph) -> tuple[Settings, Graph]:
+    """Reads an edge table with disjoint ends, and nothing else, as two node types."""
+    chosen = settings.dataset
+    is_open = "bipartite" in _usual(settings) and chosen.arguments.get("bipartite") is None
+    if not is_open or graph.relations or graph.features.shape[1] or graph.labelled.any():
+        return settings, graph
+    sources, destinations = np.unique(graph.csc.indices), np.flatnonzero(np.diff(graph.csc.indptr))
+    if min(len(sources), len(destinations)) < 2 or np.isin(sources, destinations).any():
+        return settings, graph
+    settings = with_choice(settings, replace(chosen, arguments={**chosen.arguments, "bipartite": True}))
+    return settings, with_names(settings)
+
+
+def recommended(graph: Graph) -> dict[str, Any]:
+    """Returns the keys for recommending items to users. Empty for other graphs."""
+    if _ranked(graph) is None:
+        return {}
+    choices = [*_recommend(graph), *_strategy(graph), *_inputs(graph), *_trainer(graph, {"task": "link_prediction"})]
+    return {choice.key: choice.value for choice in choices}
+
+
+def _ranked(graph: Graph) -> Relation | None:
+    """Returns the relation that joins two node types, in a graph without labels.
+
+    None if there are several, other than reverse relations as PyG names them.
+    """
+    relations = [relation for relation in graph.relations or () if not relation.name.startswith("rev_")]
+    has_labels = bool(graph.labelled.any()) or graph.edge_labels is not None
+    is_ranked = len(relations) == 1 and relations[0].source != relations[0].destination and not has_labels
+    return relations[0] if is_ranked else None
+
+
+def _check_replaced(folder: Path, names: Set[str]) -> None:
+    """Raises `UserError` if a folder to replace has other files."""
+    if folder.is_dir() and not {path.name for path in folder.iterdir()} <= names:
+        raise UserError(f"output={folder}: on_exists=replace replaces only what job=init wrote: name a new folder")
+
+
+def _check_new(folder: Path, on_exists: str) -> None:
+    """Raises `UserError` before any trial if the folder cannot be written."""
+    if on_exists == "resume":
+        raise UserError("on_exists=resume: job=init cannot resume: choose refuse or replace")
+    if folder.is_dir() and on_exists == "replace":
+        return
+    try:
+        folder.mkdir(parents=True)
+        folder.rmdir()
+    except OSError as error:
+        cure = ", or on_exists=replace" if folder.is_dir() else ""
+        raise UserError(f"output={folder}: cannot make the folder: {error.strerror}: name a new one{cure}") from error
+
+
+def _write(folder: Path, choices: list[KeyChoice], tested: Searched | None, command: str) -> Path:
+    """Writes all files, and returns the path of the script.
+
+    Args:
+        folder: The new folder.
+        choices: The content.
+        tested: The trials, if any.
+        command: Trains with the experiment.
+    """
+    try:
+        (folder / "experiment").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"output={folder}: cannot make the folder: {error.strerror}") from error
+    (folder / "experiment" / f"{NAME}.yaml").write_text(_as_yaml(choices, tested, command), encoding="utf-8")
+    (folder / TRIALS_FILE).unlink(missing_ok=True)  # an earlier one
+    if tested is not None:
+        write_atomically(folder / TRIALS_FILE, tested.table)
+    script = folder / _SCRIPT_FILE
+    script.write_text(_as_script(choices), encoding="utf-8")
+    return script
+
+
+def by_evidence(
+    settings: Settings, graph: Graph, from_user: Sequence[KeyChoice] = ()
+) -> tuple[list[KeyChoice], Searched | None]:
+    """Returns the choices for the graph, and the trials that selected the model."""
+    choices = list(choose(settings, graph, from_user))
+    known, graph = {choice.key: choice.value for choice in choices}, _with_split(settings, graph)
+    if leaks := describe_leaks(graph, ignored_columns(settings)):
+        say(leaks)
+    if why := _why_no_trials(settings, graph, known, {choice.key for choice in from_user}):
+        say(f"no {'further ' if 'model' in {choice.key for choice in from_user} else ''}trials: {why}")
+        return choices, None
+    both = both_ways(graph.csc) < _UNDIRECTED and _may_symmetrize(settings, graph)
+    search = plugins.load(SEARCH, "trials")
+    figure = _figure(_rows(graph, known), known["task"])
+    tested: Searched = search(settings, graph, known, figure=figure, both_directions=both)
+    return choices if tested.best is None else _replace_model(choices, tested.best, tested.why), tested
+
+
+def _why_no_trials(settings: Settings, graph: Graph, known: Mapping[str, Any], advised: Set[str]) -> str:
+    """Returns why no trials are run, or "" if they are.
+
+    Args:
+        settings: The configuration.
+        graph: The graph.
+        known: The choices so far.
+        advised: Keys from the data set or the user.
+    """
+    package = plugins.PACKAGES[SEARCH]["trials"]
+    missing = f"they need the package {package}: pip install {package}"
+    reasons = {
+        f"dataset={settings.dataset.name} determines the model": "model" in advised,
+        "init.minutes=0": not settings.job_keys.init.minutes,
+        f"{missing}: the default keys are written": "trials" not in plugins.names(SEARCH),
+        "the graph is large, and a trial would take too long: the default keys are written": (
+            known["strategy"] != "vertex_centric"
+        ),
+        "trials support only tasks with labels: the default keys are written": (
+            not issubclass(plugins.load("task", known["task"]), NodeTask)
+        ),
+        "nothing is held out for validation: the default keys are written": (
+            not ((_rows(graph, known).split == Split.VAL).any() or "dataset.split" in known)
+        ),
+    }
+    return next((why for why, applies in reasons.items() if applies), "")
+
+
+def _rows(graph: Graph, known: Mapping[str, Any]) -> Graph:
+    """Returns the labelled rows of the chosen task as nodes, or the graph if none."""
+    task = plugins.load("task", known["task"])
+    if not (issubclass(task, NodeTask) and task.pairs):
+        return graph
+    rows: Graph = task(**{key[5:]: value for key, value in known.items() if key.startswith("task.")}).read_rows(graph)
+    return rows
+
+
+def _with_split(settings: Settings, graph: Graph) -> Graph:
+    """Splits the labelled nodes or edges if the data has no split."""
+    of_nodes = bool(graph.labelled.any())
+    if graph.is_split or not (of_nodes or graph.edge_labels is not None):
+        return graph
+    split, _ = _choose_split(graph)
+    if isinstance(split, dict):
+        return graph.split_by_time(split["shares"])
+    draw = graph.draw_split if of_nodes else graph.draw_edge_split
+    return draw(split, int(settings.dataset.arguments.get("seed", 0)))
+
+
+def _choose_split(graph: Graph) -> tuple[list[float] | dict[str, Any], str]:
+    """Returns the split of data without one, and why."""
+    times = graph.edge_time
+    if graph.labelled.any():
+        times = None if graph.node_time is None else graph.node_time[graph.labelled]
+    if times is not None and len(np.unique(times)) > len(SPLIT):
+        return {"by": "time", "shares": SPLIT}, "rows have times: no model trains on the future of what it is tested on"
+    return SPLIT, "the data has labels and no split: train, validate, test"
+
+
+def _figure(graph: Graph, task: str) -> str | None:
+    """Returns the validation metric for uneven classes, or None."""
+    if task not in ("node_classification", "edge_classification") or graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
+        return None
+    splits = [graph.labelled & (graph.split == split) for split in (Split.TRAIN, Split.VAL)]
+    counts = [np.bincount(graph.labels[nodes], minlength=graph.num_classes).tolist() for nodes in splits]
+    if (ranking := ranking_metric(*counts)) is not None:
+        return f"val_{ranking}"
+    uneven = bool(_uneven_classes(graph, splits[1])) and _sizes(graph, splits[1]).min() >= _FEW_OF_CLASS
+    return MACRO if uneven else None
+
+
+def _replace_model(choices: list[KeyChoice], best: Mapping[str, Any], why: str) -> list[KeyChoice]:
+    """Replaces choices by the keys of the best trial."""
+    unread = ("model", "features.") if best.get("inputs") == "learned" else ("model",)
+    by_key = {choice.key: choice for choice in choices if not choice.key.startswith(unread)}
+    for key, value in best.items():
+        reason = (
+            why if key == "model" else by_key[key].why if key in by_key and by_key[key].value == value else "by trials"
+        )
+        reason = _LEARNED if (key, value) == ("inputs", "learned") and reason == "by trials" else reason
+        reason = {"label_inputs": _LABELS, "features.degree": _DEGREE, "model.skip": _SKIP}.get(key, reason)
+        by_key[key] = KeyChoice(key, value, reason)
+    return list(by_key.values())
+
+
+def choose(settings: Settings, graph: Graph, from_user: Sequence[KeyChoice] = ()) -> list[KeyChoice]:
+    """Lists the choices that follow from the graph's properties.
+
+    Args:
+        settings: The configuration of job=init.
+        graph: The graph.
+        from_user: Choices of the user, which replace others.
+    """
+    choices = {choice.key: choice for choice in (*_choose(settings, graph, from_user), *from_user)}
+    exists = {f"model.{key.name}" for key in keys.read("model", choices["model"].value).keys}
+    return [choice for choice in choices.values() if not choice.key.startswith("model.") or choice.key in exists]
+
+
+def _choose(settings: Settings, graph: Graph, from_user: Sequence[KeyChoice]) -> Iterator[KeyChoice]:
+    keys_of = {choice.key: choice.value for choice in from_user}
+    yield from _dataset(settings, graph)
+    tasks = list(_task(settings, graph))
+    if keys_of.get("task", tasks[0].value) == tasks[0].value:
+        yield from tasks
+        keys_of = {**{choice.key: choice.value for choice in tasks}, **keys_of}
+    yield from _strategy(graph)
+    if keys_of.get("inputs", "features") == "features":
+        yield from _inputs(graph, ignored_columns(settings))
+    if graph.num_edges <= FEW_EDGES:
+        yield KeyChoice("workers", 1, "the graph is small: workers would wait for each other more than they save")
+        if graph.num_edges <= SMALL_EDGES:
+            yield KeyChoice("threads", 1, "and so would threads")
+    else:
+        yield KeyChoice("workers", min(num_cores(), 4), "cores of this machine, at most 4")
+    yield from _trainer(_with_split(settings, graph), keys_of)
+    if graph.node_ids is not None or graph.class_names is not None:
+        yield KeyChoice("write_format", "parquet", "predictions name your ids and classes")
+
+
+def _dataset(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
+    """Yields the data set with its non-default and missing keys."""
+    chosen, usual = settings.dataset, _usual(settings)
+    size = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} columns of features"
+    yield KeyChoice("dataset", chosen.name, size)
+    for key, value in chosen.arguments.items():
+        if key not in plugins.TASK_KEYS and (key not in usual or usual[key] != value):
+            yield KeyChoice(f"dataset.{key}", absolute(key, value), "not read" if key == "ignore" else "")
+    share = both_ways(graph.csc)
+    if share < _DIRECTED and _may_symmetrize(settings, graph):
+        why = f"{describe_share(share, graph.num_edges)}: messages then flow both ways"
+        yield KeyChoice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
+    split, why = _choose_split(graph)
+    is_held_out = graph.is_split or graph.val_edges is not None or graph.test_edges is not None
+    is_labelled = bool(graph.labelled.any()) or graph.edge_labels is not None
+    if not graph.is_split if is_labelled else isinstance(split, dict) and not is_held_out:
+        if "split" not in usual:
+            raise UserError(f"dataset={chosen.name} has labels, but no split: add a split to the data")
+        yield KeyChoice("dataset.split", split, why)
+
+
+def _may_symmetrize(settings: Settings, graph: Graph) -> bool:
+    """Returns whether reverse edges can be added, and the user has not decided it."""
+    is_open = "symmetrize" in _usual(settings) and settings.dataset.arguments.get("symmetrize") is None
+    return is_open and not graph.relations
+
+
+def _usual(settings: Settings) -> dict[str, Any]:
+    """Returns the defaults of the data set's keys."""
+    return {
+        key.name: parse_yaml(key.default, f"dataset.{key.name}")
+        for key in keys.read("dataset", settings.dataset.name).keys
+    }
+
+
+def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
+    """Yields the task for this type of labels."""
+    names = graph.class_names or ()
+    if graph.edge_labels is not None:
+        kind = "regression" if graph.edge_labels.dtype.kind == "f" else "classification"
+        yield KeyChoice("task", f"edge_{kind}", "edges have labels")
+        relations = np.unique([] if graph.edge_types is None else graph.edge_types[labelled(graph.edge_labels)])
+        if len(relations) == 1 and graph.relations is not None and len(graph.relations) > 1:
+            yield KeyChoice("task.relation", graph.relations[relations[0]].edge_type, "its edges have the labels")
+        return
+    if _ranked(graph) is not None:
+        yield from _recommend(graph)
+        return
+    if not graph.labelled.any():
+        cure = ". dataset.label=COLUMN names a column of labels" if "label" in _usual(settings) else ""
+        yield KeyChoice("task", "link_prediction", f"no node has a label, so edges are predicted{cure}")
+    elif graph.labels.dtype.kind == "f":
+        yield KeyChoice("task", "regression", "labels are numbers")
+    elif graph.labels.ndim == 2 or any(";" in name for name in names):
+        yield KeyChoice("task", "multilabel", "labels are sets of classes")
+    else:
+        yield KeyChoice(
+            "task",
+            "node_classification",
+            f"labels are {graph.num_classes} classes{_uneven_classes(graph, graph.labelled)}",
+        )
+
+
+def _recommend(graph: Graph) -> Iterator[KeyChoice]:
+    """Yields the task of recommending a relation's destinations."""
+    relation = _ranked(graph)
+    assert relation is not None
+    ends = f"{relation.source} and {relation.destination}"
+    yield KeyChoice("task", "link_prediction", f"recommends: {ends} are two node types, and no node has a label")
+    if graph.num_relations > 1:
+        yield KeyChoice("task.relation", relation.edge_type, "the others are its reverse")
+    yield KeyChoice("task.width", 128, "size of the vectors and of the learned rows")
+    yield KeyChoice("task.loss", "softmax", "ranks an item above its negatives, or bpr")
+    yield KeyChoice("task.negatives", 2, "sampled items per edge")
+    yield KeyChoice("task.eval_negatives", 10, "few, because evaluation ranks all items too")
+    yield KeyChoice("write", ["predictions", "vectors"], "topk.parquet, and the vectors of the score for an index")
+
+
+def _uneven_classes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> str:
+    """Returns advice if one class of `nodes` is much larger than another.
+
+    Returns "" for balanced classes, multi-label data and numbers.
+    """
+    if graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
+        return ""
+    some = _sizes(graph, nodes)
+    if len(some) < 2 or some.max() < _UNEVEN_CLASSES * some.min():
+        return ""
+    share = f"{100 * some.min() / some.sum():.2g} % of nodes in the smallest"
+    weighted = len(some) == 2 and some.min() < RARE * some.sum()
+    advice = (
+        "it has a larger weight and a threshold" if weighted else "task.class_weights=balanced weights them equally"
+    )
+    return f", {share}: {advice}"
+
+
+def _sizes(graph: Graph, nodes: npt.NDArray[np.bool_]) -> Ids:  # [classes present]
+    counts = np.bincount(graph.labels[nodes & graph.labelled])
+    return counts[counts > 0]
+
+
+def _strategy(graph: Graph) -> Iterator[KeyChoice]:
+    """Yields a strategy for the graph size, and a model."""
+    small = graph.num_nodes <= _MAX_NODES and graph.num_edges <= _MAX_EDGES
+    if small:
+        yield KeyChoice("strategy", "vertex_centric", "the graph is small: every node in every step, exactly")
+    else:
+        yield KeyChoice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
+    if _ranked(graph) is not None:
+        yield KeyChoice("model", "lightgcn", "linear layers without weights, for recommendations")
+        yield KeyChoice("model.num_layers", 2, "more rank worse for nodes with few edges")
+        if graph.num_relations > 1:
+            yield KeyChoice("model.inverse", False, "the graph has the reverse of each edge")
+        return
+    types = f"{len(graph.schema.node_types):,} types of nodes and {len(graph.schema.edge_types):,} of edges"
+    if small and graph.num_relations > 1 and graph.labelled.any():
+        yield KeyChoice("model", "rgat", "attention that distinguishes types of edges, or rgcn, hgt, simple_hgn")
+        yield KeyChoice("types", "read", f"{types}. ignore, with model=sage: all are treated alike")
+        yield KeyChoice("model.hidden", 8, "width of each of the hidden layers' 8 heads")
+        return
+    rows = "" if graph.edge_features is None else ". Edges have features: gine and your own model read them"
+    yield KeyChoice("model", "sage", f"or gcn, gat, gin{rows}")
+    if graph.schema.several:
+        yield KeyChoice(
+            "types",
+            "ignore",
+            f"{types} are ignored by this model. model=rgcn, rgat, hgt or simple_hgn with types=read distinguishes edge types",
+        )
+    yield KeyChoice("model.hidden", 64, "width of the hidden layers")
+
+
+def _inputs(graph: Graph, ignored: Sequence[str] | None = ()) -> Iterator[KeyChoice]:
+    if not graph.features.shape[1]:
+        yield KeyChoice(
+            "inputs", "learned", "nodes have no features: each gets a trained row. degree: also supports new nodes"
+        )
+        if _ranked(graph) is not None:
+            yield KeyChoice(
+                "learned.scale", 0.01, "small, because nodes with few edges hardly change their initial rows"
+            )
+        return
+    for why in check_texts(graph, "one_hot", ignored):
+        hint = "" if ignored is None else ". dataset.ignore leaves columns out"
+        yield KeyChoice("features.text", "one_hot", f"{why.partition(': ')[2]}{hint}")
+    if why := why_uneven(graph, np.arange(graph.num_nodes)):
+        yield KeyChoice("features.scale", "standard", f"{why}. none: as they are")
+    if graph.missing is not None:
+        yield KeyChoice("features.fill", *_fill(graph, graph.missing))
+
+
+def _fill(graph: Graph, missing: Ids) -> tuple[str, str]:
+    """Returns how empty cells are filled, and why."""
+    columns, counts = np.unique(missing[:, 1], return_counts=True)
+    sources = NumericTable.of_nodes(graph).are_sources()[columns]  # a text column counts once
+    what = f"{counts[sources].sum():,} cells of {np.count_nonzero(sources):,} columns are empty"
+    if (counts < graph.num_nodes / 2).all():
+        return "mean", f"{what}: the mean of the nodes that train. zero, drop: leave the columns out"
+    if len(columns) < graph.features.shape[1]:
+        return "drop", f"{what}, of some most: their columns are left out. mean: of the nodes that train"
+    return "zero", f"{what}, in all columns, of some most"
+
+
+def _trainer(graph: Graph, known: Mapping[str, Any]) -> Iterator[KeyChoice]:
+    """Yields the number of epochs and the stopping rule.
+
+    Args:
+        graph: The graph, with a split if it has labels.
+        known: The task and its keys.
+    """
+    yield KeyChoice("trainer.max_epochs", RANKING_EPOCHS if _ranked(graph) else MAX_EPOCHS, "at most")
+    if _ranked(graph) is not None:
+        yield KeyChoice("trainer.lr", 0.02, "learned rows train faster than weights")
+        yield KeyChoice("trainer.patience", RANKING_PATIENCE, "evaluations without a better ranking end the training")
+        return
+    if graph.edge_labels is not None or ((graph.split == Split.VAL).any() and graph.labelled.any()):
+        figure = _figure(_rows(graph, known), known["task"]) or "auto"
+        yield KeyChoice("trainer.monitor", figure, "the figure that selects the best epoch")
+        yield KeyChoice("trainer.patience", PATIENCE, "evaluations without a better one end the training")
+        yield KeyChoice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")
+
+
+def _as_yaml(choices: list[KeyChoice], tested: Searched | None, command: str) -> str:
+    """Formats the choices as an experiment with comments."""
+    lines = ["# @package _global_", f"# Written by job=init. Train with {command}"]
+    lines += [f"# {one_line(line)}" for line in ([] if tested is None else tested.lines)]
+    lines += ["defaults:"]
+    named, known = [choice for choice in choices if choice.key in _GROUPS], _with_default()
+    for choice in sorted(named, key=lambda choice: choice.key in known):  # Hydra requires overrides last
+        override = "override " if choice.key in known else ""
+        lines.append(_commented(f"  - {override}/{choice.key}: {choice.value}", choice.why))
+    lines += ["  - _self_", ""]
+    for section, entries in _sections(choices).items():
+        for choice in entries:
+            nested = bool(section)
+            if nested and choice is entries[0]:
+                lines.append(f"{section}:")
+            key = choice.key.rpartition(".")[2]
+            lines.append(_commented(f"{'  ' * nested}{key}: {keys.plain(_escaped(choice.value))}", choice.why))
+    return "\n".join(lines) + "\n"
+
+
+def _with_default() -> set[str]:
+    """Returns the sections with a default in the main configuration."""
+    main = read_yaml(CONF / "config.yaml")
+    return {section for default in main["defaults"] if isinstance(default, dict) for section in default}
+
+
+def _sections(choices: list[KeyChoice]) -> dict[str, list[KeyChoice]]:
+    """Groups choices by section. Top-level keys are under the empty name."""
+    sections: dict[str, list[KeyChoice]] = {"": []}
+    for choice in choices:
+        if choice.key not in _GROUPS:
+            sections.setdefault(choice.key.rpartition(".")[0], []).append(choice)
+    return sections
+
+
+def _commented(line: str, why: str) -> str:
+    return f"{line}  # {one_line(why)}" if why else line
+
+
+def _escaped(value: Any) -> Any:
+    """Escapes interpolations, because names in the data are text."""
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+
+
+_SCRIPT = '''\
+"""Trains a model of your own. Written by job=init: change all that you like."""
+
+import gnnkit
+from torch import nn
+
+
+class Model(nn.Module):
+    """Means over the in-neighbours, as GraphSAGE. Put your own model here."""
+
+    num_layers = {num_layers}  # one adjacency for each
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        widths = [in_features, *[{hidden}] * (self.num_layers - 1), num_classes]
+        self.own = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, widths[1:]))
+        self.near = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, widths[1:]))
+
+    def forward(self, x, adjacencies):
+        for i, adjacency in enumerate(adjacencies):
+            if i:
+                x = adjacency.dropout(x.relu(), {dropout}, training=self.training)
+            near = adjacency.aggregate(x, reduce="mean")
+            x = self.own[i](x[: adjacency.num_dst]) + self.near[i](near)
+        return x
+
+
+result = gnnkit.train(
+{arguments}
+)
+print(f"{{result.folder}} has the trained model, predictions and figures")
+'''
+
+
+def _as_script(choices: list[KeyChoice]) -> str:
+    """Formats the choices as keyword arguments of `gnnkit.train`."""
+    nested: dict[str, dict[str, Any]] = {}
+    plain: dict[str, Any] = {}
+    for choice in choices:
+        section, _, key = choice.key.rpartition(".")
+        if choice.key in _GROUPS:
+            nested.setdefault(choice.key, {})["name"] = choice.value
+        elif section:
+            nested.setdefault(section, {})[key] = choice.value
+        else:
+            plain[choice.key] = choice.value
+    if "types" in plain:
+        plain["types"] = "ignore"  # the script's own model ignores types
+    model: dict[str, Any] = {"hidden": 64, "num_layers": 2, "dropout": 0.5, **nested.pop("model", {})}
+    hidden = 64 if model["name"] == "gat" else model["hidden"]
+    arguments = {**{name: _argument(values) for name, values in nested.items()}, **plain}
+    lines = [f"{name}={value!r}," for name, value in arguments.items()]
+    return _SCRIPT.format(
+        arguments=textwrap.indent("\n".join([*lines, "model=Model,"]), "    "),
+        num_layers=model["num_layers"],
+        hidden=hidden,
+        dropout=min(model["dropout"], 0.5),
+    )
+
+
+def _argument(values: Mapping[str, Any]) -> Any:
+    """Returns only the name if a section has no other key."""
+    return values["name"] if list(values) == ["name"] else dict(values)

@@ -1,0 +1,240 @@
+"""Compares layouts of a graph by counting in a child process and by trials on ranks."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.config.settings import OPTIMIZERS, Settings
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.jobs.dispatch import import_for_training
+from gnnkit.jobs.models import Widths, reads_sparse
+from gnnkit.jobs.order import Order
+from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype
+from gnnkit.jobs.run import start_ranks
+from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.watchdog import Patience
+from gnnkit.model.hetero import HeteroModel
+from gnnkit.partition.quality import Quality
+from gnnkit.partition.shard import cut, cut_all
+from gnnkit.prepare.assign import shape, sizes_of
+from gnnkit.prepare.cut import Prepared, read
+from gnnkit.prepare.inputs import load, with_kept
+from gnnkit.prepare.times import sampling_rule
+from gnnkit.result.folder import PREPARED
+from gnnkit.sampler.targets import count_outputs
+from gnnkit.strategy import ExecutionStrategy
+from gnnkit.task import Task
+from gnnkit.utils.memory import available_memory
+from gnnkit.utils.ranges import num_cores
+from gnnkit.utils.storage import passing
+from gnnkit_plan.candidates import CHOSEN
+from gnnkit_plan.layout import MAX_TRIALS, LayoutFigures, Room, StepCosts, Trial, count_layout, to_try, with_trials
+from gnnkit_plan.step import graph_widths
+
+FOLDER = "tried"  # subfolder of the run folder with the shards of tried layouts
+TRIED_EDGES = 30_000_000  # maximum number of edges of all tried layouts. At least one is tried
+CROWDED = 4  # maximum number of ranks per core for trials with all ranks
+
+# Returns the quality of each layout to compare, by name. The first one is the base.
+Find = Callable[[Settings, Graph], Mapping[str, Quality]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """The layouts of a graph, counted and partly tried."""
+
+    by_name: dict[str, LayoutFigures]
+    room: Room
+    about: list[str]  # lines about the graph
+    num_nodes: int
+    num_edges: int
+
+
+def can_try(order: Order) -> bool:
+    """Whether time and memory can be measured: for trained models of node tasks."""
+    return order.source.trains and not order.settings.task.load().pairs
+
+
+def is_elsewhere(settings: Settings) -> bool:
+    """Whether the ranks run on other machines, or too many of them for this one."""
+    too_many = settings.workers * settings.threads > CROWDED * num_cores()
+    return settings.plan.bandwidth is not None or settings.workers_here < settings.workers or too_many
+
+
+def compare_layouts(order: Order, find: Find, meanwhile: Callable[[], None] = lambda: None) -> Layouts:
+    """Counts words, messages and tensors of a step on each layout, and tries a few.
+
+    The counts are exact. A trial measures an epoch with all ranks on this machine. If
+    they run elsewhere, it measures only the memory of one rank.
+
+    Args:
+        order: The request, with a strategy of full graphs and the run folder.
+        find: The layouts.
+        meanwhile: Called a few times a second.
+    """
+    settings, folder = order.settings, order.run_folder / FOLDER
+    tries = can_try(order)
+    try:
+        patience = Patience.of(settings.timeout)
+        beside = import_for_training if tries else lambda: None
+        work = functools.partial(count_layouts, folder=folder if tries else None)
+        counted = run_in_child(work, order, find, patience=patience, beside=beside, meanwhile=meanwhile)
+        layouts = {name: LayoutFigures(**figures) for name, figures in counted["layouts"].items()}
+        if counted["tried"]:
+            layouts = _try(order, folder, layouts, counted["tried"], meanwhile)
+        by_name = {name: layouts[first] for name, first in counted["same"].items()}
+        sizes = {name: counted[name] for name in ("about", "num_nodes", "num_edges")}
+        return Layouts(by_name, room_of(settings), **sizes)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _try(
+    order: Order,
+    folder: Path,
+    layouts: Mapping[str, LayoutFigures],
+    tried: Mapping[str, Any],
+    meanwhile: Callable[[], None],
+) -> dict[str, LayoutFigures]:
+    """Runs the trials on ranks of this machine. Returns the layouts with their results.
+
+    Args:
+        tried: By layout, a `Prepared`, or the number of the only rank to try.
+    """
+    from gnnkit_plan import trial_steps
+
+    settings = order.settings
+    job = RankJob(settings, folder, Prepared([], {}, "", "", "", None, []), order.model)
+    launcher = settings.create_launcher(additional=True)
+    if is_elsewhere(settings):
+        ((name, rank),) = tried.items()
+        work = functools.partial(trial_steps.try_alone, replace(job, folder=folder / name))
+        figures = start_ranks(work, settings, 1, launcher, meanwhile)
+        return with_trials(layouts, {}, {name: {rank: figures["memory"]}}, figures["base"])
+    prepared = {name: Prepared(**facts) for name, facts in tried.items()}
+    work = functools.partial(trial_steps.try_layouts, job, prepared)
+    figures = start_ranks(work, settings, settings.world_size, launcher, meanwhile)
+    trials = {name: Trial(**trial) for name, trial in figures["trials"].items()}
+    peaks = {name: dict(enumerate(trial.memory)) for name, trial in trials.items()}
+    return with_trials(layouts, trials, peaks, figures["base"])
+
+
+def room_of(settings: Settings) -> Room:
+    """Returns the memory of this host, or of a rank as configured."""
+    if settings.plan.memory is not None:
+        return Room(settings.plan.memory * 2**30, None)
+    return Room(available_memory(), settings.workers_here)
+
+
+def count_layouts(order: Order, find: Find, *, folder: Path | None) -> dict[str, Any]:
+    """Counts the layouts, and saves the shards to try. Returns plain data.
+
+    Raises `UserError` if the first layout is not supported. Omits other unsupported
+    ones.
+
+    Args:
+        order: The request, with a full-graph strategy.
+        find: The layouts.
+        folder: Destination of the shards. If None, no trials.
+    """
+    settings = order.settings
+    graph, about, count = _reader(order)
+    qualities = find(settings, graph)
+    layouts, same = _count(qualities, count)
+    tried = dict[str, Any]()
+    if folder is not None:
+        with passing():
+            for name in _names_to_try(settings, layouts, graph.num_edges):
+                tried[name] = _save(settings, graph, qualities[name], folder / name)
+    counts = {name: asdict(layout) for name, layout in layouts.items()}
+    sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+    return {"layouts": counts, "same": same, "tried": tried, "about": about, **sizes}
+
+
+def _count(
+    qualities: Mapping[str, Quality], count: Callable[[Quality], LayoutFigures]
+) -> tuple[dict[str, LayoutFigures], dict[str, str]]:
+    """Counts each cut once. Also returns the first name of each layout's cut."""
+    layouts, first_of = dict[str, LayoutFigures](), dict[int, str]()
+    for name, quality in qualities.items():
+        if first_of.setdefault(id(quality), name) == name:
+            try:
+                layouts[name] = count(quality)
+            except UserError:
+                if not layouts:
+                    raise
+    names = {name: first_of[id(quality)] for name, quality in qualities.items()}
+    return layouts, {name: first for name, first in names.items() if first in layouts}
+
+
+def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutFigures]]:
+    """Reads the graph. Also returns lines about it, and the function that counts."""
+    settings, source, links = order.settings, order.source, None
+    graph = load(settings, order.graph)
+    task: Task = settings.task.create()
+    if source.trains:
+        graph, links = read(settings, graph, relational=source.reads_relations, rule=sampling_rule(settings))
+    strategy: ExecutionStrategy = settings.create_strategy()
+    sparse = reads_sparse(settings, source, strategy)
+    graph, lines = with_kept(graph, settings.input_rows, sparse, settings.features.dtype)
+    counted_graph = graph if settings.embedding is None else _with_width(graph, settings.embedding)
+    width, edge_width = graph_widths(counted_graph)
+    types = graph.num_relations, len(graph.schema.node_types)
+    outputs = task.num_outputs(graph.num_classes)
+    widths = Widths(width, outputs, edge_width, *types, graph.schema, num_targets=count_outputs(links))
+    model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
+    if isinstance(model, HeteroModel):
+        lines = [*lines, "words are an upper bound: layers of dictionaries exchange the rows of some node types only"]
+    dtype = DTYPES[settings.trainer.precision]
+    adds = not source.trains or getattr(model, "adds_rows_itself", False)
+    costs = StepCosts(
+        dtype,
+        inputs=(None if adds else input_dtype(settings)) or dtype,
+        moments=OPTIMIZERS[settings.trainer.optimizer].moments,
+        # Learned rows change, and link prediction draws new edges each epoch.
+        keeps_sums=strategy.steps.keep_sums and settings.embedding is None and not task.hides_edges,
+    )
+    return graph, [sizes_of(graph), *lines], functools.partial(count_layout, costs, counted_graph, model)
+
+
+def _names_to_try(settings: Settings, layouts: Mapping[str, LayoutFigures], num_edges: int) -> list[str]:
+    """Selects the layouts to try: those that fit, and the configured one first."""
+    room = Room(available_memory(), None if is_elsewhere(settings) else settings.workers)
+    fitting = {name: layout for name, layout in layouts.items() if room.holds(layout)}
+    names = dict.fromkeys([*(name for name in fitting if name == CHOSEN), *to_try(fitting)])
+    most = 1 if is_elsewhere(settings) else max(min(TRIED_EDGES // max(num_edges, 1), MAX_TRIALS), 1)
+    return list(names)[:most]
+
+
+def _save(settings: Settings, graph: Graph, quality: Quality, folder: Path) -> int | dict[str, Any]:
+    """Saves a layout's shards for its trial. Returns the facts about them.
+
+    If the ranks run elsewhere, saves the busiest rank's shard only, and returns its
+    number.
+    """
+    if is_elsewhere(settings):
+        busiest = int((quality.num_held + quality.traffic.num_owned).argmax())
+        cut(graph, quality.partition, busiest).save(folder / PREPARED / "0")
+        return busiest
+    for shard in cut_all(graph, quality.partition):
+        shard.save(folder / PREPARED / str(shard.rank))
+    return Prepared(
+        *(shape(quality.partition.grid), quality.balance(), "", "", "", None, quality.neighbours),
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        edge_cut=quality.edge_cut,
+        schema=graph.schema.as_plain(),
+    ).to_dict()
+
+
+def _with_width(graph: Graph, width: int) -> Graph:
+    """Returns the graph with a broadcast zero in place of learned rows."""
+    return graph.evolve(features=np.broadcast_to(np.zeros(1, np.float32), (graph.num_nodes, width)))

@@ -1,0 +1,129 @@
+"""job=plan: words, seconds and memory of an epoch on every layout."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from gnnkit.config.settings import AUTO, Settings
+from gnnkit.jobs.order import Order
+from gnnkit.prepare.assign import overrides
+from gnnkit.result.result import Result
+from gnnkit.utils.approximate import SAVES_BYTES
+from gnnkit.utils.ranges import num_cores
+from gnnkit_plan.candidates import CHOSEN, candidates, compared, configured, measure_candidates
+from gnnkit_plan.decide import FULL, why_layout, with_strategy
+from gnnkit_plan.layout import LayoutFigures, select_layout, table
+from gnnkit_plan.layouts import Layouts, can_try, compare_layouts, is_elsewhere
+
+ALONE = "one worker"  # name of its row
+PAYS = 0.2  # share of exchange above which fewer words save more than balanced edges
+
+
+def plan(order: Order) -> Result:
+    """Compares layouts for the workers and the model, and recommends one.
+
+    The words, bytes and messages of one training step or program step are counted
+    exactly, after the first step of the run. Time and memory of a few layouts are
+    measured, and memory of the others is predicted from these. Raises `UserError` if
+    the configured layout is impossible. Other impossible layouts are left out.
+    """
+    settings = order.settings
+    if settings.strategy.name == AUTO:
+        settings = with_strategy(settings, FULL)
+        order = replace(order, settings=settings)
+    if settings.partition.nodes.name == AUTO:
+        named = candidates(settings.workers, compared(), grids=True)
+        layouts = compare_layouts(order, functools.partial(measure_candidates, named=named))
+        keys = {name: {"overrides": overrides(section)} for name, section in named.items()}
+        choice = select_layout(layouts.by_name, replace(layouts.room, size=float("inf")))
+        assert choice is not None
+        why = f"partition=auto takes {why_layout(named, layouts, choice)}"
+    else:
+        layouts, choice, keys = compare_layouts(order, configured), CHOSEN, {}
+        why = _recommend(settings, layouts)
+    alone = _alone(order) if can_try(order) and not is_elsewhere(settings) and settings.workers > 1 else None
+    rows = layouts.by_name if alone is None else {**layouts.by_name, ALONE: alone}
+    layout = layouts.by_name[choice]
+    lines = [
+        *layouts.about,
+        *table(rows, layouts.room),
+        *_source(order, layouts),
+        *_pays(layouts, layout),
+        why,
+        *_against(alone, layout),
+    ]
+    figures = {
+        "job": "plan",
+        "model": order.source.name,
+        "choice": choice,
+        "why": why,
+        "layouts": {name: layout.to_dict() | keys.get(name, {}) for name, layout in layouts.by_name.items()},
+        "one_worker": None if alone is None else alone.to_dict(),
+    }
+    return Result("plan", figures, "\n".join(lines))
+
+
+def _alone(order: Order) -> LayoutFigures:
+    """Returns the figures of one worker with the full graph."""
+    (partition,) = candidates(1, ["contiguous"], grids=False).values()
+    threads = min(order.settings.threads * order.settings.workers_here, num_cores())
+    settings = replace(order.settings, workers=1, processes=None, threads=threads, partition=partition)
+    return compare_layouts(replace(order, settings=settings), configured).by_name[CHOSEN]
+
+
+def _source(order: Order, layouts: Layouts) -> list[str]:
+    """Describes the origin of time and memory."""
+    if not can_try(order):
+        return ["memory is counted in tensors, and doubled, as operations need as much again"]
+    if not is_elsewhere(order.settings):
+        untried = [name for name, layout in layouts.by_name.items() if layout.trial is None]
+        rest = f"; {', '.join(untried)}: not tried, memory is predicted from the others" if untried else ""
+        return [f"seconds and memory are those of a few epochs on this machine{rest}"]
+    lines = ["memory is predicted from a step of the busiest rank on this machine"]
+    if (bandwidth := order.settings.plan.bandwidth) is None:
+        return [*lines, "plan.bandwidth=GB/s predicts the seconds of communication"]
+    seconds = {name: layout.bytes_sent["max"] / (bandwidth * 1e9) for name, layout in layouts.by_name.items()}
+    each = ", ".join(f"{name} {duration:.3g} s" for name, duration in seconds.items())
+    return [*lines, f"communication of an epoch at plan.bandwidth={bandwidth:g} GB/s: {each}"]
+
+
+def _pays(layouts: Layouts, layout: LayoutFigures) -> list[str]:
+    """Describes whether words or compute determine a layout's time."""
+    if layout.trial is None or not layout.words["max"]:
+        return []
+    what = (
+        "reduce words: try partition=auto, partition.border=min_words, and grids of several columns"
+        if layout.trial.exchange > PAYS
+        else "compute dominates: balance edges rather than words"
+    )
+    degree = layouts.num_edges / max(layouts.num_nodes, 1)
+    return [f"mean degree {degree:.1f}: exchange is {layout.trial.exchange:.0%} of the step, {what}", SAVES_BYTES]
+
+
+def _against(alone: LayoutFigures | None, layout: LayoutFigures) -> list[str]:
+    """Describes whether several workers are faster than one."""
+    if alone is None or alone.seconds is None or layout.seconds is None:
+        return []
+    one, several = alone.seconds, layout.seconds
+    verdict = f"the workers are {one / several:.1f} times as fast" if several < one else "workers=1 is no slower"
+    return [f"one worker takes {one:.4g} s an epoch, the chosen layout {several:.4g} s: {verdict}"]
+
+
+def _recommend(settings: Settings, layouts: Layouts) -> str:
+    """Describes which layout is best, and which one moves the fewest words."""
+    by_name = layouts.by_name
+    best = select_layout(by_name, layouts.room)
+    advice = (
+        "none fits the memory: use more workers, or strategy=individual_sample"
+        if best is None
+        else f"partition.grid={settings.partition.grid if best == CHOSEN else best}"
+    )
+    fewest = min(by_name, key=lambda name: by_name[name].words["max"])
+    words, least = (by_name[name].words["max"] for name in (CHOSEN, fewest))
+    moved = (
+        "no layout moves fewer words to its busiest rank"
+        if words == least
+        else f"{fewest} moves fewest words to its busiest rank, {least:,} in a step; the chosen layout {words:,}"
+    )
+    return f"recommended: {advice}; {moved}"

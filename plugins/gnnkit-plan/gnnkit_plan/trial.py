@@ -1,0 +1,241 @@
+"""Trial runs of a model on small shards, to record exchanges and memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from gnnkit.engine.adjacency import Adjacency, ShardAdjacency
+from gnnkit.engine.default_dtype import default_dtype
+from gnnkit.engine.engine import Engine
+from gnnkit.engine.relations import num_pairs
+from gnnkit.exchange.tally import Exchange, Tally
+from gnnkit.graph import Ids
+from gnnkit.kernels.products import fast_products
+from gnnkit.kernels.sparse_rows import SparseRows
+from gnnkit.model.program import Program
+from gnnkit.model.two_ranks import TrialRows
+from gnnkit.partition.base import Partition
+from gnnkit.partition.grid import Grid
+from gnnkit.partition.shard import cut
+from gnnkit.partition.traffic import Traffic
+from gnnkit_plan.alone import Alone, set_row_counts
+
+_DRAWS = 12  # small shards from which the bytes per row of each kind follow
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Numbers of rows in a rank's part of a forward pass."""
+
+    owned: int
+    cell_nodes: int  # `owned` of all ranks of the cell, at least `owned`
+    partial: int  # partial sums for other cells
+    edges: int
+    halo: int  # sources that other cells own
+    pairs: int  # (row, relation) pairs with edges, if the model reads relations
+
+
+class TrialInputs(NamedTuple):
+    """The input rows of a trial."""
+
+    width: int  # columns of a node's features
+    edge_width: int = 0  # columns of an edge's features
+    dtype: torch.dtype | None = None  # as `Worker.input_dtype`. None: the type of other rows
+    keeps_sums: bool = False  # whether sums over constant input rows are cached
+
+
+class ModelTrial:
+    """One rank's share of a small graph, with peers that send zeros.
+
+    The rank is in the first cell, and exchanges rows of the same kinds as in the full
+    graph.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Program,
+        grid: Grid,
+        slice_: int,
+        inputs: TrialInputs,
+        dtype: torch.dtype,
+        draw: int = 0,
+    ) -> None:
+        """Draws the graph.
+
+        Args:
+            model: The model or program that will read it.
+            grid: The grid from `small_grid`.
+            slice_: Slice of the rank.
+            inputs: The input rows.
+            dtype: Type of rows.
+            draw: Number of the graph.
+        """
+        slices, rows = grid.slices, TrialRows(inputs.width, inputs.edge_width)
+        self.model, graph = rows.fitted(model, draw)  # type: ignore[arg-type]
+        ranks = [slice_, *([(slice_ + 1) % slices] if slices > 1 else []), *range(slices, grid.world_size, slices)]
+        owners = np.random.default_rng(draw).choice(ranks, graph.num_nodes).astype(np.int32)
+        shard = cut(graph, Partition(owners, None, grid), slice_)
+        shard = shard.with_self_loops() if getattr(model, "self_loops", False) else shard
+        self._tally, self._inputs, self._input_dtype = _RecordingTally(), inputs, inputs.dtype or dtype
+        self.comm = Alone(slice_, grid.world_size)
+        self.engine = Engine(shard, self.comm, dtype, self._tally)
+        set_row_counts(self.engine)
+
+    @property
+    def sizes(self) -> Sizes:
+        """The numbers of rows."""
+        shard, model = self.engine.shard, self.model
+        reads = getattr(model, "reads_relations", False)
+        pairs = num_pairs(shard, inverse=getattr(model, "inverse", False)) if reads else 0
+        nodes = len(shard.owned), len(shard.cell_nodes), len(shard.partial)
+        return Sizes(*nodes, shard.csc.num_edges, len(shard.halo), pairs)
+
+    def adjacencies(self, num_layers: int) -> tuple[Adjacency, ...]:
+        """Creates one adjacency per layer."""
+        return ShardAdjacency.layers(self.engine, num_layers, 0)
+
+    def forward(self, *, sparse: bool = False) -> tuple[Tensor, int]:
+        """Runs a training step's forward pass, as in a step after the first.
+
+        Returns the logits [owned, num_classes], and the bytes saved by autograd.
+
+        Args:
+            sparse: Whether input rows are sparse. They contain no values here.
+        """
+        model: Any = self.model
+        shape = (len(self.engine.shard.owned), self._inputs.width)
+        rows = (
+            SparseRows.zeros(shape, self.engine.topology.dtype)
+            if sparse
+            else torch.zeros(shape, dtype=self.engine.topology.dtype)
+        )
+        x = rows.to(self._input_dtype)
+        known = [] if isinstance(x, SparseRows) else [x]
+        model.train()
+        if self._inputs.keeps_sums:
+            self.engine.fix(x)
+            with self._precision():
+                model(x, self.adjacencies(model.num_layers))  # fills the cache
+            self.take_exchanges()
+        known += [*self.engine.held(), *model.parameters(), *model.buffers()]
+        with (
+            SavedTensors(known) as saved,
+            self._precision(),
+            fast_products(),
+            default_dtype(self.engine.topology.dtype),
+        ):
+            logits: Tensor = model(x, self.adjacencies(model.num_layers))
+        return logits, saved.num_bytes
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast("cpu", torch.bfloat16, enabled=self._input_dtype == torch.bfloat16)
+
+    def take_exchanges(self) -> list[Exchange]:
+        """Returns the exchanges since the last call, in order."""
+        exchanges, self._tally.exchanges = self._tally.exchanges, []
+        return exchanges
+
+
+def small_grid(traffic: Traffic) -> Grid:
+    """Returns the smallest grid whose ranks have exchanges of the same kinds."""
+    rows, cols = (1 + bool(rows.any()) for rows in (traffic.gather_rows, traffic.reduce_rows))
+    return Grid(rows, cols, traffic.grid.slices)
+
+
+@functools.lru_cache(maxsize=1024)  # layouts differ in few grids, and slices have few widths
+def exchanges(model: nn.Module, inputs: TrialInputs, grid: Grid, slice_: int) -> list[Exchange]:
+    """Lists the exchanges of a training step on a rank of a slice.
+
+    This includes the backward pass.
+
+    Args:
+        model: The model, whose gradients are reset.
+        inputs: The input rows.
+        grid: The grid from `small_grid`.
+        slice_: Slice of the rank.
+    """
+    trial = ModelTrial(model, grid, slice_, inputs, _dtype(model))
+    trial.forward()[0].sum().backward()  # type: ignore[no-untyped-call]
+    model.zero_grad()
+    return trial.take_exchanges()
+
+
+@functools.lru_cache(maxsize=1024)
+def activations(
+    model: nn.Module, inputs: TrialInputs, grid: Grid, slice_: int, *, sparse: bool = False
+) -> Ids:  # [number of Sizes + 1]
+    """Counts the bytes that a forward pass saves for the backward pass.
+
+    The count is exact for everything autograd saves, because every tensor has rows of
+    one kind, so the bytes are a linear function of the sizes.
+
+    Args:
+        model: The model.
+        inputs: The input rows.
+        grid: The grid from `small_grid`.
+        slice_: Slice of the rank.
+        sparse: Whether input rows are sparse.
+
+    Returns:
+        Bytes per row for each of the `Sizes`, in order, then the bytes that do not
+            depend on sizes.
+    """
+    trials = [ModelTrial(model, grid, slice_, inputs, _dtype(model), draw) for draw in range(_DRAWS)]
+    sizes = np.array([[*astuple(trial.sizes), 1] for trial in trials], np.float64)
+    num_bytes = np.array([trial.forward(sparse=sparse)[1] for trial in trials], np.float64)
+    per_row: Ids = np.rint(np.linalg.lstsq(sizes, num_bytes, rcond=None)[0]).astype(np.int64)
+    return per_row
+
+
+class SavedTensors(saved_tensors_hooks):
+    """Counts the tensors that autograd saves in its body.
+
+    Storage shared by several tensors counts once. Storage of `known` tensors does not
+    count.
+    """
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__(self._pack, lambda tensor: tensor)
+        self._known = {_storage(tensor) for tensor in known}
+        self._saved: dict[int, Tensor] = {}
+
+    def __enter__(self) -> Self:  # type: ignore[override]
+        super().__enter__()
+        return self
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        if _storage(tensor) not in self._known:
+            self._saved[_storage(tensor)] = tensor.detach()  # keeps the address from being reused
+        return tensor.detach()
+
+    @property
+    def num_bytes(self) -> int:
+        """Total bytes of all saved tensors."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._saved.values())
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next(model.parameters()).dtype
+
+
+class _RecordingTally(Tally):
+    """A tally that also lists the exchanges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exchanges: list[Exchange] = []
+
+    def record(self, exchange: Exchange, *args: Any, **kwargs: Any) -> None:
+        self.exchanges.append(exchange)

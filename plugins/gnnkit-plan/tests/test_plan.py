@@ -1,0 +1,394 @@
+"""job=plan predicts the counts of the engine, for every layout and model."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gnnkit_formats.synthetic import Synthetic
+from gnnkit_plan import layouts
+from gnnkit_plan import step as plan_step
+from gnnkit_plan.step import step_activations, step_volume
+from gnnkit_plan.trial import SavedTensors
+from gnnkit_plan.volume import Volume
+from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
+
+import gnnkit
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import Engine, ShardAdjacency, Tally
+from gnnkit.graph import Graph
+from gnnkit.jobs.iterate import iterate
+from gnnkit.model.gat import GAT
+from gnnkit.model.gcn import GCN
+from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.hgt import HGT
+from gnnkit.model.label_propagation import LabelPropagation
+from gnnkit.model.pagerank import PageRank
+from gnnkit.model.program import Nodes, Program
+from gnnkit.model.pyg import PyG
+from gnnkit.model.rgat import RGAT
+from gnnkit.model.rgcn import RGCN
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.model.simple_hgn import SimpleHGN
+from gnnkit.partition.base import Grid, Partition
+from gnnkit.partition.quality import Quality, measure
+from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.strategy.base import Worker
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.utils.ranges import num_cores
+from tests.cases import few
+from tests.graphs import featured_graph
+from tests.runs import BARE
+
+WIDTH, EDGE_WIDTH, CLASSES = 7, 2, 3
+MODELS = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "sage-max": functools.partial(GraphSAGE, aggregator="max"),
+    "gat": functools.partial(GAT, heads=3, edge_width=EDGE_WIDTH),
+    "gin": GIN,
+    "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
+    "rgcn": functools.partial(RGCN, num_relations=3),
+    "rgcn-bases": functools.partial(RGCN, num_relations=3, bases=2, inverse=False),
+    "rgat": functools.partial(RGAT, num_relations=3, heads=2),
+    "hgt": functools.partial(HGT, num_relations=3, heads=2),
+    "simple_hgn": functools.partial(SimpleHGN, num_relations=3, heads=2, relation_width=4),
+}
+
+
+Counted = tuple[dict[Any, int], int, int]  # words of each layer and step, messages, bytes
+
+
+def counted(shards: list[Shard], model: nn.Module, comm: Communicator) -> Counted:
+    """In one training step."""
+    model, shard = copy.deepcopy(model), shards[comm.rank]
+    engine = Engine(shard.with_self_loops() if model.self_loops else shard, comm, torch.float64)
+    layers = ShardAdjacency.layers(engine, model.num_layers, 1)  # type: ignore[arg-type]
+    model(torch.tensor(shard.features), layers).sum().backward()
+    return totals(engine.tally)
+
+
+def totals(traffic: Tally) -> Counted:
+    words: dict[Any, int] = {}
+    for (layer, step, _), number in traffic.words.items():
+        words[layer, step] = words.get((layer, step), 0) + number
+    return words, sum(traffic.messages.values()), traffic.bytes_sent
+
+
+def counted_later(shards: list[Shard], model: nn.Module, comm: Communicator) -> Counted:
+    """In the second epoch of the strategy."""
+    model, strategy = copy.deepcopy(model), VertexCentric()
+    strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 0), model)
+    for epoch in range(2):
+        strategy.tally.reset()
+        (batch,) = strategy.batches(epoch)
+        model(batch.x, batch.adjacencies).sum().backward()
+    strategy.close()
+    return totals(strategy.tally)
+
+
+def partition_on(grid: Grid, graph: Graph) -> Partition:
+    owner = np.random.default_rng(0).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)
+    return Partition(owner, None, grid)
+
+
+Layout = tuple[Grid, Quality, list[Shard]]
+Shapes = Sequence[tuple[int, int, int]]
+
+
+@functools.cache
+def layout(shape: tuple[int, int, int]) -> Layout:
+    """Cuts `featured_graph()` for a grid."""
+    partition = partition_on(Grid(*shape), featured_graph())
+    return Grid(*shape), measure(featured_graph(), partition), list(cut_all(featured_graph(), partition))
+
+
+GRIDS_AND_THE_REST = [
+    pytest.param([(1, 1, 1), (4, 2, 1), (2, 2, 2), (2, 1, 3)], id="grids"),
+    pytest.param([(4, 1, 1), (2, 2, 1), (1, 1, 4), (3, 2, 1)], id="the rest", marks=pytest.mark.exhaustive),
+]
+on_grids = pytest.mark.parametrize("shapes", GRIDS_AND_THE_REST)
+
+
+def check_volume(planned: Volume, results: Sequence[Counted], grid: Grid) -> None:
+    for rank, (words, messages, sent) in enumerate(results):
+        expected = {key: int(per_rank[rank]) for key, per_rank in planned.words.items() if per_rank[rank]}
+        assert words == expected, (grid, rank)
+        assert messages == planned.messages[rank], (grid, rank)
+        assert sent == planned.bytes_sent[rank], (grid, rank)
+
+
+@pytest.mark.slow
+@on_grids
+@few("name", MODELS, default=("gcn", "sage", "gat", "gin", "rgcn-bases", "rgat", "simple_hgn"))
+def test_words_and_messages_planned_are_those_counted(name: str, shapes: Shapes) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name](WIDTH, CLASSES, hidden=5, num_layers=3).double()  # type: ignore[operator]
+    graph = featured_graph()
+    for grid, quality, shards in map(layout, shapes):
+        planned, _ = step_volume(graph, model, quality)
+        results = Threads.run(functools.partial(counted, shards, model), grid.world_size)
+        check_volume(planned, results, grid)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("short_trials")
+@few(
+    "name,grid,workers,rows",
+    [
+        (name, grid, workers, ("dense", "sparse")[(i + j) % 2])
+        for i, name in enumerate(("gcn", "sage", "gin", "gat"))
+        for j, (grid, workers) in enumerate((("1d", 4), ("2d", 4), ("3d", 8)))
+    ],
+    default=[("gcn", "2d", 4, "sparse"), ("sage", "1d", 4, "sparse"), ("gin", "1d", 4, "dense")],
+)
+def test_bytes_planned_in_bfloat16_are_those_sent(name: str, grid: str, workers: int, rows: str, tmp_path: Any) -> None:
+    keys: dict[str, Any] = {
+        "strategy": "vertex_centric",
+        "partition": grid,
+        "workers": workers,
+        "model": {"name": name, "hidden": 8},
+        "comm": "threads",
+        "input_rows": rows,
+    }
+    graph = featured_graph(typed=False)
+    trainer = {"precision": "bf16-mixed", "max_epochs": 4, "check_val_every_n_epoch": 9}
+    planned = gnnkit.train(graph, folder=tmp_path / "plan", overrides=["job=plan"], trainer=trainer, **keys)
+    found = gnnkit.train(graph, folder=tmp_path / "run", trainer=trainer, **BARE, **keys)
+    assert found["bytes_sent"] == planned["layouts"]["chosen"]["bytes_sent"]["max"]
+
+
+@pytest.mark.slow
+@on_grids
+@few(
+    "name,dropout",
+    [(name, dropout) for name in MODELS for dropout in (0.0, 0.5)],
+    default=[("gcn", 0.0), ("gcn", 0.5), ("sage", 0.0)],
+)
+def test_words_planned_with_kept_sums_are_those_of_later_epochs(name: str, dropout: float, shapes: Shapes) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name](WIDTH, CLASSES, hidden=8, num_layers=2, dropout=dropout).double()  # type: ignore[operator]
+    graph = featured_graph()
+    for grid, quality, shards in map(layout, shapes):
+        planned, _ = step_volume(graph, model, quality, keeps_sums=True)
+        results = Threads.run(functools.partial(counted_later, shards, model), grid.world_size)
+        check_volume(planned, results, grid)
+        first, _ = step_volume(graph, model, quality)
+        kept = dropout == 0 and name in ("gcn", "sage", "gin", "rgcn", "rgcn-bases")
+        assert (planned.received.sum() < first.received.sum()) == (kept and grid.world_size > 1)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("short_trials")
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_the_job_counts_an_epoch_after_the_first(dropout: float, tmp_path: Any) -> None:
+    model = {"name": "gcn", "dropout": dropout}
+    keys = {"strategy": "vertex_centric", "partition": "2d", "workers": 4, "model": model, "comm": "threads"}
+
+    def words(epochs: int) -> Any:  # [world_size]
+        trainer = {"max_epochs": epochs, "check_val_every_n_epoch": 5}
+        found = gnnkit.train(
+            featured_graph(typed=False), folder=tmp_path / str(epochs), trainer=trainer, **BARE, **keys
+        )
+        return epochs * sum(np.array(found["per_rank"][f"words_{step}"]) for step in ("gathered", "reduced", "sliced"))
+
+    planned = gnnkit.train(featured_graph(typed=False), folder=tmp_path / "plan", overrides=["job=plan"], **keys)
+    later = np.array(planned["layouts"]["chosen"]["words"]["per_rank"])
+    first, five = words(1), words(5)
+    lost = 3 * 4  # the mean of each step's words is cut to a whole number
+    assert (five <= first + 4 * later).all()
+    assert (five > first + 4 * later - lost).all()
+    assert (later + lost < first).all() if dropout == 0 else (later == first).all()
+
+
+class Attends(Program):
+    """A program of somebody else, with all functions of the adjacency."""
+
+    self_loops = True
+
+    def start(self, nodes: Nodes) -> Tensor:
+        return nodes.adjacency.aggregate(nodes.features)
+
+    def step(self, x: Tensor, nodes: Nodes) -> Tensor:
+        largest = nodes.adjacency.aggregate(x, reduce="max")
+        rows = torch.stack([largest, x], 1)
+        attention = nodes.adjacency.softmax(nodes.adjacency.scores(x[:, :2], x[:, :2], nodes.adjacency.edge_features))
+        return nodes.adjacency.aggregate(rows, weight=attention).mean(1)
+
+
+def step_counted(shards: list[Shard], program: Program, comm: Communicator) -> Counted:
+    """In one step of a program."""
+    worker = Worker(comm, shards[comm.rank], torch.float64, 0)
+    return totals(iterate(program, worker, lambda iteration, residual, states: None).tally)
+
+
+@pytest.mark.slow
+@on_grids
+@pytest.mark.parametrize("kind", [PageRank, LabelPropagation, Attends])
+def test_words_and_messages_planned_for_a_program_are_those_counted(kind: type[Program], shapes: Shapes) -> None:
+    graph, program = featured_graph(), kind(max_iterations=1)
+    for grid, quality, shards in map(layout, shapes):
+        planned, _ = step_volume(graph, program, quality)
+        results = Threads.run(functools.partial(step_counted, shards, program), grid.world_size)
+        check_volume(planned, results, grid)
+        assert grid.world_size == 1 or planned.received.all()
+
+
+def kept(shards: list[Shard], model: nn.Module, comm: Communicator) -> int:
+    """Bytes that autograd saves in the forward pass of a training step."""
+    model, shard = copy.deepcopy(model), shards[comm.rank]
+    engine = Engine(shard.with_self_loops() if model.self_loops else shard, comm, torch.float64)
+    layers = ShardAdjacency.layers(engine, model.num_layers, 1)  # type: ignore[arg-type]
+    x = torch.tensor(shard.features)
+    with SavedTensors([x, *engine.held(), *model.parameters()]) as saved:
+        model(x, layers)
+    return saved.num_bytes
+
+
+@pytest.mark.slow
+@on_grids
+@few("name", MODELS, default=("gcn", "sage-max"))
+def test_activations_planned_are_those_that_autograd_saves(name: str, shapes: Shapes) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name](WIDTH, CLASSES, hidden=5, num_layers=3).double()  # type: ignore[operator]
+    graph = featured_graph()
+    for grid, quality, shards in map(layout, shapes):
+        _, sizes = step_volume(graph, model, quality)
+        found = Threads.run(functools.partial(kept, shards, model), grid.world_size)
+        assert min(found) > 0
+        assert step_activations(graph, model, quality.traffic, sizes).tolist() == found, grid
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_few_of_many_slices_are_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph = MODELS[name](WIDTH, CLASSES, hidden=5).double(), featured_graph(60)  # type: ignore[operator]
+    grid = Grid(1, 1, 24)
+    quality = measure(graph, Partition(np.zeros(60, np.int32), None, grid))
+    tried: list[int] = []
+
+    def planned() -> tuple[list[int], list[int]]:
+        volume, sizes = step_volume(graph, model, quality)
+        return volume.received.tolist(), step_activations(graph, model, quality.traffic, sizes).tolist()
+
+    few = planned()
+    original = plan_step.exchanges
+    monkeypatch.setattr(plan_step, "exchanges", lambda *args: tried.append(args[3]) or original(*args))
+    assert planned() == few
+    assert len(tried) < grid.slices
+    monkeypatch.setattr(plan_step, "_map_slices", lambda slices, evaluate: [evaluate(s) for s in range(slices)])
+    assert planned() == few
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_trials")
+@pytest.mark.long("tries all layouts")
+def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
+    result = gnnkit.train(
+        featured_graph(typed=False),
+        strategy="vertex_centric",
+        partition="2d",
+        workers=4,
+        comm="threads",
+        overrides=["job=plan"],
+        folder=tmp_path / "run",
+    )
+    assert set(result["layouts"]) == {"chosen", "1d", "1.5d", "2d", "3d", "[1,1,4]"}
+    assert result["layouts"]["chosen"] == result["layouts"]["2d"]
+    least = min(layout["words"]["max"] for layout in result["layouts"].values())
+    assert f"{least:,}" in result["why"] or "no layout moves fewer" in result["why"]
+    assert result["why"].startswith("recommended: partition.grid=")
+    assert sum("seconds" in each for each in result["layouts"].values()) > 1
+    assert all(len(each["memory_per_rank"]) == 4 for each in result["layouts"].values())
+    assert result["layouts"]["[1,1,4]"]["words"]["gathered"] == [0] * 4
+    alone = result["one_worker"]
+    assert (alone["grid"], alone["words"]["max"]) == ([1, 1, 1], 0)
+    assert alone["seconds"] > 0
+    assert f"one worker takes {alone['seconds']:.4g} s an epoch" in result.summary
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("short_trials")
+def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> None:
+    def make(in_features: int, num_classes: int) -> nn.Module:
+        return PyG([SAGEConv(in_features, 5), nn.ReLU(), SAGEConv(5, num_classes)])
+
+    keys = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "model": make, "overrides": ["job=plan"]}
+    result = gnnkit.train(featured_graph(typed=False), partition="1d", folder=tmp_path / "run", **keys)
+    assert "[1,1,2]" not in result["layouts"]
+    assert result["layouts"]["chosen"]["words"]["max"] > 0
+    with pytest.raises(ValueError, match=r"use partition\.grid=1d and a partition of nodes"):
+        gnnkit.train(
+            featured_graph(typed=False),
+            folder=tmp_path / "refused",
+            **{**keys, "partition": {"name": "1d", "grid": [1, 1, 2]}},
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@few(
+    "strategy",
+    ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"],
+    default=("vertex_centric", "individual_sample"),
+)
+def test_memory_predicted_is_that_of_the_run_within_15_percent(strategy: str, tmp_path: Any) -> None:
+    graph = Synthetic(kind="sbm", num_nodes=10_000, num_edges=50_000, width=64).load()
+    usual: dict[str, Any] = {"strategy": strategy, "workers": 2, "threads": 1, "comm": "gloo", **BARE}
+    plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", **usual)
+    predicted = plan["layouts"]["chosen"]["memory_per_rank"] if "layouts" in plan else plan["memory"]
+    gnnkit.train(graph, folder=tmp_path / "run", trainer={"max_epochs": 3, "check_val_every_n_epoch": 1}, **usual)
+    states = [json.loads(line) for line in (tmp_path / "run" / "workers.jsonl").read_text().splitlines()]
+    measured = [max(state["memory"] for state in states if state["rank"] == rank) for rank in range(2)]
+    assert predicted == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_trials")
+def test_layouts_beyond_the_bound_of_trials_have_no_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    graph = featured_graph(typed=False)
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 4, "comm": "threads", "partition": "hash"}
+    monkeypatch.setattr(layouts, "TRIED_EDGES", graph.num_edges)
+    plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", **keys)
+    assert [name for name, layout in plan["layouts"].items() if "seconds" in layout] == ["chosen", "1d"]
+    assert all(layout["memory"] > 0 and layout["words"]["max"] > 0 for layout in plan["layouts"].values())
+    assert "2d, 3d, [1,1,4]: not tried" in plan.summary
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["plan.bandwidth=0.001", "threads=1"])
+def test_ranks_elsewhere_are_planned_by_words_over_bandwidth(key: str, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "partition": "1d", "job": "plan"}
+    workers = 4 if key.startswith("plan") else layouts.CROWDED * num_cores() + 1
+    graph = featured_graph(60, typed=False)
+    plan = gnnkit.train(graph, folder=tmp_path / "plan", workers=workers, overrides=[key], **keys)
+    assert all(len(layout["memory_per_rank"]) == workers for layout in plan["layouts"].values())
+    assert not any("seconds" in layout for layout in plan["layouts"].values())
+    seconds = plan["layouts"]["2d"]["bytes_sent"]["max"] / 1e6
+    assert (f"2d {seconds:.3g} s" in plan.summary) == key.startswith("plan")
+    assert ("plan.bandwidth=GB/s predicts" in plan.summary) == (not key.startswith("plan"))
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_memory_of_a_rank_elsewhere_is_predicted_within_15_percent(tmp_path: Path) -> None:
+    graph = Synthetic(kind="sbm", num_nodes=40_000, num_edges=200_000, width=128).load()
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "workers": 2, "threads": 1, "comm": "gloo", **BARE}
+    plan = gnnkit.train(graph, folder=tmp_path / "plan", job="plan", overrides=["plan.bandwidth=1"], **keys)
+    gnnkit.train(graph, folder=tmp_path / "run", trainer={"max_epochs": 3}, **keys)
+    states = [json.loads(line) for line in (tmp_path / "run" / "workers.jsonl").read_text().splitlines()]
+    measured = [max(state["memory"] for state in states if state["rank"] == rank) for rank in range(2)]
+    assert plan["layouts"]["chosen"]["memory_per_rank"] == pytest.approx(measured, rel=0.15)

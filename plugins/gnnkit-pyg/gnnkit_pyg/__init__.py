@@ -1,0 +1,1 @@
+"""PyG's mini-batch loaders over native samplers, which `gnnkit.pyg` exports."""
