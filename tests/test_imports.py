@@ -13,6 +13,7 @@ import re
 import resource
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -196,6 +197,17 @@ def misplaced(path: Path) -> Iterator[tuple[str, str]]:
                 where_needed = in_function and path.name in IN_FUNCTIONS.get(package, ())
                 if not (own in rooms or own == package.rpartition(".")[2] or where_needed):
                     yield module, "which is not for this room"
+
+
+@pytest.mark.slow
+def test_the_core_imports_only_those_of_its_packages_that_it_requires() -> None:
+    packages = {path.parent.name for path in ROOT.glob("plugins/*/*/__init__.py")}
+    imported = {module.partition(".")[0] for path in sources() for module, _ in imports(path)} & packages
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = {re.split(r"\W*>=", name)[0].replace("-", "_") for name in project["dependencies"]}
+    assert imported == {"gnnkit_formats", "gnnkit_pyg", "gnnkit_testing", "lazyedges"}
+    assert imported <= required & packages
+    assert required & packages == imported | {"gnnkit_plan", "gnnkit_report"}  # found by their entry points
 
 
 def test_a_wrong_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
