@@ -266,7 +266,7 @@ def _edge_stores(data: Any) -> dict[str, Get]:
 
 
 def _list_unread(data: Any, predicted: str | None, masks: set[str], links: Set[str]) -> list[str]:
-    """Lists attributes that nothing reads, or None if any node type may be predicted."""
+    """Lists unread attributes, or None if any node type may be predicted."""
     unread, read_of_edges = [], _READ_OF_EDGES | links
     for name in data.node_types:
         read = _READ_OF_NODES | masks if predicted in (name, None) else _READ_OF_NODES - {"y"}
