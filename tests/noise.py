@@ -8,7 +8,7 @@ that reads it is nearly perfect, and one that samples by time has an AUC of 0.5:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -275,16 +275,20 @@ def deviation(count: int) -> float:
     return float((3 * (2 * count / 3)) ** -0.5)
 
 
-def report(num_seeds: int, folder: Path, count: int = 6_000) -> None:
-    """Prints the mean area of each base, and compares the other cases with it."""
-    areas: dict[str, list[float]] = {}
-    for case in [*BASES, *SAME]:
-        seeds = num_seeds if case in BASES else min(num_seeds, NUM_COMPARED)
-        areas[case] = [_in_folder(case, seed, count, folder) for seed in range(seeds)]
-        line = f"{np.mean(areas[case]):.4f} over {seeds} seeds, {min(areas[case]):.4f} to {max(areas[case]):.4f}"
+def report(seeds: Iterable[int], folder: Path, count: int = 6_000) -> None:
+    """Prints the area of each case and seed, and means over seeds.
+
+    The first seeds compare strategies and readers with their base.
+    """
+    areas: dict[str, list[float]] = {case: [] for case in (*BASES, *SAME)}
+    for number, seed in enumerate(seeds):
+        for case in (*BASES, *(SAME if number < NUM_COMPARED else ())):
+            areas[case].append(_in_folder(case, seed, count, folder))
+            print(f"noise {case}, seed {seed}: {areas[case][-1]:.4f}", flush=True)
+    for case, values in areas.items():
+        line = f"{np.mean(values):.4f} over {len(values)} seeds, {min(values):.4f} to {max(values):.4f}"
         if case in SAME:
-            largest = np.abs(np.subtract(areas[case], areas[SAME[case]][:seeds])).max()
-            line += f"; from {SAME[case]}: at most {largest:.1e}"
+            line += f"; from {SAME[case]}: {np.abs(np.subtract(values, areas[SAME[case]][: len(values)])).max():.1e}"
         print(f"noise {case}: {line}", flush=True)
 
 

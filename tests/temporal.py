@@ -340,7 +340,7 @@ def main() -> None:
     kind, count = sys.argv[1], float(sys.argv[2])
     if kind == "noise":
         with tempfile.TemporaryDirectory() as folder:
-            noise.report(int(count), Path(folder))
+            noise.report(range(int(count)), Path(folder))
     if kind == "draws":
         counts = count_draws(large(10**6, 12 * 10**6), int(count / 12))
         for name, (drawn, future) in counts.items():
