@@ -362,10 +362,7 @@ _TIME = Topic(
             ByTime
         ),
         "sampler.time={p.sampler.time}: job={s.job.name} has no time for the pairs of task={s.task.name}: use job=test": (
-            lambda s, p: p.task.hides_edges and not s.job.needs_labels
-        ),
-        "sampler.time={p.sampler.time}: task.top_k ranks destinations as of no time: remove the key": lambda s, p: (
-            getattr(p.task, "top_k", None) not in ("auto", None)
+            lambda s, p: p.task.hides_edges and s.job.one_worker and not s.job.needs_labels
         ),
         "sampler.time={p.sampler.time}: write={written} needs outputs of nodes, and task={s.task.name} has those of pairs "
         "at their times: use write=[predictions]": lambda s, p: (
