@@ -80,6 +80,30 @@ def labelled_edges(seed: int, count: int) -> Graph:
     return graph.split_by_time(borders=BORDERS)
 
 
+def links(seed: int, count: int) -> Graph:
+    """Draws events whose ends a place with features of its own joins later."""
+    rng = np.random.default_rng(seed)
+    num_persons = max(count // 10, 2)
+    ends = rng.integers(0, num_persons, count)
+    ends = np.stack([ends, (ends + rng.integers(1, num_persons, count)) % num_persons])
+    time, places = np.sort(rng.integers(0, SPAN, count)), num_persons + np.arange(count)
+    features = np.append(rng.normal(size=(num_persons, 8)), rng.normal(size=(count, 8)), 0).astype(np.float32)
+    relations = [Relation("person", "meets", "person"), Relation("place", "joins", "person")]
+    graph = Graph.from_edges(
+        np.concatenate([ends[0], places, places]),
+        np.concatenate([ends[1], *ends]),
+        num_persons + count,
+        features=features,
+        edge_types=np.repeat([0, 1, 1], count),
+        edge_time=np.concatenate([time, time + 1, time + 1]),
+        node_time=np.append(np.zeros(num_persons, int), time + 1),
+        node_types=[("person", num_persons), ("place", count)],
+        relations=relations,
+        edge_type_names=[relation.edge_type for relation in relations],
+    )
+    return graph.split_by_time(borders=BORDERS)
+
+
 def as_data(seed: int, count: int) -> Data:
     """Returns PyG's container, whose masks are those of a split by time."""
     data, graph = columns(seed, count), untyped(seed, count)
@@ -163,10 +187,12 @@ STRATEGIES: dict[str, Options] = {
     "topology": {"name": "individual_sample", "topology": "partitioned"},
     "joint": {"name": "joint_sample"},
 }
+PAIRS = {"name": "link_prediction", "relation": "person-meets-person", "width": 8, "eval_negatives": 2}
 GRAPHS: dict[str, tuple[Callable[[int, int], Any], Options]] = {
     "nodes": (untyped, {}),
     "typed": (typed, {"model": {"name": "rgcn", "hidden": 8}}),
     "edges": (labelled_edges, {"task": "edge_classification"}),
+    "links": (links, {"task": PAIRS, "model": {"name": "rgcn", "hidden": 8}}),
 }
 DOORS: dict[str, Callable[[int, int, Path], Options]] = {
     "npz": npz,
@@ -174,7 +200,7 @@ DOORS: dict[str, Callable[[int, int, Path], Options]] = {
     "database": database,
     "store": store,
 }
-BASES = ["nodes", "typed", "edges", "database", "loader"]
+BASES = [*GRAPHS, "database", "loader"]
 SAME = {f"{kind} {place}": kind for kind in GRAPHS for place in STRATEGIES if place != "shared"}
 SAME |= dict.fromkeys(("npz", "tables", "store", "data"), "nodes")  # these read the graph of `nodes`
 NUM_COMPARED = 2  # seeds with which cases are compared with their base

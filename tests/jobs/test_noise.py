@@ -14,7 +14,7 @@ COUNT, SEEDS = 1_200, 3
 NEVER_BEYOND = 4  # standard deviations: 1 of 16,000 models that know nothing is
 
 
-@pytest.mark.parametrize("base", ["nodes", "loader", exhaustive("typed"), exhaustive("edges"), exhaustive("database")])
+@pytest.mark.parametrize("base", ["nodes", "loader", *map(exhaustive, ("typed", "edges", "links", "database"))])
 def test_what_only_the_future_explains_is_not_learned(base: str, tmp_path: Path) -> None:
     areas = []
     for seed in range(SEEDS):
@@ -24,8 +24,9 @@ def test_what_only_the_future_explains_is_not_learned(base: str, tmp_path: Path)
     assert abs(mean - 0.5) < NEVER_BEYOND * deviation, areas
 
 
-@pytest.mark.parametrize("base", ["nodes", exhaustive("typed"), exhaustive("edges"), "database", "loader"])
+@pytest.mark.parametrize("base", ["nodes", exhaustive("typed"), "database", "loader"])
 def test_without_times_the_future_is_learned(base: str, tmp_path: Path) -> None:
+    # Tasks on edges show it in training only, as held-out edges pass no messages.
     sampler = {**noise.SAMPLER, "time": "none"}
     assert noise.area(base, 0, COUNT, tmp_path, sampler=sampler) > 0.65
 

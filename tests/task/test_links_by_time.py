@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -181,6 +182,18 @@ def test_recommendations_have_the_scores_of_events_after_the_newest_edge(
     )
     expected = {(int(s), int(d)): score for s, d, score in scores(tested)}
     np.testing.assert_allclose(lists[0]["score"], [expected[tuple(pair)] for pair in pairs.tolist()], atol=1e-5)
+
+
+def test_recommendations_read_the_edges_after_a_split_by_time() -> None:
+    with warnings.catch_warnings(action="error"):
+        graph, links = LinkPrediction(relation="user-buys-item").prepare_known(purchases())
+    assert graph.num_edges == purchases().num_edges
+    assert links is not None
+    assert links.known is not None
+    bought = purchases().edge_types == 0
+    assert len(links.known) == len(
+        np.unique(purchases().csc.indices[bought] + 100 * _destinations(purchases())[bought])
+    )
 
 
 def _destinations(graph: Graph) -> Array:
