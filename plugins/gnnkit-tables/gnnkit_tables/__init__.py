@@ -27,6 +27,8 @@ from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
 from gnnkit_tables.baselines import best_column, can_compare
 from gnnkit_tables.build import build_columns, build_graph, describe_outsiders, encode_types, with_scores
 from gnnkit_tables.database import Database, read_database, read_tables, read_times
+from gnnkit_tables.encode import Encoded
+from gnnkit_tables.example import example_tasks
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import Proposal, propose
 from gnnkit_tables.manifest import FILE, Manifest, TaskSpec
@@ -66,7 +68,7 @@ class Reading:
     database: Database
     targets: Targets
     proposal: Proposal  # without reasons, unless some entries are guesses
-    answer: Table | None  # the task's rows, if a question was asked
+    answer: Table | None  # the task's rows that job=init writes, if they answer a question
 
 
 class Tables(Dataset):
@@ -131,7 +133,49 @@ class Tables(Dataset):
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
 
     def load(self) -> Graph:
-        reading = self._read()
+        return self._build(*self._encode(self._read(*self._open())))
+
+    def advise(self, minutes: float, seed: int) -> Advice:
+        """Completes a manifest with guesses, and selects a model by validation."""
+        folder, proposal = self._open()
+        if not _task_names(folder, proposal.manifest):
+            text = proposal.manifest.text(proposal.reasons).removesuffix("tasks: {}\n")
+            why = (
+                f"dataset.root={folder.root} has no task: change the example in {FILE}, then repeat the command with "
+                "dataset.manifest=PATH and on_exists=replace; or add tasks/NAME.csv with entity, time, label and split"
+            )
+            return Advice(files={FILE: f"{text}{example_tasks(proposal.manifest)}"}, missing=why)
+        reading = self._read(folder, proposal)
+        database, targets, encoded = self._encode(reading)
+        columns, graph = build_columns(database, targets, encoded), self._build(database, targets, encoded)
+        keys: Keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
+        if minutes and can_compare(columns):
+            if baseline := best_column(columns):
+                say(str(baseline))
+            plain, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
+            candidates = list_candidates(plain, scored, columns, keys)
+            keys = select_keys(candidates, metric_of(columns), minutes, seed, baseline)
+        if not (proposal.reasons or reading.answer is not None or self.manifest):
+            return Advice(keys, graph=graph)
+        path = None if proposal.reasons else self._manifest_file(folder)
+        files: dict[str, str | bytes] = {
+            FILE: path.read_bytes() if path else proposal.manifest.text(proposal.reasons)
+        }
+        if reading.answer is not None:
+            files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer, proposal.tasks[targets.name])
+        why = "guesses with their reasons: correct them" if proposal.reasons else "keys, links, times and tasks"
+        return Advice({"dataset.manifest": (FILE, why), **keys}, files, graph)
+
+    def predicted_nodes(self, schema: Schema) -> slice:
+        """Returns the task's rows, which are the last node type."""
+        return schema.nodes(schema.node_types[-1][0])
+
+    def _open(self) -> tuple[Folder, Proposal]:
+        folder = Folder.find(self.root)
+        return folder, self._read_manifest(folder)
+
+    def _encode(self, reading: Reading) -> tuple[Database, Targets, dict[str, Encoded]]:
+        """Describes the tables, and returns them as of the configured times with columns."""
         database, targets = reading.database, reading.targets
         if any(section == "tables" for section, *_ in reading.proposal.reasons):
             say(
@@ -144,7 +188,10 @@ class Tables(Dataset):
             say(f"tables: {targets.name} has no time in {FILE}, so its rows see all rows, however late they are")
         targets.check_times(database.unit)
         database, targets = self._as_of(database, targets)
-        encoded = encode_types(database, targets)
+        return database, targets, encode_types(database, targets)
+
+    def _build(self, database: Database, targets: Targets, encoded: Mapping[str, Encoded]) -> Graph:
+        """Returns the graph that `links` and `boosting` select."""
         if not self.links:
             return build_columns(database, targets, encoded)
         if not self.boosting:
@@ -152,33 +199,7 @@ class Tables(Dataset):
         say("tables: the last columns of held-out targets are outputs of boosting, for model=blend and no other model")
         return build_graph(database, targets, with_scores(encoded, targets))
 
-    def advise(self, minutes: float, seed: int) -> Advice:
-        """Completes a manifest with guesses, and selects a model by validation."""
-        reading = self._read()
-        proposal, (database, targets) = reading.proposal, self._as_of(reading.database, reading.targets)
-        encoded = encode_types(database, targets)
-        columns = build_columns(database, targets, encoded)
-        keys: Keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
-        if minutes and can_compare(columns):
-            if baseline := best_column(columns):
-                say(str(baseline))
-            graph, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
-            candidates = list_candidates(graph, scored, columns, keys)
-            keys = select_keys(candidates, metric_of(columns), minutes, seed, baseline)
-        if not proposal.reasons and reading.answer is None:
-            return Advice(keys)
-        files: dict[str, str | bytes] = {FILE: proposal.manifest.text(proposal.reasons)}
-        if reading.answer is not None:
-            files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer, proposal.tasks[targets.name])
-        return Advice({"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **keys}, files)
-
-    def predicted_nodes(self, schema: Schema) -> slice:
-        """Returns the task's rows, which are the last node type."""
-        return schema.nodes(schema.node_types[-1][0])
-
-    def _read(self) -> Reading:
-        folder = Folder.find(self.root)
-        proposal = self._read_manifest(folder)
+    def _read(self, folder: Folder, proposal: Proposal) -> Reading:
         manifest = proposal.manifest
         name = self._task_name(folder, manifest)
         spec = manifest.tasks[name]
@@ -189,6 +210,7 @@ class Tables(Dataset):
             task = folder.read_task(name, spec.entity, self.missing)
         elif path.is_file():
             task = _read_answer(path, name, spec, self.missing)
+            answer = task if self.manifest else None
         else:
             task = answer = self._ask(name, tables, columns, proposal)
         times, unit = read_times(columns | _task_times(name, task, spec.time))
@@ -230,13 +252,13 @@ class Tables(Dataset):
 
     def _task_name(self, folder: Folder, manifest: Manifest) -> str:
         """Returns the task. Raises `UserError` if there are several, or none."""
-        names = [*dict.fromkeys([*folder.tasks, *(name for name, spec in manifest.tasks.items() if spec.query)])]
+        names = _task_names(folder, manifest)
         if self.table is None and len(names) != 1:
             raise UserError(
                 f"task.table=NAME selects one of the tasks {shown_names(names)}"
                 if names
                 else f"dataset.root={folder.root} has no task: add tasks/NAME.parquet with entity, time, label and split, or "
-                f"tasks.NAME with a query to {FILE}"
+                f"tasks.NAME with a query to {FILE}, of which job=init writes an example"
             )
         name = self.table or names[0]
         if name not in names:
@@ -271,6 +293,10 @@ class Tables(Dataset):
         tables = {name: read_table(path, (), self.missing, narrow=True) for name, path in folder.tables.items()}
         tasks = {name: folder.read_task(name, (), self.missing) for name in names}
         return propose(tables, tasks)
+
+
+def _task_names(folder: Folder, manifest: Manifest) -> list[str]:
+    return [*dict.fromkeys([*folder.tasks, *(name for name, spec in manifest.tasks.items() if spec.query)])]
 
 
 def _as_parquet(table: Table, spec: TaskSpec) -> bytes:

@@ -122,6 +122,28 @@ def random_targets(folder: Path) -> Path:
     return write(folder, None, returns=returns)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_folder_without_a_task_has_a_manifest_with_an_example(
+    tmp_path: Path, named: bool, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = {"tables": MANIFEST["tables"]} if named else None
+    folder = write(tmp_path / "data", manifest)
+    (folder / "tasks/returns.parquet").unlink()
+    monkeypatch.chdir(tmp_path)
+    init = ["job=init", "dataset=tables", f"dataset.root={folder}", "output=new", "init.minutes=0"]
+    assert main(init) == 2
+    assert "has no task: change the example in manifest.yaml, then repeat the command with" in capsys.readouterr().err
+    path = tmp_path / "new/manifest.yaml"
+    assert Manifest.read(path).tables == Manifest.read(Path(write(tmp_path / "other") / "manifest.yaml")).tables
+    text = path.read_text().replace("#   ", "  ").replace("30 days", "2 days")
+    path.write_text(text)
+    assert main([*init, "dataset.manifest=new/manifest.yaml", "on_exists=replace"]) == 0
+    graph = Tables(str(folder), manifest="new/manifest.yaml").load()
+    labels = dict(zip(graph.node_ids.tolist(), graph.labels.tolist(), strict=True))
+    assert labels["has_orders:11@2024-01-06"] == 0
+    assert labels["has_orders:10@2024-01-04"] == 1
+
+
 @pytest.mark.slow
 def test_two_commands_train_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     folder = random_targets(tmp_path / "data")

@@ -139,6 +139,26 @@ def test_dates_that_the_manifest_does_not_name_are_printed_and_written(
     assert "the rows of busy are in new/busy.rows.parquet; remove this file to ask its question again" in lines
 
 
+def test_init_asks_a_question_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    answer = question.Question.answer
+
+    def count(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return answer(*arguments)
+
+    monkeypatch.setattr(question.Question, "answer", count)
+    arguments = ["job=init", "dataset=tables", f"dataset.root={shops(tmp_path / 'data')}", "init.minutes=0"]
+    assert main([*arguments, f"output={tmp_path}/new"]) == 0
+    assert len(calls) == 1
+    again = [f"dataset.manifest={tmp_path}/new/manifest.yaml", f"output={tmp_path}/new", "on_exists=replace"]
+    before = (tmp_path / "new/manifest.yaml").read_bytes()
+    assert main([*arguments, *again]) == 0
+    assert len(calls) == 1, "the rows are in the folder"
+    assert (tmp_path / "new/manifest.yaml").read_bytes() == before
+    assert len(targets_of(Tables(str(tmp_path / "data"), manifest=str(tmp_path / "new/manifest.yaml")).load())) == 18
+
+
 @pytest.mark.parametrize(("old", "new"), [("COUNT(o.", "MAX(o."), ("2 days", "1 day"), ("2024-01-06", "2024-01-05")])
 def test_rows_of_another_question_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
@@ -302,7 +322,8 @@ def test_questions_of_a_benchmark_give_its_published_rows(tmp_path: Path, name: 
         "query": _F1.format(table=table, label=f"{expression} AS {label}"),
     }
     (tmp_path / "manifest.yaml").write_text(yaml.safe_dump({"tasks": {name: spec}}), encoding="utf-8")
-    targets = [Tables(str(root), table=name)._read().targets for root in (tmp_path, published)]
+    databases = [Tables(str(root), table=name) for root in (tmp_path, published)]
+    targets = [database._read(*database._open()).targets for database in databases]
     order = [np.lexsort((part.rows, part.times)) for part in targets]
     for field in ("times", "rows", "split", "labels"):
         left, right = (getattr(part, field)[rows] for part, rows in zip(targets, order, strict=True))
