@@ -26,15 +26,15 @@ from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
 from gnnkit_tables.baselines import best_column, can_compare
 from gnnkit_tables.build import build_columns, build_graph, describe_outsiders, encode_types, with_scores
-from gnnkit_tables.database import Database, read_database, read_tables, read_times
+from gnnkit_tables.database import Database, join_epochs, read_database, read_tables, read_times
 from gnnkit_tables.encode import Encoded
 from gnnkit_tables.example import example_tasks
-from gnnkit_tables.folder import Folder
+from gnnkit_tables.folder import SHARE, Folder
 from gnnkit_tables.guess import Proposal, propose
 from gnnkit_tables.manifest import FILE, Manifest, TaskSpec
-from gnnkit_tables.question import SHARE, Question
+from gnnkit_tables.question import Question
 from gnnkit_tables.select import Keys, list_candidates, metric_of, select_keys
-from gnnkit_tables.targets import Targets, read_targets
+from gnnkit_tables.targets import SplitRule, Targets, read_targets
 
 FREEZES = ("none", "test")
 _ROWS = ".rows.parquet"  # ending of the file next to a manifest that keeps the answer to a question
@@ -133,7 +133,7 @@ class Tables(Dataset):
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
 
     def load(self) -> Graph:
-        return self._build(*self._encode(self._read(*self._open())))
+        return self._build(*self._encode(self._read(*self._open()), self.split))
 
     def advise(self, minutes: float, seed: int) -> Advice:
         """Completes a manifest with guesses, and selects a model by validation."""
@@ -146,7 +146,9 @@ class Tables(Dataset):
             )
             return Advice(files={FILE: f"{text}{example_tasks(proposal.manifest)}"}, missing=why)
         reading = self._read(folder, proposal)
-        database, targets, encoded = self._encode(reading)
+        default = None if self.split else reading.targets.default_split
+        split = self.split or read_split("dataset.split", default)
+        database, targets, encoded = self._encode(reading, split)
         columns, graph = build_columns(database, targets, encoded), self._build(database, targets, encoded)
         keys: Keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
         if minutes and can_compare(columns):
@@ -155,12 +157,12 @@ class Tables(Dataset):
             plain, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
             candidates = list_candidates(plain, scored, columns, keys)
             keys = select_keys(candidates, metric_of(columns), minutes, seed, baseline)
+        if default is not None:
+            keys = {"dataset.split": (default, "the task table has none"), **keys}
         if not (proposal.reasons or reading.answer is not None or self.manifest):
             return Advice(keys, graph=graph)
         path = None if proposal.reasons else self._manifest_file(folder)
-        files: dict[str, str | bytes] = {
-            FILE: path.read_bytes() if path else proposal.manifest.text(proposal.reasons)
-        }
+        files: dict[str, str | bytes] = {FILE: path.read_bytes() if path else proposal.manifest.text(proposal.reasons)}
         if reading.answer is not None:
             files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer, proposal.tasks[targets.name])
         why = "guesses with their reasons: correct them" if proposal.reasons else "keys, links, times and tasks"
@@ -174,9 +176,10 @@ class Tables(Dataset):
         folder = Folder.find(self.root)
         return folder, self._read_manifest(folder)
 
-    def _encode(self, reading: Reading) -> tuple[Database, Targets, dict[str, Encoded]]:
-        """Describes the tables, and returns them as of the configured times with columns."""
-        database, targets = reading.database, reading.targets
+    def _encode(self, reading: Reading, split: SplitRule) -> tuple[Database, Targets, dict[str, Encoded]]:
+        """Describes the tables, and returns them as of the configured times."""
+        database = reading.database
+        targets = reading.targets.split_by(split, self.seed, database.unit)
         if any(section == "tables" for section, *_ in reading.proposal.reasons):
             say(
                 f"tables: no {'tables in ' if self._manifest_file(Folder.find(self.root)) else ''}{FILE}, so keys, links and "
@@ -205,20 +208,24 @@ class Tables(Dataset):
         spec = manifest.tasks[name]
         tables = read_tables(folder, manifest, self.missing)
         columns = _time_columns(tables, manifest)
-        path, answer = (self._manifest_file(folder) or folder.root / FILE).with_name(f"{name}{_ROWS}"), None
         if spec.query is None:
             task = folder.read_task(name, spec.entity, self.missing)
-        elif path.is_file():
+            columns |= _task_times(name, task, spec.time)
+        columns = join_epochs(columns, has_spans=isinstance(spec.horizon, str))
+        path, answer = (self._manifest_file(folder) or folder.root / FILE).with_name(f"{name}{_ROWS}"), None
+        if spec.query is not None and path.is_file():
             task = _read_answer(path, name, spec, self.missing)
             answer = task if self.manifest else None
-        else:
+        elif spec.query is not None:
             task = answer = self._ask(name, tables, columns, proposal)
-        times, unit = read_times(columns | _task_times(name, task, spec.time))
+        if spec.query is not None:
+            columns |= _task_times(name, task, spec.time)
+        times, unit = read_times(columns)
         database = read_database(tables, manifest, times, unit)
         index = database.types[spec.table].index
         assert index is not None, "the manifest is checked"
         targets = read_targets(name, spec, task, times.get((name, spec.time or "")), database, index)
-        return Reading(database, targets.split_by(self.split, self.seed, unit), proposal, answer)
+        return Reading(database, targets, proposal, answer)
 
     def _ask(
         self, name: str, tables: Mapping[str, Table], columns: Mapping[tuple[str, str], Array], proposal: Proposal
@@ -289,10 +296,15 @@ class Tables(Dataset):
         return path if path.exists() else None
 
     def _propose(self, folder: Folder, names: Iterable[str]) -> Proposal:
-        """Proposes the entries of all tables, and of some tasks, in the manifest."""
+        """Proposes the entries of all tables, and of some tasks, in the manifest.
+
+        Keys in text files are read as text once they are known, so that 007 is not 7.
+        """
         tables = {name: read_table(path, (), self.missing, narrow=True) for name, path in folder.tables.items()}
         tasks = {name: folder.read_task(name, (), self.missing) for name in names}
-        return propose(tables, tasks)
+        first = propose(tables, tasks)
+        tables = read_tables(folder, first.manifest, self.missing)
+        return propose(tables, {name: folder.read_task(name, first.tasks[name].entity, self.missing) for name in tasks})
 
 
 def _task_names(folder: Folder, manifest: Manifest) -> list[str]:

@@ -159,9 +159,17 @@ def _plain_links(links: Sequence[Link]) -> dict[str, str] | list[dict[str, Any]]
 
 
 def _entry_lines(path: tuple[str, ...], entry: Mapping[str, Any], reasons: Reasons) -> list[str]:
-    """Returns the lines of a table or task without its empty values."""
+    """Returns the lines of a table or task without its empty values.
+
+    Reasons of entries that the manifest lacks are comments of their own.
+    """
     lines = []
     for key, value in entry.items():
+        absent = [
+            f"    # {name}: {reason}"
+            for (*parent, name), reason in reasons.items()
+            if tuple(parent) == (*path, key) and name not in (value or ())
+        ]
         if value is None or (value == [] and key != "key") or value == {}:
             lines += [f"    # {key}: {reasons[*path, key]}"] if (*path, key) in reasons else []
         elif isinstance(value, dict):
@@ -174,6 +182,7 @@ def _entry_lines(path: tuple[str, ...], entry: Mapping[str, Any], reasons: Reaso
             lines += [f"    {key}: |-", *(f"      {line}".rstrip() for line in value.splitlines())]
         else:
             lines.append(f"    {key}: {_scalar(value)}{_why(reasons, *path, key)}")
+        lines += absent
     return lines
 
 

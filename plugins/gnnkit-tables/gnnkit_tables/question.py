@@ -19,12 +19,11 @@ from gnnkit.graph.table import Table
 from gnnkit.graph.times import ALWAYS, NEVER, UNITS, Times, parse_time, show_time
 from gnnkit.launch.phases import say
 from gnnkit.utils.ranges import one_line
-from gnnkit_tables.folder import SPLIT
+from gnnkit_tables.folder import SHARE, SPLIT
 from gnnkit_tables.keys import key_column
 from gnnkit_tables.manifest import FILE, Manifest, TaskSpec, read_span
 
 _MAX_ROWS, _MAX_DATES, _MAX_SECONDS, _MAX_MESSAGE = 20_000_000, 100_000, 600, 300
-SHARE = 0.15  # of the dates for each of validation and test, if the manifest names none
 _DAY = 86_400
 _PLACEHOLDERS = ("{timedelta}", "{self.timedelta}")  # the second one as in RelBench's source code
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
