@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -17,38 +16,8 @@ from gnnkit_tables.manifest import Manifest
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
-from tests.shops import MANIFEST, day, tables, write
-
-QUERY = """
-SELECT t.timestamp AS date, u.id AS user_id, COUNT(o.order_id) AS num_orders
-FROM timestamps t CROSS JOIN users u
-LEFT JOIN orders o ON o.user_id = u.id AND o.at > t.timestamp AND o.at <= t.timestamp + INTERVAL '{timedelta}'
-GROUP BY ALL
-"""
-TASK = {
-    "table": "users",
-    "entity": "user_id",
-    "time": "date",
-    "label": "num_orders",
-    "horizon": "2 days",
-    "query": QUERY,
-    "val": "2024-01-06",
-    "test": "2024-01-08",
-}
-LAST = 13  # day of the last order
-
-
-def shops(folder: Path, form: str = "parquet", orders: pa.Table | None = None, **entries: Any) -> Path:
-    """Writes the database with a question. An order on the last day ends the dates."""
-    spec = {key: value for key, value in {**TASK, **entries}.items() if value is not None}
-    rows = tables()["orders"] if orders is None else orders
-    late = {"order_id": [8], "user_id": [12], "item_id": ["a"], "amount": [1.0], "at": [day(LAST)]}
-    if orders is None:
-        rows = pa.concat_tables([rows, pa.table(late).cast(rows.schema)])
-    manifest: Any = {**copy.deepcopy(MANIFEST), "tasks": {"busy": spec}}
-    folder = write(folder, manifest, form, orders=rows)
-    (folder / f"tasks/returns.{form}").unlink()
-    return folder
+from tests.shops import LAST, QUERY, TASK, day, tables
+from tests.shops import with_question as shops
 
 
 def targets_of(graph: Graph) -> list[tuple[str, float, str]]:
