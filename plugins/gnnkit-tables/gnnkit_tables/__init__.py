@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from gnnkit import plugins
 from gnnkit.dataset.base import Advice, Dataset
 from gnnkit.dataset.table_files import read_table
 from gnnkit.errors import UserError
@@ -27,7 +28,7 @@ from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
 from gnnkit_tables.baselines import best_column, can_compare
 from gnnkit_tables.build import build_columns, build_graph, describe_outsiders, encode_types, with_scores
 from gnnkit_tables.database import Database, join_epochs, read_database, read_tables, read_times
-from gnnkit_tables.encode import Encoded
+from gnnkit_tables.encode import Embed, Encoded
 from gnnkit_tables.example import example_tasks
 from gnnkit_tables.folder import SHARE, Folder
 from gnnkit_tables.guess import Proposal, propose
@@ -96,6 +97,7 @@ class Tables(Dataset):
         boosting: bool = False,
         freeze: str = "none",
         until: Any = None,
+        text: str = "hashed",
         missing: Sequence[str] | None = None,
         split: Any = None,
         seed: int = 0,
@@ -114,6 +116,7 @@ class Tables(Dataset):
             freeze: `test` hides all rows after the first test time from all targets.
             until: Time as of which every entity is a target without a label, besides
                 the rows of the task table.
+            text: Plugin of the group `gnnkit.text` that embeds columns of text.
             missing: Words for missing values in text, as in `dataset=edges`.
             split: `{by: time, shares: [...]}`, or three shares for a task without
                 times, if the task table has no split.
@@ -129,6 +132,7 @@ class Tables(Dataset):
                 "dataset.boosting=true: model=blend averages a model of the graph; remove dataset.links=false"
             )
         self.freeze = one_of("task.freeze", freeze, FREEZES)
+        self.embed: Embed = plugins.load("text", text)  # type: ignore[assignment]
         self.missing = read_missing("dataset.missing", missing)
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
 
@@ -191,7 +195,7 @@ class Tables(Dataset):
             say(f"tables: {targets.name} has no time in {FILE}, so its rows see all rows, however late they are")
         targets.check_times(database.unit)
         database, targets = self._as_of(database, targets)
-        return database, targets, encode_types(database, targets)
+        return database, targets, encode_types(database, targets, self.embed)
 
     def _build(self, database: Database, targets: Targets, encoded: Mapping[str, Encoded]) -> Graph:
         """Returns the graph that `links` and `boosting` select."""

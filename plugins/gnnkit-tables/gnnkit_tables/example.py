@@ -33,9 +33,10 @@ def example_tasks(manifest: Manifest) -> str:
     Args:
         manifest: The tables.
     """
-    child, link = next(_dated_links(manifest), ("ORDERS", Link(("USER",), "USERS")))
-    time = manifest.tables[child].time if child in manifest.tables else "DATE"
-    key = manifest.tables[link.table].key if link.table in manifest.tables else ("ID",)
+    child, link = next(_dated_links(manifest), (None, None))
+    if child is None or link is None:
+        return "tasks: {}  # a question needs a table with a time and a link to another one\n"
+    key = manifest.tables[link.table].key
     task = _TASK.format(
         name=re.sub(r"\W", "_", f"has_{child}"),
         parent=link.table,
@@ -44,11 +45,11 @@ def example_tasks(manifest: Manifest) -> str:
         equal=" AND ".join(
             f"o.{_quoted(column)} = e.{_quoted(part)}" for column, part in zip(link.columns, key, strict=True)
         ),
-        time=_quoted(str(time)),
+        time=_quoted(str(manifest.tables[child].time)),
         quoted=_quoted(link.table),
         child=_quoted(child),
     )
-    return f"tasks:  # change this example, and remove its marks\n{textwrap.indent(task.strip(), '#   ')}\n"
+    return f'tasks:  # change this example, and remove "# " before its lines\n{textwrap.indent(task.strip(), "#   ")}\n'
 
 
 def _dated_links(manifest: Manifest) -> Iterator[tuple[str, Link]]:

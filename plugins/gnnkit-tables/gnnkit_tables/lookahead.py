@@ -80,13 +80,11 @@ class Lookahead:
 
 
 def _equal(one: pa.Table, other: pa.Table) -> bool:
-    """Returns whether sorted rows are equal, except for rounding of sums."""
-    if one.num_rows != other.num_rows:
-        return False
-    for left, right in zip(one.combine_chunks().columns, other.combine_chunks().columns, strict=True):
-        if pa.types.is_floating(left.type):
-            if not np.allclose(*(cells.to_numpy() for cells in (left, right)), rtol=1e-9, equal_nan=True):
-                return False
-        elif left != right:
-            return False
-    return True
+    return one.num_rows == other.num_rows and all(map(_is_same, one.columns, other.columns))
+
+
+def _is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    """Returns whether cells are equal, except for rounding of sums."""
+    if pa.types.is_floating(one.type):
+        return np.allclose(one.to_numpy(), other.to_numpy(), rtol=1e-9, equal_nan=True)
+    return bool(one.equals(other))
