@@ -70,7 +70,10 @@ def test_another_package_embeds_text(folder: Path) -> None:
     [
         ("short", r"dataset.text: column 'note' has embeddings of shape \[1, 4\], expected \d+ rows"),
         ("infinite", r"dataset.text: column 'note' has embeddings of shape \[\d+, 2\], expected \d+ rows of finite"),
-        ("absent", r"dataset.text=absent is not known: did you mean hashed\? there are: hashed, infinite, lengths, short"),
+        (
+            "absent",
+            r"dataset.text=absent is not known: did you mean hashed\? there are: hashed, infinite, lengths, short",
+        ),
     ],
 )
 def test_what_is_wrong_with_embeddings_is_named(folder: Path, name: str, message: str) -> None:
