@@ -18,7 +18,7 @@ _TASK = """
   horizon: 30 days  # a number if times are numbers
   query: |
     SELECT t.timestamp AS date, {selected}, COUNT(o.{time}) > 0 AS label
-    FROM timestamps t CROSS JOIN {quoted} e
+    FROM timestamps t {join}
     LEFT JOIN {child} o ON {equal} AND o.{time} > t.timestamp
       AND o.{time} <= t.timestamp + INTERVAL '{{timedelta}}'
     GROUP BY ALL
@@ -36,7 +36,8 @@ def example_tasks(manifest: Manifest) -> str:
     child, link = next(_dated_links(manifest), (None, None))
     if child is None or link is None:
         return "tasks: {}  # a question needs a table with a time and a link to another one\n"
-    key = manifest.tables[link.table].key
+    key, since = manifest.tables[link.table].key, manifest.tables[link.table].time
+    parent = _quoted(link.table)
     task = _TASK.format(
         name=re.sub(r"\W", "_", f"has_{child}"),
         parent=link.table,
@@ -46,7 +47,7 @@ def example_tasks(manifest: Manifest) -> str:
             f"o.{_quoted(column)} = e.{_quoted(part)}" for column, part in zip(link.columns, key, strict=True)
         ),
         time=_quoted(str(manifest.tables[child].time)),
-        quoted=_quoted(link.table),
+        join=f"CROSS JOIN {parent} e" if since is None else f"JOIN {parent} e ON e.{_quoted(since)} <= t.timestamp",
         child=_quoted(child),
     )
     return f'tasks:  # change this example, and remove "# " before its lines\n{textwrap.indent(task.strip(), "#   ")}\n'
