@@ -281,6 +281,8 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
     settings, needs = asked.settings, asked.needs
     named_graph = with_names(settings, asked.graph)
     check_types(needs.untyped_model, named_graph.schema)
+    if (check := getattr(settings.model.load(), "check_columns", None)) is not None:
+        check(named_graph.feature_names or ())
     graph, input_lines = as_read(settings, named_graph, asked.folder)
     graph, links = named(load(settings, graph), asked.folder), None
     task: Task = settings.task.create()
