@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import gnnkit
-from gnnkit.graph import Graph, Relation
+from gnnkit.graph import Graph, Relation, SparseFeatures
 from gnnkit.graph.times import ALWAYS
 from gnnkit.result.result import Result
+from gnnkit.strategy.fetched import Draw
+from gnnkit.task.evaluation.timed import TimedEvaluation
 from gnnkit.utils.checks import Array
 from tests.cases import exhaustive
 from tests.runs import BARE
@@ -138,6 +140,21 @@ def test_workers_and_evaluation_batches_change_no_figure(pick: str, train: Calla
         other = train(reported(), workers=workers, trainer={"evaluation_memory": memory}, **options)
         np.testing.assert_allclose(logits(other), rows, rtol=0, atol=1e-10)
         assert {name: other[name] for name in names} == pytest.approx({name: base[name] for name in names}, abs=1e-10)
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_evaluation_memory_counts_the_numbers_that_rows_store(
+    is_typed: bool, train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks, outputs, costs, draws = [], TimedEvaluation._outputs, Draw.costs, []
+    monkeypatch.setattr(TimedEvaluation, "_outputs", lambda self, *args: chunks.append(1) or outputs(self, *args))
+    monkeypatch.setattr(Draw, "costs", lambda self, nodes: draws.append(1) or costs(self, nodes))
+    graph = reported(typed=is_typed)
+    wide = np.pad(np.asarray(graph.features), [(0, 0), (0, 4000)])
+    model = {"name": "rgcn" if is_typed else "gcn", "hidden": 8} | ({"project": True} if is_typed else {})
+    train(graph.evolve(features=SparseFeatures.of(wide)), model=model, trainer={"evaluation_memory": 16})
+    assert len(chunks) == 3  # two validations and a test, of one chunk each
+    assert len(draws) <= 2  # trees are counted once for each evaluation, not at each epoch
 
 
 def test_the_rule_is_printed_and_data_without_times_are_refused(
