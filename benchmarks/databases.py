@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from gnnkit_tables import MODEL_KEYS, TIME_KEYS, Tables
+from gnnkit_tables import Tables, graph_keys
 from gnnkit_tables.baselines import best_column
 from gnnkit_tables.build import build_columns, build_graph, encode_types, with_scores
 from gnnkit_tables.encode import is_hashed
@@ -36,8 +36,7 @@ def read_candidates(folder: str, table: str | None, freeze: str) -> tuple[Graph,
     encoded = encode_types(database, targets)
     graph, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
     columns = build_columns(database, targets, encoded)
-    keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
-    candidates = list_candidates(graph, scored, columns, keys)
+    candidates = list_candidates(graph, scored, columns, graph_keys(database, targets))
     own = range(sum(not is_hashed(name) for name in encoded[targets.entity].names))  # which come before the past
     row = (
         dataclasses.replace(columns, features=np.asarray(columns.features)[:, own], feature_names=None) if own else None

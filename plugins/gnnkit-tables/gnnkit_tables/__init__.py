@@ -29,6 +29,7 @@ from gnnkit_tables.build import build_columns, build_graph, describe_outsiders, 
 from gnnkit_tables.database import Database, read_database, read_tables, read_times
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import Proposal, propose
+from gnnkit_tables.history import is_event
 from gnnkit_tables.manifest import FILE, Manifest, TaskSpec
 from gnnkit_tables.question import SHARE, Question
 from gnnkit_tables.select import Keys, list_candidates, metric_of, select_keys
@@ -37,6 +38,7 @@ from gnnkit_tables.targets import Targets, read_targets
 FREEZES = ("none", "test")
 _ROWS = ".rows.parquet"  # ending of the file next to a manifest that keeps the answer to a question
 MODEL_KEYS = {
+    "workers": (1, "a step has as many targets as in the trials"),
     "strategy": ("individual_sample", "each target sees its own past"),
     "strategy.batch_size": (512, "targets of a step"),
     "sampler.fanouts": ([1, 20, 5], "the entity, the rows that refer to it, and the rows to which these refer"),
@@ -57,6 +59,10 @@ TIME_KEYS = {
     "sampler.time": ("strict", "rows before the target's time"),
     "sampler.pick": ("last", "the latest rows say most"),
 }  # further ones if targets have times
+EVENT_KEYS = {
+    "sampler.fanouts": ([1, 20], "the rows to which an event refers, and the rows that refer to these"),
+    "model.num_layers": (2, "one for each number of fanouts"),
+}  # other ones if entities are events. A further layer takes five times as long, without better validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +164,7 @@ class Tables(Dataset):
         proposal, (database, targets) = reading.proposal, self._as_of(reading.database, reading.targets)
         encoded = encode_types(database, targets)
         columns = build_columns(database, targets, encoded)
-        keys: Keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
+        keys = graph_keys(database, targets)
         if minutes and can_compare(columns):
             if baseline := best_column(columns):
                 say(str(baseline))
@@ -271,6 +277,12 @@ class Tables(Dataset):
         tables = {name: read_table(path, (), self.missing, narrow=True) for name, path in folder.tables.items()}
         tasks = {name: folder.read_task(name, (), self.missing) for name in names}
         return propose(tables, tasks)
+
+
+def graph_keys(database: Database, targets: Targets) -> Keys:
+    """Returns the keys for a model of the graph, with their reasons."""
+    keys: Keys = MODEL_KEYS if (targets.times == ALWAYS).all() else MODEL_KEYS | TIME_KEYS
+    return {**keys, **EVENT_KEYS} if is_event(database.types[targets.entity], targets) else keys
 
 
 def _as_parquet(table: Table, spec: TaskSpec) -> bytes:
