@@ -107,8 +107,8 @@ class TimedEvaluation(Evaluation):
         return outputs
 
     def _inputs(self, batch: MiniBatch, model: nn.Module) -> Rows:
-        nodes, places = batch.rows_by_node()
         if self._rows is None:
             return self._whole.features.input_rows(batch.input_nodes, model)
+        nodes, places = batch.rows_by_node()
         rows = self._rows.fetch(nodes, self._whole.comm).rows[places]
         return self._whole.fetched_rows(self._rows.features(rows), model)
