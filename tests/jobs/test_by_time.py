@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import gnnkit
-from gnnkit.graph import Graph, Relation
+from gnnkit.graph import Graph, Relation, SparseFeatures
 from gnnkit.graph.times import ALWAYS
 from gnnkit.result.result import Result
+from gnnkit.strategy.fetched import Draw
 from gnnkit.task.evaluation import timed
+from gnnkit.task.evaluation.timed import TimedEvaluation
 from gnnkit.utils.checks import Array
 from tests.cases import exhaustive
 from tests.runs import BARE
@@ -176,6 +178,21 @@ def test_evaluation_batches_of_any_size_have_the_same_bits(
         measured.append({**figures, "bits": None if rows is None else rows.tobytes()})
     assert "test_roc_auc" in measured[0]
     assert measured[0] == measured[1] == measured[2]
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_evaluation_memory_counts_the_numbers_that_rows_store(
+    is_typed: bool, train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks, outputs, costs, draws = [], TimedEvaluation._outputs, Draw.costs, []
+    monkeypatch.setattr(TimedEvaluation, "_outputs", lambda self, *args: chunks.append(1) or outputs(self, *args))
+    monkeypatch.setattr(Draw, "costs", lambda self, nodes: draws.append(1) or costs(self, nodes))
+    graph = reported(typed=is_typed)
+    wide = np.pad(np.asarray(graph.features), [(0, 0), (0, 4000)])
+    model = {"name": "rgcn" if is_typed else "gcn", "hidden": 8} | ({"project": True} if is_typed else {})
+    train(graph.evolve(features=SparseFeatures.of(wide)), model=model, trainer={"evaluation_memory": 16})
+    assert len(chunks) == 3  # two validations and a test, of one chunk each
+    assert len(draws) <= 2  # trees are counted once for each evaluation, not at each epoch
 
 
 def test_the_rule_is_printed_and_data_without_times_are_refused(

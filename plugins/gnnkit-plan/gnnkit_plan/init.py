@@ -324,7 +324,11 @@ def _choose_split(graph: Graph) -> tuple[list[float] | dict[str, Any], str]:
 
 def _figure(graph: Graph, task: str) -> str | None:
     """Returns the validation metric for uneven classes, or None."""
-    if task not in ("node_classification", "edge_classification") or graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
+    if (
+        task not in ("node_classification", "edge_classification")
+        or graph.labels.ndim > 1
+        or graph.labels.dtype.kind == "f"
+    ):
         return None
     splits = [graph.labelled & (graph.split == split) for split in (Split.TRAIN, Split.VAL)]
     counts = [np.bincount(graph.labels[nodes], minlength=graph.num_classes).tolist() for nodes in splits]

@@ -32,6 +32,7 @@ from gnnkit_tables.encode import Embed, Encoded
 from gnnkit_tables.example import example_tasks
 from gnnkit_tables.folder import SHARE, Folder
 from gnnkit_tables.guess import Proposal, propose
+from gnnkit_tables.history import is_event
 from gnnkit_tables.manifest import FILE, Manifest, TaskSpec
 from gnnkit_tables.question import Question
 from gnnkit_tables.select import Keys, list_candidates, metric_of, select_keys
@@ -40,6 +41,7 @@ from gnnkit_tables.targets import SplitRule, Targets, read_targets
 FREEZES = ("none", "test")
 _ROWS = ".rows.parquet"  # ending of the file next to a manifest that keeps the answer to a question
 MODEL_KEYS = {
+    "workers": (1, "a step has as many targets as in the trials"),
     "strategy": ("individual_sample", "each target sees its own past"),
     "strategy.batch_size": (512, "targets of a step"),
     "sampler.fanouts": ([1, 20, 5], "the entity, the rows that refer to it, and the rows to which these refer"),
@@ -60,6 +62,10 @@ TIME_KEYS = {
     "sampler.time": ("strict", "rows before the target's time"),
     "sampler.pick": ("last", "the latest rows say most"),
 }  # further ones if targets have times
+EVENT_KEYS = {
+    "sampler.fanouts": ([1, 20], "the rows to which an event refers, and the rows that refer to these"),
+    "model.num_layers": (2, "one for each number of fanouts"),
+}  # other ones if entities are events. A further layer takes five times as long, without better validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +160,7 @@ class Tables(Dataset):
         split = self.split or read_split("dataset.split", default)
         database, targets, encoded = self._encode(reading, split)
         columns, graph = build_columns(database, targets, encoded), self._build(database, targets, encoded)
-        keys: Keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
+        keys = graph_keys(database, targets)
         if minutes and can_compare(columns):
             if baseline := best_column(columns):
                 say(str(baseline))
@@ -313,6 +319,12 @@ class Tables(Dataset):
 
 def _task_names(folder: Folder, manifest: Manifest) -> list[str]:
     return [*dict.fromkeys([*folder.tasks, *(name for name, spec in manifest.tasks.items() if spec.query)])]
+
+
+def graph_keys(database: Database, targets: Targets) -> Keys:
+    """Returns the keys for a model of the graph, with their reasons."""
+    keys: Keys = MODEL_KEYS if (targets.times == ALWAYS).all() else MODEL_KEYS | TIME_KEYS
+    return {**keys, **EVENT_KEYS} if is_event(database.types[targets.entity], targets) else keys
 
 
 def _as_parquet(table: Table, spec: TaskSpec) -> bytes:

@@ -12,6 +12,7 @@ import gnnkit_tables
 
 import gnnkit
 
+PACKAGES = ("gnnkit", "gnnkit_formats")
 DOCS = Path(gnnkit.__file__).resolve().parents[1] / "docs"
 
 
@@ -20,7 +21,7 @@ def imports() -> Iterator[tuple[str, str]]:
     for path in Path(gnnkit_tables.__file__).parent.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "gnnkit":
+            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in PACKAGES:
                 yield from ((str(node.module), alias.name) for alias in node.names)
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 module = {"gnnkit": "gnnkit", "plugins": "gnnkit.plugins"}.get(node.value.id)
