@@ -19,10 +19,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from gnnkit_tables import MODEL_KEYS, TIME_KEYS, Tables
+from gnnkit_tables import Tables, graph_keys
 from gnnkit_tables.baselines import best_column
-from gnnkit_tables.build import build_columns, build_graph, encode_types, with_scores
-from gnnkit_tables.encode import is_hashed
+from gnnkit_tables.build import build_columns, build_graph, with_scores
+from gnnkit_tables.encode import is_embedded
 from gnnkit_tables.select import Candidate, list_candidates, metric_of, train_candidate
 
 from gnnkit.graph import Graph
@@ -31,14 +31,11 @@ from gnnkit.graph import Graph
 def read_candidates(folder: str, table: str | None, freeze: str) -> tuple[Graph, list[Candidate]]:
     """Returns the targets' columns, and the candidates, the last without the past."""
     data = Tables(folder, table=table, freeze=freeze)
-    reading = data._read()
-    database, targets = data._as_of(reading.database, reading.targets)
-    encoded = encode_types(database, targets)
+    database, targets, encoded = data._encode(data._read(*data._open()), data.split)
     graph, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
     columns = build_columns(database, targets, encoded)
-    keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
-    candidates = list_candidates(graph, scored, columns, keys)
-    own = range(sum(not is_hashed(name) for name in encoded[targets.entity].names))  # which come before the past
+    candidates = list_candidates(graph, scored, columns, graph_keys(database, targets))
+    own = range(sum(not is_embedded(name) for name in encoded[targets.entity].names))  # which come before the past
     row = (
         dataclasses.replace(columns, features=np.asarray(columns.features)[:, own], feature_names=None) if own else None
     )

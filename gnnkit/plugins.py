@@ -76,6 +76,7 @@ PACKAGES = {
         "mixer": "gnnkit-temporal",
         "tgat": "gnnkit-temporal",
     },
+    "text": {"hashed": "gnnkit-tables"},
     "upload": {"fsspec": "gnnkit-upload"},
     "job": {
         "compare": "gnnkit-compare",
@@ -93,7 +94,11 @@ PACKAGES = {
 }  # this project's separate packages, by kind and name
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # keys in a partition's YAML that are not arguments of the partitioner
-_NAMED_BY = {"partition": "partition.nodes", "aggregation": "sync.average"}  # other keys that name a plugin
+_NAMED_BY = {
+    "partition": "partition.nodes",
+    "aggregation": "sync.average",
+    "text": "dataset.text",
+}  # other keys that name a plugin
 PARTITION_KEYS = ("path",)  # a partitioner's arguments that are not in `options`
 TASK_KEYS = ("table", "freeze")  # keys of the section `task` that a data set with several tasks reads
 _SCALARS: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,), Path: (str, Path)}

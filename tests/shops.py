@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -78,4 +79,49 @@ def write(folder: Path, manifest: Any = MANIFEST, form: str = "parquet", **chang
             pyarrow.csv.write_csv(table, folder / f"{place}.csv")
     if manifest is not None:
         (folder / "manifest.yaml").write_text(yaml.safe_dump(manifest, sort_keys=False), encoding="utf-8")
+    return folder
+
+
+QUERY = """
+SELECT t.timestamp AS date, u.id AS user_id, COUNT(o.order_id) AS num_orders
+FROM timestamps t CROSS JOIN users u
+LEFT JOIN orders o ON o.user_id = u.id AND o.at > t.timestamp AND o.at <= t.timestamp + INTERVAL '{timedelta}'
+GROUP BY ALL
+"""
+TASK = {
+    "table": "users",
+    "entity": "user_id",
+    "time": "date",
+    "label": "num_orders",
+    "horizon": "2 days",
+    "query": QUERY,
+    "val": "2024-01-06",
+    "test": "2024-01-08",
+}
+LAST = 13  # day of the last order
+
+
+def with_question(
+    folder: Path, form: str = "parquet", specs: Any = None, users: Any = None, orders: Any = None, **entries: Any
+) -> Path:
+    """Writes the database with a question. An order on the last day ends the dates.
+
+    Args:
+        folder: A new folder.
+        form: parquet or csv.
+        specs: Further entries of tables in the manifest.
+        users: Replaces the table.
+        orders: Replaces the table.
+        entries: Those of the task.
+    """
+    spec = {key: value for key, value in {**TASK, **entries}.items() if value is not None}
+    rows = tables()["orders"] if orders is None else orders
+    late = {"order_id": [8], "user_id": [12], "item_id": ["a"], "amount": [1.0], "at": [day(LAST)]}
+    if orders is None:
+        rows = pa.concat_tables([rows, pa.table(late).cast(rows.schema)])
+    manifest: Any = {**copy.deepcopy(MANIFEST), "tasks": {"busy": spec}}
+    for name, entry in (specs or {}).items():
+        manifest["tables"][name].update(entry)
+    folder = write(folder, manifest, form, orders=rows, users=tables()["users"] if users is None else users)
+    (folder / f"tasks/returns.{form}").unlink()
     return folder

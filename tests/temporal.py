@@ -2,20 +2,24 @@
 
 A sampled tree is compared edge by edge with loops over all edges of small graphs, typed
 and not: `compare_sampler` and `compare_loader` do so for one drawn graph.
-`count_draws` looks for later edges among many draws from a large graph. To compare
-10,000 graphs, and to look at 10^8 draws:
+`count_draws` looks for later edges among many draws from a large graph. `tests.noise`
+trains on labels that only the future explains. To compare 10,000 graphs, to look at
+10^8 draws, and to train with ten seeds:
 
     uv run python -m tests.temporal graphs 10000
     uv run python -m tests.temporal draws 1e8
+    uv run python -m tests.temporal noise 10
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,9 +31,11 @@ from gnnkit.graph.edge_order import in_time_order
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.pyg import NeighborLoader
 from gnnkit.sampler import NeighborSampler, WeightedSampler
+from tests import noise
 
 LOW, HIGH = ALWAYS + 1, NEVER - 1  # the first and the last time
 Row = tuple[int, int]  # node and time
+Rule = str | int  # strict, inclusive, or how long before its time a row sees edges
 Edges = Counter[tuple[Row, int]]  # each row's edges, by position
 SCALES = ([0, 1, 2, 3], [-3, -2, 0, 5], [LOW, LOW + 1, -1, 0, HIGH - 1, HIGH], [10**18, 10**18 + 1, 10**18 + 2])
 
@@ -57,22 +63,26 @@ class TimedGraph:
         times = self.edge_time[edge], self.node_time[self.source[edge]]
         return [time for time in times if time is not None]
 
-    def seen(self, row: Row, rule: str, last: int | None = None) -> list[int]:
+    def is_seen(self, edge: int, bound: int, rule: Rule) -> bool:
+        """Returns whether an edge is visible, from the later of its times on."""
+        times = self.times_of(edge)
+        if rule == "inclusive":
+            return all(time <= bound for time in times)
+        is_late = isinstance(rule, str) or not times or bound - rule <= max(times)
+        return is_late and all(time < bound for time in times)
+
+    def seen(self, row: Row, rule: Rule, last: int | None = None) -> list[int]:
         """Returns the edges into a row, of each relation the latest `last` ones."""
         node, bound = row
         edges: list[int] = []
         for relation in range(len(self.relations)):
-            into = [
-                edge
-                for edge in self.into[node]
-                if self.relation[edge] == relation
-                and all(time < bound or (rule == "inclusive" and time == bound) for time in self.times_of(edge))
-            ]
+            of_relation = (edge for edge in self.into[node] if self.relation[edge] == relation)
+            into = [edge for edge in of_relation if self.is_seen(edge, bound, rule)]
             into.sort(key=lambda edge: (max(self.times_of(edge), default=ALWAYS), edge))
             edges += into if last is None else into[max(len(into) - last, 0) :]
         return edges
 
-    def tree(self, seeds: Iterable[Row], hops: int, rule: str, last: int | None = None) -> Edges:
+    def tree(self, seeds: Iterable[Row], hops: int, rule: Rule, last: int | None = None) -> Edges:
         """Returns the edges of the rows that seeds reach, each row drawing once."""
         front = list(dict.fromkeys(seeds))
         reached, edges = set(front), Edges()
@@ -186,16 +196,18 @@ def compare_sampler(number: int, typed: bool) -> int:
     graph, rng = draw(number, typed)
     n, hops, last = len(graph.node_type), int(rng.integers(1, 4)), int(rng.integers(1, 4))
     seeds, count = draw_seeds(graph, rng, rng.integers(0, n, rng.integers(0, 5))), 0
-    for rule in ("strict", "inclusive"):
+    spans = np.diff(sorted(graph.scale)).tolist()
+    for rule in ("strict", "inclusive", int(rng.choice([1, 2, *(span for span in spans if span < NEVER)]))):
+        by_rule: dict[str, Any] = {"time": rule} if isinstance(rule, str) else {"time": "window", "window": rule}
         for pick, fanout in (("uniform", -1), ("last", last)):
             limit = None if pick == "uniform" else last
-            options = {"time": rule, "pick": pick, "fanout": fanout}
+            options = {**by_rule, "pick": pick, "fanout": fanout}
             (edges,) = sampled(graph, seeds, hops, number, **options)
             assert edges == graph.tree(seeds, hops, rule, limit), (number, typed, options)
             apart = sampled(graph, seeds, hops, number, disjoint=True, **options)
             assert apart == [graph.tree([seed], hops, rule, limit) for seed in seeds], (number, typed, options)
             count += sum(edges.values())
-        (some,) = sampled(graph, seeds, hops, number, time=rule, fanout=last)
+        (some,) = sampled(graph, seeds, hops, number, fanout=last, **by_rule)
         for row in {row for row, _ in some}:
             drawn = [edge for at, edge in some.elements() if at == row]
             seen = graph.seen(row, rule)
@@ -291,19 +303,20 @@ def large(num_nodes: int, num_edges: int) -> CSC:
 
 
 def count_draws(csc: CSC, num_draws: int) -> dict[str, tuple[int, int]]:
-    """Draws edges by all rules, and returns how many, and how many of the future.
+    """Draws edges by all rules, and counts them, and those that are not visible.
 
     Args:
         csc: The graph, with weights and times.
         num_draws: The least number of draws of each rule.
     """
     rng, counts, since = np.random.default_rng(1), {}, np.asarray(csc.time)
-    for rule in ("strict", "inclusive"):
+    for rule, window in (("strict", None), ("inclusive", None), ("window", 300)):
+        by_time: dict[str, Any] = {"time": rule, "window": window}
         samplers = {
-            "uniform": NeighborSampler([15, 10, 5], time=rule),
-            "last": NeighborSampler([15, 10, 5], time=rule, pick="last"),
-            "replace": NeighborSampler([15, 10, 5], time=rule, replace=True),
-            "weighted": WeightedSampler([15, 10, 5], time=rule),
+            "uniform": NeighborSampler([15, 10, 5], **by_time),
+            "last": NeighborSampler([15, 10, 5], **by_time, pick="last"),
+            "replace": NeighborSampler([15, 10, 5], **by_time, replace=True),
+            "weighted": WeightedSampler([15, 10, 5], **by_time),
         }
         for name, sampler in samplers.items():
             drawn = future = key = 0
@@ -314,7 +327,9 @@ def count_draws(csc: CSC, num_draws: int) -> dict[str, tuple[int, int]]:
                 assert batch.times is not None
                 assert outer.edge_ids is not None
                 bounds = np.repeat(batch.times[: outer.num_dst], np.diff(outer.indptr))
-                late = since[outer.edge_ids] >= bounds if rule == "strict" else since[outer.edge_ids] > bounds
+                drawn_at = since[outer.edge_ids]
+                late = drawn_at > bounds if rule == "inclusive" else drawn_at >= bounds
+                late |= drawn_at < bounds - (window or 2**62)
                 drawn, future = drawn + len(late), future + int(late.sum())
             counts[f"{rule}, {name}"] = drawn, future
     return counts
@@ -323,10 +338,13 @@ def count_draws(csc: CSC, num_draws: int) -> dict[str, tuple[int, int]]:
 def main() -> None:
     torch.set_num_threads(1)
     kind, count = sys.argv[1], float(sys.argv[2])
+    if kind == "noise":
+        with tempfile.TemporaryDirectory() as folder:
+            noise.report(range(int(count)), Path(folder))
     if kind == "draws":
-        counts = count_draws(large(10**6, 12 * 10**6), int(count / 8))
+        counts = count_draws(large(10**6, 12 * 10**6), int(count / 12))
         for name, (drawn, future) in counts.items():
-            print(f"{name}: {drawn:,} draws, {future} of the future", flush=True)
+            print(f"{name}: {drawn:,} draws, {future} not visible", flush=True)
     for compare in (compare_sampler, compare_loader) if kind == "graphs" else ():
         for typed in (False, True):
             edges = sum(compare(number, typed) for number in range(int(count)))

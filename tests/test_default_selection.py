@@ -41,6 +41,7 @@ ELSEWHERE = {  # what no check covers, and the folders of the tests
     ("launcher", "ray"): ["plugins/gnnkit-ray/tests"],
     ("leader", "rebalance"): ["plugins/gnnkit-rebalancing/tests"],
     ("exchange", "error_feedback"): ["plugins/gnnkit-error-feedback/tests"],
+    ("text", "hashed"): ["plugins/gnnkit-tables/tests"],
     ("upload", "fsspec"): ["plugins/gnnkit-upload/tests"],
     **{("aggregation", name): ["tests/sync"] for name in ("mean", "median", "trimmed_mean", "weighted")},
     **{
@@ -86,7 +87,7 @@ def test_every_plugin_is_checked_by_default(kind: str) -> None:
 def test_every_other_group_of_plugins_is_tested_elsewhere() -> None:
     groups = {group.removeprefix("gnnkit.") for group in metadata.entry_points().groups if group.startswith("gnnkit.")}
     others = groups - set(plugins.KINDS) - {"conf"}
-    assert others == {"aggregation", "command", "function", "job", "leader", "planner", "search", "upload"}
+    assert others == {"aggregation", "command", "function", "job", "leader", "planner", "search", "text", "upload"}
     assert {(kind, name) for kind in others for name in installed(kind)} == {
         key for key in ELSEWHERE if key[0] in others
     }

@@ -91,7 +91,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "sampler.fanouts": [[], [-2], [2.5], ["a"], [True], [2**70], "all"],
     "sampler.clusters": ["/none.npy"],
     "sampler.target": ["similar", [-1.0], [NAN]],
-    "sampler.time": ["window", "Strict", 3, True, None],
+    "sampler.time": ["past", "Strict", 3, True, None],
+    "sampler.window": [0, 5, -1, 2.5, True, "a day"],  # 5: without sampler.time=window
     "sampler.pick": ["first", 3, True, None],
     "strategy.local_iterations": [*COUNT, "all"],
     "exchange.bits": [0, 3, 64, 2.5, "all"],

@@ -14,7 +14,7 @@ from gnnkit.config.jobs import JobFacts
 from gnnkit.config.keys import read
 from gnnkit.config.removed import without_removed
 from gnnkit.errors import UserError
-from gnnkit.plugins import JOBS, PACKAGES, arguments_of, load, names, options
+from gnnkit.plugins import JOBS, PACKAGES, TASK_KEYS, arguments_of, load, names, options
 from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.ranges import local_path, shown
 from gnnkit.utils.redaction import HIDDEN
@@ -132,6 +132,8 @@ def _inherited_sections(
                 else f"call gnnkit.predict(..., model={name}(...)) with an instance of that class"
             )
             raise UserError(f"checkpoint={folder}: {kind}={name} was passed from Python: {advice}")
+    if "dataset" in from_python and "task" in sections:  # a graph has one task
+        sections["task"] = {key: value for key, value in sections["task"].items() if key not in TASK_KEYS}
     return sections
 
 

@@ -29,6 +29,8 @@ class Advice:
     files: Mapping[str, str | bytes] = field(
         default_factory=dict
     )  # content by file name; a key with this value names its path
+    graph: Graph | None = None  # what `load` returns, if the advice needed it
+    missing: str = ""  # what data lack for a configuration, in which case only `files` are written
 
 
 class Dataset(ABC):

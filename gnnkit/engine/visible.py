@@ -28,9 +28,23 @@ class TimedRows:
     indptr: Ids  # [num_rows + 1] int64
     time: Times  # [num_edges] time from which each edge is visible, ascending within each row
     weight: Floats | None = None  # [num_edges]
+    window: int | None = None  # as `Reading.window`
 
     def counts(self, rows: Ids, bounds: Times) -> Ids:  # [k]
-        """Counts each row's edges that are visible at its bound, by bisection."""
+        """Counts each row's edges that are visible at its bound."""
+        return np.asarray(self._until(rows, bounds) - self._gaps(rows, bounds)[1])
+
+    def edges(self, rows: Ids, bounds: Times) -> tuple[Ids, Ids]:
+        """Returns the visible edges' positions, row by row, and offsets [k + 1]."""
+        fixed, gaps = self._gaps(rows, bounds)
+        counts = self._until(rows, bounds) - gaps
+        indptr = offsets_of(counts)
+        places = np.arange(indptr[-1]) - np.repeat(indptr[:-1], counts)
+        places += np.where(places < np.repeat(fixed, counts), 0, np.repeat(gaps, counts))
+        return np.repeat(self.indptr[rows], counts) + places, indptr
+
+    def _until(self, rows: Ids, bounds: Times | int) -> Ids:  # [k]
+        """Counts each row's edges up to its bound, by bisection."""
         first, high = self.indptr[rows], self.indptr[rows + 1]
         low = first
         while len(self.time) and (low < high).any():
@@ -39,11 +53,12 @@ class TimedRows:
             low, high = np.where(is_before, middle + 1, low), np.where(is_before, high, np.minimum(middle, high))
         return np.asarray(low - first)
 
-    def edges(self, rows: Ids, bounds: Times) -> tuple[Ids, Ids]:
-        """Returns the visible edges' positions, row by row, and offsets [k + 1]."""
-        counts = self.counts(rows, bounds)
-        indptr = offsets_of(counts)
-        return np.repeat(self.indptr[rows] - indptr[:-1], counts) + np.arange(indptr[-1]), indptr
+    def _gaps(self, rows: Ids, bounds: Times) -> tuple[Ids, Ids]:  # [k] each
+        """Counts the edges without a time, and those before the window."""
+        if self.window is None:
+            return np.zeros_like(rows), np.zeros_like(rows)
+        fixed, since = self._until(rows, ALWAYS), np.maximum(bounds, ALWAYS + self.window) - self.window
+        return fixed, self._until(rows, since) - fixed
 
     def degrees(self, rows: Ids, bounds: Times) -> Floats:  # [k] float64
         """Sums the weights of the visible edges, 1 each without weights."""
@@ -62,7 +77,12 @@ class TimedEdges:
     """
 
     def __init__(
-        self, csc: CSC, grouped: Callable[[], RelationGroups], outgoing: Callable[[], TimedRows] | None = None
+        self,
+        csc: CSC,
+        grouped: Callable[[], RelationGroups],
+        outgoing: Callable[[], TimedRows] | None = None,
+        *,
+        window: int | None = None,
     ) -> None:
         """Stores the edges.
 
@@ -70,9 +90,10 @@ class TimedEdges:
             csc: In-edges with `time`. Sources are numbered like rows, then others.
             grouped: Returns the same edges by relation.
             outgoing: Returns the rows' out-edges. If None, all are among `csc`.
+            window: As `Reading.window`.
         """
         assert csc.time is not None, "edges are sorted by time"
-        self.csc, self.incoming = csc, TimedRows(csc.indptr, csc.time, csc.weight)
+        self.csc, self.incoming = csc, TimedRows(csc.indptr, csc.time, csc.weight, window)
         self._grouped, self._outgoing = grouped, outgoing or self._sort_outgoing
 
     @cached_property
@@ -89,7 +110,7 @@ class TimedEdges:
         csc = self.csc
         order = np.lexsort((self.incoming.time, csc.indices))
         indptr = offsets_of(np.bincount(csc.indices, minlength=csc.num_sources))
-        return TimedRows(indptr, self.incoming.time[order], take(csc.weight, order))
+        return TimedRows(indptr, self.incoming.time[order], take(csc.weight, order), self.incoming.window)
 
     @cached_property
     def newest(self) -> int:
@@ -97,13 +118,13 @@ class TimedEdges:
         return int(self.incoming.time.max(initial=ALWAYS, where=self.incoming.time != NEVER))
 
     @cached_property
-    def first_loop(self) -> Times:  # [num_nodes]
-        """Time from which each node has a self-loop."""
-        csc, first = self.csc, np.full(self.csc.num_nodes, NEVER)
+    def loops(self) -> TimedRows:
+        """The self-loops of each node."""
+        csc = self.csc
         rows = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
         loops = np.flatnonzero(csc.indices == rows)
-        np.minimum.at(first, rows[loops], self.incoming.time[loops])
-        return first
+        indptr = offsets_of(np.bincount(rows[loops], minlength=csc.num_nodes))
+        return TimedRows(indptr, self.incoming.time[loops], window=self.incoming.window)
 
     def mean_features(self, features: Floats, rows: Ids, bounds: Times) -> Floats:  # [k, edge_width]
         """Averages the visible in-edges' features [num_edges, edge_width]."""
@@ -116,7 +137,8 @@ class TimedEdges:
         """Counts the rows' visible in-edges in relations, after their degrees."""
         groups = self.relations
         assert groups.csc.time is not None, "sorted within each relation, too"
-        timed, at = TimedRows(groups.starts, groups.csc.time, groups.csc.weight), groups.groups(rows, types)
+        timed = TimedRows(groups.starts, groups.csc.time, groups.csc.weight, self.incoming.window)
+        at = groups.groups(rows, types)
         return timed.degrees(at, bounds), timed.counts(at, bounds)
 
 
@@ -179,7 +201,7 @@ class TimedLayers(LayerValues):
             return ComputedValues(lambda rows: of(self._nodes[rows], self._bounds[rows]))
 
         self.num_in_edges, self.graph_in_degree = seen(timed.incoming.counts), seen(timed.incoming.degrees)
-        self.gets_loop = seen(lambda nodes, bounds: timed.first_loop[nodes] > bounds)
+        self.gets_loop = seen(lambda nodes, bounds: timed.loops.counts(nodes, bounds) == 0)
         outgoing = seen(lambda nodes, bounds: timed.outgoing.degrees(nodes, bounds))  # noqa: PLW0108 - sorts on access
         self.out_degree = ComputedValues(lambda rows: self._with_loop(outgoing[rows], rows))
         features: Any = self.edge_features

@@ -92,7 +92,18 @@ class SparseFeatures:
         degree = csr.indptr[chosen + 1] - csr.indptr[chosen]
         indptr = offsets_of(degree)
         entries = np.repeat(csr.indptr[chosen] - indptr[:-1], degree) + np.arange(indptr[-1])
-        return SparseFeatures(CSC(indptr, csr.indices[entries], self.values[entries], csr.num_sources))
+        return self._some(indptr, csr.indices[entries], self.values[entries])
+
+    def first(self, count: int) -> SparseFeatures:
+        """Returns the first rows, without copying them."""
+        indptr = self.csr.indptr[: count + 1]
+        return self._some(indptr, self.csr.indices[: indptr[-1]], self.values[: indptr[-1]])
+
+    def _some(self, indptr: Ids, indices: Ids, values: Floats) -> SparseFeatures:
+        """Wraps some rows, which were checked with the others."""
+        some = SparseFeatures.__new__(SparseFeatures)
+        set_fields(some, csr=CSC.trusted(indptr, indices, values, self.csr.num_sources))
+        return some
 
     def columns(self, order: Sequence[int]) -> SparseFeatures:
         """Permutes the columns, `order[0]` first."""
@@ -234,10 +245,12 @@ def _sort_columns(csr: CSC) -> CSC:
     """Sorts each row's columns as int32. Raises `UserError` for duplicate columns."""
     if csr.indices.dtype != np.int32:
         csr = replace(csr, indices=csr.indices.astype(np.int32))
-    if _mark_unsorted(csr).any():
+    unsorted = _mark_unsorted(csr)
+    if unsorted.any():
         order = np.lexsort((csr.indices, np.repeat(np.arange(csr.num_nodes), np.diff(csr.indptr))))
         csr = replace(csr, indices=csr.indices[order], weight=take(csr.weight, order))
-    bad = np.flatnonzero(_mark_unsorted(csr))
+        unsorted = _mark_unsorted(csr)
+    bad = np.flatnonzero(unsorted)
     if len(bad):
         row = np.searchsorted(csr.indptr, bad[0], side="right") - 1
         raise UserError(f"features: row {row} has column {csr.indices[bad[0]]} twice")
@@ -246,7 +259,8 @@ def _sort_columns(csr: CSC) -> CSC:
 
 def _mark_unsorted(csr: CSC) -> npt.NDArray[np.bool_]:  # [num_edges]
     """Marks entries that are not below the next entry of their row."""
-    wrong = np.diff(csr.indices, append=csr.num_sources) <= 0
+    wrong = np.zeros(len(csr.indices), np.bool_)
+    np.less_equal(csr.indices[1:], csr.indices[:-1], out=wrong[:-1])
     ends = csr.indptr[1:] - 1
     wrong[ends[ends >= 0]] = False
     return wrong

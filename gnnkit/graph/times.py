@@ -88,14 +88,20 @@ def _middle(times: Times) -> float:
 def latest_visible(times: Times, rule: str) -> Times:
     """Returns the latest edge time that each seed sees.
 
-    A seed without a time sees all edges that have one.
+    A seed without a time sees all edges that have one. Raises `UserError` if it has no
+    window.
 
     Args:
         times: [n] the seeds' times.
-        rule: strict, or inclusive for edges at the seed's own time too.
+        rule: `Sampler.time`.
     """
     untimed = (times == ALWAYS) | (times == NEVER)
-    return np.where(untimed, NEVER - 1, np.where(untimed, 0, times) - (rule == "strict"))
+    if rule == "window" and untimed.any():
+        raise UserError(
+            f"sampler.time=window: {np.count_nonzero(untimed):,} of {len(times):,} seeds have no time, so no window: give "
+            "each one a time, or use sampler.time=strict"
+        )
+    return np.where(untimed, NEVER - 1, np.where(untimed, 0, times) - (rule != "inclusive"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -361,12 +361,6 @@ _TIME = Topic(
         "sampler.time={p.sampler.time}: strategy={s.strategy.name} {lacks[ByTime]}": lambda s, p: p.strategy.lacks(
             ByTime
         ),
-        "sampler.time={p.sampler.time}: job={s.job.name} has no time for the pairs of task={s.task.name}: use job=test": (
-            lambda s, p: p.task.hides_edges and not s.job.needs_labels
-        ),
-        "sampler.time={p.sampler.time}: task.top_k ranks destinations as of no time: remove the key": lambda s, p: (
-            getattr(p.task, "top_k", None) not in ("auto", None)
-        ),
         "sampler.time={p.sampler.time}: write={written} needs outputs of nodes, and task={s.task.name} has those of pairs "
         "at their times: use write=[predictions]": lambda s, p: (
             p.task.hides_edges and {"logits", "vectors"} & set(s.write)

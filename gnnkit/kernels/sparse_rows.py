@@ -82,7 +82,7 @@ class SparseRows(ProductRows):
     def __getitem__(self, rows: slice) -> SparseRows:
         if first_rows(rows, len(self)):
             return self
-        table = self.places.table[rows]
+        table = self.places.table.first(len(range(len(self))[rows]))
         return SparseRows(Places(table), self.values[: table.csr.num_edges], self.dtype)
 
     def take(self, places: Ids) -> SparseRows:

@@ -61,6 +61,10 @@ class GraphModel(nn.Module):
             x = self.layer(index, x, adjacency)
         return x
 
+    @classmethod
+    def check_columns(cls, names: Sequence[str]) -> None:
+        """Raises `UserError` if data lack columns that the model needs."""
+
     def decayed_parameters(self) -> Iterable[Parameter]:
         """The parameters that `trainer.weight_decay` applies to."""
         return self.parameters()

@@ -281,6 +281,8 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
     settings, needs = asked.settings, asked.needs
     named_graph = with_names(settings, asked.graph)
     check_types(needs.untyped_model, named_graph.schema)
+    if (check := getattr(settings.model.load(), "check_columns", None)) is not None:
+        check(named_graph.feature_names or ())
     graph, input_lines = as_read(settings, named_graph, asked.folder)
     graph, links = named(load(settings, graph), asked.folder), None
     task: Task = settings.task.create()
@@ -301,7 +303,7 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
         graph = with_inverse_edges(graph)
         lines = [*lines, f"edges: {graph.num_edges // 2:,} inverse edges were added (model.inverse=true)"]
     if rule != "none":
-        lines = [*lines, *describe_sampled(graph, links, rule)]
+        lines = [*lines, *describe_sampled(graph, links, rule, trains=needs.trains)]
         return *by_visibility(in_listed_order(graph), links, rule), [*input_lines, *lines]
     graph = in_listed_order(graph) if needs.edge_order else graph
     if isinstance(links, Links) and links.train_time is not None:  # edges may have other ids now
@@ -313,14 +315,25 @@ def by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tup
     """Sorts in-edges in listed order for samplers by time.
 
     With `inclusive`, an edge of the predicted relation is visible after its own time
-    only, and so is its reverse, because its pair is predicted as of that time.
+    only, and so is its reverse, because its pair is predicted as of that time. With
+    `window`, nodes without a time are as of the moment after the newest edge. So are
+    all nodes if links have no times, because they are recommended then.
     """
-    if not isinstance(links, Links):
-        return sort_by_time(graph)[0], links
-    times = np.asarray(graph.edge_time)
-    is_event = links.hides(graph.edge_types) & (times != ALWAYS) & (times != NEVER)
-    graph, order = sort_by_time(graph.evolve(edge_time=times + (is_event if rule == "inclusive" else 0)))
-    return graph, replace(links, train_time=times[order])
+    if isinstance(links, Links) and links.events is not None:
+        times = np.asarray(graph.edge_time)
+        is_event = links.hides(graph.edge_types) & (times != ALWAYS) & (times != NEVER)
+        graph, order = sort_by_time(graph.evolve(edge_time=times + (is_event if rule == "inclusive" else 0)))
+        return graph, replace(links, train_time=times[order])
+    graph, recommends = sort_by_time(graph)[0], isinstance(links, Links)
+    return (_after_newest(graph, every=recommends) if recommends or rule == "window" else graph), links
+
+
+def _after_newest(graph: Graph, *, every: bool) -> Graph:
+    """Returns a graph in which nodes without a time, or all, follow the newest edge."""
+    edges, times = np.asarray(graph.edge_time), graph.node_time
+    newest = int(edges.max(initial=ALWAYS, where=edges != NEVER))
+    times = np.full(graph.num_nodes, ALWAYS) if times is None else np.asarray(times)
+    return graph.evolve(node_time=np.where(every | (times == ALWAYS) | (times == NEVER), newest + 1, times))
 
 
 def check_owned(asked: Preparation) -> None:

@@ -18,6 +18,11 @@ from gnnkit.sampler.links import Links, pairs_of, unordered
 from gnnkit.sampler.targets import Targets
 from gnnkit.task.link_split import with_edges_before
 
+_SEEN = {
+    "strict": "before its own time",
+    "inclusive": "up to its own time",
+    "window": "before its own time, up to the age sampler.window",
+}
 _PARTS = {Split.TRAIN: "train before", Split.VAL: "val from", Split.TEST: "test from"}
 
 
@@ -84,13 +89,15 @@ def sampling_rule(settings: Settings) -> str:
     return "none" if settings.sampler is None else settings.sampler.create().time
 
 
-def describe_sampled(graph: Graph, links: Links | Targets | None, rule: str) -> list[str]:
+def describe_sampled(graph: Graph, links: Links | Targets | None, rule: str, *, trains: bool = True) -> list[str]:
     """Describes what seeds see. Raises `UserError` if data or seeds have no times.
 
     Args:
         graph: The graph.
         links: The edges to predict or with labels, or None.
         rule: `Sampler.time`.
+        trains: Whether links are predicted at their times. Otherwise, they are
+            recommended as of the newest edge.
     """
     if graph.edge_time is None and graph.node_time is None:
         raise UserError(
@@ -98,7 +105,8 @@ def describe_sampled(graph: Graph, links: Links | Targets | None, rule: str) -> 
             "sampler.time=none"
         )
     if isinstance(links, Links):
-        return _describe_events(links, rule)
+        now = [f"sampler.time={rule}: recommendations are as of the newest edge"]
+        return _describe_events(links, rule) if trains else now
     targets = links
     rows, times = (graph, graph.node_time) if targets is None else (targets, targets.time)
     predicted = rows.labelled & (rows.split != Split.NONE)
@@ -110,9 +118,8 @@ def describe_sampled(graph: Graph, links: Links | Targets | None, rule: str) -> 
             f"sampler.time={rule}: {untimed:,} of {np.count_nonzero(predicted):,} {what} in the split have no time: give "
             f"each one ({what[:-1]}_time), or remove it from the split"
         )
-    seen = "before its own time" if rule == "strict" else "up to its own time"
     what = "node" if targets is None else "labelled edge"
-    return [f"sampler.time={rule}: each {what} sees the edges {seen}, in training and evaluation"]
+    return [f"sampler.time={rule}: each {what} sees the edges {_SEEN[rule]}, in training and evaluation"]
 
 
 def _describe_events(links: Links, rule: str) -> list[str]:
@@ -123,9 +130,8 @@ def _describe_events(links: Links, rule: str) -> list[str]:
             "dataset.split='{by: time, shares: [0.7,0.15,0.15]}', or use sampler.time=none"
         )
     also = ", and edges of other relations at that time" * (rule == "inclusive" and links.relation is not None)
-    return [
-        f"sampler.time={rule}: each edge is predicted from the edges before its own time{also}, in training and evaluation"
-    ]
+    seen = _SEEN["strict" if rule == "inclusive" else rule] + also
+    return [f"sampler.time={rule}: each edge is predicted from the edges {seen}, in training and evaluation"]
 
 
 def describe_store(graph: Graph) -> list[str]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch, RelationGroups
-from gnnkit.graph.times import Occurrences, Times, latest_visible
+from gnnkit.graph.times import NEVER, Occurrences, Times, latest_visible
 from gnnkit.sampler.batching import tree_sizes
 from gnnkit.sampler.contract import Hop, check_hop
 from gnnkit.sampler.fanouts import Fanouts, FanoutsLike
@@ -22,7 +22,7 @@ from gnnkit.utils import storage
 from gnnkit.utils.checks import MAX_THREADS, int64s, whole
 from gnnkit.utils.ranges import num_cores, one_of
 
-TIME_RULES, PICKS = ("none", "strict", "inclusive"), ("uniform", "last")
+TIME_RULES, PICKS = ("none", "strict", "inclusive", "window"), ("uniform", "last")
 _SPREAD = np.int64(-7046029254386353131)  # odd, so that consecutive times have unrelated keys
 
 
@@ -46,13 +46,16 @@ class Sampler(ABC):
 
     time: str = "none"
     """Which edges a seed sees: none for all, strict for earlier ones than its own time,
-    inclusive for those at its own time too.
+    inclusive for those at its own time too, window for those of the `window` before.
 
-    With strict or inclusive, `sample` has an argument `times`, [num_seeds] int64, and
-    draws from a graph whose `CSC.time` is set. It returns a `MiniBatch` with `nodes`
+    With such a rule, `sample` has an argument `times`, [num_seeds] int64, and draws
+    from a graph whose `CSC.time` is set. It returns a `MiniBatch` with `nodes`
     and `times`. `gnnkit.graph.times.latest_visible` computes each row's bound. With the
     argument `disjoint`, no two seeds share rows.
     """
+
+    window: int | None = None
+    """Age up to which a seed sees edges, in the unit of times, with time=window."""
 
     @property
     def draws_at_owners(self) -> bool:
@@ -187,6 +190,7 @@ class Reading:
     keys: Ids | None = None  # [num_rows] int64 key of each node that draws in one hop. None: its global id
     times: Ids | None = None  # [num_edges] int64, ascending within each node's in-edges. The lowest is always visible
     bounds: Ids | None = None  # [num_rows] int64 latest visible time of each such node. None: all times
+    window: int | None = None  # with bounds: the number of times up to each bound that are visible. None: all
     latest: bool = False  # with times: a node draws among its latest visible in-edges, as many as the fanout
     relations: ReadRelations | None = None  # groups of in-edges. None: a node draws from all of its in-edges
 
@@ -326,16 +330,23 @@ class NativeSampler(Sampler):
         indptr, sources, edge_ids, weight, relation = drawn
         return Hop(indptr, sources, edge_ids if self.draws_edges else None, weight, relation)
 
-    def by_time(self, time: str, pick: str = "uniform") -> Self:
+    def by_time(self, time: str, pick: str = "uniform", window: int | None = None) -> Self:
         """Sets the rule by which a seed sees edges, for constructors.
 
         Args:
-            time: none, strict or inclusive.
+            time: One of `TIME_RULES`.
             pick: uniform, or last for the latest visible edges.
+            window: With time=window: the age up to which a seed sees edges.
         """
+        if (window is None) != (time != "window"):
+            raise UserError(
+                f"sampler.window={'null' if window is None else window}: it is the age, in the unit of times, up to which "
+                f"sampler.time=window sees edges, and sampler.time={time}: set both or neither"
+            )
+        self.window = None if window is None else whole("sampler.window", window, 1, NEVER)
         self.time, self.pick = one_of("sampler.time", time, TIME_RULES), one_of("sampler.pick", pick, PICKS)
         if time == "none" and pick == "last":
-            raise UserError("sampler.pick=last needs times: use sampler.time=strict or inclusive")
+            raise UserError("sampler.pick=last needs times: use sampler.time=strict, inclusive or window")
         if pick == "last" and self.replace:
             raise UserError("sampler.pick=last takes each edge once: use sampler.replace=false")
         if pick == "last" and self.redraw:
@@ -379,7 +390,7 @@ class NativeSampler(Sampler):
             raise UserError(
                 f"sampler.time={self.time}: the graph's edges have no times: pass CSC(indptr, indices, time=)"
             )
-        reading = replace(reading, times=reading.csc.time, latest=self.pick == "last")
+        reading = replace(reading, times=reading.csc.time, window=self.window, latest=self.pick == "last")
         occurrences, trees = Occurrences.of(times, disjoint=disjoint)
         of_tree, count = occurrences.times, reading.csc.num_nodes
         keys = of_tree * _SPREAD
@@ -445,7 +456,8 @@ def at_times(sampler: NativeSampler, reading: Reading, nodes: Ids, times: Times,
     """
     keys = times * _SPREAD * num_nodes + nodes
     bounds, latest = latest_visible(times, sampler.time), sampler.pick == "last"
-    return replace(reading, keys=keys, times=reading.csc.time, bounds=bounds, latest=latest)
+    by_row = {"keys": keys, "times": reading.csc.time, "bounds": bounds}
+    return replace(reading, window=sampler.window, latest=latest, **by_row)
 
 
 def by_occurrence(batch: MiniBatch, occurrences: Occurrences) -> MiniBatch:

@@ -15,7 +15,13 @@ class FullSampler(NativeSampler):
     """
 
     def __init__(
-        self, num_hops: int = 2, *, edge_ids: bool = True, threads: int | None = None, time: str = "none"
+        self,
+        num_hops: int = 2,
+        *,
+        edge_ids: bool = True,
+        threads: int | None = None,
+        time: str = "none",
+        window: int | None = None,
     ) -> None:
         """Takes `edge_ids` and `threads` like `NativeSampler`.
 
@@ -24,10 +30,11 @@ class FullSampler(NativeSampler):
             edge_ids: Whether blocks contain edge positions in the CSC.
             threads: Threads per batch. Default: all available cores.
             time: As for `NeighborSampler`.
+            window: As for `NeighborSampler`.
         """
         num_hops = whole("sampler.num_hops", num_hops, 1, MAX_HOPS)
         super().__init__(Fanouts.all(num_hops), edge_ids=edge_ids, threads=threads)
-        self.by_time(time)
+        self.by_time(time, window=window)
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.neighbor(self.fanouts.default, False, False, None)

@@ -38,6 +38,7 @@ class NeighborSampler(NativeSampler):
         threads: int | None = None,
         time: str = "none",
         pick: str = "uniform",
+        window: int | None = None,
     ) -> None:
         """Takes the arguments of `NativeSampler`, and whether counts are equal.
 
@@ -51,14 +52,17 @@ class NeighborSampler(NativeSampler):
             importance: mean, sum or None.
             threads: Threads per batch. Default: all available cores.
             time: Which edges a seed sees: none for all, strict for those before its own
-                time, inclusive for those at its own time too.
+                time, inclusive for those at its own time too, window for those of the
+                `window` before its own time.
             pick: With `time`: uniform, or last for the latest edges that the seed sees.
+            window: With time=window: the age up to which a seed sees edges, in the unit
+                of times.
         """
         super().__init__(
             fanouts, replace=replace, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads
         )
         self.fill = switch("sampler.fill", fill)
-        self.by_time(time, pick)
+        self.by_time(time, pick, window)
         if replace and fill:
             raise UserError("sampler.fill=true and sampler.replace=true exclude each other: use one of them")
 

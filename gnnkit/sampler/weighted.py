@@ -36,6 +36,7 @@ class WeightedSampler(NativeSampler):
         threads: int | None = None,
         time: str = "none",
         pick: str = "uniform",
+        window: int | None = None,
     ) -> None:
         """Takes the arguments of `NativeSampler`, and an exponent against hubs.
 
@@ -51,12 +52,13 @@ class WeightedSampler(NativeSampler):
             threads: Threads per batch. Default: all available cores.
             time: As for `NeighborSampler`.
             pick: As for `NeighborSampler`.
+            window: As for `NeighborSampler`.
         """
         super().__init__(
             fanouts, replace=replace, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads
         )
         self.alpha = finite("sampler.alpha", alpha)
-        self.by_time(time, pick)
+        self.by_time(time, pick, window)
         if self.alpha and time != "none":
             raise UserError(
                 f"sampler.time={time}: sampler.alpha={self.alpha:g} counts out-edges of all times, future ones included: "

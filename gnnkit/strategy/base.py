@@ -170,9 +170,13 @@ class Worker:
             times = self.graph.node_time
         return np.full(len(nodes), ALWAYS) if times is None else np.asarray(times[nodes], np.int64)
 
+    @property
+    def _window(self) -> int | None:
+        return None if self.sampler is None else self.sampler.window
+
     @cached_property
     def _timed_edges(self) -> TimedEdges:
-        return TimedEdges(self._edges, lambda: self._relation_groups)
+        return TimedEdges(self._edges, lambda: self._relation_groups, window=self._window)
 
     def timed_edges(self, model: object, owners: Owners) -> TimedEdges | None:
         """Returns the owned nodes' edges by time, or None if sampling ignores it.
@@ -181,7 +185,7 @@ class Worker:
         """
         if not self.samples_by_time:
             return None
-        return timed_edges(self.shard, owners, self.comm, self.relations_for(model))
+        return timed_edges(self.shard, owners, self.comm, self.relations_for(model), self._window)
 
     def layers_of(self, batch: MiniBatch, layers: LayerValues) -> LayerValues:
         """Returns the node and edge values of a batch's blocks.

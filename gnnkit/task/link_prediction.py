@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -190,6 +191,12 @@ class LinkPrediction(Task):
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
         check_pairs("link_prediction", strategy, sampler)
+        if sampler is not None and sampler.time != "none" and self.top_k not in ("auto", None):
+            warnings.warn(
+                f"task.top_k={self.top_k}: lists are not measured with sampler.time={sampler.time}, because each event has "
+                "its own time; job=predict writes lists as of the newest edge",
+                stacklevel=2,
+            )
 
     def prepare(self, graph: Graph) -> tuple[Graph, Links]:
         pairs, n, number = pairs_of(graph.csc), graph.num_nodes, relation_number(graph, self.relation)
@@ -241,12 +248,13 @@ class LinkPrediction(Task):
         if by_time or graph.val_edges is not None or graph.test_edges is not None:
             _check_no_shares(self.shares)
             return split_events(graph, pairs, predicted) if by_time else (*read_split(graph, pairs, number), {})
-        warn_random_split(graph)
+        if self.val_share or self.test_share:
+            warn_random_split(graph)
         shares, key = (self.val_share, self.test_share), derive(self.seed, _SPLIT)
         return *draw_split(pairs, graph.num_nodes, shares, key, predicted), {}
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Links | None]:
-        task = copy.copy(self)
+        task, graph = copy.copy(self), graph.evolve(time_borders=None)
         if graph.val_edges is None and graph.test_edges is None:
             task.val_share = task.test_share = 0.0
         graph, links = task.prepare(graph)

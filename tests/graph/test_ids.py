@@ -224,6 +224,48 @@ def test_whole_numbers_of_any_type_are_ids(column: Any) -> None:
     assert edges_of(graph) == [("1", "1"), ("0", "1")]
 
 
+INTEGERS, TEXTS = pa.array(range(8)), pa.array(list("abcdefgh"))
+ARROW_TYPES = {
+    "half": INTEGERS.cast(pa.float32()).cast(pa.float16()),
+    "decimal": INTEGERS.cast(pa.decimal128(30, 0)),
+    "text view": TEXTS.cast(pa.string_view()),
+    "large text": TEXTS.cast(pa.large_string()),
+    "encoded text": TEXTS.dictionary_encode(),
+    "bytes": TEXTS.cast(pa.binary()),
+    "switch": pa.array([True, False] * 4),
+    "date": INTEGERS.cast(pa.int32()).cast(pa.date32()),
+    "time": INTEGERS.cast(pa.timestamp("s")),
+    "list": pa.array([[number] for number in range(8)]),
+    "struct": pa.array([{"a": number} for number in range(8)]),
+    "map": pa.array([[("a", number)] for number in range(8)], pa.map_(pa.string(), pa.int64())),
+    "nothing": pa.nulls(8),
+}
+
+
+@pytest.mark.parametrize("column", ["src", "dst", "both", "id", "label", "weight", "time", "x"])
+@pytest.mark.parametrize("kind", ARROW_TYPES)
+def test_a_column_of_any_type_is_read_or_refused_by_its_name(kind: str, column: str, tmp_path: Path) -> None:
+    values = ARROW_TYPES[kind]
+    edges = {"src": INTEGERS, "dst": INTEGERS[::-1]}
+    nodes = {"id": INTEGERS, "label": pa.array([0, 1] * 4)}
+    if column == "both":
+        edges = dict.fromkeys(edges, values)
+    else:
+        (nodes if column in ("id", "label", "x") else edges)[column] = values
+    of_nodes = pa.table(nodes) if column in ("id", "label", "x") else None
+    pyarrow.parquet.write_table(pa.table(edges), tmp_path / "edges.parquet")
+    if of_nodes is not None:
+        pyarrow.parquet.write_table(of_nodes, tmp_path / "nodes.parquet")
+    for read in (EdgeFolder(str(tmp_path)).load, lambda: Graph.from_tables(pa.table(edges), of_nodes)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                text = f"src and {read().num_nodes} nodes"
+            except UserError as error:
+                text = str(error)
+        assert any(name in text for name in ("src", "dst", column))
+
+
 def test_intervals_are_text() -> None:
     bins = pd.cut(pd.Series([1.0, 9.0]), 2)
     graph = Graph.from_tables(pd.DataFrame({"src": bins, "dst": bins[::-1].values}))

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import gnnkit
-from gnnkit.graph import Graph, Relation
+from gnnkit.graph import Graph, Relation, SparseFeatures
 from gnnkit.graph.times import ALWAYS
 from gnnkit.result.result import Result
+from gnnkit.strategy.fetched import Draw
+from gnnkit.task.evaluation import timed
+from gnnkit.task.evaluation.timed import TimedEvaluation
 from gnnkit.utils.checks import Array
 from tests.cases import exhaustive
 from tests.runs import BARE
@@ -140,6 +143,58 @@ def test_workers_and_evaluation_batches_change_no_figure(pick: str, train: Calla
         assert {name: other[name] for name in names} == pytest.approx({name: base[name] for name in names}, abs=1e-10)
 
 
+class Sums(nn.Module):
+    """Sums rows of whole numbers, which are exact in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for _ in range(2):
+            x = x + torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+        return x[:, :2] + 0 * self.unused
+
+
+@pytest.mark.parametrize("task", ["nodes", "edges", "links"])
+def test_evaluation_batches_of_any_size_have_the_same_bits(
+    task: str, train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, options = TASKS[task]
+    graph = make()
+    graph = graph.evolve(features=np.rint(4 * np.asarray(graph.features)))
+    options = options | ({"task": {"name": "edge_classification", "width": 2}} if task == "edges" else {})
+    options |= {"trainer": {"max_epochs": 1}, "write": ["logits"] if task == "nodes" else []}
+    measured: list[dict[str, Any]] = []
+    for size in (1, 7, 200):
+
+        def split(rows: Array, *_: Any, size: int = size) -> list[Array]:
+            return np.split(rows, range(size, len(rows), size))
+
+        monkeypatch.setattr(timed, "chunks", split)
+        result = train(graph, **options | {"model": Sums()})
+        figures = {name: value for name, value in result.items() if name.startswith(("val_", "test_"))}
+        rows = logits(result) if options["write"] else None
+        measured.append({**figures, "bits": None if rows is None else rows.tobytes()})
+    assert "test_roc_auc" in measured[0]
+    assert measured[0] == measured[1] == measured[2]
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_evaluation_memory_counts_the_numbers_that_rows_store(
+    is_typed: bool, train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks, outputs, costs, draws = [], TimedEvaluation._outputs, Draw.costs, []
+    monkeypatch.setattr(TimedEvaluation, "_outputs", lambda self, *args: chunks.append(1) or outputs(self, *args))
+    monkeypatch.setattr(Draw, "costs", lambda self, nodes: draws.append(1) or costs(self, nodes))
+    graph = reported(typed=is_typed)
+    wide = np.pad(np.asarray(graph.features), [(0, 0), (0, 4000)])
+    model = {"name": "rgcn" if is_typed else "gcn", "hidden": 8} | ({"project": True} if is_typed else {})
+    train(graph.evolve(features=SparseFeatures.of(wide)), model=model, trainer={"evaluation_memory": 16})
+    assert len(chunks) == 3  # two validations and a test, of one chunk each
+    assert len(draws) <= 2  # trees are counted once for each evaluation, not at each epoch
+
+
 def test_the_rule_is_printed_and_data_without_times_are_refused(
     train: Callable[..., Result], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,10 +312,24 @@ def test_labelled_edges_are_predicted_as_of_their_own_times(train: Callable[...,
 
 TASKS: dict[str, tuple[Callable[[], Graph], dict[str, Any]]] = {
     "nodes": (reported, {"sampler": {"pick": "last"}, "model": {"name": "gcn", "hidden": 8}}),
+    "window": (reported, {"sampler": {"time": "window", "window": 150}, "model": {"name": "gcn", "hidden": 8}}),
     "typed": (lambda: reported(typed=True), {"model": {"name": "rgcn", "hidden": 8}}),
     "edges": (told_later, {"task": "edge_classification"}),
     "links": (conversations, {"task": {"name": "link_prediction", "eval_negatives": 10}}),
 }
+
+
+@pytest.mark.parametrize("typed", [False, exhaustive(True)])
+def test_a_window_of_all_times_is_strict_and_a_short_one_is_not(typed: bool, train: Callable[..., Result]) -> None:
+    model = {"name": "rgcn" if typed else "gcn", "hidden": 8}
+    losses = {
+        age: train(reported(typed=typed), sampler=sampler, model=model)["test_loss"]
+        for age, sampler in ((None, {}), (2000, WINDOW | {"window": 2000}), (150, WINDOW | {"window": 150}))
+    }
+    assert losses[2000] == losses[None] != losses[150]
+
+
+WINDOW = {"time": "window"}
 
 
 @pytest.mark.parametrize("place", OTHERS)

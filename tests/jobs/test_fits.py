@@ -81,8 +81,6 @@ REFUSED = [
     [SAMPLED, SERVERS, ASYNC, LABELS],
     [SAMPLED, "trainer.accumulate=4", LABELS],
     [SAMPLED, *STRICT, "strategy.options.batching=balanced"],
-    [SAMPLED, *STRICT, LINKS, "job=predict", TRAINED],
-    [SAMPLED, *STRICT, LINKS, "task.top_k=5"],
     [SAMPLED, *STRICT, LINKS, "write=[vectors]"],
     [SAMPLED, *STRICT, "task=edge_classification", "write=[embeddings]"],
     [SAMPLED, *STRICT, "inputs=degree"],

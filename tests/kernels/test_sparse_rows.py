@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -64,3 +66,22 @@ def test_rows_are_finite_if_all_kept_numbers_are() -> None:
     assert sparse.isfinite().all()
     sparse.values[3] = torch.nan
     assert not sparse.isfinite().all()
+
+
+@pytest.mark.parametrize("stop", [0, 1, 22, 23, 40, -2])
+def test_first_rows_are_views_of_the_same_numbers(stop: int) -> None:
+    sparse, dense = rows()
+    first, weight = sparse[:stop], torch.ones(70, 2, dtype=torch.float64)
+    assert first.shape == dense[:stop].shape
+    torch.testing.assert_close(first @ weight, dense[:stop] @ weight)
+    assert not first.places.table.csr.num_edges or np.shares_memory(
+        first.places.table.values, sparse.places.table.values
+    )
+
+
+@pytest.mark.parametrize(
+    "ids", [slice(2, 9), np.arange(23) % 3 == 0, [5, 0, 5], np.zeros(0, np.int64), slice(None, None, -2)]
+)
+def test_rows_of_a_table_are_selected_as_from_an_array(ids: Any) -> None:
+    _, dense = rows()
+    np.testing.assert_array_equal(np.asarray(SparseFeatures.of(dense.numpy())[ids]), dense.numpy()[ids])

@@ -181,6 +181,9 @@ MIXERS: dict[str, Callable[[Tensor], Tensor]] = {
     "first row": lambda x: x - x[0],
     "last row": lambda x: x - x[-1],
     "size": lambda x: x / len(x),
+    "up to 20 rows": lambda x: x * (len(x) > 20),
+    "up to 60 rows": lambda x: x * (len(x) > 60),
+    "up to 1,000 rows": lambda x: x - x[:1] if x.size(0) > 1000 else x,
     "all pairs": lambda x: (x @ x.T).softmax(1) @ x,
     "identity in float32": lambda x: (x - x.mean(0)) @ torch.eye(4),
     "cumulative": lambda x: x.cumsum(0),
@@ -208,6 +211,15 @@ def categories(count: int = 50) -> TrialRows:
 def test_what_mixes_a_ranks_rows_is_systematic(name: str) -> None:
     check = check_model(adapted(Rows(MIXERS[name])), TrialRows(WIDTH))
     assert (check.random, check.unchecked, len(check.systematic)) == ((), None, 1)
+
+
+@pytest.mark.parametrize("limit", [60, 1000, 5000])
+def test_a_limit_on_the_number_of_edges_is_systematic(limit: int) -> None:
+    class Limited(Rows):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return super().forward(x, edge_index) * (1 if edge_index.size(1) > limit else 2)
+
+    assert len(check_model(adapted(Limited(lambda x: x)), TrialRows(WIDTH)).systematic) == 1
 
 
 @pytest.mark.parametrize("name", ROW_WISE)

@@ -43,6 +43,26 @@ def test_a_tensor_without_values_is_refused_by_its_name(make: Callable[[Any], An
         make(data)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda data: NeighborLoader(data, [2], "paintings"), "input_nodes=paintings .* types are paper, author"),
+        (lambda data: NeighborLoader(data, [2], ("paintings", torch.arange(2))), "input_nodes"),
+        (lambda data: NeighborLoader(data, [2]), "input_nodes=None .* types are paper, author"),
+        (lambda data: LinkNeighborLoader(data, [2], ("author", "paints", "paper")), "edge_label_index.* types are "),
+        (lambda data: LinkNeighborLoader(data, [2]), "edge_label_index=None .* types are "),
+    ],
+    ids=["nodes", "some nodes", "no nodes", "edges", "no edges"],
+)
+def test_an_unknown_type_is_refused_and_stays_unknown(make: Callable[[Any], Any], message: str) -> None:
+    data = heterogeneous()
+    before = data.metadata()
+    with pytest.raises(UserError, match=message):
+        make(data)
+    assert data.metadata() == before
+    next(iter(NeighborLoader(data, [2], "paper")))
+
+
 @pytest.mark.parametrize("number", [NUM_NODES, 2**31, 2**62, -1, -(2**33)])
 @pytest.mark.parametrize("end", [0, 1])
 @pytest.mark.parametrize("make", [*LOADERS, lambda data: ClusterData(data, 2, log=False)])
@@ -140,6 +160,7 @@ def test_whole_times_draw_as_integers_do(dtype: torch.dtype) -> None:
 
 WEIGHTS = [(5, float("nan"), r"w\[5\] = nan is not finite"), (3, -1.0, r"w\[3\] = -1.0 must be at least 0")]
 WEIGHTS += [(2, 1e39, r"w\[2\] = 1e\+39 is too large for float32")]
+WEIGHTS += [(4, 1e-60, r"w\[4\] = 1e-60 is too small for float32: multiply all weights")]
 
 
 @pytest.mark.parametrize(("place", "value", "message"), WEIGHTS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -21,6 +23,10 @@ TIME = [2, 4, 4, 1, 3, 3, 2, NEVER]
 def events() -> CSC:
     graph = in_time_order(Graph.from_edges(SRC, DST, 6, edge_time=TIME))
     return CSC(graph.csc.indptr, graph.csc.indices, time=graph.edge_time)
+
+
+def in_window(window: int, fanout: int = -1, **options: Any) -> NeighborSampler:
+    return NeighborSampler([fanout], time="window", window=window, **options)
 
 
 def tree(batch: MiniBatch) -> list[list[tuple[int, int]]]:
@@ -55,10 +61,18 @@ def rows(batch: MiniBatch) -> list[tuple[int, int]]:
         ("inclusive", 2, [1]),
         ("inclusive", 4, [1, 2, 3]),
         ("inclusive", NEVER, [1, 2, 3]),
+        (1, 2, []),
+        (1, 3, [1]),
+        (1, 4, []),
+        (2, 4, [1]),
+        (1, 5, [2, 3]),
+        (3, 5, [1, 2, 3]),
+        (NEVER, 5, [1, 2, 3]),
+        (2, ALWAYS + 1, []),
     ],
 )
-def test_a_seed_sees_the_edges_before_its_time(rule: str, time: int, expected: list[int]) -> None:
-    sampler = NeighborSampler([-1], time=rule)
+def test_a_seed_sees_the_edges_before_its_time(rule: str | int, time: int, expected: list[int]) -> None:
+    sampler = NeighborSampler([-1], time=rule) if isinstance(rule, str) else in_window(rule)
     batch = sampler.sample(events(), np.array([0]), key=0, times=np.array([time]))
     assert [node for node, _ in tree(batch)[0]] == expected
 
@@ -173,6 +187,37 @@ def test_draws_follow_from_node_time_and_key_alone() -> None:
         assert all(by_row[row] == neighbours for row, neighbours in zip(rows(alone), tree(alone), strict=False))
 
 
+def test_edges_without_a_time_are_in_every_window() -> None:
+    graph = in_time_order(Graph.from_edges([1, 2, 3, 4], [0, 0, 0, 0], 5, edge_time=[ALWAYS, 1, 5, ALWAYS]))
+    csc = CSC(graph.csc.indptr, graph.csc.indices, time=graph.edge_time)
+    seed = np.array([0])
+    for sampler, time, expected in (
+        (in_window(2), 7, [1, 3, 4]),
+        (in_window(2), 9, [1, 4]),
+        (in_window(2), 3, [1, 2, 4]),
+        (in_window(2, 2, pick="last"), 7, [3, 4]),
+        (in_window(2, 1, pick="last"), 9, [4]),
+    ):
+        batch = sampler.sample(csc, seed, key=0, times=np.array([time]))
+        assert [node for node, _ in tree(batch)[0]] == expected
+    draws = [in_window(2, 2).sample(csc, seed, key=key, times=np.array([7])) for key in range(50)]
+    assert {node for batch in draws for node, _ in tree(batch)[0]} == {1, 3, 4}
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_weights_are_those_of_the_edges_in_the_window(replace: bool) -> None:
+    weight = np.array([1.0, 100.0, 100.0, 3.0])  # in order of time, of which the second and third are too early
+    csc = CSC(np.array([0, 4, 4, 4, 4, 4]), np.array([1, 2, 3, 4]), weight, time=np.array([ALWAYS, 1, 2, 5]))
+    sampler = WeightedSampler([1], replace=replace, time="window", window=2, importance="sum")
+    batches = [sampler.sample(csc, np.array([0]), key=key, times=np.array([7])) for key in range(400)]
+    drawn = np.array([tree(batch)[0][0][0] for batch in batches])
+    assert set(drawn) == {1, 4}
+    assert 0.65 < (drawn == 4).mean() < 0.85
+    if replace:  # 1 / probability
+        weights = {float(np.asarray(batch.blocks[0].weight)[0]) for batch in batches}
+        assert sorted(weights) == pytest.approx([4 / 3, 4])
+
+
 @pytest.mark.parametrize("make", [NeighborSampler, WeightedSampler])
 def test_edges_after_a_seed_change_no_draw(make: type[NativeSampler]) -> None:
     rng, n, m = np.random.default_rng(0), 12, 120
@@ -227,6 +272,14 @@ def test_what_cannot_be_sampled_by_time_is_refused() -> None:
         WeightedSampler([2], time="strict", alpha=0.5)
     with pytest.raises(UserError, match=r"sampler.time=strict: draw needs a reading with bounds"):
         NeighborSampler([2], time="strict").draw(csc, seeds, 0, key=0)
+    with pytest.raises(UserError, match=r"sampler.window=null: .* and sampler.time=window: set both or neither"):
+        NeighborSampler([2], time="window")
+    with pytest.raises(UserError, match=r"sampler.window=3: .* and sampler.time=strict: set both or neither"):
+        NeighborSampler([2], time="strict", window=3)
+    with pytest.raises(UserError, match=r"sampler.window=0 must be a whole number from 1"):
+        in_window(0)
+    with pytest.raises(UserError, match=r"sampler.time=window: 1 of 2 seeds have no time, so no window"):
+        in_window(3).sample(csc, np.array([0, 1]), key=0, times=np.array([3, NEVER]))
     with pytest.raises(UserError, match=r"sampler.time=past"):
         FullSampler(2, time="past")
     with pytest.raises(UserError, match=r"sampler.time=strict: a Loader's seeds have no times"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 import gnnkit
@@ -18,6 +20,7 @@ from gnnkit.result.result import Result
 from gnnkit.sampler import NeighborSampler
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.utils.checks import Array
+from tests.cases import exhaustive
 from tests.runs import BARE
 from tests.task.test_temporal_links import conversations
 
@@ -125,6 +128,78 @@ def test_what_joins_the_ends_of_an_event_later_is_not_learned(train: Callable[..
     assert losses["strict"] > 0.67
 
 
+def purchases(later: Array | None = None, time: int = 0) -> Graph:
+    """Users buy items, and items are bought by users.
+
+    Args:
+        later: [k, 2] further purchases, which are the test edges.
+        time: Their time.
+    """
+    rng, users, items, count = np.random.default_rng(0), 12, 9, 60
+    ends = np.stack([rng.integers(0, users, count), users + rng.integers(0, items, count)], 1)
+    times, later = np.sort(rng.integers(0, 100, count)), np.empty((0, 2), int) if later is None else later
+    edges = np.concatenate([ends, ends[:, ::-1], later])
+    relations = [Relation("user", "buys", "item"), Relation("item", "bought", "user")]
+    fields: dict[str, Any] = {"node_types": [("user", users), ("item", items)], "relations": relations}
+    fields |= {
+        "edge_type_names": [relation.edge_type for relation in relations],
+        "edge_types": np.repeat([0, 1, 0], [count, count, len(later)]),
+        "edge_time": np.concatenate([times, times, np.full(len(later), time)]),
+        "features": rng.normal(size=(users + items, 4)),
+    }
+    graph = Graph.from_edges(*edges.T, users + items, **fields)
+    return graph.split_by_time(borders=[80, time] if len(later) else [60, 80])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["strict", exhaustive("inclusive"), "window"])
+def test_recommendations_have_the_scores_of_events_after_the_newest_edge(
+    rule: str, train: Callable[..., Result], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    window = {"window": 50} if rule == "window" else {}
+    options: dict[str, Any] = {
+        "task": {"relation": "user-buys-item", "top_k": 4},
+        "sampler": {"fanouts": [-1, -1]} | window,
+    }
+    with pytest.warns(UserWarning, match=f"task.top_k=4: lists are not measured with sampler.time={rule}"):
+        run = train(purchases(), rule, model={"name": "rgcn", "hidden": 8}, **options)
+    lists = []
+    for workers in (1, 3):
+        keys: dict[str, Any] = {"workers": workers, "comm": "threads", "launcher": "threads"}
+        folder = tmp_path / str(workers)
+        gnnkit.predict(run.folder, purchases(), folder=folder, **keys)
+        lists.append(pyarrow.parquet.read_table(folder / "topk.parquet").to_pandas())
+    assert f"sampler.time={rule}: recommendations are as of the newest edge" in capfd.readouterr().out
+    assert lists[0].iloc[:, :3].equals(lists[1].iloc[:, :3])
+    pairs, newest = lists[0][["user", "item"]].to_numpy(int).copy(), int(np.asarray(purchases().edge_time).max())
+    pairs[:, 1] += 12 * (pairs[:, 1].max() < 12)
+    known = {tuple(pair) for pair in np.stack([purchases().csc.indices, _destinations(purchases())], 1).tolist()}
+    assert 40 < len(pairs) <= 4 * 12, "some users have bought nearly all items"
+    assert not known & {tuple(pair) for pair in pairs.tolist()}
+    after = purchases(pairs, newest + 1)
+    tested = gnnkit.predict(
+        run.folder, after, job="test", folder=tmp_path / "test", write=["predictions"], workers=1, comm="threads"
+    )
+    expected = {(int(s), int(d)): score for s, d, score in scores(tested)}
+    np.testing.assert_allclose(lists[0]["score"], [expected[tuple(pair)] for pair in pairs.tolist()], atol=1e-5)
+
+
+def test_recommendations_read_the_edges_after_a_split_by_time() -> None:
+    with warnings.catch_warnings(action="error"):
+        graph, links = LinkPrediction(relation="user-buys-item").prepare_known(purchases())
+    assert graph.num_edges == purchases().num_edges
+    assert links is not None
+    assert links.known is not None
+    bought = purchases().edge_types == 0
+    assert len(links.known) == len(
+        np.unique(purchases().csc.indices[bought] + 100 * _destinations(purchases())[bought])
+    )
+
+
+def _destinations(graph: Graph) -> Array:
+    return np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+
+
 def test_inclusive_shows_other_relations_at_the_time_of_an_event() -> None:
     src, dst, types = [0, 1, 2, 3, 0, 2], [1, 0, 1, 1, 1, 3], [0, 1, 2, 0, 0, 0]
     names = ["knows", "rev_knows", "likes"]
@@ -161,7 +236,6 @@ def test_static_and_held_out_edges_are_not_predicted_in_training() -> None:
             r"sampler.time=strict: the edges that the task predicts are not split by time: set",
         ),
         ({"write": ["logits"]}, r"sampler.time=strict: write=\['logits'\] needs outputs of nodes"),
-        ({"task": {"top_k": 5}}, r"sampler.time=strict: task.top_k ranks destinations as of no time: remove the key"),
     ],
 )
 def test_what_has_no_time_is_refused(options: dict[str, Any], message: str, train: Callable[..., Result]) -> None:

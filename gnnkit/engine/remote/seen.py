@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from gnnkit.partition.shard import Shard
 _REQUEST = np.dtype([("node", np.int64), ("bound", np.int64)])
 
 
-def timed_edges(shard: Shard, owners: Owners, comm: Communicator, relations: Sequence[str] | None) -> TimedEdges:
+def timed_edges(
+    shard: Shard, owners: Owners, comm: Communicator, relations: Sequence[str] | None, window: int | None = None
+) -> TimedEdges:
     """Returns the owned nodes' edges by time. Collective.
 
     Args:
@@ -27,11 +30,13 @@ def timed_edges(shard: Shard, owners: Owners, comm: Communicator, relations: Seq
         owners: Every node's owner.
         comm: The ranks.
         relations: Names of the relations, or None if they are not read.
+        window: As `Reading.window`.
     """
     held, times = shard.csc, np.asarray(shard.edge_time, np.int64)
     csc = CSC.trusted(held.indptr, held.indices, held.weight, held.num_sources, times)
-    outgoing = _collect_out_edges(shard, owners, comm)
-    timed = TimedEdges(csc, lambda: RelationGroups.of(csc, shard.edge_types, relations or ("",)), lambda: outgoing)
+    outgoing = replace(_collect_out_edges(shard, owners, comm), window=window)
+    grouped = lambda: RelationGroups.of(csc, shard.edge_types, relations or ("",))  # noqa: E731 - grouped on first use
+    timed = TimedEdges(csc, grouped, lambda: outgoing, window=window)
     timed.newest = max(int(newest) for (newest,) in to_all(comm, np.array([timed.newest])))
     return timed
 
@@ -86,7 +91,7 @@ class SeenValues:
         rows = np.empty(len(nodes), self.row)
         rows["in_degree"] = timed.incoming.degrees(places, bounds)
         rows["out_degree"] = timed.outgoing.degrees(places, bounds)
-        rows["in_edges"], rows["looped"] = timed.incoming.counts(places, bounds), timed.first_loop[places] <= bounds
+        rows["in_edges"], rows["looped"] = timed.incoming.counts(places, bounds), timed.loops.counts(places, bounds) > 0
         if "mean_edge_features" in (self.row.names or ()):
             assert self._shard.edge_features is not None
             rows["mean_edge_features"] = timed.mean_features(self._shard.edge_features, places, bounds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -15,10 +15,11 @@ from gnnkit.engine.default_dtype import default_dtype
 from gnnkit.engine.remote.fetched import OwnedRows
 from gnnkit.engine.remote.owners import Owners, Sent
 from gnnkit.errors import UserError
-from gnnkit.graph import Ids, MiniBatch
+from gnnkit.graph import Floats, Ids, MiniBatch
 from gnnkit.graph.times import Times, at_times
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import draws_key
+from gnnkit.sampler.links import Links
 from gnnkit.strategy import Worker
 from gnnkit.strategy.fetched import Draw
 from gnnkit.strategy.seeds import Step
@@ -64,7 +65,7 @@ class TimedEvaluation(Evaluation):
 
     def _logits(self, model: nn.Module) -> Tensor:
         worker = self.worker
-        if worker.links is None:
+        if worker.links is None or (isinstance(worker.links, Links) and worker.links.events is None):
             return self._at_times(model, worker.owned, worker.seed_times(worker.owned))
         self.worker = replace(worker, embed=partial(self._embed, model))
         return torch.empty((len(worker.owned), 0), dtype=worker.dtype, device=worker.device)
@@ -78,12 +79,22 @@ class TimedEvaluation(Evaluation):
         """Computes nodes' outputs at times, both with k elements in any shape."""
         assert times is not None, "samples by time"
         nodes, bounds, places = at_times(nodes.reshape(-1), times.reshape(-1))
-        costs = self._draw.costs(nodes) * (COPIES * self._whole.features.width * self._whole.dtype.itemsize)
+        costs = self._costs[nodes] * (COPIES * self._width(model) * self._whole.dtype.itemsize)
         parts = list(chunks(np.arange(len(nodes)), costs, self._memory))
         if self._rows is not None:  # collective
             parts = alike(parts, self._whole)
         outputs = torch.cat([self._outputs(model, nodes[part], bounds[part]) for part in parts])
         return outputs[torch.from_numpy(places).to(outputs.device)]
+
+    @cached_property
+    def _costs(self) -> Floats:  # [num_nodes]
+        """Expected number of edges of each node's tree, computed once."""
+        return self._draw.costs(np.arange(self._whole.shard.num_nodes))
+
+    def _width(self, model: nn.Module) -> float:
+        """Returns the numbers per row of the inputs as stored, or between layers."""
+        between = (min(weight.shape[-2:]) for weight in model.parameters() if weight.dim() > 1)
+        return max(self._whole.features.width_held(model), *between, 1)
 
     def _outputs(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [k, width]
         """Computes some nodes' outputs at times."""
@@ -97,8 +108,8 @@ class TimedEvaluation(Evaluation):
         return outputs
 
     def _inputs(self, batch: MiniBatch, model: nn.Module) -> Rows:
-        nodes, places = batch.rows_by_node()
         if self._rows is None:
             return self._whole.features.input_rows(batch.input_nodes, model)
+        nodes, places = batch.rows_by_node()
         rows = self._rows.fetch(nodes, self._whole.comm).rows[places]
         return self._whole.fetched_rows(self._rows.features(rows), model)

@@ -34,6 +34,7 @@ class ExplainedNames:
     columns: Sequence[str]  # [width] names of input columns
     outputs: Sequence[str] | None  # class names. None: numbers
     rule: str = "none"  # the sampler's `time`
+    window: int | None = None  # the sampler's
 
     @classmethod
     def of(cls, job: RankJob, trained: TrainedRun) -> ExplainedNames:
@@ -42,8 +43,10 @@ class ExplainedNames:
         assert graph is not None
         schema = job.schema or graph.schema
         outputs = trained.class_names or job.prepared.class_names
-        rule = getattr(trained.worker.sampler, "time", "none")
-        return cls(graph, schema, node_ids(job.folder, graph.num_nodes), _columns(job, trained, schema), outputs, rule)
+        sampled = getattr(trained.worker.sampler, "time", "none"), getattr(trained.worker.sampler, "window", None)
+        return cls(
+            graph, schema, node_ids(job.folder, graph.num_nodes), _columns(job, trained, schema), outputs, *sampled
+        )
 
     def numbers(self, nodes: Sequence[int | str]) -> list[int]:
         """Converts ids to numbers. Raises `UserError` for an unknown id."""
@@ -83,7 +86,9 @@ class ExplainedNames:
         graph, edges = self.graph, np.arange(*self.graph.csc.indptr[node : node + 2])
         if self.rule == "none" or graph.node_time is None or graph.edge_time is None:
             return edges
-        return edges[graph.edge_time[edges] <= latest_visible(graph.node_time[[seed]], self.rule)]
+        times, bound = graph.edge_time[edges], latest_visible(graph.node_time[[seed]], self.rule)
+        since = ALWAYS if self.window is None else np.maximum(bound, ALWAYS + self.window) - self.window
+        return edges[(times <= bound) & ((times == ALWAYS) | (times > since))]
 
     def drawn(self, explanation: Explanation) -> ExplainedNode:
         """Returns the node's most important columns and neighbours for the page."""

@@ -50,6 +50,8 @@ def check_one_type(name: str, columns: Sequence[pa.Array], ends: tuple[str, str]
         ends: The names of both columns.
         key: Argument or configuration key that decides.
     """
+    if any(pa.types.is_nested(column.type) for column in columns):
+        return ""  # which are no ids
     sources, destinations = map(pc.unique, columns)
     if sources.type != destinations.type or min(len(sources), len(destinations)) < 2:
         return ""

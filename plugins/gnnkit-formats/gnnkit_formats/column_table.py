@@ -19,6 +19,8 @@ from gnnkit.utils.checks import Array
 from gnnkit_formats.index_columns import index_columns
 from gnnkit_formats.values import ColumnReading, is_text
 
+_WIDER = {pa.float16(): pa.float32(), pa.string_view(): pa.large_string()}  # for types that Arrow hardly computes with
+
 
 class ColumnTable:
     """A table with errors that name the file, column and row."""
@@ -73,6 +75,8 @@ class ColumnTable:
         column = self._table.column(name)
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
+        if column.type in _WIDER:
+            column = column.cast(_WIDER[column.type])
         elif _is_uuid(column.type):
             column = pa.chunked_array([pa.array([str(uuid) for uuid in column.to_pylist()], pa.string())])
         elif isinstance(column.type, pa.BaseExtensionType):

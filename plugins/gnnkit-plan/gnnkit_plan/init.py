@@ -24,7 +24,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation, Split, labelled
 from gnnkit.graph.unfit_columns import IgnorableColumns
 from gnnkit.jobs.order import Order, absolute
-from gnnkit.launch.phases import say
+from gnnkit.launch.phases import say, warnings_in_lines
 from gnnkit.plugins import CONF, SEARCH
 from gnnkit.prepare.columns import NumericTable, check_ids, check_texts, ignored_columns
 from gnnkit.prepare.inputs import with_names
@@ -94,14 +94,17 @@ def init(order: Order) -> Result:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
     folder = local_path("output", named).absolute()
     _check_new(folder, settings.on_exists)
-    advice = settings.dataset.create().advise(settings.job_keys.init.minutes, settings.seed)
+    with warnings_in_lines(settings.dataset.name):
+        advice = settings.dataset.create().advise(settings.job_keys.init.minutes, settings.seed)
     _check_replaced(folder, {*_FILES, *advice.files})
+    if advice.missing:
+        _write_advised(folder, advice)
+        raise UserError(f"{advice.missing} (written: {', '.join(str(folder / name) for name in advice.files)})")
     from_user = [*_advised(advice, folder), *_named_choices(order)]
-    choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings)), from_user)
+    choices, tested = by_evidence(*_with_node_types(*_without_unfit(settings, advice.graph)), from_user)
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
     script = _write(folder, choices, tested, command)
-    for name, content in advice.files.items():
-        write_atomically(folder / name, content if isinstance(content, bytes) else content.encode())
+    _write_advised(folder, advice)
     figures: dict[str, Any] = {choice.key: choice.value for choice in choices}
     lines = [
         f"{choice.key}={choice.value}  # {one_line(choice.why)}"
@@ -127,6 +130,12 @@ def _advised(advice: Advice, folder: Path) -> list[KeyChoice]:
     return [KeyChoice(key, values.get(str(value), value), why) for key, (value, why) in advice.keys.items()]
 
 
+def _write_advised(folder: Path, advice: Advice) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in advice.files.items():
+        write_atomically(folder / name, content if isinstance(content, bytes) else content.encode())
+
+
 def _named_choices(order: Order) -> list[KeyChoice]:
     """Returns the keys that the user has chosen instead of job=init."""
     composed, choices = order.settings.composed, dict[str, KeyChoice]()
@@ -139,13 +148,16 @@ def _named_choices(order: Order) -> list[KeyChoice]:
     return list(choices.values())
 
 
-def _without_unfit(settings: Settings) -> tuple[Settings, Graph]:
+def _without_unfit(settings: Settings, loaded: Graph | None = None) -> tuple[Settings, Graph]:
     """Loads the graph, without the columns that cannot be used.
 
     Raises `UserError` if one of them holds the edges' weights.
+
+    Args:
+        loaded: The graph, if the data set has returned it with its advice.
     """
     try:
-        graph = with_names(settings)
+        graph = with_names(settings, loaded)
         check_texts(graph, "one_hot", ignored_columns(settings))
         check_ids(graph, ignored_columns(settings))
     except UserError as error:
@@ -312,7 +324,11 @@ def _choose_split(graph: Graph) -> tuple[list[float] | dict[str, Any], str]:
 
 def _figure(graph: Graph, task: str) -> str | None:
     """Returns the validation metric for uneven classes, or None."""
-    if task not in ("node_classification", "edge_classification") or graph.labels.ndim > 1 or graph.labels.dtype.kind == "f":
+    if (
+        task not in ("node_classification", "edge_classification")
+        or graph.labels.ndim > 1
+        or graph.labels.dtype.kind == "f"
+    ):
         return None
     splits = [graph.labelled & (graph.split == split) for split in (Split.TRAIN, Split.VAL)]
     counts = [np.bincount(graph.labels[nodes], minlength=graph.num_classes).tolist() for nodes in splits]

@@ -5,7 +5,7 @@ Messages count positions in the user's own order, and use the user's names.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ from gnnkit.graph import Ids
 from gnnkit.sampler.fanouts import MAX_FANOUT, MAX_HOPS, MAX_REPLACED
 from gnnkit.utils import checks
 from gnnkit.utils.memory import check_memory
-from gnnkit.utils.ranges import MAX_COUNT, one_line, real, shown, whole
+from gnnkit.utils.ranges import MAX_COUNT, one_line, real, shown, shown_names, whole
 
 EdgeType: TypeAlias = tuple[str, str, str]
 _PAIR_BYTES = 128  # of a negative pair: both ends, as drawn, joined, sorted and numbered
@@ -107,7 +107,9 @@ def read_weights(name: str, values: object, num_edges: int) -> Tensor:  # [num_e
     """Reads edge weights, which must be finite and at least 0."""
     weights = checks.floats(name, values, (num_edges,), bound=checks.FLOAT32_MAX)
     _refuse_first(weights < 0, f"{name}[", weights, "must be at least 0")
-    return torch.from_numpy(weights.astype(np.float32, copy=False))
+    row = weights.astype(np.float32, copy=False)
+    _refuse_first((row == 0) & (weights > 0), f"{name}[", weights, "is too small for float32: multiply all weights")
+    return torch.from_numpy(row)
 
 
 def check_fanouts(key: str, values: object, *, replace: bool) -> list[int]:  # [num_hops]
@@ -119,12 +121,21 @@ def check_fanouts(key: str, values: object, *, replace: bool) -> list[int]:  # [
     return [max(whole(f"{key}[{hop}]", value, high=most, what=what), -1) for hop, value in enumerate(values)]
 
 
-def parse(name: str, read: Callable[[], Any], value: object = "") -> Any:
-    """Calls PyG's function that reads an argument, and names it in errors."""
+def parse(name: str, read: Callable[[], Any], value: object = "", types: Collection[object] = ()) -> Any:
+    """Calls PyG's function that reads an argument, and names it in errors.
+
+    Args:
+        name: The argument.
+        read: The call.
+        value: The argument's value.
+        types: Node or edge types of the container, for the message.
+    """
     try:
         return read()
     except (AssertionError, AttributeError, LookupError, OverflowError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(f"{name}={shown(value)} has none of PyG's formats: {one_line(error)}") from error
+        kinds = f"types are {shown_names(types)}" if types else ""
+        lines = "; ".join(filter(None, [one_line(error), kinds]))
+        raise UserError(f"{name}={shown(value)} has none of PyG's formats: {lines}") from error
 
 
 def read_negatives(value: Any, num_pairs: int, num_nodes: tuple[int, int]) -> NegativeSampling | None:

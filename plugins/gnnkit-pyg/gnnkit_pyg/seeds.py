@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,8 +33,10 @@ def check_nodes(
     if not isinstance(sampler, SubgraphSampler):
         return
     argument, times, input_id = inputs
-    node_type, nodes, _ = parse("input_nodes", lambda: get_input_nodes(data, argument, input_id), argument)
-    count = sampler.graph.num_nodes.get(node_type or ONE_NODE_TYPE, 0)
+    graph, data = sampler.graph, copy.copy(data)  # to which PyG adds a store for an unknown type
+    types = graph.num_nodes if graph.typed else ()
+    node_type, nodes, _ = parse("input_nodes", lambda: get_input_nodes(data, argument, input_id), argument, types)
+    count = graph.num_nodes.get(node_type or ONE_NODE_TYPE, 0)
     of_type = f" of type {node_type!r}" if node_type else ""
     check_ids("input_nodes[", nodes, count, of_type)
     mask = argument[1] if node_type and not isinstance(argument, str) else argument
@@ -61,9 +64,11 @@ def check_links(
         return
     argument, labels, times = links["edge_label_index"], links["edge_label"], links["edge_label_time"]
     rule, ratio = links["neg_sampling"], links["neg_sampling_ratio"]
-    edge_type, edges = parse("edge_label_index", lambda: get_edge_label_index(data, argument), argument)
+    graph, data = sampler.graph, copy.copy(data)  # to which PyG adds a store for an unknown type
+    types = graph.relations if graph.typed else ()
+    edge_type, edges = parse("edge_label_index", lambda: get_edge_label_index(data, argument), argument, types)
     ends = (edge_type[0], edge_type[2]) if edge_type else (ONE_NODE_TYPE, ONE_NODE_TYPE)
-    counts = sampler.graph.num_nodes.get(ends[0], 0), sampler.graph.num_nodes.get(ends[1], 0)
+    counts = graph.num_nodes.get(ends[0], 0), graph.num_nodes.get(ends[1], 0)
     check_edges("edge_label_index", edges, counts, ends)
     count = edges.shape[1]
     _check_rows("edge_label", labels, count)

@@ -9,7 +9,7 @@ from typing import Any
 
 from gnnkit.result.result import without_traffic
 from gnnkit.utils.documents import number
-from gnnkit_report import learning, partition, timeline
+from gnnkit_report import learning, partition, schema, timeline
 from gnnkit_report.charts import MOST_BARS, Part, bars, rank_names
 from gnnkit_report.drawing import Figure
 from gnnkit_report.page import PageSection, PageTable, Panel, format_value, save
@@ -75,7 +75,7 @@ def _sections(run: RunFiles) -> list[PageSection]:
             "Time", timeline.drawings(run), [*_phases(run), *_predictions(run), *_stragglers(run), *_restarts(run)]
         ),
         PageSection("Partition", partition.drawings(run), [*_balance(run), *_layouts(run), *_changes(run)]),
-        PageSection("Graph", (), list(_types(run))),
+        PageSection("Graph", schema.drawings(run), list(_types(run))),
         PageSection("Caches", list(_caches(run))),
     ]
 

@@ -14,7 +14,7 @@ from gnnkit.graph.missing import MISSING
 from gnnkit.launch.phases import warn
 from gnnkit.prepare.columns import NumericTable, TrainedColumns
 from gnnkit.utils.checks import FLOAT32_MAX
-from gnnkit.utils.ranges import shown
+from gnnkit.utils.ranges import shown, shown_names
 
 NodeId = int | str
 FeatureCell = float | str | None  # None: empty
@@ -66,7 +66,7 @@ class NewColumns:
         return cls(names[place], texts[place], table.rows.dtype, known, place)
 
     def read(self, items: Sequence[object], features: Sequence[FeatureCells]) -> tuple[Floats, Ids]:
-        """Reads the cells of nodes or edges.
+        """Reads the cells of nodes or edges, and warns of unknown text.
 
         Raises `UserError` for other columns, and for values that do not fit a column.
 
@@ -80,9 +80,22 @@ class NewColumns:
         """
         cells = [self._cells(str(item), values) for item, values in zip(items, features, strict=True)]
         numbers = np.array(cells, np.float64).reshape(len(cells), len(self.texts))  # None becomes NaN
+        self._warn_of_unknown(items, features, numbers)
         for row, column in np.argwhere(np.abs(numbers) > FLOAT32_MAX).tolist():
             raise UserError(f"{items[row]}: column {self.title(column)} exceeds the range of float32")
         return np.nan_to_num(numbers).astype(self.dtype), np.argwhere(np.isnan(numbers))
+
+    def _warn_of_unknown(
+        self, items: Sequence[object], features: Sequence[FeatureCells], numbers: npt.NDArray[np.float64]
+    ) -> None:
+        """Warns once per column of text, because a request may have many nodes."""
+        for text in dict.fromkeys(filter(None, self.texts)):
+            zeros = np.flatnonzero(~numbers[:, [column == text for column in self.texts]].any(1)).tolist()
+            rows = [row for row in zeros if isinstance(features[row], Mapping)]
+            for row in rows[:1]:
+                value = shown(f"{text}={features[row][text]}")  # type: ignore[call-overload]
+                more = f", nor do {len(rows) - 1} further values" if len(rows) > 1 else ""
+                warn(f"{items[row]}: {value} does not occur in the training data{more}: all columns of {text} are 0")
 
     def _cells(self, item: str, cells: FeatureCells) -> Sequence[FeatureCell]:  # [width] numbers and None
         cells = self._by_position(item, cells) if isinstance(cells, Mapping) else cells
@@ -91,7 +104,7 @@ class NewColumns:
         for column, value in enumerate(cells):
             if isinstance(value, str):
                 raise UserError(
-                    f"{item}: column {self.title(column)} has the text {value!r}, expected a number: text is "
+                    f"{item}: column {self.title(column)} has the text {shown(value)!r}, expected a number: text is "
                     'passed by column, as in {"column": "value"}'
                 )
         return cells
@@ -101,7 +114,7 @@ class NewColumns:
         columns = [text or name for text, name in zip(self.texts, self.names, strict=False)]
         if not self.names or cells.keys() != set(columns):
             raise UserError(
-                f"{item} has the columns {', '.join(cells) or 'none'}, expected "
+                f"{item} has the columns {shown_names(cells) or 'none'}, expected "
                 f"{', '.join(dict.fromkeys(columns)) or 'a list, because the data have no names'}"
             )
         self._check_numbers(item, cells)
@@ -117,11 +130,10 @@ class NewColumns:
         name = f"{text}={cell_text}"
         if cell is None or (name not in self.names and cell_text.lower() in MISSING):
             return None
-        if name not in self.names:
-            line = f"{item}: {shown(name)} does not occur in the training data"
-            if self.only_known:
-                raise UserError(f"{line}, which features.text=known requires")
-            warn(f"{line}: all columns of {text} are 0")
+        if name not in self.names and self.only_known:
+            raise UserError(
+                f"{item}: {shown(name)} does not occur in the training data, which features.text=known requires"
+            )
         return name
 
     def _check_numbers(self, item: str, cells: Mapping[str, FeatureCell]) -> None:
@@ -129,7 +141,7 @@ class NewColumns:
         for column, text in zip(self.names, self.texts, strict=True):
             if not text and isinstance(cells[column], str):
                 raise UserError(
-                    f"{item}: column {column!r} has the text {cells[column]!r}, but training read numbers there: "
+                    f"{item}: column {column!r} has the text {shown(cells[column])!r}, but training read numbers there: "
                     "pass the number that training read"
                 )
 

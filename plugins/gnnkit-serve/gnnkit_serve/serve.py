@@ -48,8 +48,10 @@ def _check_cells(cells: dict[str, FeatureCell]) -> dict[str, FeatureCell]:
     for name, value in cells.items():
         if isinstance(value, bool) or not isinstance(value, float | int | str | None):
             raise ValueError(f"{shown(name)} should be a number, text or null")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{shown(name)} should be a finite number")
+        with suppress(OverflowError):  # an integer may exceed the range of floats
+            if isinstance(value, str | None) or math.isfinite(value):
+                continue
+        raise ValueError(f"{shown(name)} should be a finite number")
     return cells
 
 

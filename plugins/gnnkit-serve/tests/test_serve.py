@@ -370,6 +370,9 @@ HOSTILE = {
     "nodes": '{"nodes": [' + many("{}", 2_000_000) + "]}",
     "cells": '{"nodes": [{"id": "a", "features": [' + many("[]", 2_000_000) + "]}]}",
     "named cells": '{"nodes": [{"id": "a", "features": {' + NUMBERED + "}}]}",
+    "cells of no column": '{"nodes": [{"id": "a", "features": {' + NUMBERED.replace("[]", "1") + "}}]}",
+    "a large integer": '{"nodes": [{"id": "a", "features": {"f": ' + "9" * 4_000 + "}}]}",
+    "a long text": '{"nodes": [{"id": "a", "features": ["' + "a" * 5_000_000 + '"]}]}',
     "more keys": '{"nodes": [{"id": "a", ' + NUMBERED + "}]}",
     "more lists": "{" + NUMBERED + "}",
     "deep": '{"nodes": ' + "[" * 5_000_000 + "}",
@@ -392,6 +395,18 @@ def test_a_body_of_any_form_takes_bounded_work(name: str, finished_run: Farm) ->
 
 
 TEXTS = ["\n", "\x1b[2J", "\u2028", "\u202e", "a\r\nINFO: forged"]
+
+
+def test_a_request_of_many_nodes_prints_one_line_per_column(
+    capsys: pytest.CaptureFixture[str], table_run: tuple[Path, pd.DataFrame, pd.DataFrame]
+) -> None:
+    served = client(table_run[0] / "run", None)
+    capsys.readouterr()
+    nodes = [{"id": f"new {i}", "features": {"size": 1, "city": f"town {i}", "age": None}} for i in range(500)]
+    assert served.post("/predict_new", json={"nodes": nodes}).status_code == 200
+    (line,) = capsys.readouterr().err.splitlines()
+    expected = "nodes: new 0: city=town 0 does not occur in the training data, nor do 499 further values: all columns"
+    assert expected in line
 
 
 def test_names_in_a_request_forge_no_answer_and_no_line(

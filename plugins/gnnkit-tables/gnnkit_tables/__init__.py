@@ -15,6 +15,7 @@ import pyarrow.parquet
 from gnnkit_formats.table import Table
 from gnnkit_formats.table_files import read_table
 
+from gnnkit import plugins
 from gnnkit.dataset.base import Advice, Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Schema
@@ -26,17 +27,21 @@ from gnnkit.utils.checks import Array, whole
 from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
 from gnnkit_tables.baselines import best_column, can_compare
 from gnnkit_tables.build import build_columns, build_graph, describe_outsiders, encode_types, with_scores
-from gnnkit_tables.database import Database, read_database, read_tables, read_times
-from gnnkit_tables.folder import Folder
+from gnnkit_tables.database import Database, join_epochs, read_database, read_tables, read_times
+from gnnkit_tables.encode import Embed, Encoded
+from gnnkit_tables.example import example_tasks
+from gnnkit_tables.folder import SHARE, Folder
 from gnnkit_tables.guess import Proposal, propose
+from gnnkit_tables.history import is_event
 from gnnkit_tables.manifest import FILE, Manifest, TaskSpec
-from gnnkit_tables.question import SHARE, Question
+from gnnkit_tables.question import Question
 from gnnkit_tables.select import Keys, list_candidates, metric_of, select_keys
-from gnnkit_tables.targets import Targets, read_targets
+from gnnkit_tables.targets import SplitRule, Targets, read_targets
 
 FREEZES = ("none", "test")
 _ROWS = ".rows.parquet"  # ending of the file next to a manifest that keeps the answer to a question
 MODEL_KEYS = {
+    "workers": (1, "a step has as many targets as in the trials"),
     "strategy": ("individual_sample", "each target sees its own past"),
     "strategy.batch_size": (512, "targets of a step"),
     "sampler.fanouts": ([1, 20, 5], "the entity, the rows that refer to it, and the rows to which these refer"),
@@ -57,6 +62,10 @@ TIME_KEYS = {
     "sampler.time": ("strict", "rows before the target's time"),
     "sampler.pick": ("last", "the latest rows say most"),
 }  # further ones if targets have times
+EVENT_KEYS = {
+    "sampler.fanouts": ([1, 20], "the rows to which an event refers, and the rows that refer to these"),
+    "model.num_layers": (2, "one for each number of fanouts"),
+}  # other ones if entities are events. A further layer takes five times as long, without better validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ class Reading:
     database: Database
     targets: Targets
     proposal: Proposal  # without reasons, unless some entries are guesses
-    answer: Table | None  # the task's rows, if a question was asked
+    answer: Table | None  # the task's rows that job=init writes, if they answer a question
 
 
 class Tables(Dataset):
@@ -94,6 +103,7 @@ class Tables(Dataset):
         boosting: bool = False,
         freeze: str = "none",
         until: Any = None,
+        text: str = "hashed",
         missing: Sequence[str] | None = None,
         split: Any = None,
         seed: int = 0,
@@ -112,6 +122,7 @@ class Tables(Dataset):
             freeze: `test` hides all rows after the first test time from all targets.
             until: Time as of which every entity is a target without a label, besides
                 the rows of the task table.
+            text: Plugin of the group `gnnkit.text` that embeds columns of text.
             missing: Words for missing values in text, as in `dataset=edges`.
             split: `{by: time, shares: [...]}`, or three shares for a task without
                 times, if the task table has no split.
@@ -127,12 +138,58 @@ class Tables(Dataset):
                 "dataset.boosting=true: model=blend averages a model of the graph; remove dataset.links=false"
             )
         self.freeze = one_of("task.freeze", freeze, FREEZES)
+        self.embed: Embed = plugins.load("text", text)  # type: ignore[assignment]
         self.missing = read_missing("dataset.missing", missing)
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
 
     def load(self) -> Graph:
-        reading = self._read()
-        database, targets = reading.database, reading.targets
+        return self._build(*self._encode(self._read(*self._open()), self.split))
+
+    def advise(self, minutes: float, seed: int) -> Advice:
+        """Completes a manifest with guesses, and selects a model by validation."""
+        folder, proposal = self._open()
+        if not _task_names(folder, proposal.manifest):
+            text = proposal.manifest.text(proposal.reasons).removesuffix("tasks: {}\n")
+            why = (
+                f"dataset.root={folder.root} has no task: change the example in {FILE}, then repeat the command with "
+                "dataset.manifest=PATH and on_exists=replace; or add tasks/NAME.csv with entity, time, label and split"
+            )
+            return Advice(files={FILE: f"{text}{example_tasks(proposal.manifest)}"}, missing=why)
+        reading = self._read(folder, proposal)
+        default = None if self.split else reading.targets.default_split
+        split = self.split or read_split("dataset.split", default)
+        database, targets, encoded = self._encode(reading, split)
+        columns, graph = build_columns(database, targets, encoded), self._build(database, targets, encoded)
+        keys = graph_keys(database, targets)
+        if minutes and can_compare(columns):
+            if baseline := best_column(columns):
+                say(str(baseline))
+            plain, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
+            candidates = list_candidates(plain, scored, columns, keys)
+            keys = select_keys(candidates, metric_of(columns), minutes, seed, baseline)
+        if default is not None:
+            keys = {"dataset.split": (default, "the task table has none"), **keys}
+        if not (proposal.reasons or reading.answer is not None or self.manifest):
+            return Advice(keys, graph=graph)
+        path = None if proposal.reasons else self._manifest_file(folder)
+        files: dict[str, str | bytes] = {FILE: path.read_bytes() if path else proposal.manifest.text(proposal.reasons)}
+        if reading.answer is not None:
+            files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer, proposal.tasks[targets.name])
+        why = "guesses with their reasons: correct them" if proposal.reasons else "keys, links, times and tasks"
+        return Advice({"dataset.manifest": (FILE, why), **keys}, files, graph)
+
+    def predicted_nodes(self, schema: Schema) -> slice:
+        """Returns the task's rows, which are the last node type."""
+        return schema.nodes(schema.node_types[-1][0])
+
+    def _open(self) -> tuple[Folder, Proposal]:
+        folder = Folder.find(self.root)
+        return folder, self._read_manifest(folder)
+
+    def _encode(self, reading: Reading, split: SplitRule) -> tuple[Database, Targets, dict[str, Encoded]]:
+        """Describes the tables, and returns them as of the configured times."""
+        database = reading.database
+        targets = reading.targets.split_by(split, self.seed, database.unit)
         if any(section == "tables" for section, *_ in reading.proposal.reasons):
             say(
                 f"tables: no {'tables in ' if self._manifest_file(Folder.find(self.root)) else ''}{FILE}, so keys, links and "
@@ -144,7 +201,10 @@ class Tables(Dataset):
             say(f"tables: {targets.name} has no time in {FILE}, so its rows see all rows, however late they are")
         targets.check_times(database.unit)
         database, targets = self._as_of(database, targets)
-        encoded = encode_types(database, targets)
+        return database, targets, encode_types(database, targets, self.embed)
+
+    def _build(self, database: Database, targets: Targets, encoded: Mapping[str, Encoded]) -> Graph:
+        """Returns the graph that `links` and `boosting` select."""
         if not self.links:
             return build_columns(database, targets, encoded)
         if not self.boosting:
@@ -152,51 +212,30 @@ class Tables(Dataset):
         say("tables: the last columns of held-out targets are outputs of boosting, for model=blend and no other model")
         return build_graph(database, targets, with_scores(encoded, targets))
 
-    def advise(self, minutes: float, seed: int) -> Advice:
-        """Completes a manifest with guesses, and selects a model by validation."""
-        reading = self._read()
-        proposal, (database, targets) = reading.proposal, self._as_of(reading.database, reading.targets)
-        encoded = encode_types(database, targets)
-        columns = build_columns(database, targets, encoded)
-        keys: Keys = MODEL_KEYS if columns.node_time is None else MODEL_KEYS | TIME_KEYS
-        if minutes and can_compare(columns):
-            if baseline := best_column(columns):
-                say(str(baseline))
-            graph, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
-            candidates = list_candidates(graph, scored, columns, keys)
-            keys = select_keys(candidates, metric_of(columns), minutes, seed, baseline)
-        if not proposal.reasons and reading.answer is None:
-            return Advice(keys)
-        files: dict[str, str | bytes] = {FILE: proposal.manifest.text(proposal.reasons)}
-        if reading.answer is not None:
-            files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer, proposal.tasks[targets.name])
-        return Advice({"dataset.manifest": (FILE, "guesses with their reasons: correct them"), **keys}, files)
-
-    def predicted_nodes(self, schema: Schema) -> slice:
-        """Returns the task's rows, which are the last node type."""
-        return schema.nodes(schema.node_types[-1][0])
-
-    def _read(self) -> Reading:
-        folder = Folder.find(self.root)
-        proposal = self._read_manifest(folder)
+    def _read(self, folder: Folder, proposal: Proposal) -> Reading:
         manifest = proposal.manifest
         name = self._task_name(folder, manifest)
         spec = manifest.tasks[name]
         tables = read_tables(folder, manifest, self.missing)
         columns = _time_columns(tables, manifest)
-        path, answer = (self._manifest_file(folder) or folder.root / FILE).with_name(f"{name}{_ROWS}"), None
         if spec.query is None:
             task = folder.read_task(name, spec.entity, self.missing)
-        elif path.is_file():
+            columns |= _task_times(name, task, spec.time)
+        columns = join_epochs(columns, has_spans=isinstance(spec.horizon, str))
+        path, answer = (self._manifest_file(folder) or folder.root / FILE).with_name(f"{name}{_ROWS}"), None
+        if spec.query is not None and path.is_file():
             task = _read_answer(path, name, spec, self.missing)
-        else:
+            answer = task if self.manifest else None
+        elif spec.query is not None:
             task = answer = self._ask(name, tables, columns, proposal)
-        times, unit = read_times(columns | _task_times(name, task, spec.time))
+        if spec.query is not None:
+            columns |= _task_times(name, task, spec.time)
+        times, unit = read_times(columns)
         database = read_database(tables, manifest, times, unit)
         index = database.types[spec.table].index
         assert index is not None, "the manifest is checked"
         targets = read_targets(name, spec, task, times.get((name, spec.time or "")), database, index)
-        return Reading(database, targets.split_by(self.split, self.seed, unit), proposal, answer)
+        return Reading(database, targets, proposal, answer)
 
     def _ask(
         self, name: str, tables: Mapping[str, Table], columns: Mapping[tuple[str, str], Array], proposal: Proposal
@@ -230,13 +269,13 @@ class Tables(Dataset):
 
     def _task_name(self, folder: Folder, manifest: Manifest) -> str:
         """Returns the task. Raises `UserError` if there are several, or none."""
-        names = [*dict.fromkeys([*folder.tasks, *(name for name, spec in manifest.tasks.items() if spec.query)])]
+        names = _task_names(folder, manifest)
         if self.table is None and len(names) != 1:
             raise UserError(
                 f"task.table=NAME selects one of the tasks {shown_names(names)}"
                 if names
                 else f"dataset.root={folder.root} has no task: add tasks/NAME.parquet with entity, time, label and split, or "
-                f"tasks.NAME with a query to {FILE}"
+                f"tasks.NAME with a query to {FILE}, of which job=init writes an example"
             )
         name = self.table or names[0]
         if name not in names:
@@ -267,10 +306,25 @@ class Tables(Dataset):
         return path if path.exists() else None
 
     def _propose(self, folder: Folder, names: Iterable[str]) -> Proposal:
-        """Proposes the entries of all tables, and of some tasks, in the manifest."""
+        """Proposes the entries of all tables, and of some tasks, in the manifest.
+
+        Keys in text files are read as text once they are known, so that 007 is not 7.
+        """
         tables = {name: read_table(path, (), self.missing, narrow=True) for name, path in folder.tables.items()}
         tasks = {name: folder.read_task(name, (), self.missing) for name in names}
-        return propose(tables, tasks)
+        first = propose(tables, tasks)
+        tables = read_tables(folder, first.manifest, self.missing)
+        return propose(tables, {name: folder.read_task(name, first.tasks[name].entity, self.missing) for name in tasks})
+
+
+def _task_names(folder: Folder, manifest: Manifest) -> list[str]:
+    return [*dict.fromkeys([*folder.tasks, *(name for name, spec in manifest.tasks.items() if spec.query)])]
+
+
+def graph_keys(database: Database, targets: Targets) -> Keys:
+    """Returns the keys for a model of the graph, with their reasons."""
+    keys: Keys = MODEL_KEYS if (targets.times == ALWAYS).all() else MODEL_KEYS | TIME_KEYS
+    return {**keys, **EVENT_KEYS} if is_event(database.types[targets.entity], targets) else keys
 
 
 def _as_parquet(table: Table, spec: TaskSpec) -> bytes:

@@ -18,7 +18,7 @@ from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.graph.types import Ids
 from gnnkit.utils.ranges import shown
 from gnnkit_tables.database import Database, RowType
-from gnnkit_tables.encode import Encoded, Mask, encode, find_outsiders, is_hashed
+from gnnkit_tables.encode import Embed, Encoded, Mask, encode, find_outsiders, is_embedded
 from gnnkit_tables.history import is_event, past_columns
 from gnnkit_tables.scores import boosted_scores
 from gnnkit_tables.targets import Targets
@@ -113,10 +113,16 @@ def build_columns(database: Database, targets: Targets, encoded: Mapping[str, En
     )
 
 
-def encode_types(database: Database, targets: Targets) -> dict[str, Encoded]:
-    """Encodes the columns of all types, and those of the targets as the last entry."""
+def encode_types(database: Database, targets: Targets, embed: Embed) -> dict[str, Encoded]:
+    """Encodes the columns of all types, and those of the targets as the last entry.
+
+    Args:
+        database: The tables.
+        targets: The task's rows.
+        embed: The function of `dataset.text`.
+    """
     fits = _rows_that_fit(database, targets)
-    encoded = {name: encode(rows.table, rows.columns, fits[name]) for name, rows in database.types.items()}
+    encoded = {name: encode(rows.table, rows.columns, fits[name], embed) for name, rows in database.types.items()}
     return {**encoded, targets.name: _target_columns(database, encoded, targets)}
 
 
@@ -188,10 +194,10 @@ def _target_edges(name: str, source: str, rows: Ids, times: Times, targets: Targ
 def _target_columns(database: Database, encoded: Mapping[str, Encoded], targets: Targets) -> Encoded:
     """Joins the entity's columns, where its row is visible, and those of its past.
 
-    Hashed text is left to the entity's node, because it tells entities apart.
+    Embedded text is left to the entity's node, because it tells entities apart.
     """
     entities, columns = database.types[targets.entity], encoded[targets.entity]
-    columns = columns.select([place for place, name in enumerate(columns.names) if not is_hashed(name)])
+    columns = columns.select([place for place, name in enumerate(columns.names) if not is_embedded(name)])
     visible = entities.times[targets.rows] <= np.where(targets.times == ALWAYS, NEVER - 1, targets.times)
     row = Encoded(columns.rows[targets.rows] * visible[:, None], columns.names, columns.sources)
     return Encoded.join([row, past_columns(database, dict(encoded), targets)], len(targets.rows))

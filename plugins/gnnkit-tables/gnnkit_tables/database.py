@@ -17,8 +17,9 @@ from gnnkit.errors import UserError
 from gnnkit.graph.attributes import is_time
 from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time, to_unit
 from gnnkit.graph.types import Ids
+from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array
-from gnnkit.utils.ranges import shown_names
+from gnnkit.utils.ranges import shown, shown_names
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.keys import DANGLING, NULL, KeyIndex, find_parents
 from gnnkit_tables.manifest import Manifest, TableSpec
@@ -29,6 +30,9 @@ _DATES = (
     r"|\d{1,2} [A-Za-z]{3,9} \d{4})\b"
 )  # dates in other forms than those that are read
 _FIRST_DAYS = 31 * 86_400  # seconds of January 1970, where numbers in a wrong unit end
+# Seconds since 1970 from 1990 to 2030, which no date such as 2024013123 equals
+_EPOCHS = (631_152_000, 1_900_000_000)
+_UNITS = ("s", "ms", "us", "ns")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,11 +88,18 @@ class Database:
             for link in row_type.links:
                 null, dangling = (int(np.count_nonzero(link.rows == code)) for code in (NULL, DANGLING))
                 if null or dangling:
-                    what = f"{null:,} empty and {dangling:,} unknown keys"
+                    what = f"{null:,} empty and {dangling:,} unknown keys{self._examples(row_type, link)}"
                     lines.append(
                         f"tables: {row_type.name}.{link.name} has {what}, which refer to no row of {link.parent}"
                     )
         return lines
+
+    def _examples(self, row_type: RowType, link: RowLink) -> str:
+        """Returns an unknown key beside one of the parent's, to compare their forms."""
+        unknown, parent = np.flatnonzero(link.rows == DANGLING), self.types[link.parent].index
+        if link.name not in row_type.table.names or not len(unknown) or parent is None or not len(parent.columns[0]):
+            return ""
+        return f" (such as {shown(str(row_type.table.plain(link.name)[int(unknown[0])]))}, unlike {parent.show(0)})"
 
     def until(self, time: int) -> Database:
         """Returns the database without the rows that are later."""
@@ -208,6 +219,39 @@ def _read_types(
     return [rows, *outcomes]
 
 
+def as_dates(times: Array) -> Array:
+    """Returns seconds since 1970, or parts of them, as dates."""
+    numbers = times[times != NEVER] if times.dtype.kind == "i" else times[:0]
+    for place, unit in enumerate(_UNITS if len(numbers) else ()):
+        if _EPOCHS[0] * 1000**place <= int(numbers.min()) and int(numbers.max()) < _EPOCHS[1] * 1000**place:
+            return np.where(times == NEVER, ALWAYS, times).view(f"M8[{unit}]")  # ALWAYS is NaT
+    return times
+
+
+def join_epochs(columns: Mapping[tuple[str, str], Array], *, has_spans: bool) -> dict[tuple[str, str], Array]:
+    """Reads seconds since 1970 as dates if other times are dates, with a line.
+
+    Args:
+        columns: [rows] int64 or datetime64, by table and column.
+        has_spans: Whether spans such as `30 days` are added to times.
+    """
+    is_date = {place: values.dtype.kind == "M" for place, values in columns.items()}
+    if not (has_spans or any(is_date.values())):
+        return dict(columns)
+    joined = {place: as_dates(values) for place, values in columns.items()}
+    for (table, column), values in joined.items():
+        if values.dtype.kind == "M" and not is_date[table, column]:
+            unit = np.datetime_data(values.dtype)[0]
+            first = show_time(int(np.nanmin(values).astype(np.int64)), unit)
+            say(f"tables: {table}.{column} holds whole numbers, which are read as {unit} since 1970, from {first} on")
+        elif values.dtype.kind != "M" and any(is_date.values()) and (values != NEVER).any():
+            raise UserError(
+                f"{table}, column {column!r} holds numbers such as {values[values != NEVER][0]}, but other times of the "
+                "database are dates; write dates such as 2026-01-31, or seconds since 1970"
+            )
+    return joined
+
+
 def read_times(columns: Mapping[tuple[str, str], Array]) -> tuple[dict[tuple[str, str], Times], str | None]:
     """Converts times of all tables to one unit, which is returned too.
 
@@ -218,12 +262,11 @@ def read_times(columns: Mapping[tuple[str, str], Array]) -> tuple[dict[tuple[str
         columns: [rows] int64 or datetime64, by table and column.
     """
     units = {np.datetime_data(values.dtype)[0] if values.dtype.kind == "M" else None for values in columns.values()}
-    names = ["s", "ms", "us", "ns"]
-    finest = max((unit for unit in units if unit is not None), key=names.index, default=None)
+    finest = max((unit for unit in units if unit is not None), key=_UNITS.index, default=None)
     times = {place: to_unit(".".join(place), values, finest) for place, values in columns.items()}
     for (table, column), values in times.items() if finest else ():
         first = values[(values != NEVER) & (values != ALWAYS)]
-        if len(first) and 0 <= np.median(first) < _FIRST_DAYS * 10 ** (3 * names.index(str(finest))):
+        if len(first) and 0 <= np.median(first) < _FIRST_DAYS * 10 ** (3 * _UNITS.index(str(finest))):
             raise UserError(
                 f"{table}, column {column!r}: most dates are in January 1970, such as {show_time(int(first[0]), finest)}; "
                 "the numbers have another unit: convert the column"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -32,6 +32,7 @@ _CODES = re.compile(r"(^|[^A-Za-z])(id|code)$|(Id|ID|Code)$|(zip|post)code$")
 _NUMBER = r"^\s*[^\d\s]?\s*[-+]?[\d., ]+([eE][-+]?\d+)?\s*[^\d\s]?\s*$"
 _FEW = 0.01  # share of cells that are no numbers, below which they are empty
 Mask = npt.NDArray[np.bool_]
+Embed = Callable[[Sequence[str]], Floats]  # rows [num_texts, width] that depend on the texts alone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,20 +59,21 @@ class Encoded:
         return Encoded(self.rows[:, places], tuple(names), tuple(sources))
 
 
-def encode(table: Table, columns: Sequence[str], fits: Mask) -> Encoded:
+def encode(table: Table, columns: Sequence[str], fits: Mask, embed: Embed) -> Encoded:
     """Encodes columns, with statistics of some rows only.
 
     Numbers and dates are scaled, text with few values has a column for each value, and
-    other text is hashed. Columns that hold none of these are left out.
+    other text is embedded. Columns that hold none of these are left out.
 
     Args:
         table: The rows.
         columns: Names of columns.
         fits: [num_rows] rows that determine scales and categories.
+        embed: Function of the distinct texts of a column.
     """
     fits = fits if fits.any() else np.ones(table.num_rows, np.bool_)
     columns = columns if table.num_rows else ()
-    parts = [part for name in columns for part in _encode_column(table, name, fits)]
+    parts = [part for name in columns for part in _encode_column(table, name, fits, embed)]
     return Encoded.join(parts, table.num_rows)
 
 
@@ -101,7 +103,7 @@ def scaled(numbers: Floats, names: Sequence[str], sources: Sequence[str], fits: 
     )
 
 
-def _encode_column(table: Table, name: str, fits: Mask) -> Iterator[Encoded]:
+def _encode_column(table: Table, name: str, fits: Mask, embed: Embed) -> Iterator[Encoded]:
     """Yields a column's encoding, or nothing if it holds no numbers, text or dates."""
     column = table.plain(name)
     if pa.types.is_integer(column.type) and _CODES.search(name):
@@ -115,7 +117,7 @@ def _encode_column(table: Table, name: str, fits: Mask) -> Iterator[Encoded]:
         reading = find_readings(table.name, [part], [name])[name]
     many = reading is not None and has_many_values(len(reading.categories), int(fits.sum()))
     if is_text(column.type) and (reading is None or many):
-        yield _hashed(column, name, table.missing)
+        yield _embedded(column, name, table.missing, embed)
     elif reading is not None and reading.kind == "categories":
         yield _categories(column.cast(pa.string()), name, fits, table.missing)
     elif reading is not None:
@@ -156,21 +158,32 @@ def _categories(text: pa.Array, name: str, fits: Mask, missing: Sequence[str]) -
     return Encoded(np.column_stack([rows, rest, empty]).astype(np.float32), names, (name,) * len(names))
 
 
-def is_hashed(name: str) -> bool:
-    """Returns whether a column counts hashed pieces of text."""
+def is_embedded(name: str) -> bool:
+    """Returns whether a column is one of an embedding of text."""
     return name.rpartition("#")[2].isdigit()
 
 
-def _hashed(column: pa.Array, name: str, missing: Sequence[str]) -> Encoded:
-    """Counts hashed pieces of the text in lower case, in rows of length 1."""
-    values = pc.dictionary_encode(column.cast(pa.large_string()))
-    texts, codes = values.dictionary.to_pylist(), numbers_of(values.indices.fill_null(-1)).astype(np.int64)
-    rows = np.zeros((len(texts) + 1, _BUCKETS), np.float32)  # the last one for empty cells
+def hash_text(texts: Sequence[str]) -> Floats:  # [num_texts, width]
+    """Counts hashed pieces of each text in lower case, as `dataset.text=hashed`."""
+    rows = np.zeros((len(texts), _BUCKETS), np.float32)
     for number, text in enumerate(texts):
         word = f" {text.strip().lower()} "
         for first in range(max(len(word) - _GRAM + 1, 1)):
             rows[number, zlib.crc32(word[first : first + _GRAM].encode()) % _BUCKETS] += 1
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1)
-    hashed = rows[codes]
-    hashed[missing_cells(column, missing)] = 0
-    return Encoded(hashed, tuple(f"{name}#{bucket}" for bucket in range(_BUCKETS)), (name,) * _BUCKETS)
+    return rows
+
+
+def _embedded(column: pa.Array, name: str, missing: Sequence[str], embed: Embed) -> Encoded:
+    """Returns embeddings of length 1, and zeros in empty cells."""
+    values = pc.dictionary_encode(column.cast(pa.large_string()))
+    texts = [*values.dictionary.to_pylist(), ""]  # the last one for empty cells
+    rows = np.array(embed(texts), np.float32)
+    if rows.ndim != 2 or len(rows) != len(texts) or not np.isfinite(rows).all():
+        raise UserError(
+            f"dataset.text: column {name!r} has embeddings of shape {list(rows.shape)}, expected {len(texts)} rows of "
+            "finite numbers; use another package, or dataset.text=hashed"
+        )
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    rows = rows[numbers_of(values.indices.fill_null(len(texts) - 1))]
+    rows[missing_cells(column, missing)] = 0
+    return Encoded(rows, tuple(f"{name}#{place}" for place in range(rows.shape[1])), (name,) * rows.shape[1])

@@ -17,6 +17,7 @@ from gnnkit.utils.ranges import shown_names
 FORMS = ("parquet", "csv", "csv.gz")
 TABLES, TASKS = ("db", "tables"), "tasks"  # folders, the first as in RelBench
 SPLIT = "split"  # column of a task table
+SHARE = 0.15  # of validation and test each, if neither a task nor the configuration divides its rows
 _PARTS = ("train", "val", "test")
 
 

@@ -15,8 +15,10 @@ from gnnkit_formats.values import is_text
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
+from gnnkit.graph.attributes import is_time
 from gnnkit.utils.checks import Array
-from gnnkit_tables.database import find_unread_times
+from gnnkit.utils.ranges import shown
+from gnnkit_tables.database import as_dates, find_unread_times
 from gnnkit_tables.folder import SPLIT
 from gnnkit_tables.keys import DANGLING, NULL, KeyIndex, find_parents, key_column
 from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
@@ -58,7 +60,9 @@ def propose(tables: Mapping[str, Table], tasks: Mapping[str, Table]) -> Proposal
     for name, table in tables.items():
         links = dict(_find_links(name, table, indices))
         proposal.tables[name] = replace(proposal.tables[name], links=tuple(links))
-        proposal.reasons |= {("tables", name, "links", link.name): reason for link, reason in links.items()}
+        reasons = {link.name: reason for link, reason in links.items()}
+        reasons = {**dict(_explain_unlinked(name, table, indices)), **reasons}
+        proposal.reasons |= {("tables", name, "links", column): reason for column, reason in reasons.items()}
     for name, table in tables.items():
         time, reason = _find_time(name, table, tables, proposal.tables, indices)
         proposal.tables[name] = replace(proposal.tables[name], time=time)
@@ -113,7 +117,7 @@ def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Ite
         if not _may_be_key(table, column):
             continue
         named = [other for other, index in indices.items() if other != name and _is_named(column, other, index)]
-        is_key, has_text = name in indices and indices[name].names == (column,), is_text(table.plain(column).type)
+        is_key, has_text = name in indices and indices[name].names == (column,), _holds_text(table, column)
         if is_key and _names_table(column, name):
             continue
         others = [] if named or is_key or not has_text else [key for key in indices if key != name]
@@ -132,9 +136,29 @@ def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Ite
         yield Link((column,), best), f"{what}; {100 * shares[best]:.0f} % of the distinct values are keys; {counts}"
 
 
+def _explain_unlinked(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Iterator[tuple[str, str]]:
+    """Yields columns named like another table's key that hold few of its values."""
+    own_key = indices[name].names if name in indices else ()
+    for column in table.names:
+        filled = table.plain(column).drop_null() if _may_be_key(table, column) and own_key != (column,) else ()
+        for other, index in indices.items() if len(filled) else ():
+            share = _found_share(table, column, index)
+            if other != name and _is_named(column, other, index) and len(index.columns[0]) and share < _HALF:
+                unlike = f"{shown(str(filled[0]))} is unlike {index.show(0)}"
+                yield (
+                    column,
+                    f"no link: named like the key of {other}, but {100 * share:.0f} % of the values are keys: {unlike}",
+                )
+
+
 def _may_be_key(table: Table, column: str) -> bool:
     kind = table.plain(column).type
     return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def _holds_text(table: Table, column: str) -> bool:
+    """Returns whether keys are text, other than whole numbers with empty cells."""
+    return is_text(table.plain(column).type) and is_text(key_column(table, column).type)
 
 
 def _is_named(column: str, other: str, index: KeyIndex) -> bool:
@@ -211,12 +235,14 @@ def _find_time(
 
 
 def _holds_dates(table: Table, column: str) -> bool:
-    kind = table.plain(column).type
-    return not pa.types.is_integer(kind) and table.holds_times(column)
+    """Returns whether a column holds dates, or by its name seconds since 1970."""
+    if pa.types.is_integer(table.plain(column).type):
+        return is_time(column) and as_dates(table.times(column)).dtype.kind == "M"
+    return table.holds_times(column)
 
 
 def _mean_time(table: Table, column: str) -> float:
-    times = table.times(column)
+    times = as_dates(table.times(column))
     return float(times[~np.isnat(times)].astype("M8[s]").astype(np.int64).mean()) if (~np.isnat(times)).any() else 0.0
 
 
@@ -237,7 +263,7 @@ def _precedes(
 
 
 def _days(table: Table, column: str) -> Array:
-    days: Array = table.times(column).astype("M8[D]")
+    days: Array = as_dates(table.times(column)).astype("M8[D]")
     return days
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,20 +17,6 @@ from gnnkit.utils.documents import read_yaml
 from gnnkit.utils.ranges import one_of, shown, shown_names, whole
 
 FILE = "manifest.yaml"
-_TABLE_KEYS = ("key", "time", "links", "later", "ignore")
-_TASK_KEYS = (
-    "table",
-    "entity",
-    "time",
-    "label",
-    "horizon",
-    "type",
-    "query",
-    "val",
-    "test",
-    "train_dates",
-    "eval_dates",
-)
 _TYPES = ("classification", "regression")
 _SPAN = re.compile(r"(\d{1,9})\s*(second|minute|hour|day|week)s?")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
@@ -130,8 +116,8 @@ class Manifest:
     def text(self, reasons: Reasons) -> str:
         """Returns the file's content, with a comment after each line that has one."""
         entries = {
-            "tables": {name: _plain_table(table) for name, table in self.tables.items()},
-            "tasks": {name: {**asdict(task), "entity": list(task.entity)} for name, task in self.tasks.items()},
+            "tables": {name: {**asdict(spec), "links": _plain_links(spec.links)} for name, spec in self.tables.items()},
+            "tasks": {name: asdict(task) for name, task in self.tasks.items()},
         }
         lines = []
         for section, parts in entries.items():
@@ -139,16 +125,6 @@ class Manifest:
             for name, entry in parts.items():
                 lines += [f"  {_scalar(name)}:", *_entry_lines((section, name), entry, reasons)]
         return "\n".join(lines) + "\n"
-
-
-def _plain_table(table: TableSpec) -> dict[str, Any]:
-    return {
-        "key": list(table.key),
-        "time": table.time,
-        "links": _plain_links(table.links),
-        "later": {column: list(names) for column, names in table.later.items()},
-        "ignore": list(table.ignore),
-    }
 
 
 def _plain_links(links: Sequence[Link]) -> dict[str, str] | list[dict[str, Any]]:
@@ -159,10 +135,18 @@ def _plain_links(links: Sequence[Link]) -> dict[str, str] | list[dict[str, Any]]
 
 
 def _entry_lines(path: tuple[str, ...], entry: Mapping[str, Any], reasons: Reasons) -> list[str]:
-    """Returns the lines of a table or task without its empty values."""
+    """Returns the lines of a table or task without its empty values.
+
+    Reasons of entries that the manifest lacks are comments of their own.
+    """
     lines = []
     for key, value in entry.items():
-        if value is None or (value == [] and key != "key") or value == {}:
+        absent = [
+            f"    # {name}: {reason}"
+            for (*parent, name), reason in reasons.items()
+            if tuple(parent) == (*path, key) and name not in (value or ())
+        ]
+        if value in (None, [], {}) or (value == () and key != "key"):
             lines += [f"    # {key}: {reasons[*path, key]}"] if (*path, key) in reasons else []
         elif isinstance(value, dict):
             lines.append(f"    {key}:")
@@ -174,6 +158,7 @@ def _entry_lines(path: tuple[str, ...], entry: Mapping[str, Any], reasons: Reaso
             lines += [f"    {key}: |-", *(f"      {line}".rstrip() for line in value.splitlines())]
         else:
             lines.append(f"    {key}: {_scalar(value)}{_why(reasons, *path, key)}")
+        lines += absent
     return lines
 
 
@@ -187,7 +172,7 @@ def _scalar(value: Any) -> str:
 
 
 def _read_table(place: str, value: Any) -> TableSpec:
-    entry = _mapping(place, value, _TABLE_KEYS)
+    entry = _mapping(place, value, [part.name for part in fields(TableSpec)])
     later = _mapping(f"{place}.later", entry.get("later"))
     return TableSpec(
         _names(f"{place}.key", entry.get("key")),
@@ -211,7 +196,7 @@ def _read_links(place: str, value: Any) -> tuple[Link, ...]:
 
 
 def _read_task(place: str, value: Any) -> TaskSpec:
-    entry = _mapping(place, value, _TASK_KEYS)
+    entry = _mapping(place, value, [part.name for part in fields(TaskSpec)])
     if missing := [key for key in ("table", "entity", "label") if entry.get(key) is None]:
         raise UserError(f"{FILE}, {place}: {missing[0]} is missing")
     return TaskSpec(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from gnnkit.engine import Adjacency
+from gnnkit.errors import UserError
 from gnnkit.model.rgcn import RGCN
-from gnnkit_tables.scores import MARK
+from gnnkit_tables.scores import IS_SCORE, MARK
 
 
 class Blend(RGCN):
@@ -59,6 +62,15 @@ class Blend(RGCN):
         with torch.no_grad():
             self.project[last >= 0] = 0
             self.skip[0].weight[:, last >= 0] = 0  # type: ignore[operator]
+
+    @classmethod
+    def check_columns(cls, names: Sequence[str]) -> None:
+        """Raises `UserError` if the last column is no output of gradient boosting."""
+        if not names or not IS_SCORE.search(names[-1]):
+            raise UserError(
+                "model=blend averages a model of the graph with gradient boosting, whose outputs dataset=tables adds with "
+                "dataset.boosting=true: set this key, or use model=rgcn"
+            )
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
         if index:

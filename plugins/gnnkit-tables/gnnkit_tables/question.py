@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tempfile
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +20,13 @@ from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of
 from gnnkit.graph.times import ALWAYS, NEVER, UNITS, Times, parse_time, show_time
 from gnnkit.launch.phases import say
-from gnnkit.utils.ranges import one_line
-from gnnkit_tables.folder import SPLIT
+from gnnkit.utils.ranges import one_line, shown_names
+from gnnkit_tables.folder import SHARE, SPLIT
 from gnnkit_tables.keys import key_column
+from gnnkit_tables.lookahead import Lookahead
 from gnnkit_tables.manifest import FILE, Manifest, TaskSpec, read_span
 
 _MAX_ROWS, _MAX_DATES, _MAX_SECONDS, _MAX_MESSAGE = 20_000_000, 100_000, 600, 300
-SHARE = 0.15  # of the dates for each of validation and test, if the manifest names none
 _DAY = 86_400
 _PLACEHOLDERS = ("{timedelta}", "{self.timedelta}")  # the second one as in RelBench's source code
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -139,8 +141,8 @@ class Question:
         """
         self._check_text(tables)
         views = {name: _view(name, table, times, manifest, self.unit) for name, table in tables.items()}
-        dates = pa.table({"timestamp": _as_dates(np.concatenate([*self.dates.values()]), self.unit)})
-        rows = _run(f"tasks.{self.name}.query", self._text(), {**views, **dict.fromkeys(_NAMES, dates)})
+        dates = np.concatenate([*self.dates.values()])
+        rows = self._ask(dates, views)
         assert self.spec.time is not None, "create requires a time"
         columns = (*self.spec.entity, self.spec.time, self.spec.label)
         for column in columns:
@@ -157,7 +159,36 @@ class Question:
                 f"{FILE}, tasks.{self.name}.query: no row has an entity, a time and a label; change the query"
             )
         rows = rows.sort_by([(column, "ascending") for column in (self.spec.time, *self.spec.entity)])
+        self._describe_later(Lookahead(self._ask_columns, views, times, manifest), dates)
         return Table(f"tasks.{self.name}.query", rows.append_column(SPLIT, self._split(rows[self.spec.time])))
+
+    def _ask(self, dates: Times, views: Mapping[str, pa.Table]) -> pa.Table:
+        timestamps = pa.table({"timestamp": _as_dates(dates, self.unit)})
+        return _run(f"tasks.{self.name}.query", self._text(), {**views, **dict.fromkeys(_NAMES, timestamps)})
+
+    def _ask_columns(self, dates: Times, views: Mapping[str, pa.Table]) -> pa.Table:
+        """Returns entities and labels, in the entities' order."""
+        columns = list(dict.fromkeys([*self.spec.entity, self.spec.label]))
+        return self._ask(dates, views).select(columns).sort_by([(column, "ascending") for column in self.spec.entity])
+
+    def _describe_later(self, lookahead: Lookahead, dates: Times) -> None:
+        """Warns if labels depend on rows beyond their horizon, or that are missing."""
+        if beyond := lookahead.find_beyond(dates, self.horizon):
+            date, names = show_time(beyond[0], self.unit), shown_names(beyond[1])
+            end = show_time(beyond[0] + self.horizon, self.unit)
+            warnings.warn(
+                f"tasks.{self.name}.query: at {date}, entities or labels depend on rows of {names} after {end}, although the "
+                f"horizon is {self.spec.horizon}, so earlier labels tell about later ones; bound these rows by the timestamp "
+                "plus {timedelta}, or name a longer horizon",
+                stacklevel=2,
+            )
+        for name, end in lookahead.find_ended(dates):
+            last = show_time(int(dates[-1]), self.unit)
+            warnings.warn(
+                f"tasks.{self.name}.query: labels depend on rows of {name}, which end at {show_time(end, self.unit)}, and the "
+                f"last date is {last}, so later labels are incomplete; limit the dates by val, test and eval_dates",
+                stacklevel=2,
+            )
 
     def _check_text(self, tables: Collection[str]) -> None:
         """Raises `UserError` for ambiguous names, and for unstable functions."""
@@ -245,10 +276,13 @@ def _run(place: str, text: str, tables: Mapping[str, pa.Table]) -> pa.Table:
     """Runs one SELECT in memory, without files, extensions or settings.
 
     A single thread computes it, so that sums of floating-point numbers are repeatable.
+    What does not fit into memory is in a temporary folder until the query ends.
     """
     import duckdb
 
-    connection = duckdb.connect(":memory:", config={"threads": 1, "enable_external_access": "false"})
+    spilled = tempfile.TemporaryDirectory(prefix="gnnkit-query-")
+    config = {"threads": 1, "enable_external_access": "false", "temp_directory": spilled.name}
+    connection = duckdb.connect(":memory:", config=config)
     timer = threading.Timer(_MAX_SECONDS, connection.interrupt)
     try:
         for name, table in tables.items():
@@ -273,3 +307,4 @@ def _run(place: str, text: str, tables: Mapping[str, pa.Table]) -> pa.Table:
     finally:
         timer.cancel()
         connection.close()
+        spilled.cleanup()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ _RARE = 1e-6  # lowest probability
 # Two columns that follow scores. Their ratio, which other columns do not have, remains
 # on the path from zeros of job=explain, and the first one is the place on the path
 MARK = (4096.0, -8192.0)
+IS_SCORE = re.compile(r"\.boosting \d+$")  # names of these columns in a graph
 
 
 def boosted_scores(columns: Encoded, targets: Targets) -> Encoded:

@@ -24,7 +24,7 @@ from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time
 from gnnkit.graph.types import Ids, Labels
 from gnnkit.utils.ranges import shown, shown_names
 from gnnkit_tables.database import Database, RowType
-from gnnkit_tables.folder import SPLIT
+from gnnkit_tables.folder import SHARE, SPLIT
 from gnnkit_tables.keys import KeyIndex, find_parents
 from gnnkit_tables.manifest import TaskSpec, read_span
 
@@ -32,6 +32,7 @@ _SAME = 0.999  # share of training rows in which a column equals the label
 _FEW = 10  # entities with a training row below which equal columns are chance
 _CLASSES = 100  # distinct labels above which they are numbers
 _EXAMPLES = 3  # values in a message
+SplitRule = TimeSplit | tuple[float, float, float] | None  # value of dataset.split
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +66,15 @@ class Targets:
     def first_test(self) -> int:
         return int(self.times[self.split == Split.TEST].min(initial=NEVER))
 
-    def split_by(self, split: TimeSplit | tuple[float, float, float] | None, seed: int, unit: str | None) -> Targets:
+    @property
+    def default_split(self) -> dict[str, Any] | list[float] | None:
+        """The split that job=init writes, or None if the task table has one."""
+        shares = [1 - 2 * SHARE, SHARE, SHARE]
+        return (
+            None if self.split.any() else shares if (self.times == ALWAYS).all() else {"by": "time", "shares": shares}
+        )
+
+    def split_by(self, split: SplitRule, seed: int, unit: str | None) -> Targets:
         """Divides rows without a split, by time unless they have no times.
 
         Raises `UserError` for a split at random of rows with times.

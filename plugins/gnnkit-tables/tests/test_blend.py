@@ -14,6 +14,7 @@ from gnnkit_tables import Tables
 from gnnkit_tables.model import Blend
 from gnnkit_tables.scores import MARK
 
+import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.model.rgcn import RGCN
@@ -86,3 +87,14 @@ def test_a_blend_has_no_weights_of_the_scores() -> None:
 def test_boosting_without_links_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"remove dataset\.links=false"):
         Tables(str(tmp_path), links=False, boosting=True)
+
+
+@pytest.mark.parametrize("place", ["configuration", "Python"])
+def test_a_blend_without_boosting_is_refused(tmp_path: Path, place: str) -> None:
+    folder = folder_of(tmp_path / "data", np.arange(COUNT) % 10 // 5)
+    keys = {"workers": 1, "strategy": "individual_sample", "sampler.time": "strict", "types": "read", "model": "blend"}
+    data = Tables(str(folder)).load() if place == "Python" else None
+    source = [] if place == "Python" else ["dataset=tables", f"dataset.root={folder}"]
+    overrides = [*source, *(f"{key}={value}" for key, value in keys.items()), "comm=threads", "trainer.max_epochs=1"]
+    with pytest.raises(UserError, match=r"dataset\.boosting=true: set this key, or use model=rgcn"):
+        gnnkit.train(data, overrides=overrides, folder=tmp_path / "run")

@@ -13,7 +13,8 @@ import pytest
 from gnnkit_tables import Tables
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, Split
+from gnnkit.graph.times import ALWAYS, NEVER
 from tests.shops import MANIFEST, day, days, tables, task, write
 
 USERS, ITEMS, ORDERS = tables()["users"], tables()["items"], tables()["orders"]
@@ -212,3 +213,98 @@ def test_labels_that_teach_nothing_are_named(tmp_path: Path, label: list[Any], m
     call = {"load": Tables.load, "advise": lambda data: data.advise(1.0, 0)}[method]
     with pytest.raises(UserError, match=f"returns.parquet, column 'label', {message}"):
         call(Tables(str(folder)))
+
+
+SECONDS = [1_704_067_200 + 86_400 * number for number in (1, 5, 5, 9, 2, 3)]
+
+
+@pytest.mark.parametrize("scale", [1, 10**3, 10**6, 10**9])
+@pytest.mark.parametrize("manifest", [MANIFEST, None])
+def test_seconds_since_1970_join_dates(tmp_path: Path, scale: int, manifest: Any, capsys: Any) -> None:
+    names = {"at": "timestamp"}
+    renamed = ORDERS.rename_columns([names.get(name, name) for name in ORDERS.column_names])
+    numbers = renamed.set_column(4, "timestamp", pa.array([*(second * scale for second in SECONDS), None]))
+    changed = copy.deepcopy(manifest)
+    if changed is not None:
+        changed["tables"]["orders"]["time"] = "timestamp"
+    expected = load(write(tmp_path / "dates", changed, orders=renamed))
+    capsys.readouterr()
+    graph = load(write(tmp_path / "numbers", changed, orders=numbers))
+    for field in ("node_time", "edge_time"):
+        left, right = (getattr(part, field).view(f"M8[{part.time_unit}]") for part in (graph, expected))
+        has_time = ~np.isin(getattr(expected, field), (ALWAYS, NEVER))
+        np.testing.assert_array_equal(left[has_time], right[has_time])
+    unit = {1: "s", 10**3: "ms", 10**6: "us", 10**9: "ns"}[scale]
+    line = f"orders.timestamp holds whole numbers, which are read as {unit} since 1970, from 2024-01-02"
+    assert line in capsys.readouterr().out
+
+
+def test_numbers_without_dates_are_dates_if_the_horizon_is_a_span(tmp_path: Path) -> None:
+    orders = ORDERS.set_column(4, "at", pa.array([*SECONDS, None]))
+    returns = task(time=[SECONDS[0] + 86_400 * number for number in (3, 4, 4, 5, 7, 11)])
+    manifest = copy.deepcopy(MANIFEST)
+    assert load(write(tmp_path / "numbers", manifest, orders=orders, returns=returns)).time_unit is None
+    manifest["tasks"]["returns"]["horizon"] = "2 days"
+    graph = load(write(tmp_path / "dates", manifest, orders=orders, returns=returns))
+    assert graph.time_unit == "s"
+    assert graph.node_ids[-1] == "returns:10@2024-01-13"
+
+
+@pytest.mark.parametrize("number", [7, 20240131, 2024013123, 202401312359])
+@pytest.mark.parametrize("place", ["orders", "returns"])
+def test_other_numbers_beside_dates_are_refused(tmp_path: Path, number: int, place: str) -> None:
+    numbers = pa.array([number + row for row in range(7)])
+    parts: dict[str, Any] = (
+        {"orders": ORDERS.set_column(4, "at", numbers), "users": USERS.append_column("since", days(0, 0, 0))}
+        if place == "orders"
+        else {"returns": task(time=numbers[:6])}
+    )
+    manifest = copy.deepcopy(MANIFEST)
+    manifest["tables"]["users"]["time"] = "since" if place == "orders" else None
+    with pytest.raises(UserError, match=f"holds numbers such as {number}, but other times of the database are dates"):
+        load(write(tmp_path / "data", manifest, **parts))
+
+
+def padded(folder: Path, manifest: Any, *, task_too: bool) -> Path:
+    users = USERS.set_column(0, "id", pa.array(["00010", "00011", "00012"]))
+    ids = [f"{number:05d}" if task_too else number for number in (10, 11, 12, 10, 11, 10)]
+    return write(
+        folder, manifest, "csv", users=users.rename_columns(["user_id", "age", "city"]), returns=task(user_id=ids)
+    )
+
+
+def test_a_guess_compares_keys_as_they_are_read(tmp_path: Path) -> None:
+    data = Tables(str(padded(tmp_path / "data", None, task_too=True)))
+    _, proposal = data._open()
+    text = proposal.manifest.text(proposal.reasons)
+    assert [link.name for link in proposal.tables["orders"].links] == ["item_id"]
+    assert "# user_id: no link: named like the key of users, but 0 % of the values are keys: 10 is" in text
+    assert "unlike 00010" in text
+    assert data.load().node_ids[-1] == "returns:00010@2024-01-13"
+
+
+def test_unknown_keys_are_shown_beside_a_key(tmp_path: Path, capsys: Any) -> None:
+    manifest: Any = copy.deepcopy(MANIFEST)
+    manifest["tables"]["users"]["key"] = "user_id"
+    load(padded(tmp_path / "data", manifest, task_too=True))
+    line = "orders.user_id has 1 empty and 6 unknown keys (such as 10, unlike 00010), which refer to no row of users"
+    assert line in capsys.readouterr().out
+    load(write(tmp_path / "plain"))
+    assert "1 empty and 1 unknown keys (such as 99, unlike 10), which" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_task_without_a_split_gets_one_by_job_init(tmp_path: Path, timed: bool) -> None:
+    manifest: Any = copy.deepcopy(MANIFEST)
+    returns = task().drop_columns(["split"])
+    if not timed:
+        manifest["tasks"]["returns"]["time"] = None
+        returns = pa.table({"user_id": [10, 11, 12], "label": [0, 1, 0]})
+    folder = write(tmp_path / "data", manifest, returns=returns)
+    advice = Tables(str(folder)).advise(0, 0)
+    split, _ = advice.keys["dataset.split"]
+    shares = split["shares"] if timed else split
+    assert shares == pytest.approx([0.7, 0.15, 0.15])
+    graph = load(folder, split=split)
+    np.testing.assert_array_equal(graph.split, advice.graph.split)
+    assert (graph.split[-3:] != Split.NONE).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from gnnkit_formats.table import Table
 from gnnkit_tables import Tables, select
+from gnnkit_tables.example import example_tasks
 from gnnkit_tables.folder import Folder
 from gnnkit_tables.guess import propose
 from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
@@ -120,6 +122,51 @@ def random_targets(folder: Path) -> Path:
         split=parts,
     )
     return write(folder, None, returns=returns)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_folder_without_a_task_has_a_manifest_with_an_example(
+    tmp_path: Path, named: bool, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = {"tables": MANIFEST["tables"]} if named else None
+    folder = write(tmp_path / "data", manifest)
+    (folder / "tasks/returns.parquet").unlink()
+    monkeypatch.chdir(tmp_path)
+    init = ["job=init", "dataset=tables", f"dataset.root={folder}", "output=new", "init.minutes=0"]
+    assert main(init) == 2
+    assert "has no task: change the example in manifest.yaml, then repeat the command with" in capsys.readouterr().err
+    path = tmp_path / "new/manifest.yaml"
+    assert Manifest.read(path).tables == Manifest.read(Path(write(tmp_path / "other") / "manifest.yaml")).tables
+    text = path.read_text().replace("#   ", "  ").replace("30 days", "2 days")
+    path.write_text(text)
+    assert main([*init, "dataset.manifest=new/manifest.yaml", "on_exists=replace"]) == 0
+    graph = Tables(str(folder), manifest="new/manifest.yaml").load()
+    labels = dict(zip(graph.node_ids.tolist(), graph.labels.tolist(), strict=True))
+    assert labels["has_orders:11@2024-01-06"] == 0
+    assert labels["has_orders:10@2024-01-04"] == 1
+
+
+@pytest.mark.parametrize("names", [("users", "id", "at"), ("web users", "user id", "at time")])
+def test_an_example_is_a_question_within_its_horizon(tmp_path: Path, names: tuple[str, str, str]) -> None:
+    users, key, time = names
+    specs = {users: TableSpec((key,), "joined"), "orders": TableSpec((), time, (Link(("user_id",), users),))}
+    text = example_tasks(Manifest(specs, {})).replace("#   ", "  ").replace("30 days", "2 days")
+    folder = write(tmp_path / "data", None)
+    joined = tables()["users"].append_column("joined", days(0, 0, 11)).rename_columns([key, "age", "city", "joined"])
+    orders = tables()["orders"].rename_columns(["order_id", "user_id", "item_id", "amount", time])
+    (folder / "tables/users.parquet").unlink()
+    for name, table in {users: joined, "orders": orders}.items():
+        pyarrow.parquet.write_table(table, folder / f"tables/{name}.parquet")
+    manifest = Manifest(specs, {}).text({}).removesuffix("tasks: {}\n") + text
+    (folder / "manifest.yaml").write_text(manifest, encoding="utf-8")
+    with warnings.catch_warnings(action="error"):
+        ids = Tables(str(folder), table="has_orders").load().node_ids.tolist()
+    assert "has_orders:10@2024-01-04" in ids
+    assert not any(name.startswith("has_orders:12") for name in ids), "has not joined"
+
+
+def test_a_database_without_times_has_no_example() -> None:
+    assert example_tasks(Manifest({"a": TableSpec(("id",))}, {})).startswith("tasks: {}  # a question needs")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -17,38 +16,8 @@ from gnnkit_tables.manifest import Manifest
 from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
-from tests.shops import MANIFEST, day, tables, write
-
-QUERY = """
-SELECT t.timestamp AS date, u.id AS user_id, COUNT(o.order_id) AS num_orders
-FROM timestamps t CROSS JOIN users u
-LEFT JOIN orders o ON o.user_id = u.id AND o.at > t.timestamp AND o.at <= t.timestamp + INTERVAL '{timedelta}'
-GROUP BY ALL
-"""
-TASK = {
-    "table": "users",
-    "entity": "user_id",
-    "time": "date",
-    "label": "num_orders",
-    "horizon": "2 days",
-    "query": QUERY,
-    "val": "2024-01-06",
-    "test": "2024-01-08",
-}
-LAST = 13  # day of the last order
-
-
-def shops(folder: Path, form: str = "parquet", orders: pa.Table | None = None, **entries: Any) -> Path:
-    """Writes the database with a question. An order on the last day ends the dates."""
-    spec = {key: value for key, value in {**TASK, **entries}.items() if value is not None}
-    rows = tables()["orders"] if orders is None else orders
-    late = {"order_id": [8], "user_id": [12], "item_id": ["a"], "amount": [1.0], "at": [day(LAST)]}
-    if orders is None:
-        rows = pa.concat_tables([rows, pa.table(late).cast(rows.schema)])
-    manifest: Any = {**copy.deepcopy(MANIFEST), "tasks": {"busy": spec}}
-    folder = write(folder, manifest, form, orders=rows)
-    (folder / f"tasks/returns.{form}").unlink()
-    return folder
+from tests.shops import LAST, QUERY, TASK, day, tables
+from tests.shops import with_question as shops
 
 
 def targets_of(graph: Graph) -> list[tuple[str, float, str]]:
@@ -137,6 +106,26 @@ def test_dates_that_the_manifest_does_not_name_are_printed_and_written(
     lines = capsys.readouterr().out
     assert "names no val" not in lines
     assert "the rows of busy are in new/busy.rows.parquet; remove this file to ask its question again" in lines
+
+
+def test_init_asks_a_question_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    answer = question.Question.answer
+
+    def count(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return answer(*arguments)
+
+    monkeypatch.setattr(question.Question, "answer", count)
+    arguments = ["job=init", "dataset=tables", f"dataset.root={shops(tmp_path / 'data')}", "init.minutes=0"]
+    assert main([*arguments, f"output={tmp_path}/new"]) == 0
+    assert len(calls) == 1
+    again = [f"dataset.manifest={tmp_path}/new/manifest.yaml", f"output={tmp_path}/new", "on_exists=replace"]
+    before = (tmp_path / "new/manifest.yaml").read_bytes()
+    assert main([*arguments, *again]) == 0
+    assert len(calls) == 1, "the rows are in the folder"
+    assert (tmp_path / "new/manifest.yaml").read_bytes() == before
+    assert len(targets_of(Tables(str(tmp_path / "data"), manifest=str(tmp_path / "new/manifest.yaml")).load())) == 18
 
 
 @pytest.mark.parametrize(("old", "new"), [("COUNT(o.", "MAX(o."), ("2 days", "1 day"), ("2024-01-06", "2024-01-05")])
@@ -302,7 +291,8 @@ def test_questions_of_a_benchmark_give_its_published_rows(tmp_path: Path, name: 
         "query": _F1.format(table=table, label=f"{expression} AS {label}"),
     }
     (tmp_path / "manifest.yaml").write_text(yaml.safe_dump({"tasks": {name: spec}}), encoding="utf-8")
-    targets = [Tables(str(root), table=name)._read().targets for root in (tmp_path, published)]
+    databases = [Tables(str(root), table=name) for root in (tmp_path, published)]
+    targets = [database._read(*database._open()).targets for database in databases]
     order = [np.lexsort((part.rows, part.times)) for part in targets]
     for field in ("times", "rows", "split", "labels"):
         left, right = (getattr(part, field)[rows] for part, rows in zip(targets, order, strict=True))

@@ -186,6 +186,22 @@ def test_an_event_as_late_as_its_target_is_seen_without_what_is_known_later(tmp_
     np.testing.assert_allclose(earlier, [0, amounts[0], 0, amounts[2]], rtol=1e-6)
 
 
+@pytest.mark.parametrize(("entity", "fanouts"), [("users", [1, 20, 5]), ("orders", [1, 20])])
+def test_advice_has_a_layer_for_each_hop_and_the_batches_of_the_trials(
+    tmp_path: Path, entity: str, fanouts: list[int]
+) -> None:
+    manifest, rows = copy.deepcopy(MANIFEST), task()
+    if entity == "orders":  # each as late as its target
+        manifest["tasks"]["returns"] = {"table": "orders", "entity": "order_id", "time": "time", "label": "label"}
+        split = ["train", "train", "val", "test"]
+        rows = pa.table({"order_id": [1, 2, 3, 4], "time": days(1, 5, 5, 9), "label": [0, 1, 0, 1], "split": split})
+    advice = Tables(str(write(tmp_path / "data", manifest, returns=rows))).advise(0, 0)
+    values = {key: value for key, (value, _) in advice.keys.items()}
+    assert values["sampler.fanouts"] == fanouts
+    assert values["model.num_layers"] == len(fanouts)
+    assert values["workers"] == 1
+
+
 def test_keys_of_several_columns_to_one_table_and_to_itself_are_relations(tmp_path: Path) -> None:
     users = pa.table({"region": ["n", "n", "s"], "id": [1, 2, 1], "boss_region": ["n", None, "x"], "boss": [2, 1, 1]})
     orders = tables()["orders"].slice(0, 3)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from gnnkit_tables import Tables
 
 import gnnkit
 from gnnkit.__main__ import main
@@ -87,3 +88,6 @@ def test_the_task_is_named_in_python(tmp_path: Path) -> None:
         report=False,
     )
     assert "test_mae" in result
+    graph = Tables(str(rows), table="returns").load()
+    again = gnnkit.predict(tmp_path / "run", graph, job="test", folder=tmp_path / "test", report=False)
+    assert again["test_mae"] == pytest.approx(result["test_mae"])

@@ -47,6 +47,7 @@ pub(crate) struct PyReading<'py> {
     pub(crate) keys: Option<Slice<'py, i64>>,
     pub(crate) times: Option<Slice<'py, i64>>,
     pub(crate) bounds: Option<Slice<'py, i64>>,
+    pub(crate) window: Option<i64>,
     pub(crate) latest: bool,
     pub(crate) relations: Option<PyRelations<'py>>,
 }
@@ -119,6 +120,9 @@ impl<'py> PyReading<'py> {
             keys: ids("keys")?,
             times: ids("times")?,
             bounds: ids("bounds")?,
+            window: optional(&attribute("reading", reading, "window")?, |window| {
+                count("window", window).map(|window| window as i64)
+            })?,
             latest: flag("latest", &attribute("reading", reading, "latest")?)?,
             relations: optional(&attribute("reading", reading, "relations")?, PyRelations::new)?,
         })
@@ -137,6 +141,7 @@ impl<'py> PyReading<'py> {
             keys: self.keys.as_ref().map(Slice::as_slice),
             times: self.times.as_ref().map(Slice::as_slice),
             bounds: self.bounds.as_ref().map(Slice::as_slice),
+            window: self.window,
             latest: self.latest,
             relations: self.relations.as_ref().map(PyRelations::view),
         }

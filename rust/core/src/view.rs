@@ -52,10 +52,23 @@ pub struct Extra<'a> {
     pub times: Option<&'a [i64]>,
     /// [num_rows] the latest time that each node of a hop sees. `None`: all times.
     pub bounds: Option<&'a [i64]>,
+    /// A node sees edges later than its bound minus this number. `None`: all earlier
+    /// ones.
+    pub window: Option<i64>,
     /// Whether a node draws among its latest visible edges, as many as the fanout.
     pub latest: bool,
     /// The in-edges of each node by relation. `None`: a node draws from all of them.
     pub relations: Option<Relations<'a>>,
+}
+
+/// The in-edges from which a row draws. They are numbered from `start` on, and those
+/// from `start + split` on stand `gap` positions later.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    pub start: usize,
+    pub degree: usize,
+    pub split: usize,
+    pub gap: usize,
 }
 
 impl Extra<'_> {
@@ -251,16 +264,35 @@ impl<'a, I: Id> View<'a, I> {
     }
 
     /// The part of `edges` from which row `at` of a hop draws. They must be all edges
-    /// of the row, or those of its `relation`.
+    /// of the row, or those of its `relation`. With a window, edges that are visible at
+    /// all times come before a gap.
     #[inline(always)]
-    pub(crate) fn visible(&self, at: usize, relation: usize, edges: Range<usize>) -> Range<usize> {
+    pub(crate) fn visible(&self, at: usize, relation: usize, edges: Range<usize>) -> Seen {
+        let (start, degree) = (edges.start, edges.len());
         let (Some(times), Some(bounds)) = (self.extra.times, self.extra.bounds) else {
-            return edges;
+            let (split, gap) = (0, 0);
+            return Seen {
+                start,
+                degree,
+                split,
+                gap,
+            };
         };
-        let (first, bound) = (edges.start, load(&bounds[at]));
-        let end = first + times[edges].partition_point(|time| load(time) <= bound);
+        let (times, bound) = (&times[edges], load(&bounds[at]));
+        let end = times.partition_point(|time| load(time) <= bound);
+        let (split, gap) = self.extra.window.map_or((0, 0), |window| {
+            let since = bound.saturating_sub(window);
+            let fixed = times[..end].partition_point(|time| load(time) == i64::MIN);
+            (fixed, times[fixed..end].partition_point(|time| load(time) <= since))
+        });
         let most = self.latest.map_or(usize::MAX, |fanouts| fanouts[relation]);
-        first.max(end.saturating_sub(most))..end
+        let early = (end - gap).saturating_sub(most);
+        Seen {
+            start: start + early,
+            degree: end - gap - early,
+            split: split.saturating_sub(early),
+            gap,
+        }
     }
 
     /// The error for an edge whose source is not below `num_sources`.

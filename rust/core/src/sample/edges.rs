@@ -102,13 +102,15 @@ impl<I: Id> Edges<I> {
             let node = node.index();
             let (edges, id) = (graph.edges(node)?, graph.key(at, node));
             let row = |relation: usize, edges: Range<usize>| {
-                let edges = graph.visible(at, relation, edges);
+                let seen = graph.visible(at, relation, edges);
                 Row {
                     at,
                     node,
                     id,
-                    start: edges.start,
-                    degree: edges.len(),
+                    start: seen.start,
+                    degree: seen.degree,
+                    split: seen.split,
+                    gap: seen.gap,
                     relation,
                     nth: 0,
                 }
@@ -150,22 +152,27 @@ impl<I: Id> Edges<I> {
     fn draw_row<L: Law>(&mut self, graph: &View<'_, I>, law: &L, row: &Row, room: &mut L::Room) -> Result<(), Error> {
         let drawn = self.edge_ids.len();
         law.draw(row, room, &mut self.edge_ids)?;
-        let picks = &self.edge_ids[drawn..];
-        if !L::DRAWS_NODES {
-            picks.iter().for_each(|&edge| graph.prefetch_edge(edge as usize));
-            if let Some(order) = graph.edge_order() {
-                picks.iter().for_each(|&edge| prefetch(order, edge as usize));
-            }
-        }
+        let picks = &mut self.edge_ids[drawn..];
         if let (Some(weight), Some(importance)) = (&mut self.weight, self.importance) {
             let scale = match importance {
                 Importance::Mean => 1.0 / law.total(row, room),
                 Importance::Sum => 1.0,
             };
             reserve(weight, Some(picks.len()), "number of draws", drawn)?;
-            for &edge in picks {
+            for &edge in &*picks {
                 let inverse = law.inverse_expectation(row, edge, picks.len(), room)?;
                 weight.push((scale * inverse) as f32);
+            }
+        }
+        if row.gap > 0 {
+            picks
+                .iter_mut()
+                .for_each(|edge| *edge = row.position(*edge as usize) as i64);
+        }
+        if !L::DRAWS_NODES {
+            picks.iter().for_each(|&edge| graph.prefetch_edge(edge as usize));
+            if let Some(order) = graph.edge_order() {
+                picks.iter().for_each(|&edge| prefetch(order, edge as usize));
             }
         }
         Ok(())

@@ -165,6 +165,11 @@ impl<'a, I: Id> Request<'a, I> {
                     of.nodes.known.push(of.nodes.nodes.len());
                 }
             }
+            if self.trees.is_some() {
+                for of in &mut known {
+                    of.nodes.trees.resize(of.nodes.nodes.len(), 0); // one tree is not written row by row
+                }
+            }
             if self.induced {
                 let types = self.edge_types.iter().zip(&crew.sizes);
                 edges = types
@@ -234,11 +239,11 @@ impl<'a, I: Id> Request<'a, I> {
         // The list of nodes grows meanwhile.
         let rows = drawing.nodes.nodes[first..drawing.nodes.known[hop]].to_vec();
         let trees = match self.trees {
-            Some(_) => drawing.nodes.trees[first..drawing.nodes.known[hop]].to_vec(),
-            None => Vec::new(),
+            Some(trees) if trees.keys.len() != 1 => drawing.nodes.trees[first..drawing.nodes.known[hop]].to_vec(),
+            _ => Vec::new(),
         };
         let keys = self.keys(graph, &rows, &trees, if first == 0 { &drawing.repeats } else { &[] });
-        let bounds = self.bounds(&trees);
+        let bounds = self.bounds(&trees, rows.len());
         let fanouts = sampler.by_relation(graph, hop)?;
         self.check_draws(sampler, sampler.fanouts[hop], rows.len())?;
         let graph = graph.for_hop(&fanouts).for_rows(keys.as_deref(), bounds.as_deref());
@@ -264,12 +269,17 @@ impl<'a, I: Id> Request<'a, I> {
         let num_nodes = graph.num_nodes() as i64;
         let ids = rows.iter().map(|row| graph.row_id(row.index()) as i64);
         if let Some(Trees { keys, .. }) = self.trees {
-            let of_tree = |&tree: &u32| load(&keys[tree as usize]).wrapping_mul(num_nodes);
-            return Some(
-                ids.zip(trees)
-                    .map(|(id, tree)| of_tree(tree).wrapping_add(id))
+            let of_tree = |tree: usize| load(&keys[tree]).wrapping_mul(num_nodes);
+            return Some(match keys.len() {
+                1 => {
+                    let key = of_tree(0);
+                    ids.map(|id| key.wrapping_add(id)).collect()
+                }
+                _ => ids
+                    .zip(trees)
+                    .map(|(id, &tree)| of_tree(tree as usize).wrapping_add(id))
                     .collect(),
-            );
+            });
         }
         let mut keys: Vec<i64> = if repeats.is_empty() { return None } else { ids.collect() };
         repeats.iter().for_each(|&at| keys[at] = num_nodes + at as i64);
@@ -277,9 +287,11 @@ impl<'a, I: Id> Request<'a, I> {
     }
 
     /// The latest time that each row sees.
-    fn bounds(&self, trees: &[u32]) -> Option<Vec<i64>> {
-        let bounds = self.trees?.bounds?;
-        Some(trees.iter().map(|&tree| load(&bounds[tree as usize])).collect())
+    fn bounds(&self, trees: &[u32], num_rows: usize) -> Option<Vec<i64>> {
+        Some(match self.trees?.bounds? {
+            [bound] => vec![load(bound); num_rows],
+            bounds => trees.iter().map(|&tree| load(&bounds[tree as usize])).collect(),
+        })
     }
 
     /// Checks that draws which no degree bounds fit into memory.
@@ -296,7 +308,7 @@ impl<'a, I: Id> Request<'a, I> {
     fn among(&self, of: &EdgeType<'_, I>, known: &[Known<'_, I>], sizes: Sizes) -> Result<Edges<I>, Error> {
         let mut edges = Edges::new(&of.graph, None, sizes);
         let Nodes { nodes, trees, .. } = &known[of.destination].nodes;
-        let bounds = self.bounds(trees);
+        let bounds = self.bounds(trees, nodes.len());
         let graph = of.graph.for_rows(None, bounds.as_deref());
         let mut both: Vec<(u32, usize)> = Vec::new(); // local ids and edges of a row
         for (at, node) in nodes.iter().enumerate() {
@@ -306,7 +318,8 @@ impl<'a, I: Id> Request<'a, I> {
             if let Some(ahead) = nodes.get(at + 2 * BLOCK) {
                 graph.prefetch_edges(ahead.index());
             }
-            let row = graph.visible(at, 0, graph.edges(node.index())?);
+            let seen = graph.visible(at, 0, graph.edges(node.index())?);
+            let row = seen.start + seen.gap..seen.start + seen.gap + seen.degree;
             let tree = trees.get(at).copied().unwrap_or_default();
             if let AnyTable::Hashed(table) = &known[of.source].table {
                 for edge in row.clone() {

@@ -15,10 +15,23 @@ pub struct Row {
     pub start: usize,
     /// Number of in-edges that it may draw.
     pub degree: usize,
+    /// Number of these in-edges before a gap, which draws do not count.
+    pub split: usize,
+    /// Number of edges of the gap, 0 where all edges from `start` on follow each other.
+    pub gap: usize,
     /// Relation of these in-edges, 0 where a node draws from all of its in-edges.
     pub relation: usize,
     /// Number of the relation among those of the node.
     pub nth: usize,
+}
+
+impl Row {
+    /// The position of the edge that a law numbers `edge`, from `start` on. A law that
+    /// reads values of edges reads them there.
+    #[inline(always)]
+    pub fn position(&self, edge: usize) -> usize {
+        edge + if edge < self.start + self.split { 0 } else { self.gap }
+    }
 }
 
 /// The largest number of draws of a row in one hop by relation, of one where nodes draw
@@ -82,7 +95,7 @@ pub trait Law: Sync {
     /// Whether the law draws nodes instead of positions of edges.
     const DRAWS_NODES: bool = false;
 
-    /// Appends the positions of the edges drawn, of `row.start..row.start + row.degree`.
+    /// Appends the numbers of the edges drawn, of `row.start..row.start + row.degree`.
     /// A law that `DRAWS_NODES` appends nodes.
     fn draw(&self, row: &Row, room: &mut Self::Room, out: &mut Vec<i64>) -> Result<(), Error>;
 

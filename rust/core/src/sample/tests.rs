@@ -177,13 +177,15 @@ fn one_tree_is_a_batch_without_trees_and_has_the_table_of_large_graphs() {
 #[test]
 fn trees_draw_as_batches_of_their_own_and_see_no_later_edge() {
     let (indptr, indices) = skewed::<i32>();
-    let mut times: Vec<i64> = (0..indices.len() as i64).map(|edge| edge * 7 % 100).collect();
+    let at = |edge: i64| if edge % 9 == 0 { i64::MIN } else { edge * 7 % 100 };
+    let mut times: Vec<i64> = (0..indices.len() as i64).map(at).collect();
     for row in indptr.windows(2) {
         times[row[0] as usize..row[1] as usize].sort_unstable();
     }
-    for latest in [false, true] {
+    for (latest, window) in [(false, None), (true, None), (false, Some(20)), (true, Some(20))] {
         let extra = Extra {
             times: Some(&times),
+            window,
             latest,
             ..Extra::default()
         };
@@ -205,7 +207,9 @@ fn trees_draw_as_batches_of_their_own_and_see_no_later_edge() {
             for edge in edges.indptr[row] as usize..edges.indptr[row + 1] as usize {
                 let tree = nodes.trees[row];
                 assert_eq!(nodes.trees[edges.sources[edge] as usize], tree);
-                assert!(times[edges.edge_ids[edge] as usize] <= bounds[tree as usize]);
+                let (time, bound) = (times[edges.edge_ids[edge] as usize], bounds[tree as usize]);
+                let since = window.map_or(i64::MIN, |window| bound - window);
+                assert!(time <= bound && (time > since || time == i64::MIN));
             }
         }
         for tree in [0, 7, 333] {

@@ -71,7 +71,7 @@ impl<I: Id> Law for Weighted<'_, I> {
         arrivals.clear();
         for at in 0..row.degree {
             let edge = row.start + at;
-            let weight = weight(self.graph, edge)?;
+            let weight = weight(self.graph, row.position(edge))?;
             if weight > 0.0 {
                 let uniform = 1.0 - (stream.word(at as u64) >> 11) as f64 * (1.0 / (1u64 << 53) as f64); // in (0, 1]
                 push_bounded(arrivals, fanout, uniform, weight, edge);
@@ -89,8 +89,8 @@ impl<I: Id> Law for Weighted<'_, I> {
     /// Given when the first edge that was not drawn arrives, the others are
     /// independent: edge e was to arrive before it with probability 1 - exp(-w time).
     /// So sums with its inverse are unbiased (Cohen and Kaplan, PODC 2007).
-    fn inverse_expectation(&self, _row: &Row, edge: i64, _drawn: usize, room: &Arrivals) -> Result<f64, Error> {
-        let weight = weight(self.graph, edge as usize)?;
+    fn inverse_expectation(&self, row: &Row, edge: i64, _drawn: usize, room: &Arrivals) -> Result<f64, Error> {
+        let weight = weight(self.graph, row.position(edge as usize))?;
         Ok(-1.0 / (-weight * room.next).exp_m1())
     }
 }
@@ -135,7 +135,7 @@ impl<I: Id> Law for WeightedWithReplacement<'_, I> {
         sums.clear();
         let (mut total, fanout) = (0.0, self.most.of(row.relation));
         for edge in row.start..row.start + row.degree {
-            let weight = weight(self.graph, edge)?;
+            let weight = weight(self.graph, row.position(edge))?;
             if fanout == usize::MAX && weight > 0.0 {
                 out.push(edge as i64);
             }
@@ -172,6 +172,6 @@ impl<I: Id> Law for WeightedWithReplacement<'_, I> {
             return Ok(1.0);
         }
         let total = sums.last().copied().unwrap_or_default();
-        Ok(total / (drawn as f64 * weight(self.graph, edge as usize)?))
+        Ok(total / (drawn as f64 * weight(self.graph, row.position(edge as usize))?))
     }
 }

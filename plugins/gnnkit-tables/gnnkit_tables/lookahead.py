@@ -1,0 +1,90 @@
+"""Which later rows the answer to a question depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnkit.graph.times import NEVER, Times
+from gnnkit_tables.manifest import Manifest
+
+_NUM_DATES = 4  # at which a question is asked again
+Views = Mapping[str, pa.Table]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookahead:
+    """Asks a question at single dates, of all rows and of those up to a time."""
+
+    ask: Callable[[Times, Views], pa.Table]  # at some dates, of some tables
+    views: Views
+    times: Mapping[tuple[str, str], Times]  # by table and column
+    manifest: Manifest
+
+    def find_beyond(self, dates: Times, horizon: int) -> tuple[int, list[str]] | None:
+        """Returns a date whose answer needs rows after its horizon, and their tables.
+
+        Args:
+            dates: Those of the question, in ascending order.
+            horizon: Added to a date, the last time that a label may depend on.
+        """
+        for date in dates[np.unique(np.linspace(0, len(dates) - 1, _NUM_DATES).astype(int))].tolist():
+            if names := list(self._differing(date, date + horizon)):
+                return date, names
+        return None
+
+    def find_ended(self, dates: Times) -> list[tuple[str, int]]:
+        """Returns tables that decide labels and end before the last date, and when."""
+        ends = {
+            name: int(times[times != NEVER].max())
+            for name in self.views
+            if (times := self._row_times(name)) is not None and (times != NEVER).any()
+        }
+        early = [name for name, end in ends.items() if end < dates[-1]]
+        deciding = {
+            name for date in dates[: _NUM_DATES if early else 0].tolist() for name in self._differing(date, date)
+        }
+        return [(name, ends[name]) for name in early if name in deciding]
+
+    def _differing(self, date: int, bound: int) -> Iterator[str]:
+        """Yields tables whose rows after a time change the answer at a date."""
+        cut = {name: self._until(name, bound) for name in self.views}
+        cut = {name: view for name, view in cut.items() if view is not self.views[name]}
+        whole = self.ask(np.array([date]), self.views) if cut else None
+        for name, view in cut.items():
+            if not _equal(whole, self.ask(np.array([date]), {**self.views, name: view})):
+                yield name
+
+    def _row_times(self, name: str) -> Times | None:
+        return self.times.get((name, self.manifest.tables[name].time or ""))
+
+    def _until(self, name: str, bound: int) -> pa.Table:
+        """Returns the rows and cells that are known at a time, or the table itself."""
+        view = self.views[name]
+        for column, names in self.manifest.tables[name].later.items():
+            if (late := self._late(self.times[name, column], bound)).any():
+                for part in (column, *names):
+                    cells = pc.if_else(pa.array(late), pa.scalar(None, view[part].type), view[part])
+                    view = view.set_column(view.column_names.index(part), part, cells)
+        times = self._row_times(name)
+        late = self._late(np.empty(0, np.int64) if times is None else times, bound)
+        return view.filter(pa.array(~late)) if late.any() else view
+
+    @staticmethod
+    def _late(times: Times, bound: int) -> np.ndarray:
+        return (times > bound) & (times != NEVER)
+
+
+def _equal(one: pa.Table, other: pa.Table) -> bool:
+    return one.num_rows == other.num_rows and all(map(_is_same, one.columns, other.columns))
+
+
+def _is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    """Returns whether cells are equal, except for rounding of sums."""
+    if pa.types.is_floating(one.type):
+        return np.allclose(one.to_numpy(), other.to_numpy(), rtol=1e-9, equal_nan=True)
+    return bool(one.equals(other))

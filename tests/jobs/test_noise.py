@@ -1,0 +1,43 @@
+"""No strategy, reader or door learns labels that only the future explains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import noise
+from tests.cases import exhaustive
+
+pytestmark = pytest.mark.slow
+COUNT, SEEDS = 1_200, 3
+NEVER_BEYOND = 4  # standard deviations: 1 of 16,000 models that know nothing is
+
+
+@pytest.mark.parametrize("base", ["nodes", "loader", *map(exhaustive, ("typed", "edges", "links", "database"))])
+def test_what_only_the_future_explains_is_not_learned(base: str, tmp_path: Path) -> None:
+    areas = []
+    for seed in range(SEEDS):
+        (folder := tmp_path / str(seed)).mkdir()
+        areas.append(noise.area(base, seed, COUNT, folder))
+    mean, deviation = sum(areas) / SEEDS, noise.deviation(COUNT) / SEEDS**0.5
+    assert abs(mean - 0.5) < NEVER_BEYOND * deviation, areas
+
+
+@pytest.mark.parametrize("base", ["nodes", exhaustive("typed"), "database", "loader"])
+def test_without_times_the_future_is_learned(base: str, tmp_path: Path) -> None:
+    # Tasks on edges show it in training only, as held-out edges pass no messages.
+    sampler = {**noise.SAMPLER, "time": "none"}
+    assert noise.area(base, 0, COUNT, tmp_path, sampler=sampler) > 0.65
+
+
+OFTEN = ("npz", "tables", "nodes joint", "edges topology")
+
+
+@pytest.mark.parametrize("case", [case if case in OFTEN else exhaustive(case) for case in noise.SAME])
+def test_strategies_and_readers_have_the_area_of_one_process(case: str, tmp_path: Path) -> None:
+    areas = []
+    for name in (case, noise.SAME[case]):
+        (folder := tmp_path / name).mkdir()
+        areas.append(noise.area(name, 1, 300, folder))
+    assert areas[0] == pytest.approx(areas[1], abs=1e-12)
