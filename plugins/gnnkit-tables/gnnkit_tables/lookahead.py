@@ -41,11 +41,8 @@ class Lookahead:
 
     def find_ended(self, dates: Times) -> list[tuple[str, int]]:
         """Returns tables that decide labels and end before the last date, and when."""
-        ends = {
-            name: int(times[times != NEVER].max())
-            for name in self.views
-            if (times := self._row_times(name)) is not None and (times != NEVER).any()
-        }
+        times = {name: self._row_times(name) for name in self.views}
+        ends = {name: int(rows[rows != NEVER].max()) for name, rows in times.items() if (rows != NEVER).any()}
         early = [name for name, end in ends.items() if end < dates[-1]]
         cuts = [(date, self._cut(date)) for date in (dates[:_NUM_DATES].tolist() if early else ())]
         return [
@@ -64,25 +61,23 @@ class Lookahead:
         one, other = (self.ask(np.array([date]), {**self.views, **changes}) for changes in ({}, cut))
         return one.num_rows != other.num_rows or not all(map(_is_same, one.columns, other.columns))
 
-    def _row_times(self, name: str) -> Times | None:
-        return self.times.get((name, self.manifest.tables[name].time or ""))
+    def _row_times(self, name: str) -> Times:  # [num_rows], or empty in a table without times
+        return self.times.get((name, self.manifest.tables[name].time or ""), np.empty(0, np.int64))
 
     def _until(self, name: str, bound: int) -> pa.Table:
         """Returns the rows and cells that are known at a time, or the table itself."""
         view = self.views[name]
         for column, names in self.manifest.tables[name].later.items():
-            if (late := self._late(self.times[name, column], bound)).any():
-                for part in (column, *names):
-                    cells = pc.if_else(pa.array(late), pa.scalar(None, view[part].type), view[part])
-                    view = view.set_column(view.column_names.index(part), part, cells)
-        times = self._row_times(name)
-        late = self._late(np.empty(0, np.int64) if times is None else times, bound)
+            for part in (column, *names) if (late := _is_late(self.times[name, column], bound)).any() else ():
+                cells = pc.if_else(pa.array(late), pa.scalar(None, view[part].type), view[part])
+                view = view.set_column(view.column_names.index(part), part, cells)
+        late = _is_late(self._row_times(name), bound)
         return view.filter(pa.array(~late)) if late.any() else view
 
-    @staticmethod
-    def _late(times: Times, bound: int) -> Mask:
-        late: Mask = (times > bound) & (times != NEVER)
-        return late
+
+def _is_late(times: Times, bound: int) -> Mask:
+    late: Mask = (times > bound) & (times != NEVER)
+    return late
 
 
 def _is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
