@@ -13,7 +13,9 @@ import torch
 from gnnkit_tables import Tables
 from gnnkit_tables.model import Blend
 from gnnkit_tables.scores import MARK
+from gnnkit_tables.select import select_keys
 
+import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.model.rgcn import RGCN
@@ -86,3 +88,15 @@ def test_a_blend_has_no_weights_of_the_scores() -> None:
 def test_boosting_without_links_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"remove dataset\.links=false"):
         Tables(str(tmp_path), links=False, boosting=True)
+
+
+@pytest.mark.parametrize(("stopped", "is_cut"), [("trainer.max_time=40: ended after epoch 3", True), (None, False)])
+def test_a_trial_that_the_time_limit_ended_is_named(
+    stopped: str | None, is_cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    graph = Tables(str(folder_of(tmp_path / "data", np.arange(COUNT) % 2)), links=False).load()
+    result = {"val_roc_auc": 0.75, "test_roc_auc": 0.5, "stopped": stopped}
+    monkeypatch.setattr(gnnkit, "train", lambda *args, **keys: result)
+    select_keys([("a model", graph, {})], "roc_auc", 2, 0, None)
+    line = "trial: a model: val_roc_auc 0.7500, test_roc_auc 0.5000"
+    assert f"{line}{'; a larger init.minutes would let it train longer' if is_cut else ''}\n" in capsys.readouterr().out
