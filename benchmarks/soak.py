@@ -12,6 +12,7 @@ after the first tenth.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
@@ -40,8 +41,9 @@ def usage(pid: int) -> tuple[int, int]:
 
 
 def epochs_done(folder: Path) -> int:
+    """Counts the epochs, some of which have a second line with figures."""
     try:
-        return (folder / "epochs.jsonl").read_bytes().count(b"\n")
+        return len({json.loads(line)["epoch"] for line in (folder / "epochs.jsonl").open() if line.endswith("\n")})
     except FileNotFoundError:
         return 0
 
@@ -68,7 +70,7 @@ def soak(epochs: int, growth: float, overrides: list[str], folder: Path) -> bool
         step, first, last = max(epochs // 10, 1), {}, {}
         due = step
         while run.poll() is None:
-            time.sleep(0.2)
+            time.sleep(1)
             if (done := epochs_done(folder / "run")) >= due and done < epochs:
                 last = report(done, run.pid, folder / "run")
                 first = first or last

@@ -405,7 +405,8 @@ class NativeSampler(Sampler):
             threads=self._num_threads(),
         )
         batch = self.batch((np.arange(len(nodes), dtype=nodes.dtype), known, *hop))
-        return MiniBatch(nodes[: len(seeds)], batch.blocks, nodes, of_tree[tree_of])
+        row_times = of_tree[tree_of] if len(of_tree) != 1 else np.full(len(nodes), of_tree[0])
+        return MiniBatch(nodes[: len(seeds)], batch.blocks, nodes, row_times)
 
     def batch(self, sampled: _core.Batch) -> MiniBatch:
         """Slices the rows sampled by the core into blocks."""

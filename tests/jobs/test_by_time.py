@@ -244,12 +244,18 @@ def test_outputs_at_a_time_are_not_computed_on_all_edges(train: Callable[..., Re
         gnnkit.explain(tmp_path / "run", [0], reported(), overrides=overrides, folder=tmp_path / "explain")
 
 
-@pytest.mark.parametrize(("typed", "pick", "fanouts"), [(False, "uniform", [-1, -1]), (True, "last", [3, 2])])
+@pytest.mark.parametrize(
+    ("typed", "sampler"),
+    [
+        (False, {"fanouts": [-1, -1]}),
+        (True, {"fanouts": [3, 2], "pick": "last"}),
+        (False, {"fanouts": [-1, -1], "time": "window", "window": 300}),
+    ],
+)
 def test_explained_outputs_are_those_at_each_nodes_time(
-    typed: bool, pick: str, fanouts: list[int], train: Callable[..., Result], tmp_path: Path
+    typed: bool, sampler: dict[str, Any], train: Callable[..., Result], tmp_path: Path
 ) -> None:
     model = {"name": "rgcn", "hidden": 8} if typed else SMALL
-    sampler = {"fanouts": fanouts, "pick": pick}
     run = train(reported(typed=typed), model=model, sampler=sampler, trainer={"max_epochs": 1}, write=["probabilities"])
     expected, node_time = np.load(run.folder / "probabilities.npy"), np.asarray(reported().node_time)
     nodes = [0, N // 3, 200]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from gnnkit.errors import UserError
@@ -61,6 +61,17 @@ def test_an_unknown_type_is_refused_and_stays_unknown(make: Callable[[Any], Any]
         make(data)
     assert data.metadata() == before
     next(iter(NeighborLoader(data, [2], "paper")))
+
+
+@pytest.mark.parametrize("node", [60, 2**40, -1])
+@pytest.mark.parametrize("time_attr", [None, "time"])
+def test_a_seed_of_a_sampler_that_is_no_node_is_refused(time_attr: str | None, node: int) -> None:
+    for data, name, of_type in ((homogeneous(), None, ""), (heterogeneous(), "paper", " of type 'paper'")):
+        for store in data.node_stores:
+            store.time = torch.arange(store.num_nodes)
+        sampler = SubgraphSampler(data, [2], time_attr=time_attr)
+        with pytest.raises(UserError, match=rf"seeds\[1\] = {node} is out of range for \d+ nodes{of_type}"):
+            sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([3, node]), None, name))
 
 
 @pytest.mark.parametrize("number", [NUM_NODES, 2**31, 2**62, -1, -(2**33)])

@@ -29,7 +29,16 @@ from gnnkit.sampler.fanouts import DRAW_BYTES, check_draws
 from gnnkit.utils.checks import int64s
 from gnnkit.utils.memory import available_memory
 from gnnkit.utils.ranges import one_of, shown
-from gnnkit_pyg.checks import EdgeType, check_edges, check_fanouts, check_times, parse, read_negatives, read_times
+from gnnkit_pyg.checks import (
+    EdgeType,
+    check_edges,
+    check_fanouts,
+    check_ids,
+    check_times,
+    parse,
+    read_negatives,
+    read_times,
+)
 from gnnkit_pyg.negatives import SeededNegatives, TemporalNegatives
 from gnnkit_pyg.pool import PooledTable, RowPool
 from gnnkit_pyg.sampled_graph import ONE_EDGE_TYPE, ONE_NODE_TYPE, Container, SampledGraph, SampleOptions
@@ -197,6 +206,8 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def _grow(self, seeds: Mapping[str, Tensor], times: Mapping[str, Tensor]) -> SampledSubgraph:
         key = int(torch.randint(_MAX_SEED, (1,), generator=self._generator))
         starts = {name: int64s("seeds", nodes) for name, nodes in seeds.items()}
+        for name, nodes in starts.items():
+            check_ids("seeds[", nodes, self.graph.num_nodes.get(name, 0), f" of type {name!r}" if name else "")
         self.check_draws({name: len(nodes) for name, nodes in starts.items()})
         bounds = self._bounds(starts, times) if self.is_temporal else None
         everywhere = {**starts, **{name: _NONE for name in self.graph.num_nodes if name not in starts}}

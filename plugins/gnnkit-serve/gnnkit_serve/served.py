@@ -204,6 +204,7 @@ def _stamp(run: Path, roots: Sequence[Path]) -> dict[Path, tuple[int, int, int]]
     """Returns what changes with a file's content: its time, size and inode."""
     files = [run / name for name in _READ]
     files += [path for root in roots for path in ([root, *root.rglob("*")] if root.is_dir() else [root])]
+    files += [path for link in files if link.is_symlink() for path in link.rglob("*")]  # which does not follow links
     stamp = {}
     for path in files:
         with suppress(OSError):

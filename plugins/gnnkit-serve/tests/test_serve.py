@@ -26,7 +26,7 @@ import torch
 from fastapi.testclient import TestClient
 from gnnkit_serve import serve
 from gnnkit_serve.extension import Extension, ReadPart
-from gnnkit_serve.served import ServedRun
+from gnnkit_serve.served import ServedFiles, ServedRun, _stamp
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, GraphNorm
@@ -356,6 +356,20 @@ def test_a_server_answers_by_the_files_of_its_start_or_not_at_all(
         assert "has changed since the server started: restart the server" in answer.json()["detail"]
         assert str(tmp_path) not in answer.text
     assert served.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("linked", ["edges", "edges/cites.csv", "."], ids=["folder", "file", "root"])
+def test_a_change_behind_a_link_is_seen(linked: str, tmp_path: Path) -> None:
+    real, root = tmp_path / "real", tmp_path / "data"
+    (real / "edges").mkdir(parents=True)
+    (real / "edges/cites.csv").write_text("src,dst\n0,1\n")
+    link = root if linked == "." else root / linked
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(real if linked == "." else real / linked)
+    files = ServedFiles(tmp_path, (root,), _stamp(tmp_path, (root,)))
+    assert files.changed() == ""
+    (real / "edges/cites.csv").write_text("src,dst\n0,1\n1,0\n")
+    assert files.changed() == "data/edges/cites.csv has changed since the server started"
 
 
 def many(item: str, count: int) -> str:

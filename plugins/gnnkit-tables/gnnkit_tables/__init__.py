@@ -23,8 +23,8 @@ from gnnkit.graph.missing import read_missing
 from gnnkit.graph.time_split import read_split
 from gnnkit.graph.times import ALWAYS, NEVER, parse_time, show_time
 from gnnkit.launch.phases import say
-from gnnkit.utils.checks import Array, whole
-from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch
+from gnnkit.utils.checks import Array
+from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch, whole
 from gnnkit_tables.baselines import best_column, can_compare
 from gnnkit_tables.build import build_columns, build_graph, describe_outsiders, encode_types, with_scores
 from gnnkit_tables.database import Database, join_epochs, read_database, read_tables, read_times
@@ -56,6 +56,7 @@ MODEL_KEYS = {
     "trainer.lr": (0.002, "few steps are enough"),
     "trainer.weight_decay": (0.02, "summaries of the past have many columns"),
     "trainer.max_epochs": (20, "at most"),
+    "trainer.check_val_every_n_epoch": (2, "an evaluation takes about as long as an epoch"),
     "trainer.patience": (5, "evaluations without a better one end the training"),
 }  # keys of job=init, with their reasons
 TIME_KEYS = {
@@ -164,7 +165,12 @@ class Tables(Dataset):
         if minutes and can_compare(columns):
             if baseline := best_column(columns):
                 say(str(baseline))
-            plain, scored = (build_graph(database, targets, part) for part in (encoded, with_scores(encoded, targets)))
+            plain, scored = (
+                graph
+                if self.links and self.boosting == is_scored
+                else build_graph(database, targets, with_scores(encoded, targets) if is_scored else encoded)
+                for is_scored in (False, True)
+            )
             candidates = list_candidates(plain, scored, columns, keys)
             keys = select_keys(candidates, metric_of(columns), minutes, seed, baseline)
         if default is not None:
@@ -175,8 +181,7 @@ class Tables(Dataset):
         files: dict[str, str | bytes] = {FILE: path.read_bytes() if path else proposal.manifest.text(proposal.reasons)}
         if reading.answer is not None:
             files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer, proposal.tasks[targets.name])
-        why = "guesses with their reasons: correct them" if proposal.reasons else "keys, links, times and tasks"
-        return Advice({"dataset.manifest": (FILE, why), **keys}, files, graph)
+        return Advice({"dataset.manifest": (FILE, "guesses have reasons: correct them"), **keys}, files, graph)
 
     def predicted_nodes(self, schema: Schema) -> slice:
         """Returns the task's rows, which are the last node type."""
@@ -312,9 +317,12 @@ class Tables(Dataset):
         """
         tables = {name: read_table(path, (), self.missing, narrow=True) for name, path in folder.tables.items()}
         tasks = {name: folder.read_task(name, (), self.missing) for name in names}
-        first = propose(tables, tasks)
-        tables = read_tables(folder, first.manifest, self.missing)
-        return propose(tables, {name: folder.read_task(name, first.tasks[name].entity, self.missing) for name in tasks})
+        proposal = propose(tables, tasks)
+        again = read_tables(folder, proposal.manifest, self.missing)
+        task_rows = {name: folder.read_task(name, proposal.tasks[name].entity, self.missing) for name in tasks}
+        is_same = all(again[name].kinds == table.kinds for name, table in tables.items())
+        is_same &= all(task_rows[name].kinds == task.kinds for name, task in tasks.items())
+        return proposal if is_same else propose(again, task_rows)
 
 
 def _task_names(folder: Folder, manifest: Manifest) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnkit.graph.times import NEVER, Times
+from gnnkit_tables.encode import Mask
 from gnnkit_tables.manifest import Manifest
 
 _NUM_DATES = 4  # at which a question is asked again
@@ -33,58 +34,54 @@ class Lookahead:
             horizon: Added to a date, the last time that a label may depend on.
         """
         for date in dates[np.unique(np.linspace(0, len(dates) - 1, _NUM_DATES).astype(int))].tolist():
-            if names := list(self._differing(date, date + horizon)):
-                return date, names
+            cut = self._cut(date + horizon)
+            if cut and self._differs(date, cut):
+                return date, [name for name in cut if self._differs(date, {name: cut[name]})] or [*cut]
         return None
 
     def find_ended(self, dates: Times) -> list[tuple[str, int]]:
         """Returns tables that decide labels and end before the last date, and when."""
-        ends = {
-            name: int(times[times != NEVER].max())
-            for name in self.views
-            if (times := self._row_times(name)) is not None and (times != NEVER).any()
-        }
+        times = {name: self._row_times(name) for name in self.views}
+        ends = {name: int(rows[rows != NEVER].max()) for name, rows in times.items() if (rows != NEVER).any()}
         early = [name for name, end in ends.items() if end < dates[-1]]
-        deciding = {
-            name for date in dates[: _NUM_DATES if early else 0].tolist() for name in self._differing(date, date)
-        }
-        return [(name, ends[name]) for name in early if name in deciding]
+        cuts = [(date, self._cut(date)) for date in (dates[:_NUM_DATES].tolist() if early else ())]
+        return [
+            (name, ends[name])
+            for name in early
+            if any(name in cut and self._differs(date, {name: cut[name]}) for date, cut in cuts)
+        ]
 
-    def _differing(self, date: int, bound: int) -> Iterator[str]:
-        """Yields tables whose rows after a time change the answer at a date."""
-        cut = {name: self._until(name, bound) for name in self.views}
-        cut = {name: view for name, view in cut.items() if view is not self.views[name]}
-        whole = self.ask(np.array([date]), self.views) if cut else None
-        for name, view in cut.items():
-            if not _equal(whole, self.ask(np.array([date]), {**self.views, name: view})):
-                yield name
+    def _cut(self, bound: int) -> Views:
+        """Returns the tables that have later rows or cells, without these."""
+        views = {name: self._until(name, bound) for name in self.views}
+        return {name: view for name, view in views.items() if view is not self.views[name]}
 
-    def _row_times(self, name: str) -> Times | None:
-        return self.times.get((name, self.manifest.tables[name].time or ""))
+    def _differs(self, date: int, cut: Views) -> bool:
+        """Returns whether other rows of some tables change the answer at a date."""
+        one, other = (self.ask(np.array([date]), {**self.views, **changes}) for changes in ({}, cut))
+        return one.num_rows != other.num_rows or not all(map(_is_same, one.columns, other.columns))
+
+    def _row_times(self, name: str) -> Times:  # [num_rows], or empty in a table without times
+        return self.times.get((name, self.manifest.tables[name].time or ""), np.empty(0, np.int64))
 
     def _until(self, name: str, bound: int) -> pa.Table:
         """Returns the rows and cells that are known at a time, or the table itself."""
         view = self.views[name]
         for column, names in self.manifest.tables[name].later.items():
-            if (late := self._late(self.times[name, column], bound)).any():
-                for part in (column, *names):
-                    cells = pc.if_else(pa.array(late), pa.scalar(None, view[part].type), view[part])
-                    view = view.set_column(view.column_names.index(part), part, cells)
-        times = self._row_times(name)
-        late = self._late(np.empty(0, np.int64) if times is None else times, bound)
+            for part in (column, *names) if (late := _is_late(self.times[name, column], bound)).any() else ():
+                cells = pc.if_else(pa.array(late), pa.scalar(None, view[part].type), view[part])
+                view = view.set_column(view.column_names.index(part), part, cells)
+        late = _is_late(self._row_times(name), bound)
         return view.filter(pa.array(~late)) if late.any() else view
 
-    @staticmethod
-    def _late(times: Times, bound: int) -> np.ndarray:
-        return (times > bound) & (times != NEVER)
 
-
-def _equal(one: pa.Table, other: pa.Table) -> bool:
-    return one.num_rows == other.num_rows and all(map(_is_same, one.columns, other.columns))
+def _is_late(times: Times, bound: int) -> Mask:
+    late: Mask = (times > bound) & (times != NEVER)
+    return late
 
 
 def _is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
     """Returns whether cells are equal, except for rounding of sums."""
     if pa.types.is_floating(one.type):
-        return np.allclose(one.to_numpy(), other.to_numpy(), rtol=1e-9, equal_nan=True)
+        return bool(np.allclose(one.to_numpy(), other.to_numpy(), rtol=1e-9, equal_nan=True))
     return bool(one.equals(other))

@@ -55,6 +55,7 @@ class Trial:
     keys: Keys
     val: float
     test: float
+    note: str = ""  # ends its line
 
 
 def list_candidates(graph: Graph, scored: Graph, columns: Graph, graph_keys: Keys) -> list[Candidate]:
@@ -104,7 +105,7 @@ def select_keys(
     fixed = {"seed": seed, "trainer.max_time": max(60 * minutes / len(candidates), 1)}
     trials = [train_candidate(candidate, fixed, metric) for candidate in candidates]
     for trial in trials:
-        say(f"trial: {trial.name}: val_{metric} {trial.val:.4f}, test_{metric} {trial.test:.4f}")
+        say(f"trial: {trial.name}: val_{metric} {trial.val:.4f}, test_{metric} {trial.test:.4f}{trial.note}")
     is_error = metric == "mae"
     best = (min if is_error else max)(trials, key=lambda trial: trial.val)
     if math.isinf(best.val):
@@ -149,4 +150,6 @@ def train_candidate(candidate: Candidate, fixed: Mapping[str, Any], metric: str)
     except (UserError, RuntimeError) as error:  # a refused configuration, or a failed rank
         say(f"trial: {name}: {one_line(error)}")
         return Trial(name, keys, worst, worst)
-    return Trial(name, keys, result[f"val_{metric}"], result[f"test_{metric}"])
+    is_cut = "trainer.max_time" in str(result.get("stopped"))
+    note = "; a larger init.minutes would let it train longer" if is_cut else ""
+    return Trial(name, keys, result[f"val_{metric}"], result[f"test_{metric}"], note)

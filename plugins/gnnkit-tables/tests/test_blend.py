@@ -10,11 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import yaml
 from gnnkit_tables import Tables
 from gnnkit_tables.model import Blend
 from gnnkit_tables.scores import MARK
+from gnnkit_tables.select import select_keys
 
 import gnnkit
+from gnnkit.__main__ import main
+from gnnkit.config.keys import plain
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.model.rgcn import RGCN
@@ -98,3 +102,36 @@ def test_a_blend_without_boosting_is_refused(tmp_path: Path, place: str) -> None
     overrides = [*source, *(f"{key}={value}" for key, value in keys.items()), "comm=threads", "trainer.max_epochs=1"]
     with pytest.raises(UserError, match=r"dataset\.boosting=true: set this key, or use model=rgcn"):
         gnnkit.train(data, overrides=overrides, folder=tmp_path / "run")
+
+
+@pytest.mark.parametrize(("stopped", "is_cut"), [("trainer.max_time=40: ended after epoch 3", True), (None, False)])
+def test_a_trial_that_the_time_limit_ended_is_named(
+    stopped: str | None, is_cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    graph = Tables(str(folder_of(tmp_path / "data", np.arange(COUNT) % 2)), links=False).load()
+    result = {"val_roc_auc": 0.75, "test_roc_auc": 0.5, "stopped": stopped}
+    monkeypatch.setattr(gnnkit, "train", lambda *args, **keys: result)
+    select_keys([("a model", graph, {})], "roc_auc", 2, 0, None)
+    line = "trial: a model: val_roc_auc 0.7500, test_roc_auc 0.5000"
+    assert f"{line}{'; a larger init.minutes would let it train longer' if is_cut else ''}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("best", range(3))
+def test_the_written_configuration_is_that_of_the_best_trial(
+    best: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials: list[dict[str, str]] = []
+
+    def train(graph: Graph, overrides: list[str], folder: str) -> dict[str, float]:
+        trials.append(dict(override.split("=", 1) for override in overrides))
+        return {"val_roc_auc": float(len(trials) == best + 1), "test_roc_auc": 0.5}
+
+    folder_of(tmp_path / "data", np.arange(COUNT) // 3 % 2)
+    monkeypatch.setattr(gnnkit, "train", train)
+    monkeypatch.chdir(tmp_path)
+    assert main(["job=init", "dataset=tables", "dataset.root=data", "output=new"]) == 0
+    written = yaml.safe_load((tmp_path / "new/experiment/mine.yaml").read_text())
+    assert str(written["workers"]) == trials[best]["workers"]
+    for section in ("trainer", "strategy", "sampler", "model"):
+        for key, value in written.get(section, {}).items():
+            assert plain(value) == trials[best].get(f"{section}.{key}"), f"{section}.{key}"

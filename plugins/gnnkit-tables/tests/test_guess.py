@@ -124,6 +124,14 @@ def random_targets(folder: Path) -> Path:
     return write(folder, None, returns=returns)
 
 
+def test_an_id_that_names_no_table_is_mentioned() -> None:
+    teachers = pa.table({"id": [1, 2, 3], "mentor_id": [None, 1, 1], "room": [4, 5, 6]})
+    proposal = propose({"teachers": Table("teachers", teachers)}, {})
+    text = proposal.manifest.text(proposal.reasons)
+    assert "    # mentor_id: no link: no table has this name; add it to links if its values are keys of a table" in text
+    assert text.count("no link") == 1
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_a_folder_without_a_task_has_a_manifest_with_an_example(
     tmp_path: Path, named: bool, capsys: Any, monkeypatch: pytest.MonkeyPatch

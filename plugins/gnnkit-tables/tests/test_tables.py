@@ -76,7 +76,9 @@ def test_rows_are_nodes_keys_are_relations_and_targets_a_type(tmp_path: Path, ca
     lines = capsys.readouterr().out
     assert "rows of users, items have no time and are always visible" in lines
     assert "1 rows of orders have an empty time and are never visible" in lines
-    assert "orders.user_id has 1 empty and 1 unknown keys, which refer to no row of users" in lines
+    assert (
+        "orders.user_id has 1 empty and 1 unknown keys (such as 99, unlike 10), which refer to no row of users" in lines
+    )
 
 
 def test_targets_summarise_the_rows_before_their_time(tmp_path: Path) -> None:

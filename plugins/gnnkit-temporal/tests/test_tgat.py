@@ -20,6 +20,7 @@ from gnnkit.graph.edge_order import in_time_order
 from gnnkit.graph.times import ALWAYS
 from gnnkit.result.result import Result
 from gnnkit.sampler import NeighborSampler
+from tests.task.test_temporal_links import conversations
 
 N, SPAN, RECENT, CUT = 300, 100_000, 4_000, 60_000
 KEYS: dict[str, Any] = {
@@ -107,6 +108,22 @@ def test_labelled_edges_are_predicted_from_what_came_before(tmp_path: Path) -> N
     graph = Graph.from_edges(*ends, 40, features=np.ones((40, 1)), edge_labels=labels, edge_time=time)
     result = train(tmp_path / "run", graph.split_by_time([0.6, 0.2, 0.2]), task="edge_classification")
     assert 0.3 < result["test_roc_auc"] < 0.7
+
+
+@pytest.mark.slow
+def test_links_are_predicted_by_the_ages_of_earlier_events(tmp_path: Path) -> None:
+    task = {"name": "link_prediction", "eval_negatives": 10}
+    sampler = {**KEYS["sampler"], "fanouts": [4, 4]}
+    figures = []
+    places: list[dict[str, str]] = [{}, {"topology": "partitioned"}, {"name": "joint_sample"}]
+    for place in places:
+        workers = 3 if place else 1
+        strategy = {"name": "individual_sample", "batch_size": 60 // workers, **place}
+        folder = tmp_path / str(len(figures))
+        result = train(folder, conversations(), workers, task=task, sampler=sampler, strategy=strategy)
+        assert result["evaluation"] == "fresh"
+        figures.append([result[name] for name in ("train_loss", "val_mrr", "test_mrr", "test_roc_auc")])
+    np.testing.assert_allclose(figures[1:], figures[:1] * 2, atol=1e-10)
 
 
 def test_runs_that_do_not_sample_by_time_are_refused(tmp_path: Path) -> None:
