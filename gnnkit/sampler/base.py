@@ -457,8 +457,7 @@ def at_times(sampler: NativeSampler, reading: Reading, nodes: Ids, times: Times,
     """
     keys = times * _SPREAD * num_nodes + nodes
     bounds, latest = latest_visible(times, sampler.time), sampler.pick == "last"
-    by_row = {"keys": keys, "times": reading.csc.time, "bounds": bounds}
-    return replace(reading, window=sampler.window, latest=latest, **by_row)
+    return replace(reading, window=sampler.window, latest=latest, keys=keys, times=reading.csc.time, bounds=bounds)
 
 
 def by_occurrence(batch: MiniBatch, occurrences: Occurrences) -> MiniBatch:

@@ -88,7 +88,8 @@ class ExplainedNames:
             return edges
         times, bound = graph.edge_time[edges], latest_visible(graph.node_time[[seed]], self.rule)
         since = ALWAYS if self.window is None else np.maximum(bound, ALWAYS + self.window) - self.window
-        return edges[(times <= bound) & ((times == ALWAYS) | (times > since))]
+        seen: Ids = edges[(times <= bound) & ((times == ALWAYS) | (times > since))]
+        return seen
 
     def drawn(self, explanation: Explanation) -> ExplainedNode:
         """Returns the node's most important columns and neighbours for the page."""

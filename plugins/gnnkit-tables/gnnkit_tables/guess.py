@@ -140,10 +140,12 @@ def _explain_unlinked(name: str, table: Table, indices: Mapping[str, KeyIndex]) 
     """Yields columns named like a key of this or another table that are no link."""
     own_key = indices[name].names if name in indices else ()
     for column in table.names:
-        filled = table.plain(column).drop_null() if _may_be_key(table, column) and own_key != (column,) else ()
-        if len(filled) and _ID.search(column):
+        filled = table.plain(column).drop_null()
+        if not (len(filled) and _may_be_key(table, column) and own_key != (column,)):
+            continue
+        if _ID.search(column):
             yield column, "no link: no table has this name; add it to links if its values are keys of a table"
-        for other, index in indices.items() if len(filled) else ():
+        for other, index in indices.items():
             share = _found_share(table, column, index)
             if other != name and _is_named(column, other, index) and len(index.columns[0]) and share < _HALF:
                 unlike = f"{shown(str(filled[0]))} is unlike {index.show(0)}"
