@@ -458,8 +458,8 @@ def at_times(sampler: NativeSampler, reading: Reading, nodes: Ids, times: Times,
     """
     keys = times * _SPREAD * num_nodes + nodes
     bounds, latest = latest_visible(times, sampler.time), sampler.pick == "last"
-    times, window = reading.csc.time, sampler.window
-    return replace(reading, keys=keys, times=times, bounds=bounds, window=window, latest=latest)
+    since, window = reading.csc.time, sampler.window
+    return replace(reading, keys=keys, times=since, bounds=bounds, window=window, latest=latest)
 
 
 def by_occurrence(batch: MiniBatch, occurrences: Occurrences) -> MiniBatch:
