@@ -89,6 +89,7 @@ def links(seed: int, count: int) -> Graph:
     time, places = np.sort(rng.integers(0, SPAN, count)), num_persons + np.arange(count)
     features = np.append(rng.normal(size=(num_persons, 8)), rng.normal(size=(count, 8)), 0).astype(np.float32)
     relations = [Relation("person", "meets", "person"), Relation("place", "joins", "person")]
+    fields: Options = {"node_types": [("person", num_persons), ("place", count)], "relations": relations}
     graph = Graph.from_edges(
         np.concatenate([ends[0], places, places]),
         np.concatenate([ends[1], *ends]),
@@ -97,9 +98,8 @@ def links(seed: int, count: int) -> Graph:
         edge_types=np.repeat([0, 1, 1], count),
         edge_time=np.concatenate([time, time + 1, time + 1]),
         node_time=np.append(np.zeros(num_persons, int), time + 1),
-        node_types=[("person", num_persons), ("place", count)],
-        relations=relations,
         edge_type_names=[relation.edge_type for relation in relations],
+        **fields,
     )
     return graph.split_by_time(borders=BORDERS)
 
@@ -220,7 +220,8 @@ def area(case: str, seed: int, count: int, folder: Path, **keys: Any) -> float:
     if case == "loader":
         return loaded(seed, count, **keys)
     kind, _, place = case.partition(" ")
-    graph, options = None, {}
+    graph: Any = None
+    options: Options = {}
     if kind in GRAPHS:
         make, options = GRAPHS[kind]
         graph = make(seed, count)
@@ -278,7 +279,7 @@ def loaded(seed: int, count: int, *, sampler: Options = SAMPLER) -> float:
         for batch in batches(0, count // 30):
             optimizer.zero_grad()
             labels = batch["target"].y[: batch["target"].batch_size]
-            F.cross_entropy(outputs(model, batch), labels).backward()
+            F.cross_entropy(outputs(model, batch), labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     areas = []
     with torch.no_grad():

@@ -144,6 +144,7 @@ def reading(random: Random) -> Any:
     extra |= dict.fromkeys(("cluster", "rows", "sources", "counts", "keys", "times", "bounds"), ids)
     given = {name: odd(random, make) if random.random() < 0.1 else None for name, make in extra.items()}
     given["relations"] = None
+    given["window"] = odd(random, lambda random: random.randrange(9)) if random.random() < 0.3 else None
     given["latest"] = odd(random, flag, 40)
     given["floor"] = odd(random, Random.random)
     given["sharpness"] = odd(random, lambda random: random.randrange(1, 33), 40)
@@ -479,7 +480,7 @@ METHODS: dict[str, dict[str, dict[str, Make]]] = {
     "Loader": {"take": {}, "last_work": {}, "close": {}},
 }
 # Fields of arguments that have no place of their own in a signature.
-FIELDS = "csc|weight|wanted|features|floor|sharpness|similarity|cluster|rows|sources|counts|keys|times|bounds|latest|trees|edge_types|num_neighbors|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
+FIELDS = "csc|weight|wanted|features|floor|sharpness|similarity|cluster|rows|sources|counts|keys|times|bounds|window|latest|trees|edge_types|num_neighbors|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
 FIELDS += "|importance|redraw|key|walks|num_hops|grid|allocate|table|num_sources|num_classes|columns|prefetch|indices|indptr|edges|num_nodes|draws|input_nodes|replacement|byte|take"
 
 

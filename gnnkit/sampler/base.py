@@ -457,7 +457,8 @@ def at_times(sampler: NativeSampler, reading: Reading, nodes: Ids, times: Times,
     """
     keys = times * _SPREAD * num_nodes + nodes
     bounds, latest = latest_visible(times, sampler.time), sampler.pick == "last"
-    return replace(reading, window=sampler.window, latest=latest, keys=keys, times=reading.csc.time, bounds=bounds)
+    since, window = reading.csc.time, sampler.window
+    return replace(reading, keys=keys, times=since, bounds=bounds, window=window, latest=latest)
 
 
 def by_occurrence(batch: MiniBatch, occurrences: Occurrences) -> MiniBatch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -25,9 +27,9 @@ def visible(times: Ids, bound: int, window: int | None) -> list[int]:
 @pytest.mark.parametrize("window", [None, 1, 2, NEVER])
 def test_rows_count_what_a_loop_counts(scale: list[int], window: int | None) -> None:
     rng, n, m = np.random.default_rng(0), 6, 60
-    columns = {"weight": rng.random(m), "edge_types": rng.integers(0, 2, m)}
+    columns: dict[str, Any] = {"weight": rng.random(m), "edge_types": rng.integers(0, 2, m)}
     times = np.array([ALWAYS, *scale, NEVER])[rng.integers(0, len(scale) + 2, m)]
-    graph = in_time_order(Graph.from_edges(*rng.integers(0, n, (2, m)), n, edge_time=times, **columns))
+    graph = in_time_order(Graph.from_edges(rng.integers(0, n, m), rng.integers(0, n, m), n, edge_time=times, **columns))
     types, weight, time = (np.asarray(values) for values in (graph.edge_types, graph.csc.weight, graph.edge_time))
     csc = CSC(graph.csc.indptr, graph.csc.indices, weight, time=time)
     timed = TimedEdges(csc, lambda: RelationGroups.of(csc, types, ("a", "b")), window=window)

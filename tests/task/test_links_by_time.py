@@ -147,7 +147,7 @@ def purchases(later: Array | None = None, time: int = 0) -> Graph:
         "edge_time": np.concatenate([times, times, np.full(len(later), time)]),
         "features": rng.normal(size=(users + items, 4)),
     }
-    graph = Graph.from_edges(*edges.T, users + items, **fields)
+    graph = Graph.from_edges(edges[:, 0], edges[:, 1], users + items, **fields)
     return graph.split_by_time(borders=[80, time] if len(later) else [60, 80])
 
 
