@@ -63,7 +63,7 @@ class TrialRows:
         One rank has at most a fourth of a graph's rows. So a limit, above which a model
         does something else, lies between that rank's rows and all rows of some draw.
         """
-        return size * 4**draw + draw
+        return size * int(4**draw) + draw
 
     def node_rows(self, rng: np.random.Generator, count: int) -> Floats:  # [count, in_features]
         """Draws rows of nodes."""
