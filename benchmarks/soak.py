@@ -67,7 +67,8 @@ def soak(epochs: int, growth: float, overrides: list[str], folder: Path) -> bool
     command = [sys.executable, "-m", "gnnkit", *GRAPH, *RUN, f"trainer.max_epochs={epochs}", *overrides]
     with (folder / "log").open("w") as log:
         run = subprocess.Popen([*command, f"output={folder / 'run'}"], stdout=log, stderr=subprocess.STDOUT)
-        step, first, last = max(epochs // 10, 1), {}, {}
+        first: dict[int, int] = {}
+        step, last = max(epochs // 10, 1), first
         due = step
         while run.poll() is None:
             time.sleep(1)

@@ -127,10 +127,11 @@ def load(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Modu
             num_classes) that returns one. Default: the model in `config.yaml`.
     """
     model = trained(folder, model)
-    inputs, facts = Inputs.load(folder), read_facts(folder)
-    if inputs is not None and (inputs.scale.kind != "none" or inputs.fill.kind in ("mean", "zero")):
-        reads_raw_rows(model, row_transform(inputs))
-    scaled = getattr(model, HEAD, None) if read(folder)[1].num_targets else model
+    inputs, facts, (_, widths) = Inputs.load(folder), read_facts(folder), read(folder)
+    if inputs is not None and (inputs.scale.kind != "none" or inputs.fill.kind in ("mean", "zero") or inputs.degree):
+        last = "logarithm of 1 + in-edges (features.degree=true)" if inputs.degree else ""
+        reads_raw_rows(model, row_transform(inputs), widths.in_features, last)
+    scaled = getattr(model, HEAD, None) if widths.num_targets else model
     if scaled is not None and facts.mean is not None and facts.deviation is not None:
         in_unit(scaled, facts.in_unit)
     if hasattr(model, "num_layers") and not reads_edges(model):

@@ -61,19 +61,23 @@ def as_trained(model: nn.Module) -> None:
                 del hooks[key]
 
 
-def reads_raw_rows(model: nn.Module, transform: Callable[[Tensor], Tensor]) -> None:
+def reads_raw_rows(model: nn.Module, transform: Callable[[Tensor], Tensor], width: int, last: str) -> None:
     """Makes calls of a model on tensors transform the rows as in training.
+
+    Calls with tensors of another width raise `UserError`.
 
     Args:
         model: The module, called with rows, rows by node type, or PyG's `Data`.
         transform: Fills and scales rows [num_nodes, in_features].
+        width: Columns that training read.
+        last: Name of a last column that the data lacks, or "".
     """
-    model.register_forward_pre_hook(_RawRows(transform, dtype_of(model)), with_kwargs=True)
+    model.register_forward_pre_hook(_RawRows(transform, dtype_of(model), width, last), with_kwargs=True)
 
 
 class _RawRows:
-    def __init__(self, transform: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
-        self._transform, self._dtype = transform, dtype
+    def __init__(self, transform: Callable[[Tensor], Tensor], dtype: torch.dtype, width: int, last: str) -> None:
+        self._transform, self._dtype, self._width, self._last = transform, dtype, width, last
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], keys: Mapping[str, Any]) -> Any:
         second = args[1] if len(args) > 1 else keys.get("adjacencies")
@@ -86,9 +90,12 @@ class _RawRows:
 
     def _read(self, rows: Any) -> Any:
         if isinstance(rows, Tensor):
+            if rows.dim() != 2 or rows.size(1) != self._width:
+                last = f", the last of which is the {self._last}: append it" if self._last else ""
+                raise UserError(f"x has the shape {list(rows.shape)}, but training read {self._width} columns{last}")
             return self._transform(rows).to(self._dtype)
         if isinstance(rows, dict):
-            return {name: self._read(value) for name, value in rows.items()}
+            return {name: self._transform(value).to(self._dtype) for name, value in rows.items()}
         if isinstance(getattr(rows, "x", None), Tensor):
             rows = copy.copy(rows)
             rows.x = self._read(rows.x)

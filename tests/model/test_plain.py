@@ -83,6 +83,23 @@ def test_a_loaded_model_computes_what_the_run_has_written(tmp_path: Path, model:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("features", [{"scale": "standard"}, {"scale": "none", "degree": True}], ids=str)
+def test_rows_of_another_width_than_in_training_are_refused(tmp_path: Path, features: dict[str, Any]) -> None:
+    degree = "degree" in features
+    make = functools.partial(pyg.GCN, WIDTH + degree, 8, 2, 3)
+    train_on_threads(graph(), make(), tmp_path / "run", 1, workers=1, features=features, write=["logits"])
+    loaded = gnnkit.load(tmp_path / "run", make())
+    x = torch.from_numpy(np.asarray(graph().features))
+    with pytest.raises(UserError, match=rf"training read {WIDTH + degree} columns" + ", the last .*log" * degree):
+        loaded(x if degree else x[:, 1:], edges())
+    if degree:
+        column = torch.bincount(edges()[1], minlength=NODES).log1p().to(x.dtype)
+        x = torch.cat([x, column[:, None]], 1)
+    found = loaded(x, edges())
+    torch.testing.assert_close(found, torch.from_numpy(np.load(tmp_path / "run/logits.npy")), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_a_loaded_class_of_pyg_stays_as_it_is(tmp_path: Path) -> None:
     """PyG's own models have `num_layers` too."""
     make = functools.partial(pyg.GCN, WIDTH, 8, 2, 3)

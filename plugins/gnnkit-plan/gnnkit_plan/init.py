@@ -438,15 +438,17 @@ def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
         cure = ". dataset.label=COLUMN names a column of labels" if "label" in _usual(settings) else ""
         yield KeyChoice("task", "link_prediction", f"no node has a label, so edges are predicted{cure}")
     elif graph.labels.dtype.kind == "f":
-        yield KeyChoice("task", "regression", "labels are numbers")
+        values = graph.labels[graph.labelled]
+        is_whole = values.ndim == 1 and bool((values == np.round(values)).all())
+        classes = ", all of them whole: task=node_classification if they are classes" if is_whole else ""
+        yield KeyChoice("task", "regression", f"labels are numbers{classes}")
     elif graph.labels.ndim == 2 or any(";" in name for name in names):
         yield KeyChoice("task", "multilabel", "labels are sets of classes")
     else:
-        yield KeyChoice(
-            "task",
-            "node_classification",
-            f"labels are {graph.num_classes} classes{_uneven_classes(graph, graph.labelled)}",
-        )
+        rest = graph.num_nodes - int(graph.labelled.sum()) if len(graph.schema.node_types) == 1 else 0
+        unlabelled = f", and {rest:,} of {graph.num_nodes:,} nodes have none (-1 or empty)" if rest else ""
+        uneven = _uneven_classes(graph, graph.labelled)
+        yield KeyChoice("task", "node_classification", f"labels are {graph.num_classes} classes{uneven}{unlabelled}")
 
 
 def _recommend(graph: Graph) -> Iterator[KeyChoice]:

@@ -189,6 +189,30 @@ def test_every_form_of_labels_runs_as_it_is(tmp_path: Path, form: str) -> None:
     assert main(["--config-dir", f"{tmp_path}/new", "+experiment=mine", *quick]) == 0
 
 
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        (
+            np.arange(40) % 2 * 1.0,
+            "labels are numbers, all of them whole: task=node_classification if they are classes",
+        ),
+        (np.where(np.arange(40) % 4 > 0, np.arange(40) % 2, np.nan), "all of them whole: task=node_classification"),
+        (np.linspace(0, 1, 40), "labels are numbers"),
+        (np.arange(40) % 4 - 1, "labels are 3 classes, and 10 of 40 nodes have none (-1 or empty)"),
+        (np.arange(40) % 2, "labels are 2 classes"),
+    ],
+    ids=["whole", "whole with gaps", "fractions", "a class of -1", "classes"],
+)
+def test_the_reason_of_a_task_says_how_else_labels_may_be_read(labels: Any, reason: str, tmp_path: Path) -> None:
+    labelled = ~np.isnan(labels) & (labels != -1)
+    graph = replace(random_graph(), labels=labels, split=np.where(labelled, np.arange(40) % 3 + 1, 0).astype(np.int8))
+    graph.save(tmp_path / "graph")
+    given = ["dataset=saved", f"dataset.root={tmp_path}/graph", "strategy=auto", "job=init"]
+    settings = settle(config.compose(given))
+    (choice,) = (choice for choice in choose(settings, settings.dataset.create().load()) if choice.key == "task")
+    assert choice.why == reason or (reason.startswith("all") and choice.why.endswith("if they are classes"))
+
+
 def test_the_users_task_and_inputs_are_written_as_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     labels = np.random.default_rng(0).lognormal(size=40)
     replace(random_graph(), labels=labels).save(tmp_path / "graph")
