@@ -59,7 +59,8 @@ def _read_arrows(values: Mapping[str, object]) -> Iterator[Arrow]:
     relations, counts = (part if isinstance(part := values.get(key), list) else [] for key in ("relations", "edges"))
     for relation, edges in zip(relations, counts, strict=False):
         if isinstance(relation, list) and len(relation) == 3 and (count := number(edges)) is not None:
-            yield Arrow(*map(str, relation), count)
+            source, name, target = map(str, relation)
+            yield Arrow(source, name, target, count)
 
 
 def _is_inverse(arrow: Arrow, arrows: Sequence[Arrow]) -> bool:
