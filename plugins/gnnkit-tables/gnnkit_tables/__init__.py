@@ -132,7 +132,7 @@ class Tables(Dataset):
                 "dataset.boosting=true: model=blend averages a model of the graph; remove dataset.links=false"
             )
         self.freeze = one_of("task.freeze", freeze, FREEZES)
-        self.embed: Embed = plugins.load("text", text)  # type: ignore[assignment]
+        self.embed: Embed = plugins.load("text", text)
         self.missing = read_missing("dataset.missing", missing)
         self.split, self.seed = read_split("dataset.split", split), whole("dataset.seed", seed, 0)
 

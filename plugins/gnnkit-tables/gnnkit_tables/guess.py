@@ -140,7 +140,9 @@ def _explain_unlinked(name: str, table: Table, indices: Mapping[str, KeyIndex]) 
     """Yields columns named like a key of this or another table that are no link."""
     own_key = indices[name].names if name in indices else ()
     for column in table.names:
-        filled = table.plain(column).drop_null() if _may_be_key(table, column) and own_key != (column,) else ()
+        filled = table.plain(column).drop_null()[
+            : _may_be_key(table, column) and own_key != (column,)
+        ]  # at most one cell
         if len(filled) and _ID.search(column):
             yield column, "no link: no table has this name; add it to links if its values are keys of a table"
         for other, index in indices.items() if len(filled) else ():
