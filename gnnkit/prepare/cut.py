@@ -281,8 +281,7 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
     settings, needs = asked.settings, asked.needs
     named_graph = with_names(settings, asked.graph)
     check_types(needs.untyped_model, named_graph.schema)
-    if (check := getattr(settings.model.load(), "check_columns", None)) is not None:
-        check(named_graph.feature_names or ())
+    _check_columns(settings, named_graph)
     graph, input_lines = as_read(settings, named_graph, asked.folder)
     graph, links = named(load(settings, graph), asked.folder), None
     task: Task = settings.task.create()
@@ -309,6 +308,11 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
     if isinstance(links, Links) and links.train_time is not None:  # edges may have other ids now
         links = replace(links, train_time=np.asarray(graph.edge_time))
     return graph, links, [*input_lines, *lines]
+
+
+def _check_columns(settings: Settings, graph: Graph) -> None:
+    if (check := getattr(settings.model.load(), "check_columns", None)) is not None:
+        check(graph.feature_names or ())
 
 
 def by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tuple[Graph, Links | Targets | None]:

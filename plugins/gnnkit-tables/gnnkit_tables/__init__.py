@@ -320,8 +320,8 @@ class Tables(Dataset):
         proposal = propose(tables, tasks)
         again = read_tables(folder, proposal.manifest, self.missing)
         task_rows = {name: folder.read_task(name, proposal.tasks[name].entity, self.missing) for name in tasks}
-        is_same = all(again[name].kinds == table.kinds for name, table in tables.items())
-        is_same &= all(task_rows[name].kinds == task.kinds for name, task in tasks.items())
+        before, after = [*tables.values(), *tasks.values()], [*again.values(), *task_rows.values()]
+        is_same = [part.kinds for part in before] == [part.kinds for part in after]
         return proposal if is_same else propose(again, task_rows)
 
 

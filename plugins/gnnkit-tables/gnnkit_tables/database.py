@@ -99,7 +99,9 @@ class Database:
         unknown, parent = np.flatnonzero(link.rows == DANGLING), self.types[link.parent].index
         if link.name not in row_type.table.names or not len(unknown) or parent is None or not len(parent.columns[0]):
             return ""
-        return f" (such as {shown(str(row_type.table.plain(link.name)[int(unknown[0])]))}, unlike {parent.show(0)})"
+        return (
+            f" (such as {shown(str(row_type.table.plain(link.name)[int(unknown[0])]))}, unlike {shown(parent.show(0))})"
+        )
 
     def until(self, time: int) -> Database:
         """Returns the database without the rows that are later."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import yaml
 
 from gnnkit_tables.manifest import Link, Manifest
 
@@ -33,15 +35,14 @@ def example_tasks(manifest: Manifest) -> str:
     Args:
         manifest: The tables.
     """
-    child, link = next(_dated_links(manifest), (None, None))
-    if child is None or link is None:
+    if not (links := list(_dated_links(manifest))):
         return "tasks: {}  # a question needs a table with a time and a link to another one\n"
-    key, since = manifest.tables[link.table].key, manifest.tables[link.table].time
-    parent = _quoted(link.table)
+    child, link = links[0]
+    parent, key, since = _quoted(link.table), manifest.tables[link.table].key, manifest.tables[link.table].time
     task = _TASK.format(
         name=re.sub(r"\W", "_", f"has_{child}"),
-        parent=link.table,
-        entity=f"[{', '.join(key)}]",
+        parent=_as_yaml([link.table])[1:-1],
+        entity=_as_yaml(key),
         selected=", ".join(f"e.{_quoted(column)}" for column in key),
         equal=" AND ".join(
             f"o.{_quoted(column)} = e.{_quoted(part)}" for column, part in zip(link.columns, key, strict=True)
@@ -56,6 +57,10 @@ def example_tasks(manifest: Manifest) -> str:
 def _dated_links(manifest: Manifest) -> Iterator[tuple[str, Link]]:
     for name, table in manifest.tables.items():
         yield from ((name, link) for link in table.links if table.time is not None and link.table != name)
+
+
+def _as_yaml(names: Sequence[str]) -> str:
+    return str(yaml.safe_dump([*names], default_flow_style=True, width=10**6)).strip()
 
 
 def _quoted(name: str) -> str:

@@ -76,8 +76,7 @@ class Lookahead:
 
 
 def _is_late(times: Times, bound: int) -> Mask:
-    late: Mask = (times > bound) & (times != NEVER)
-    return late
+    return np.asarray((times > bound) & (times != NEVER))
 
 
 def _is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:

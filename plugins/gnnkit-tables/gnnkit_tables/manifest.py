@@ -14,7 +14,7 @@ import yaml
 from gnnkit.errors import UserError
 from gnnkit.graph.times import UNITS
 from gnnkit.utils.documents import read_yaml
-from gnnkit.utils.ranges import one_of, shown, shown_names, whole
+from gnnkit.utils.ranges import one_line, one_of, shown, shown_names, whole
 
 FILE = "manifest.yaml"
 _TYPES = ("classification", "regression")
@@ -142,12 +142,12 @@ def _entry_lines(path: tuple[str, ...], entry: Mapping[str, Any], reasons: Reaso
     lines = []
     for key, value in entry.items():
         absent = [
-            f"    # {name}: {reason}"
+            f"    # {one_line(f'{name}: {reason}')}"
             for (*parent, name), reason in reasons.items()
             if tuple(parent) == (*path, key) and name not in (value or ())
         ]
         if value in (None, [], {}) or (value == () and key != "key"):
-            lines += [f"    # {key}: {reasons[*path, key]}"] if (*path, key) in reasons else []
+            lines += [f"    # {key}: {one_line(reasons[*path, key])}"] if (*path, key) in reasons else []
         elif isinstance(value, dict):
             lines.append(f"    {key}:")
             lines += [
@@ -163,7 +163,7 @@ def _entry_lines(path: tuple[str, ...], entry: Mapping[str, Any], reasons: Reaso
 
 
 def _why(reasons: Reasons, *path: str) -> str:
-    return f"  # {reasons[path]}" if path in reasons else ""
+    return f"  # {one_line(reasons[path])}" if path in reasons else ""
 
 
 def _scalar(value: Any) -> str:

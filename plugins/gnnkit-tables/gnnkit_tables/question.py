@@ -182,10 +182,10 @@ class Question:
                 "plus {timedelta}, or name a longer horizon",
                 stacklevel=2,
             )
-        for name, latest in lookahead.find_ended(dates):
+        for name, newest in lookahead.find_ended(dates):
             last = show_time(int(dates[-1]), self.unit)
             warnings.warn(
-                f"tasks.{self.name}.query: labels depend on rows of {name}, which end at {show_time(latest, self.unit)}, and the "
+                f"tasks.{self.name}.query: labels depend on rows of {name}, which end at {show_time(newest, self.unit)}, and the "
                 f"last date is {last}, so later labels are incomplete; limit the dates by val, test and eval_dates",
                 stacklevel=2,
             )
@@ -281,11 +281,7 @@ def _run(place: str, text: str, tables: Mapping[str, pa.Table]) -> pa.Table:
     import duckdb
 
     spilled = tempfile.TemporaryDirectory(prefix="gnnkit-query-")
-    config: dict[str, str | bool | int | float | list[str]] = {
-        "threads": 1,
-        "enable_external_access": "false",
-        "temp_directory": spilled.name,
-    }
+    config: dict[str, Any] = {"threads": 1, "enable_external_access": "false", "temp_directory": spilled.name}
     connection = duckdb.connect(":memory:", config=config)
     timer = threading.Timer(_MAX_SECONDS, connection.interrupt)
     try:

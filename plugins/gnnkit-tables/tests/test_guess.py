@@ -132,6 +132,34 @@ def test_an_id_that_names_no_table_is_mentioned() -> None:
     assert text.count("no link") == 1
 
 
+HOSTILE = "x\nevil: 1\n\u2028tasks: {}\n\x85#"
+
+
+def test_names_and_values_write_no_lines_into_a_manifest() -> None:
+    parents = pa.table({"id": [HOSTILE, "b", "c"], f"born {HOSTILE}": days(1, 2, 3)})
+    columns = {
+        f"{HOSTILE}_id": [1, 1, 1],
+        "people_id": [HOSTILE[1:]] * 3,
+        HOSTILE: days(4, 5, 6),
+        "on": ["b", "c", "b"],
+    }
+    rows = {"people": parents, "rows": pa.table(columns), "later": pa.table({f"{HOSTILE} time": ["01/02/2024"] * 3})}
+    proposal = propose({name: Table(name, table) for name, table in rows.items()}, {})
+    text = proposal.manifest.text(proposal.reasons)
+    assert "people_id: no link" in text
+    example = example_tasks(
+        Manifest({**proposal.tables, HOSTILE: TableSpec(), "on": TableSpec((HOSTILE, "on: #"))}, {})
+    )
+    entries = yaml.safe_load(text.removesuffix("tasks: {}\n") + example)
+    assert entries.keys() == {"tables", "tasks"}
+    assert entries["tables"].keys() == set(rows)
+    links = (Link(("a", "b"), f"on {HOSTILE}"),)
+    example = example_tasks(
+        Manifest({"rows": TableSpec((), "at", links), f"on {HOSTILE}": TableSpec((HOSTILE, "on: #"))}, {})
+    )
+    assert yaml.safe_load(example) == {"tasks": None}
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_a_folder_without_a_task_has_a_manifest_with_an_example(
     tmp_path: Path, named: bool, capsys: Any, monkeypatch: pytest.MonkeyPatch
