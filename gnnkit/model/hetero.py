@@ -90,7 +90,7 @@ class HeteroModel(EdgeIndexModel):
             rows: The rows of the graph's nodes and edges.
             draw: Number of the graph, whose size depends on it.
         """
-        few, few_edges, rng = rows.grown(_FEW, draw), rows.grown(_FEW_EDGES, draw), np.random.default_rng(draw)
+        few, few_edges, rng = *rows.sizes(_FEW, _FEW_EDGES, draw), np.random.default_rng(draw)
         counts = tuple((name, few) for name, _ in self.schema.node_types)
         model = self.with_sizes(counts)
         starts = [

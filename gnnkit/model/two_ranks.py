@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -50,10 +50,11 @@ class TrialRows:
     edge_width: int = 0  # 0: no edge features
     features: Floats | None = None  # [k, in_features] rows of nodes, or None
     edges: Mapping[str, Array] = field(default_factory=dict)  # columns [m, ...], by argument of `Graph.from_edges`
+    scale: int = 1  # factor of the graphs' sizes
 
     def graph(self, types: TypeCounts, draw: int) -> Graph:
         """Draws a graph, whose size depends on the draw."""
-        rng, num_nodes, num_edges = np.random.default_rng(draw), self.grown(_NODES, draw), self.grown(_EDGES, draw)
+        rng, num_nodes, num_edges = np.random.default_rng(draw), *self.sizes(_NODES, _EDGES, draw)
         src, dst = rng.integers(0, num_nodes, (2, num_edges))
         sizes = [len(part) for part in even_ranges(num_nodes, types.of_nodes)]
         edge_types = rng.integers(0, types.of_edges, num_edges)
@@ -68,14 +69,9 @@ class TrialRows:
             **self.edge_columns(rng, num_edges),  # type: ignore[arg-type]
         )
 
-    @staticmethod
-    def grown(size: int, draw: int) -> int:
-        """Returns a size that grows fourfold with each draw.
-
-        One rank has at most a fourth of a graph's rows. So a limit, above which a model
-        does something else, lies between that rank's rows and all rows of some draw.
-        """
-        return (size << 2 * draw) + draw
+    def sizes(self, num_nodes: int, num_edges: int, draw: int) -> tuple[int, int]:
+        """Returns the numbers of nodes and edges of a draw."""
+        return self.scale * num_nodes + draw, self.scale * num_edges + 11 * (draw % 4)
 
     def node_rows(self, rng: np.random.Generator, count: int) -> Floats:  # [count, in_features]
         """Draws rows of nodes."""
@@ -122,7 +118,9 @@ def differs(model: nn.Module, rows: TrialRows, *, draws: bool = False) -> bool:
 def _differs(model: nn.Module, rows: TrialRows, draws: bool, dtype: torch.dtype) -> bool:
     modes = [not draws] * len(_SHARES) + [False] * (not draws)
     for draw, training in enumerate(modes):
-        fitted, graph = rows.fitted(model, draw)
+        # One rank has at most a fourth of the nodes. So a limit, above which a model
+        # does something else, is between that rank's rows and all rows of some draw.
+        fitted, graph = replace(rows, scale=4**draw).fitted(model, draw)
         shares = _SHARES[draw % len(_SHARES)]
         owner = np.random.default_rng(draw).permutation(_owners(graph.num_nodes, shares))
         replica = copy.deepcopy(fitted).to(dtype).train(training)

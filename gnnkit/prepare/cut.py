@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gnnkit import plugins
 from gnnkit.config.settings import Settings
 from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
@@ -311,7 +312,9 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
 
 
 def _check_columns(settings: Settings, graph: Graph) -> None:
-    if (check := getattr(settings.model.load(), "check_columns", None)) is not None:
+    """Lets a model plugin refuse the names of the features."""
+    plugin = settings.model.load() if settings.model.name in plugins.names("model") else None
+    if (check := getattr(plugin, "check_columns", None)) is not None:
         check(graph.feature_names or ())
 
 
