@@ -50,6 +50,7 @@ _START, _EPOCH, _RATE = 2.0, 0.02, 2e10
 _AGREE = 0.25  # excess over chance of the edges within classes, from which labels and learned rows come first
 _DEVIATIONS = 3  # standard errors above which a correlation is not by chance
 Keys = Mapping[str, Any]  # values by configuration key
+EDGE_TASKS = ("edge_classification", "edge_regression")
 BOOSTING: Keys = {"model": baselines.NAME}
 
 # Winners among 20 configurations on public and generated graphs. Dropout 0.2 wins where
@@ -322,10 +323,12 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
     keys_to_try = tuple(one for one in keys_to_try if not unread & one.keys())
     if graph.edge_features is not None:
         keys_to_try = (keys_to_try[0], _GINE, *keys_to_try[1:])
+    if task in EDGE_TASKS and from_columns:  # an edge's label depends on who is at its ends
+        keys_to_try = (_LEARNED, *(one for one in keys_to_try if one is not _LEARNED))
     if from_columns and (degree := _degree(graph)):
         keys_to_try = (keys_to_try[0], {**keys_to_try[0], **degree}, *keys_to_try[1:])
     planned = _with_types(graph, from_columns, keys_to_try)
-    planned = _for_numbers(planned) if task in ("regression", "edge_regression") else planned
+    planned = _for_numbers(planned) if task.endswith("regression") else planned
     first = {**_PLAIN, "types": "ignore"} if graph.schema.several else _PLAIN
     return planned if graph.num_relations > 1 else (first, *planned)
 
@@ -470,7 +473,7 @@ def _baselines(graph: Graph, figure: str, task: str = "node_classification") -> 
     """
     types: Keys = {"types": "ignore"} if graph.schema.several else {}
     alone, trees = {**_ALONE, **types}, {**BOOSTING, **types, **_LOSSES.get(figure, {})}
-    if task.startswith("edge_"):
+    if task in EDGE_TASKS:
         return [(alone, NO_EDGES)]  # boosting reads nodes
     if not baselines.is_installed():
         say(baselines.MISSING)

@@ -257,6 +257,28 @@ def test_labels_and_edge_features_are_tried_where_a_model_can_read_them() -> Non
     assert "predictions need the labels of training nodes" in choice.why
 
 
+@pytest.mark.parametrize("task", trials.EDGE_TASKS)
+def test_labelled_edges_are_tried_with_learned_rows_first(task: str) -> None:
+    planned = trials.candidates(random_graph(), "features", task)
+    assert [keys["inputs"] for keys in planned[:3] if "inputs" in keys][:1] == ["learned"]
+    assert [keys for keys, _ in trials._baselines(random_graph(), "val_mae", task)] == [trials._ALONE]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_core")
+def test_models_of_labelled_edges_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 20, (2, 300))
+    graph = Graph.from_edges(src, dst, 20, features=rng.normal(size=(20, 2)), edge_labels=(src < 5).astype(int))
+    monkeypatch.setattr(trials, "_TABLE", ({"model": "sage", "model.hidden": 8},))
+    monkeypatch.setattr(trials, "MAX_EPOCHS", 5)
+    choices, tested = init.by_evidence(asked("init.minutes=1"), graph)
+    assert tested is not None
+    assert {choice.key: choice.value for choice in choices}["task"] == "edge_classification"
+    assert "with edges" in tested.summary[-1]
+    assert tested.table.count(b"without edges") == 1
+
+
 def test_what_is_not_tried_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     def why(graph: Graph, *overrides: str) -> str:
         _, found = init.by_evidence(asked(*overrides), graph)
