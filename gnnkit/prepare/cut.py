@@ -282,7 +282,7 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
     settings, needs = asked.settings, asked.needs
     named_graph = with_names(settings, asked.graph)
     check_types(needs.untyped_model, named_graph.schema)
-    _check_columns(settings, named_graph)
+    check_columns(settings, named_graph.feature_names)
     graph, input_lines = as_read(settings, named_graph, asked.folder)
     graph, links = named(load(settings, graph), asked.folder), None
     task: Task = settings.task.create()
@@ -311,11 +311,11 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
     return graph, links, [*input_lines, *lines]
 
 
-def _check_columns(settings: Settings, graph: Graph) -> None:
-    """Lets a model plugin refuse the names of the features."""
+def check_columns(settings: Settings, names: Sequence[str] | None) -> None:
+    """Lets a model plugin refuse the names of its input columns, if these have names."""
     plugin = settings.model.load() if settings.model.name in plugins.names("model") else None
     if (check := getattr(plugin, "check_columns", None)) is not None:
-        check(graph.feature_names or ())
+        check(names or () if settings.inputs == "features" else ())
 
 
 def by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tuple[Graph, Links | Targets | None]:
