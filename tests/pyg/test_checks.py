@@ -36,7 +36,7 @@ def fraction_of_a_triplet() -> NegativeSampling:
 
 def test_seeds_without_a_type_are_refused_in_a_graph_of_types() -> None:
     sampler = SubgraphSampler(heterogeneous(), [2])
-    with pytest.raises(UserError, match=r"^input_type=None: expected the seeds' type, one of paper, author$"):
+    with pytest.raises(UserError, match=r"^input_type=None: expected the seeds' type, one of paper, author, venue$"):
         sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([3])))
 
 
