@@ -321,11 +321,12 @@ class RankJob:
         widths = self.widths(worker)
         model = self.source.make_model(replace(widths, schema=self.schema), self.settings.seed)
         is_exact = self.source.python_model is None and self.source.choice.load().__module__.startswith("gnnkit.")
-        return check_model(model, _trial_rows(worker, widths), compares=not is_exact)
+        trained = self.prepared.num_nodes, self.prepared.num_edges
+        return check_model(model, _trial_rows(worker, widths, trained), compares=not is_exact)
 
 
-def _trial_rows(worker: Worker, widths: Widths) -> TrialRows:
-    """Selects some of a rank's rows of nodes and edges."""
+def _trial_rows(worker: Worker, widths: Widths, trained: tuple[int, int]) -> TrialRows:
+    """Selects some of a rank's rows, for trials up to a number of nodes and edges."""
     rng, data = np.random.default_rng(worker.seed), worker.shard if worker.graph is None else worker.graph
     features, edges = None, {}
     if widths.in_features == worker.features.width and len(worker.owned):  # otherwise rows are learned
@@ -335,7 +336,7 @@ def _trial_rows(worker: Worker, widths: Widths) -> TrialRows:
         chosen = np.sort(rng.integers(0, data.csc.num_edges, _TRIED))
         columns = {"weight": data.csc.weight, "edge_features": data.edge_features}
         edges = {name: np.asarray(values[chosen]) for name, values in columns.items() if values is not None}
-    return TrialRows(widths.in_features, widths.edge_width, features, edges)
+    return TrialRows(widths.in_features, widths.edge_width, features, edges, trained=trained)
 
 
 def set_up_torch(settings: Settings) -> None:

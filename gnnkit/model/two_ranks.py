@@ -51,6 +51,7 @@ class TrialRows:
     features: Floats | None = None  # [k, in_features] rows of nodes, or None
     edges: Mapping[str, Array] = field(default_factory=dict)  # columns [m, ...], by argument of `Graph.from_edges`
     scale: int = 1  # factor of the graphs' sizes
+    trained: tuple[int, int] | None = None  # nodes and edges of the graph to train on. None: unknown
 
     def graph(self, types: TypeCounts, draw: int) -> Graph:
         """Draws a graph, whose size depends on the draw."""
@@ -68,6 +69,14 @@ class TrialRows:
             node_types=tuple((str(number), size) for number, size in enumerate(sizes)),
             **self.edge_columns(rng, num_edges),  # type: ignore[arg-type]
         )
+
+    def grown(self, draw: int) -> TrialRows:
+        """Makes graphs grow with the draw, up to the graph to train on."""
+        if self.trained is None:
+            return replace(self, scale=4**draw)
+        nodes, edges = self.trained
+        largest = max(nodes // _NODES, (nodes + edges) // _EDGES) + 1  # edges may include self-loops
+        return replace(self, scale=min(4**draw, largest))
 
     def sizes(self, num_nodes: int, num_edges: int, draw: int) -> tuple[int, int]:
         """Returns the numbers of nodes and edges of a draw."""
@@ -120,7 +129,7 @@ def _differs(model: nn.Module, rows: TrialRows, draws: bool, dtype: torch.dtype)
     for draw, training in enumerate(modes):
         # One rank has at most a fourth of the nodes. So a limit, above which a model
         # does something else, is between that rank's rows and all rows of some draw.
-        fitted, graph = replace(rows, scale=4**draw).fitted(model, draw)
+        fitted, graph = rows.grown(draw).fitted(model, draw)
         shares = _SHARES[draw % len(_SHARES)]
         owner = np.random.default_rng(draw).permutation(_owners(graph.num_nodes, shares))
         replica = copy.deepcopy(fitted).to(dtype).train(training)

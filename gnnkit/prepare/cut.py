@@ -22,7 +22,7 @@ from gnnkit.graph import SPLITS, Graph
 from gnnkit.graph.edge_order import in_listed_order, sort_by_time
 from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.inverse_edges import with_inverse_edges
-from gnnkit.graph.times import ALWAYS, NEVER
+from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.graph.types import Fields
 from gnnkit.launch.phases import phase, warnings_in_lines
 from gnnkit.partition.base import Partition
@@ -282,7 +282,7 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
     settings, needs = asked.settings, asked.needs
     named_graph = with_names(settings, asked.graph)
     check_types(needs.untyped_model, named_graph.schema)
-    _check_columns(settings, named_graph)
+    check_columns(settings, named_graph.feature_names)
     graph, input_lines = as_read(settings, named_graph, asked.folder)
     graph, links = named(load(settings, graph), asked.folder), None
     task: Task = settings.task.create()
@@ -311,11 +311,11 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
     return graph, links, [*input_lines, *lines]
 
 
-def _check_columns(settings: Settings, graph: Graph) -> None:
-    """Lets a model plugin refuse the names of the features."""
+def check_columns(settings: Settings, names: Sequence[str] | None) -> None:
+    """Lets a model plugin refuse the names of its input columns, if they have any."""
     plugin = settings.model.load() if settings.model.name in plugins.names("model") else None
     if (check := getattr(plugin, "check_columns", None)) is not None:
-        check(graph.feature_names or ())
+        check(names or () if settings.inputs == "features" else ())
 
 
 def by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tuple[Graph, Links | Targets | None]:
@@ -323,8 +323,9 @@ def by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tup
 
     With `inclusive`, an edge of the predicted relation is visible after its own time
     only, and so is its reverse, because its pair is predicted as of that time. With
-    `window`, nodes without a time are as of the moment after the newest edge. So are
-    all nodes if links have no times, because they are recommended then.
+    `window`, nodes and edges to predict that have no time are as of the moment after
+    the newest edge. So are all nodes if links have no times, because they are
+    recommended then.
     """
     if isinstance(links, Links) and links.events is not None:
         times = np.asarray(graph.edge_time)
@@ -332,15 +333,20 @@ def by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tup
         graph, order = sort_by_time(graph.evolve(edge_time=times + (is_event if rule == "inclusive" else 0)))
         return graph, replace(links, train_time=times[order])
     graph, recommends = sort_by_time(graph)[0], isinstance(links, Links)
-    return (_after_newest(graph, every=recommends) if recommends or rule == "window" else graph), links
+    if not (recommends or rule == "window"):
+        return graph, links
+    edges = np.asarray(graph.edge_time)
+    later = int(edges.max(initial=ALWAYS, where=edges != NEVER)) + 1
+    if isinstance(links, Targets):
+        links = replace(links, time=_with_times(links.time, len(links), later))
+    node_time = None if recommends else graph.node_time
+    return graph.evolve(node_time=_with_times(node_time, graph.num_nodes, later)), links
 
 
-def _after_newest(graph: Graph, *, every: bool) -> Graph:
-    """Returns a graph in which nodes without a time, or all, follow the newest edge."""
-    edges, times = np.asarray(graph.edge_time), graph.node_time
-    newest = int(edges.max(initial=ALWAYS, where=edges != NEVER))
-    times = np.full(graph.num_nodes, ALWAYS) if times is None else np.asarray(times)
-    return graph.evolve(node_time=np.where(every | (times == ALWAYS) | (times == NEVER), newest + 1, times))
+def _with_times(times: Times | None, count: int, later: int) -> Times:  # [count]
+    """Returns times with `later` in place of each missing one."""
+    times = np.full(count, ALWAYS) if times is None else np.asarray(times)
+    return np.where((times == ALWAYS) | (times == NEVER), later, times)
 
 
 def check_owned(asked: Preparation) -> None:

@@ -123,6 +123,7 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
     if needs.trains and not is_split:
         raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
     check_types(needs.untyped_model, manifest.types)
+    cut.check_columns(settings, manifest.inputs.get("features"))
     if needs.inverse_edges:
         raise UserError(
             f"model.inverse=true: the store {root} has no inverse edges, which batches and model=lightgcn need: use "

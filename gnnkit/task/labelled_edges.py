@@ -76,7 +76,7 @@ class LabelledEdges(NodeTask):
         check_pairs(self.key, strategy, sampler)
 
     def prepare(self, graph: Graph) -> tuple[Graph, Targets]:
-        if graph.edge_labels is None or not (targets := self._targets(graph)).labelled.any():
+        if graph.edge_labels is None or not (targets := _rows_of(graph, self.relation)).labelled.any():
             raise UserError(
                 f"task={self.key}: no edge has a label: name their column in dataset.edge_label (edge_label= of "
                 "Graph.from_tables, edge_labels= of Graph.from_edges, data.edge_label of PyG)"
@@ -86,16 +86,11 @@ class LabelledEdges(NodeTask):
         return _without_labels(_before_split(graph), rows.class_names), self._with_features(targets)
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Targets]:
-        targets = self._with_features(self._targets(graph))
+        targets = self._with_features(_rows_of(graph, self.relation))
         return _without_labels(graph, graph.edge_class_names), targets
 
     def read_rows(self, graph: Graph) -> Graph:
-        return self._read_targets(self._targets(graph), graph.edge_class_names)
-
-    def _targets(self, graph: Graph) -> Targets:
-        number = relation_number(graph, self.relation)
-        relation = None if number is None else LinkRelation(number, (number,))
-        return Targets.of_edges(graph, relation)
+        return self._read_targets(_rows_of(graph, self.relation), graph.edge_class_names)
 
     def _read_targets(self, targets: Targets, names: Sequence[str] | None) -> Graph:
         """Returns the rows as a graph's nodes, with labels in the task's form."""
@@ -151,18 +146,25 @@ class LabelledEdges(NodeTask):
         return torch.cat(parts)
 
 
-def inputs_of_head(edges: Graph | Targets) -> Floats:  # [n, edge_width + NUM_COUNTS]
-    """Returns what the MLP reads of each edge, besides its ends' embeddings.
+def _rows_of(graph: Graph, relation: str | None) -> Targets:
+    """Returns the edges of a relation, or all."""
+    number = relation_number(graph, relation)
+    return Targets.of_edges(graph, None if number is None else LinkRelation(number, (number,)))
+
+
+def inputs_of_head(edges: Graph | Targets, relation: str | Sequence[str] | None = None) -> Floats:
+    """Returns what the MLP reads of n edges [n, edge_width + 4], besides embeddings.
 
     After the edge's features come log(1 + count) of the edges out of the source, into
     it, out of the destination, and into it. They tell how active the ends are, which
     means over neighbours do not. Edges with times count earlier edges only.
 
     Args:
-        edges: A task's rows, or a graph, of which all edges are rows in the order of
-            the edge list.
+        edges: A task's rows, or a graph, whose edges are rows in the order of the edge
+            list.
+        relation: The relation of a graph's rows, as `task.relation` of the run.
     """
-    rows = Targets.of_edges(edges, None) if isinstance(edges, Graph) else edges
+    rows = _rows_of(edges, read_relation(relation)) if isinstance(edges, Graph) else edges
     counts = [_count(end, of, rows.time) for end in rows.rows.T for of in rows.rows.T]
     columns = np.log1p(np.stack(counts, 1)).astype(np.float32)
     return columns if rows.features is None else np.hstack([rows.features, columns])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import gnnkit
 from gnnkit.graph import Graph, Relation, SparseFeatures
-from gnnkit.graph.times import ALWAYS
+from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.result.result import Result
 from gnnkit.strategy.fetched import Draw
 from gnnkit.task.evaluation import timed
@@ -314,6 +314,23 @@ def test_labelled_edges_are_predicted_as_of_their_own_times(train: Callable[...,
     assert base["evaluation"] == "fresh"
     other = train(told_later(), workers=3, **options, trainer={"evaluation_memory": 0.01})
     assert {name: other[name] for name in names} == pytest.approx({name: base[name] for name in names}, abs=1e-10)
+
+
+def test_edges_without_a_time_are_predicted_as_of_the_newest_edge(train: Callable[..., Result]) -> None:
+    graph = told_later()
+    times, unlabelled = np.array(graph.edge_time), np.flatnonzero(np.asarray(graph.edge_labels) < 0)
+    times[unlabelled[:20]], times[unlabelled[20:40]] = ALWAYS, NEVER
+    graph = graph.evolve(edge_time=times)
+    options: dict[str, Any] = {"task": "edge_classification", "write": ["logits"]}
+    rows = {
+        age: logits(train(graph, **options, sampler={"fanouts": [-1, -1]} | sampler))
+        for age, sampler in ((None, {}), (2000, WINDOW | {"window": 2000}), (50, WINDOW | {"window": 50}))
+    }
+    np.testing.assert_array_equal(rows[2000], rows[None])
+    untimed = np.asarray(graph.edge_positions)[unlabelled[:40]]
+    assert not np.array_equal(rows[50][untimed], rows[None][untimed])
+    options |= {"sampler": {"fanouts": [-1, -1]} | WINDOW | {"window": 50}, "place": "topology", "workers": 3}
+    np.testing.assert_allclose(logits(train(graph, **options)), rows[50], atol=1e-12)
 
 
 TASKS: dict[str, tuple[Callable[[], Graph], dict[str, Any]]] = {

@@ -222,6 +222,22 @@ def test_a_limit_on_the_number_of_edges_is_systematic(limit: int) -> None:
     assert len(check_model(adapted(Limited(lambda x: x)), TrialRows(WIDTH)).systematic) == 1
 
 
+@pytest.mark.parametrize("trained", [(5, 9), (300, 600), (300, 9_000), (10**6, 10**7)])
+def test_graphs_of_a_comparison_are_no_larger_than_the_graph_to_train_on(trained: tuple[int, int]) -> None:
+    sizes: list[tuple[int, int]] = []
+
+    class Sized(Rows):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            sizes.append((len(x), edge_index.size(1)))
+            return super().forward(x, edge_index)
+
+    check_model(adapted(Sized(lambda x: x)), TrialRows(WIDTH, trained=trained))
+    nodes, edges = max(sizes)
+    assert nodes <= max(trained[0], sum(trained) // 4) + 30
+    assert nodes >= min(trained[0], 1_600)
+    assert edges >= min(trained[1], 7_000)
+
+
 @pytest.mark.parametrize("name", ROW_WISE)
 def test_what_reads_single_rows_is_exact(name: str) -> None:
     assert check_model(adapted(Rows(ROW_WISE[name])), TrialRows(WIDTH)) == ModelCheck()

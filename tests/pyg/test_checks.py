@@ -34,6 +34,12 @@ def fraction_of_a_triplet() -> NegativeSampling:
     return rule
 
 
+def test_seeds_without_a_type_are_refused_in_a_graph_of_types() -> None:
+    sampler = SubgraphSampler(heterogeneous(), [2])
+    with pytest.raises(UserError, match=r"^input_type=None: expected the seeds' type, one of paper, author, venue$"):
+        sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([3])))
+
+
 @pytest.mark.parametrize("make", LOADERS)
 @pytest.mark.parametrize("make_data", [homogeneous, heterogeneous])
 def test_a_tensor_without_values_is_refused_by_its_name(make: Callable[[Any], Any], make_data: Any) -> None:

@@ -300,6 +300,16 @@ def test_the_head_reads_how_many_edges_the_ends_have(timed: bool) -> None:
         np.testing.assert_allclose(columns[row], [*features[row], *np.log1p(counts)], rtol=1e-6)
 
 
+def test_rows_of_a_relation_count_its_edges_alone() -> None:
+    src, dst, types = RNG.integers(0, 9, (3, 60)) % [[9], [9], [2]]
+    graph = Graph.from_edges(src, dst, 9, edge_types=types, edge_type_names=["a", "b"], edge_labels=types)
+    _, targets = EdgeClassification(relation="b").prepare(graph)
+    alone = Graph.from_edges(src[types == 1], dst[types == 1], 9)
+    np.testing.assert_array_equal(inputs_of_head(graph, "b"), targets.features)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(inputs_of_head(graph, "b"), inputs_of_head(alone))
+    assert len(inputs_of_head(graph)) == 60
+
+
 def test_features_are_standardised_by_training_edges() -> None:
     scaled = replace(GIVEN, edge_features=GIVEN.edge_features * 1e4 + 7e4)  # type: ignore[operator]
     task = make_task()

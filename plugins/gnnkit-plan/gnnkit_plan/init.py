@@ -301,15 +301,16 @@ def _rows(graph: Graph, known: Mapping[str, Any]) -> Graph:
 
 
 def _with_split(settings: Settings, graph: Graph) -> Graph:
-    """Splits the labelled nodes or edges if the data has no split."""
+    """Splits the labelled nodes and edges if the data has no split."""
     of_nodes = bool(graph.labelled.any())
     if graph.is_split or not (of_nodes or graph.edge_labels is not None):
         return graph
     split, _ = _choose_split(graph)
     if isinstance(split, dict):
         return graph.split_by_time(split["shares"])
-    draw = graph.draw_split if of_nodes else graph.draw_edge_split
-    return draw(split, int(settings.dataset.arguments.get("seed", 0)))
+    seed = int(settings.dataset.arguments.get("seed", 0))
+    graph = graph if graph.edge_labels is None else graph.draw_edge_split(split, seed)  # as `dataset.split` does
+    return graph.draw_split(split, seed) if of_nodes else graph
 
 
 def _choose_split(graph: Graph) -> tuple[list[float] | dict[str, Any], str]:

@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 from gnnkit_init.trials import Trials
+from gnnkit_plan import init
 from gnnkit_plan.init import KeyChoice, _as_script, by_evidence, choose, recommended
 
 import gnnkit
@@ -318,3 +319,16 @@ def test_data_with_times_are_split_by_time(tmp_path: Path) -> None:
 
 def test_calls_from_python_recommend_by_the_same_keys() -> None:
     assert plugins.load("planner", "recommended") is recommended
+
+
+def test_labels_of_nodes_and_edges_are_both_split() -> None:
+    rng, graph = np.random.default_rng(0), random_graph()
+    labels, split = rng.integers(0, 2, graph.num_edges), np.zeros(graph.num_edges, np.int8)
+    graph = replace(graph, split=np.zeros(graph.num_nodes, np.int8), edge_labels=labels, edge_split=split)
+    settings = settle(config.compose(["dataset=saved", "dataset.root=x", "strategy=auto", "job=init"]))
+    divided = init._with_split(settings, graph)
+    for rows in (divided.split, divided.edge_split):
+        assert set(np.unique(rows)) == {1, 2, 3}
+    assert not init._why_no_trials(
+        settings, divided, {"task": "edge_classification", "strategy": "vertex_centric"}, set()
+    )

@@ -28,7 +28,7 @@ from gnnkit.graph import Ids
 from gnnkit.sampler.fanouts import DRAW_BYTES, check_draws
 from gnnkit.utils.checks import int64s
 from gnnkit.utils.memory import available_memory
-from gnnkit.utils.ranges import one_of, shown
+from gnnkit.utils.ranges import one_of, shown, shown_names
 from gnnkit_pyg.checks import (
     EdgeType,
     check_edges,
@@ -199,6 +199,10 @@ class SubgraphSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
         """Samples around seeds [num_seeds], or around a dictionary of them by type."""
         if self.is_hetero:
+            if not isinstance(seed, Mapping):  # PyG passes a tensor without the seeds' type
+                raise UserError(
+                    f"input_type=None: expected the seeds' type, one of {shown_names(self.graph.num_nodes)}"
+                )
             return self._hetero_output(self._grow(seed, seed_time or {}))
         times = {} if seed_time is None else {ONE_NODE_TYPE: seed_time}
         return self._output(self._grow({ONE_NODE_TYPE: seed}, times))

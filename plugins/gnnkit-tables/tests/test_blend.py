@@ -93,15 +93,21 @@ def test_boosting_without_links_is_refused(tmp_path: Path) -> None:
         Tables(str(tmp_path), links=False, boosting=True)
 
 
-@pytest.mark.parametrize("place", ["configuration", "Python"])
+@pytest.mark.parametrize("place", ["configuration", "Python", "store", "inputs"])
 def test_a_blend_without_boosting_is_refused(tmp_path: Path, place: str) -> None:
     folder = folder_of(tmp_path / "data", np.arange(COUNT) % 10 // 5)
-    keys = {"workers": 1, "strategy": "individual_sample", "sampler.time": "strict", "types": "read", "model": "blend"}
+    keys = {"workers": 1, "strategy": "vertex_centric", "types": "read", "comm": "threads", "trainer.max_epochs": 1}
+    overrides = [f"{key}={value}" for key, value in keys.items()]
+    source = ["dataset=tables", f"dataset.root={folder}"]
     data = Tables(str(folder)).load() if place == "Python" else None
-    source = [] if place == "Python" else ["dataset=tables", f"dataset.root={folder}"]
-    overrides = [*source, *(f"{key}={value}" for key, value in keys.items()), "comm=threads", "trainer.max_epochs=1"]
+    if place == "store":
+        gnnkit.train(overrides=[*source, *overrides, "job=partition"], folder=tmp_path / "store")
+        source = ["dataset=store", f"dataset.root={tmp_path}/store"]
+    if place == "inputs":
+        source += ["dataset.boosting=true", "inputs=degree"]
+    source = [] if place == "Python" else source
     with pytest.raises(UserError, match=r"dataset\.boosting=true: set this key, or use model=rgcn"):
-        gnnkit.train(data, overrides=overrides, folder=tmp_path / "run")
+        gnnkit.train(data, overrides=[*source, *overrides, "model=blend"], folder=tmp_path / "run")
 
 
 @pytest.mark.parametrize(("stopped", "is_cut"), [("trainer.max_time=40: ended after epoch 3", True), (None, False)])
