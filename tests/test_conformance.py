@@ -296,6 +296,8 @@ class First(Sampler):
         self.calls += 1
         begin, end = graph.indptr[nodes], graph.indptr[nodes + 1]
         count = np.minimum(end - begin, self.calls % 2 if self.broken == "repeat" else 1)
+        if self.broken == "others":
+            count = np.minimum(count, np.arange(len(nodes)) % 3)
         edges = begin[count > 0]
         named = edges + 1 if self.broken == "edges" else edges
         return Hop(np.r_[0, np.cumsum(count)], graph.indices[edges], np.minimum(named, graph.num_edges - 1))
@@ -303,13 +305,23 @@ class First(Sampler):
 
 @pytest.mark.parametrize(
     ("broken", "told"),
-    [("edges", "edge_ids and sources do not match"), ("repeat", "the same arguments gave another batch")],
+    [
+        ("edges", "edge_ids and sources do not match"),
+        ("repeat", "the same arguments gave another batch"),
+        ("others", "depend on the other nodes of the hop"),
+    ],
 )
 def test_wrong_samplers_are_found(broken: str, told: str) -> None:
     nodes = np.arange(GRAPH.num_nodes)
     testing.check_sampler(First("nothing"), GRAPH, nodes)
     with pytest.raises(AssertionError, match=told):
         testing.check_sampler(First(broken), GRAPH, nodes)
+
+
+def test_a_sampler_may_declare_that_its_draws_depend_on_other_nodes() -> None:
+    sampler = First("others")
+    sampler.by_node = False
+    testing.check_sampler(sampler, GRAPH, np.arange(GRAPH.num_nodes))
 
 
 class Growing(Dataset):

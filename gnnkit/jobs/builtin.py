@@ -95,7 +95,7 @@ class Partition(Run):
         return _of_store().check(order) if _reads_store(order) else super().check(order)
 
     def check_parts(self, order: Order) -> Order:
-        return super().check_parts(order) if order.settings.is_open and not _reads_store(order) else order
+        return order if _reads_store(order) else super().check_parts(order)
 
     def done(self, order: Order) -> Result | None:
         if order.settings.on_exists != "refuse" or order.named_folder is None:

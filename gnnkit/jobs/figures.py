@@ -302,7 +302,8 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     name, schedule = task.progress, _schedule(run)
     if run.figures.exactness.approximate and best is not None and name in scores.figures:
         is_best = math.isclose(scores.figures[name], best["value"], rel_tol=1e-5)  # evaluations are logged as float32
-        keep = "" if is_best else f"; trainer.monitor={name} saves the best model"
+        by = f"{name} saves the best model" if rule is None else f"{rule.name} selects the saved model"
+        keep = "" if is_best else f"; trainer.monitor={by}"
         if schedule is not None:
             keep += _measured(schedule)
         _print_line(

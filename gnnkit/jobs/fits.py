@@ -91,7 +91,7 @@ class Parts:
         hops, convolutions = self.sampler.num_hops, self.model.num_convolutions
         if hops < convolutions:
             say(
-                f"model={self.source.name} has {convolutions} convolutions, and sampler.fanouts has {hops} hops: in training, "
+                f"model={self.source.name} has {convolutions} convolutions, and {self.sampler.hops_key} has {hops} hops: in training, "
                 "nodes of the last hop have no in-edges. One hop for each convolution gives all layers their edges"
             )
 

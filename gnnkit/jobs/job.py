@@ -121,7 +121,12 @@ class Run(Job):
         return order
 
     def check_parts(self, order: Order) -> Order:
-        """Checks the plugins that the ranks use, for one strategy."""
+        """Checks the plugins that the ranks use, for one strategy.
+
+        A job that reads no strategy has them checked only if `auto` depends on them.
+        """
+        if not (self.reads_strategy or order.settings.is_open):
+            return order
         from gnnkit.jobs import fits
         from gnnkit.prepare.inputs import check_types
 

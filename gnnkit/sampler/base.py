@@ -58,6 +58,11 @@ class Sampler(ABC):
     """Age up to which a seed sees edges, in the unit of times, with time=window."""
 
     @property
+    def hops_key(self) -> str:
+        """Key that sets the number of hops, for messages."""
+        return "sampler.num_hops" if self.fanouts is None else "sampler.fanouts"
+
+    @property
     def draws_at_owners(self) -> bool:
         """Whether a node's owner can draw for it from its in-edges alone.
 
@@ -340,8 +345,8 @@ class NativeSampler(Sampler):
         """
         if (window is None) != (time != "window"):
             raise UserError(
-                f"sampler.window={'null' if window is None else window}: it is the age, in the unit of times, up to which "
-                f"sampler.time=window sees edges, and sampler.time={time}: set both or neither"
+                f"sampler.time={time} with sampler.window={'null' if window is None else window}: sampler.time=window needs "
+                "the age up to which edges are visible, in the unit of times, and other rules take none; set both or neither"
             )
         self.window = None if window is None else whole("sampler.window", window, 1, NEVER)
         self.time, self.pick = one_of("sampler.time", time, TIME_RULES), one_of("sampler.pick", pick, PICKS)

@@ -436,7 +436,8 @@ class ExecutionStrategy(ABC):
             raise UserError(f"sampler={type(sampler).__name__}: this strategy does not sample; remove the sampler")
         elif sampler.num_hops != num_layers:
             raise UserError(
-                f"sampler.fanouts has {sampler.num_hops} hops, but model.num_layers={num_layers}: use one hop per layer"
+                f"{sampler.hops_key} has {sampler.num_hops} hops, but model.num_layers={num_layers}: "
+                "use one hop per layer"
             )
 
     @abstractmethod

@@ -156,8 +156,8 @@ def inputs_of_head(edges: Graph | Targets, relation: str | Sequence[str] | None 
     """Returns what the MLP reads of n edges [n, edge_width + 4], besides embeddings.
 
     After the edge's features come log(1 + count) of the edges out of the source, into
-    it, out of the destination, and into it. They tell how active the ends are, which
-    means over neighbours do not. Edges with times count earlier edges only.
+    it, out of the destination, and into it. They describe how active the ends
+    are, which means over neighbours do not. Edges with times count earlier edges only.
 
     Args:
         edges: A task's rows, or a graph, whose edges are rows in the order of the edge
@@ -171,7 +171,7 @@ def inputs_of_head(edges: Graph | Targets, relation: str | Sequence[str] | None 
 
 
 def _count(ends: Ids, of: Ids, time: Times | None) -> Ids:  # [n]
-    """Counts for each of `ends` its occurrences in `of`, all or earlier ones only."""
+    """Counts how often each of `ends` occurs in `of`, at all or at earlier times."""
     if time is None:
         return np.bincount(of, minlength=int(ends.max(initial=-1)) + 1)[ends]
     rank = np.unique(time, return_inverse=True)[1]

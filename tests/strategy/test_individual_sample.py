@@ -34,6 +34,7 @@ from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
 from tests.cases import few
 from tests.models import MODELS
+from tests.sampler.test_base import FirstNeighbors
 from tests.turns import turns
 
 GRAPH = check_graph(48)
@@ -239,6 +240,8 @@ def test_bad_arguments_are_refused(keys: dict[str, Any], message: str) -> None:
 def test_a_sampler_that_does_not_fit_the_model_is_refused() -> None:
     with pytest.raises(UserError, match=r"3 hops, but model\.num_layers=2"):
         IndividualSample().check(NeighborSampler([3, 2, 1]), 2)
+    with pytest.raises(UserError, match=r"sampler\.num_hops has 3 hops, but model\.num_layers=2"):
+        IndividualSample().check(FirstNeighbors(), 2)
     with pytest.raises(UserError, match=r"sampler\.edge_ids=False: strategies need edge ids"):
         IndividualSample().setup(worker(Numbered(0, 1), NeighborSampler([3, 3], edge_ids=False)), make_model("gcn"))
     with pytest.raises(UserError, match=r"sampler\.importance=mean"):

@@ -191,3 +191,14 @@ def test_the_best_model_is_reported_where_it_is_saved(tmp_path: Path, capfd: pyt
     assert result["saved_epoch"] == result["best_epoch"] == result["best_evaluation"]["epoch"]
     assert result["best_evaluation"]["value"] == pytest.approx(result["val_accuracy"])
     assert "saves the best model" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_monitored_figure_is_named_where_another_one_has_a_better_epoch(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trainer = {"max_epochs": 8, "check_val_every_n_epoch": 2, "monitor": "val_loss", "lr": 1.0}
+    result = run(tmp_path / "run", model="gcn", trainer=trainer, strategy=PRESET)
+    (line,) = (text for text in capfd.readouterr().err.splitlines() if text.startswith("approximate training: "))
+    assert result["best_evaluation"]["value"] > result["val_accuracy"]
+    assert "; trainer.monitor=val_loss selects the saved model" in line

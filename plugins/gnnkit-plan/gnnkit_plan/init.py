@@ -58,6 +58,7 @@ _LEARNED = "by trials: the graph is more informative than the columns. New nodes
 _LABELS = "by trials: predictions need the labels of training nodes, too"
 _DEGREE = "by trials: labels depend on the number of edges"
 _SKIP = "by trials: neighbours say little, so outputs read the node's row directly, too"
+_RECENT = "if they depend on recent edges, compare model=gin with sampler.time=window (docs/howto/labelled-edges.md)"
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections with a YAML file per option
 
 
@@ -427,7 +428,8 @@ def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
     names = graph.class_names or ()
     if graph.edge_labels is not None:
         kind = "regression" if graph.edge_labels.dtype.kind == "f" else "classification"
-        yield KeyChoice("task", f"edge_{kind}", "edges have labels")
+        recent = "" if graph.edge_time is None else f"; {_RECENT}"
+        yield KeyChoice("task", f"edge_{kind}", f"edges have labels{recent}")
         relations = np.unique([] if graph.edge_types is None else graph.edge_types[labelled(graph.edge_labels)])
         if len(relations) == 1 and graph.relations is not None and len(graph.relations) > 1:
             yield KeyChoice("task.relation", graph.relations[relations[0]].edge_type, "its edges have the labels")
@@ -436,7 +438,8 @@ def _task(settings: Settings, graph: Graph) -> Iterator[KeyChoice]:
         yield from _recommend(graph)
         return
     if not graph.labelled.any():
-        cure = ". dataset.label=COLUMN names a column of labels" if "label" in _usual(settings) else ""
+        columns = [f"dataset.{key}=COLUMN" for key in ("label", "edge_label") if key in _usual(settings)]
+        cure = f". Set {' or '.join(columns)} for labels of nodes or edges" if columns else ""
         yield KeyChoice("task", "link_prediction", f"no node has a label, so edges are predicted{cure}")
     elif graph.labels.dtype.kind == "f":
         values = graph.labels[graph.labelled]

@@ -106,7 +106,9 @@ def test_names_of_columns_and_tables_stay_where_files_have_these_names(
     found = {each.key: each for each in choose(settle(config.compose([*given, "strategy=auto"])), graph)}
     assert found["dataset.root"].value == str(tmp_path / "my data")
     assert (found["dataset.edges"].value, found["dataset.id"].value) == ("calls.csv", "employee")
-    assert found["task"].why.endswith("so edges are predicted. dataset.label=COLUMN names a column of labels")
+    assert found["task"].why.endswith(
+        "so edges are predicted. Set dataset.label=COLUMN or dataset.edge_label=COLUMN for labels of nodes or edges"
+    )
 
 
 @pytest.mark.slow
@@ -315,6 +317,14 @@ def test_data_with_times_are_split_by_time(tmp_path: Path) -> None:
     labels = {"labels": [0, 1, 0, 1, 0], "features": np.eye(5)}
     assert choices(Graph.from_edges(*ends, node_time=range(5), **labels), tmp_path)["dataset.split"] == by_time
     assert choices(Graph.from_edges(*ends, edge_time=range(5), **labels), tmp_path)["dataset.split"] == [0.6, 0.2, 0.2]
+
+
+def test_labelled_edges_with_times_name_the_sampler_of_recent_edges(tmp_path: Path) -> None:
+    keys = ["dataset=edges", f"dataset.root={tmp_path}", "strategy=auto", "job=init"]
+    for times in (None, range(5)):
+        graph = Graph.from_edges([0, 1, 2, 3, 4], [1, 2, 3, 4, 0], edge_labels=[0, 1, 0, 1, 0], edge_time=times)
+        (why,) = (choice.why for choice in choose(settle(config.compose(keys)), graph) if choice.key == "task")
+        assert ("model=gin with sampler.time=window" in why) == (times is not None)
 
 
 def test_calls_from_python_recommend_by_the_same_keys() -> None:

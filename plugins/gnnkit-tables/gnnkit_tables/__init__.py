@@ -348,7 +348,7 @@ def _read_answer(path: Path, name: str, spec: TaskSpec, missing: Sequence[str]) 
     metadata = pyarrow.parquet.read_schema(path).metadata or {}
     if metadata.get(b"question") != repr(spec).encode():
         raise UserError(f"{path} has the rows of another question than tasks.{name} in {FILE}; remove this file")
-    say(f"tables: the rows of {name} are in {path}; remove this file to ask its question again")
+    say(f"tables: the rows of {name} are in {path}; remove this file to run the query again")
     return table
 
 

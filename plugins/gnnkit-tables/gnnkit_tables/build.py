@@ -194,7 +194,7 @@ def _target_edges(name: str, source: str, rows: Ids, times: Times, targets: Targ
 def _target_columns(database: Database, encoded: Mapping[str, Encoded], targets: Targets) -> Encoded:
     """Joins the entity's columns, where its row is visible, and those of its past.
 
-    Embedded text is left to the entity's node, because it tells entities apart.
+    Embedded text stays on the entity's node, because it identifies entities.
     """
     entities, columns = database.types[targets.entity], encoded[targets.entity]
     columns = columns.select([place for place, name in enumerate(columns.names) if not is_embedded(name)])

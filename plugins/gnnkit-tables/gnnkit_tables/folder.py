@@ -70,7 +70,8 @@ def _list_tables(folder: Path) -> dict[str, Path]:
     names = [path.name.removesuffix(f".{form_of(path)}") for path in files]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"{folder} holds {twice} in two formats: {shown_names(p.name for p in files)}; remove one")
+        copies = shown_names(path.name for path, name in zip(files, names, strict=True) if name == twice)
+        raise UserError(f"{folder} has several files of the table {twice}: {copies}; keep one of them")
     return dict(zip(names, files, strict=True))
 
 

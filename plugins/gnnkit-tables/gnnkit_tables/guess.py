@@ -95,7 +95,7 @@ def _find_key(name: str, table: Table) -> tuple[tuple[str, ...], str]:
 
 
 def _distinct_share(table: Table, column: str) -> float:
-    """Returns the share of rows that are the first ones with their key."""
+    """Returns the share of rows whose key does not occur in an earlier row."""
     if not _may_be_key(table, column) or not table.num_rows:
         return 0.0
     with suppress(UserError):  # fractions
@@ -112,7 +112,7 @@ def _is_unique(table: Table, name: str) -> bool:
 
 
 def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Iterator[tuple[Link, str]]:
-    """Yields links to keys of the same name, and of text to the key that holds it."""
+    """Yields links to keys of the same name, and from text to keys with its values."""
     for column in table.names:
         if not _may_be_key(table, column):
             continue
@@ -172,14 +172,14 @@ def _is_named(column: str, other: str, index: KeyIndex) -> bool:
 
 
 def _names_table(column: str, table: str) -> bool:
-    """Returns whether a column is named like a table, which says more than its key."""
+    """Returns whether a column has a table's name, which outweighs its key's name."""
     return _plain(column) in {f"{stem}id" for stem in _stems(table)} - {"id"}
 
 
 def _fits_gaps(table: Table, column: str, index: KeyIndex) -> bool:
-    """Returns whether whole numbers are keys, although many of their range are not.
+    """Returns whether whole numbers are keys, although their range has many others.
 
-    Numbers from 1 on are keys of any table that counts its rows, so say nothing.
+    Any table that numbers its rows has the keys from 1 on, so these prove no link.
     """
     if len(index.names) != 1 or not pa.types.is_integer(index.columns[0].type):
         return False
@@ -193,7 +193,7 @@ def _fits_gaps(table: Table, column: str, index: KeyIndex) -> bool:
 
 
 def _found_share(table: Table, column: str, index: KeyIndex) -> float:
-    """Returns the share of distinct values that are keys, 0 for other types."""
+    """Returns the share of distinct values that are keys, or 0 if the types differ."""
     if len(index.names) != 1:
         return 0.0
     try:

@@ -18,7 +18,7 @@ from gnnkit_tables.encode import Encoded, scaled
 from gnnkit_tables.targets import Targets
 
 LAST = (1, 5, 20)  # numbers of the latest rows that a mean reads, besides all rows
-_FEW = 10  # columns of a column, above which means of its values fit noise
+_FEW = 10  # a column that is encoded in more columns has no means, because they fit noise
 LABELS = "earlier labels"
 
 
@@ -36,8 +36,8 @@ class Children:
 def past_columns(database: Database, encoded: dict[str, Encoded], targets: Targets) -> Encoded:
     """Summarises the rows before each target's time, with columns for each relation.
 
-    They are the rows that refer to the entity and, if the entity's row is an event that
-    is as late as the target, those that refer to its parents.
+    The rows are those that refer to the entity. If the entity is an event at the
+    target's time, the rows that refer to its parents are summarised, too.
 
     Args:
         database: The tables.
@@ -50,7 +50,7 @@ def past_columns(database: Database, encoded: dict[str, Encoded], targets: Targe
 
 
 def is_event(entities: RowType, targets: Targets) -> bool:
-    """Returns whether most entities are as late as their targets, as events are."""
+    """Returns whether most entities have their targets' time or a later one."""
     given = targets.split != Split.NONE  # rows that dataset.until adds do not count
     times = entities.times[targets.rows[given]]
     return bool(((times >= targets.times[given]) & (times != NEVER)).sum() > 0.5 * given.sum())
@@ -74,13 +74,13 @@ def _list_children(database: Database, encoded: dict[str, Encoded], targets: Tar
 
 
 def _means_of(encoded: Encoded) -> Encoded:
-    """Selects columns with a mean that says something: numbers, and few categories."""
+    """Selects the columns to average: numbers, and columns with few categories."""
     widths = Counter(encoded.sources)
     return encoded.select([place for place, source in enumerate(encoded.sources) if widths[source] <= _FEW])
 
 
 def _label_columns(targets: Targets) -> Encoded | None:
-    """Returns labels as numbers: scaled, or a column of each class but the first."""
+    """Returns labels as numbers: scaled, or a column for each class but the first."""
     if targets.labels.ndim > 1:
         return None
     if targets.labels.dtype.kind == "f":
@@ -111,9 +111,9 @@ def _summarise(children: Children, targets: Targets) -> Iterator[Encoded]:
 
 
 def _spans(children: Children, times: Times) -> tuple[Ids, Ids, Times, Ids]:
-    """Returns where each target's earlier children begin and end in an order.
+    """Returns the range of each target's earlier children, in an order of all children.
 
-    Also returns the time of the last one, `ALWAYS` without any, and the order.
+    Also returns the time of the latest one, `ALWAYS` if there is none, and the order.
     """
     if (times == ALWAYS).all():  # a task without times reads all rows
         times = np.full(len(times), NEVER)

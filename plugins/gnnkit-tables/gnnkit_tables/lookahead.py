@@ -1,4 +1,4 @@
-"""Which later rows the answer to a question depends on."""
+"""Finds tables with rows after the horizon on which a query's labels depend."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from gnnkit.graph.times import NEVER, Times
 from gnnkit_tables.encode import Mask
 from gnnkit_tables.manifest import Manifest
 
-_NUM_DATES = 4  # at which a question is asked again
+_NUM_DATES = 4  # dates at which the query is run again
 Views = Mapping[str, pa.Table]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookahead:
-    """Asks a question at single dates, of all rows and of those up to a time."""
+    """Runs a query again at single dates, with all rows and with earlier ones."""
 
-    ask: Callable[[Times, Views], pa.Table]  # at some dates, of some tables
+    ask: Callable[[Times, Views], pa.Table]  # runs the query at dates, on tables
     views: Views
     times: Mapping[tuple[str, str], Times]  # by table and column
     manifest: Manifest
 
     def find_beyond(self, dates: Times, horizon: int) -> tuple[int, list[str]] | None:
-        """Returns a date whose answer needs rows after its horizon, and their tables.
+        """Returns a date with labels that depend on rows after its horizon.
+
+        Also returns the tables with these rows. None if there is no such date.
 
         Args:
-            dates: Those of the question, in ascending order.
+            dates: The query's dates, in ascending order.
             horizon: Added to a date, the last time that a label may depend on.
         """
         for date in dates[np.unique(np.linspace(0, len(dates) - 1, _NUM_DATES).astype(int))].tolist():
@@ -40,7 +42,7 @@ class Lookahead:
         return None
 
     def find_ended(self, dates: Times) -> list[tuple[str, int]]:
-        """Returns tables that decide labels and end before the last date, and when."""
+        """Returns tables that decide labels and end early, with their last times."""
         times = {name: self._row_times(name) for name in self.views}
         ends = {name: int(rows[rows != NEVER].max()) for name, rows in times.items() if (rows != NEVER).any()}
         early = [name for name, end in ends.items() if end < dates[-1]]
@@ -52,12 +54,12 @@ class Lookahead:
         ]
 
     def _cut(self, bound: int) -> Views:
-        """Returns the tables that have later rows or cells, without these."""
+        """Returns the tables with rows or cells after a time, and without these."""
         views = {name: self._until(name, bound) for name in self.views}
         return {name: view for name, view in views.items() if view is not self.views[name]}
 
     def _differs(self, date: int, cut: Views) -> bool:
-        """Returns whether other rows of some tables change the answer at a date."""
+        """Returns whether replacing some tables changes the labels at a date."""
         one, other = (self.ask(np.array([date]), {**self.views, **changes}) for changes in ({}, cut))
         return one.num_rows != other.num_rows or not all(map(_is_same, one.columns, other.columns))
 

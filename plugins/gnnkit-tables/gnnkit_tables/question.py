@@ -1,4 +1,4 @@
-"""Task tables that a question in SQL computes from the tables."""
+"""Task tables that an SQL query computes from the tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NAMES = ("timestamps", "timestamp_df")  # tables of the dates, the second one a
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """The dates at which a query is asked."""
+    """A task's query, and the dates at which it is run."""
 
     name: str
     spec: TaskSpec
@@ -109,15 +109,15 @@ class Question:
     def lines(self) -> list[str]:
         """Describes the dates."""
         parts = (
-            f"{len(dates):,} of {part} ({show_time(int(dates[0]), self.unit)} to {show_time(int(dates[-1]), self.unit)})"
+            f"{len(dates):,} {part} ({show_time(int(dates[0]), self.unit)} to {show_time(int(dates[-1]), self.unit)})"
             for part, dates in self.dates.items()
         )
-        lines = [f"tables: {self.name} is asked at {', '.join(parts)}, {self.spec.horizon} apart"]
+        lines = [f"tables: {self.name} has dates {self.spec.horizon} apart: {', '.join(parts)}"]
         if self.spec.val is None:
             dated = self.dated_spec
             lines.append(
-                f"tables: tasks.{self.name} names no val and test, so these parts have {100 * SHARE:g} % of the dates "
-                f"each; write val: {dated.val} and test: {dated.test} to keep them when data arrive"
+                f"tables: tasks.{self.name} sets neither val nor test, so each has {100 * SHARE:g} % of the dates; "
+                f"add val: {dated.val} and test: {dated.test} to keep these dates when rows are added"
             )
         for part, idle in self.idle.items():
             if 2 * len(idle) > len(self.dates[part]):
@@ -172,7 +172,7 @@ class Question:
         return self._ask(dates, views).select(columns).sort_by([(column, "ascending") for column in self.spec.entity])
 
     def _describe_later(self, lookahead: Lookahead, dates: Times) -> None:
-        """Warns if labels depend on rows beyond their horizon, or that are missing."""
+        """Warns if labels depend on rows after their horizon, or on missing rows."""
         if beyond := lookahead.find_beyond(dates, self.horizon):
             date, names = show_time(beyond[0], self.unit), shown_names(beyond[1])
             end = show_time(beyond[0] + self.horizon, self.unit)
@@ -276,7 +276,7 @@ def _run(place: str, text: str, tables: Mapping[str, pa.Table]) -> pa.Table:
     """Runs one SELECT in memory, without files, extensions or settings.
 
     A single thread computes it, so that sums of floating-point numbers are repeatable.
-    What does not fit into memory is in a temporary folder until the query ends.
+    Data that memory does not hold is in a temporary folder until the query ends.
     """
     import duckdb
 

@@ -50,7 +50,7 @@ class Targets:
 
     @property
     def cut(self) -> int:
-        """The time of the last training row, with which statistics of columns end."""
+        """Time of the last training row, up to which column statistics are computed."""
         times = self.times[self.split == Split.TRAIN]
         return NEVER - 1 if not len(times) or times.max() == ALWAYS else int(times.max())
 
@@ -106,7 +106,7 @@ class Targets:
     def with_all(self, entities: RowType, time: int) -> Targets:
         """Adds a row without a label for each entity that is visible at a time.
 
-        Entities that have a row at this time get no other.
+        Entities that have a row at this time are skipped.
         """
         present = self.rows[self.times == time]
         rows = np.setdiff1d(np.flatnonzero(entities.times <= time), present)
@@ -190,7 +190,7 @@ def _read_labels(name: str, spec: TaskSpec, table: Table) -> tuple[Labels, list[
 
 
 def _check_values(targets: Targets, table: Table, column: str) -> None:
-    """Raises `UserError` for labels beyond float32, and rows of a part without one."""
+    """Raises `UserError` for labels beyond float32, and for parts without labels."""
     for bad, why in (
         (np.abs(targets.labels) > np.finfo(np.float32).max, "is too large for a label"),
         ((targets.split != Split.NONE) & ~labelled(targets.labels), "is no label, but the row has a split"),
@@ -255,7 +255,7 @@ def _equal_share(label: Any, entities: RowType, name: str, rows: Ids) -> float:
 
 
 def _equal_numbers(column: Any, label: Any) -> float:
-    """Returns the share of equal numbers, 0 if one of both holds none."""
+    """Returns the share of equal numbers, or 0 if either column has none."""
     if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (column.type, label.type)):
         return 0.0
     return float(np.isclose(numbers_of(column).astype(float), numbers_of(label).astype(float)).mean())

@@ -101,7 +101,7 @@ def test_rows_that_are_added_later_change_the_predictions_that_they_concern(plac
         f"active:{user}@{UNTIL}" for user in (3, 100, 101)
     }
     assert not {name for name in changed & before.keys() if not name.endswith(UNTIL)}
-    assert "names no val" not in capsys.readouterr().out
+    assert "neither val nor test" not in capsys.readouterr().out
 
 
 def test_explanations_name_columns_and_rows_with_their_times(place: Path) -> None:

@@ -46,6 +46,13 @@ def test_rows_without_a_time_that_are_added_later_change_nothing(tmp_path: Path,
         assert rows_of(grown, node_type, count) == rows_of(plain, node_type, count)
 
 
+def test_only_the_files_of_the_same_table_are_named(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    (folder / "tables/items.csv").write_text("item_id,price\na,1\n")
+    with pytest.raises(UserError, match=r"has several files of the table items: items\.csv, items\.parquet; keep one"):
+        load(folder)
+
+
 DATES = {
     "slashes": ["31/01/2024", "01/02/2024", "15/02/2024"],
     "points": ["31.01.2024", "1.2.2024", "15.2.2024"],

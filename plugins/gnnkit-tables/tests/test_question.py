@@ -42,7 +42,7 @@ def test_a_question_gives_the_rows_of_a_loop_over_dates_and_entities(tmp_path: P
     assert targets_of(graph) == expected
     lines = capsys.readouterr().out
     assert (
-        "busy is asked at 2 of train (2024-01-02 to 2024-01-04), 1 of val (2024-01-06 to 2024-01-06), 3 of test"
+        "busy has dates 2 days apart: 2 train (2024-01-02 to 2024-01-04), 1 val (2024-01-06 to 2024-01-06), 3 test"
         in lines
     )
     assert "busy has 6 train, 3 val, 9 test rows, and labels are 2 classes" in lines
@@ -95,7 +95,7 @@ def test_dates_that_the_manifest_does_not_name_are_printed_and_written(
     folder = shops(tmp_path / "data", val=None, test=None)
     monkeypatch.chdir(tmp_path)
     expected, lines = targets_of(Tables(str(folder)).load()), capsys.readouterr().out
-    assert "names no val and test, so these parts have 15 % of the dates each; write val: 2024-01-10" in lines
+    assert "sets neither val nor test, so each has 15 % of the dates; add val: 2024-01-10" in lines
     assert "are guesses" not in lines
     arguments = ["job=init", "dataset=tables", f"dataset.root={folder}", "output=new", "init.minutes=0"]
     assert main(arguments) == 0
@@ -104,8 +104,8 @@ def test_dates_that_the_manifest_does_not_name_are_printed_and_written(
     capsys.readouterr()
     assert targets_of(Tables(str(folder), manifest="new/manifest.yaml").load()) == expected
     lines = capsys.readouterr().out
-    assert "names no val" not in lines
-    assert "the rows of busy are in new/busy.rows.parquet; remove this file to ask its question again" in lines
+    assert "neither val nor test" not in lines
+    assert "the rows of busy are in new/busy.rows.parquet; remove this file to run the query again" in lines
 
 
 def test_init_asks_a_question_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Ids, MiniBatch
-from gnnkit.sampler.base import Sampler
+from gnnkit.sampler.base import Hop, Sampler
 from gnnkit.sampler.contract import check_batch, check_hop
 from gnnkit_testing.arguments import check_instance
 
@@ -36,7 +36,20 @@ def check_sampler(sampler: Sampler, graph: CSC, seeds: Ids, *, key: int = 7) -> 
         np.testing.assert_array_equal(
             getattr(hop, field), getattr(again, field), err_msg="the same arguments gave another hop"
         )
+    if sampler.by_node:
+        _check_by_node(sampler, hop, graph, seeds, key)
     return batch
+
+
+def _check_by_node(sampler: Sampler, hop: Hop, graph: CSC, seeds: Ids, key: int) -> None:
+    """Compares the draws of every other seed with its draws among all seeds."""
+    chosen = np.arange(len(seeds)) % 2 == 1
+    alone = sampler.draw(graph, seeds[chosen], 0, key=key)
+    np.testing.assert_array_equal(
+        alone.sources,
+        hop.sources[np.repeat(chosen, np.diff(hop.indptr))],
+        err_msg="a node's draws depend on the other nodes of the hop; use a generator per node, or set by_node = False",
+    )
 
 
 @contextmanager

@@ -33,10 +33,7 @@ class Hubs(Run):
 
     name = "hubs"
     keys = HubsKeys
-    reads_strategy = False
-
-    def check_parts(self, order: Order) -> Order:
-        return order  # it trains nothing, so no strategy and model have to fit
+    reads_strategy = False  # nor are sampler and model checked
 
     def work(self, order: Order) -> Result:
         degrees = np.diff(order.load_graph().csc.indptr)
