@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnkit import plugins
 from gnnkit.config.settings import Settings
 from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
@@ -313,7 +312,7 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
 
 def check_columns(settings: Settings, names: Sequence[str] | None) -> None:
     """Lets a model plugin refuse the names of its input columns, if they have any."""
-    plugin = settings.model.load() if settings.model.name in plugins.names("model") else None
+    plugin = None if settings.model.origin == "Python" else settings.model.load()
     if (check := getattr(plugin, "check_columns", None)) is not None:
         check(names or () if settings.inputs == "features" else ())
 

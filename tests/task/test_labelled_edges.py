@@ -305,7 +305,7 @@ def test_rows_of_a_relation_count_its_edges_alone() -> None:
     graph = Graph.from_edges(src, dst, 9, edge_types=types, edge_type_names=["a", "b"], edge_labels=types)
     _, targets = EdgeClassification(relation="b").prepare(graph)
     alone = Graph.from_edges(src[types == 1], dst[types == 1], 9)
-    np.testing.assert_array_equal(inputs_of_head(graph, "b"), targets.features)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(inputs_of_head(graph, "b"), targets.features)
     np.testing.assert_array_equal(inputs_of_head(graph, "b"), inputs_of_head(alone))
     assert len(inputs_of_head(graph)) == 60
 

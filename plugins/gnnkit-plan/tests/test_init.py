@@ -338,7 +338,7 @@ def test_labels_of_nodes_and_edges_are_both_split() -> None:
     settings = settle(config.compose(["dataset=saved", "dataset.root=x", "strategy=auto", "job=init"]))
     divided = init._with_split(settings, graph)
     for rows in (divided.split, divided.edge_split):
-        assert set(np.unique(rows)) == {1, 2, 3}
+        assert set(np.asarray(rows).tolist()) == {1, 2, 3}
     assert not init._why_no_trials(
         settings, divided, {"task": "edge_classification", "strategy": "vertex_centric"}, set()
     )
