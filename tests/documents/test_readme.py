@@ -320,7 +320,8 @@ def pages(name: str) -> list[str]:
 def messages() -> list[str]:
     """Lists what the package may say, with `...` for each value in it."""
     found = []
-    for path in [*(ROOT / "gnnkit").rglob("*.py"), ROOT / "packaging/gnnkit_build.py"]:
+    modules = [*(ROOT / "gnnkit").rglob("*.py"), *ROOT.glob("plugins/*/gnnkit_*/**/*.py")]
+    for path in [*modules, ROOT / "packaging/gnnkit_build.py"]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 found.append(

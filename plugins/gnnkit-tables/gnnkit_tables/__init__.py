@@ -47,6 +47,7 @@ MODEL_KEYS = {
     "sampler.fanouts": ([1, 20, 5], "the entity, the rows that refer to it, and the rows to which these refer"),
     "model": ("rgcn", "means for each relation"),
     "types": ("read", "relations are foreign keys"),
+    "features.scale": ("none", "columns are scaled with statistics of training rows"),
     "model.project": (True, "each table has columns of its own"),
     "model.hidden": (32, "width of the hidden layers"),
     "model.num_layers": (3, "one for each number of fanouts"),

@@ -91,10 +91,13 @@ def scaled(numbers: Floats, names: Sequence[str], sources: Sequence[str], fits: 
     empty, places = np.isnan(numbers), np.flatnonzero(fits)
     counts = np.maximum((~empty[fits]).sum(0), 1)
     mean = np.where(empty[fits], 0, numbers[fits]).sum(0) / counts
+    lowest, highest = (np.where(empty[fits], end, numbers[fits]) for end in (np.inf, -np.inf))
+    mean = np.where(lowest.min(0) == highest.max(0), lowest.min(0), mean)  # without the sum's rounding error
     complete: Floats = np.where(empty, mean, numbers)
     complete = np.clip(complete, complete[places].min(0), complete[places].max(0))  # later rows may exceed the range
     scale = Scale.standard(complete, places).compress(complete, places)
-    rows = np.where(empty, 0, scale.apply(complete)).astype(np.float32)
+    constant = np.array(scale.limit) == 0  # what remains of such a column is a rounding error
+    rows = np.where(empty | constant, 0, scale.apply(complete)).astype(np.float32)
     marked: list[int] = np.flatnonzero(empty[fits].any(0)).tolist()
     return Encoded(
         np.concatenate([rows, empty[:, marked].astype(np.float32)], axis=1),

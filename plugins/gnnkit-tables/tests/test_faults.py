@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from gnnkit_tables import Tables
+from gnnkit_tables.encode import scaled
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
@@ -44,6 +45,16 @@ def test_rows_without_a_time_that_are_added_later_change_nothing(tmp_path: Path,
     assert grown.feature_names == plain.feature_names
     for node_type, count in (("users", 3), ("items", 2), ("returns", 6)):
         assert rows_of(grown, node_type, count) == rows_of(plain, node_type, count)
+
+
+@pytest.mark.parametrize("value", np.log1p([7.0, 2_592_000.0, 2_592_000_000.0]))
+def test_a_column_of_equal_numbers_is_zero_after_scaling(value: float) -> None:
+    rng = np.random.default_rng(0)
+    for size in range(1000, 3000, 37):
+        numbers = np.stack([rng.random(size), np.where(rng.random(size) < 0.3, np.nan, value)], 1)
+        encoded = scaled(numbers, ["a", "b"], ["a", "b"], rng.random(size) < 0.6)
+        assert encoded.names == ("a", "b", "b is empty")
+        assert not encoded.rows[:, 1].any()
 
 
 def test_only_the_files_of_the_same_table_are_named(tmp_path: Path) -> None:

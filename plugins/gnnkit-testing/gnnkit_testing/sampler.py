@@ -9,8 +9,8 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Ids, MiniBatch
-from gnnkit.sampler.base import Hop, Sampler
-from gnnkit.sampler.contract import check_batch, check_hop
+from gnnkit.sampler.base import Sampler
+from gnnkit.sampler.contract import Hop, check_batch, check_hop
 from gnnkit_testing.arguments import check_instance
 
 
