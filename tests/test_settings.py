@@ -40,6 +40,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.edges": ["../calls.csv", "a/b.csv"],
     "dataset.nodes": ["../people.csv"],
     "dataset.graph": ["../people", "a/b"],
+    "dataset.text": ["no_such_package", 3, ["hashed"]],
     "dataset.manifest": ["s3://bucket/manifest.yaml"],
     "dataset.links": [0, 1, "yes", None],
     "dataset.boosting": [0, 1, "yes", None],
