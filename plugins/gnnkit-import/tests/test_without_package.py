@@ -19,10 +19,10 @@ def test_a_store_is_read_without_the_package_and_partitioned_again_with_it(
 ) -> None:
     points = plugins._points
 
-    def own(kind: str) -> EntryPoints:
-        return EntryPoints(point for point in points(kind) if point.dist is not None and point.dist.name == "gnnkit")
+    def others(kind: str) -> EntryPoints:
+        return EntryPoints(point for point in points(kind) if point.dist is None or point.dist.name != "gnnkit-import")
 
-    monkeypatch.setattr(plugins, "_points", own)
+    monkeypatch.setattr(plugins, "_points", others)
     data = {"name": "synthetic", "num_nodes": 60}
     gnnkit.train(job="partition", dataset=data, strategy="individual_sample", workers=1, folder=tmp_path / "store")
     store = {"name": "store", "root": str(tmp_path / "store")}
