@@ -165,19 +165,24 @@ def inputs_of_head(edges: Graph | Targets, relation: str | Sequence[str] | None 
         relation: The relation of a graph's rows, as `task.relation` of the run.
     """
     rows = _rows_of(edges, read_relation(relation)) if isinstance(edges, Graph) else edges
-    counts = [_count(end, of, rows.time) for end in rows.rows.T for of in rows.rows.T]
-    columns = np.log1p(np.stack(counts, 1)).astype(np.float32)
+    columns = np.log1p(np.stack(_count_edges(rows.rows, rows.time), 1)).astype(np.float32)
     return columns if rows.features is None else np.hstack([rows.features, columns])
 
 
-def _count(ends: Ids, of: Ids, time: Times | None) -> Ids:  # [n]
-    """Counts how often each of `ends` occurs in `of`, at all or at earlier times."""
+def _count_edges(pairs: Ids, time: Times | None) -> list[Ids]:  # 4 of [n]
+    """Counts the edges out of and into each end of [n, 2] pairs, or earlier ones."""
     if time is None:
-        return np.bincount(of, minlength=int(ends.max(initial=-1)) + 1)[ends]
+        num_nodes = int(pairs.max(initial=-1)) + 1
+        degrees = [np.bincount(of, minlength=num_nodes) for of in pairs.T]
+        return [degree[end] for end in pairs.T for degree in degrees]
     rank = np.unique(time, return_inverse=True)[1]
     size = int(rank.max(initial=0)) + 1
-    occurrences = np.sort(of * size + rank)
-    return np.searchsorted(occurrences, ends * size + rank) - np.searchsorted(occurrences, ends * size)
+    occurrences = [np.sort(of * size + rank) for of in pairs.T]
+    return [
+        np.searchsorted(codes, end * size + rank) - np.searchsorted(codes, end * size)
+        for end in pairs.T
+        for codes in occurrences
+    ]
 
 
 def check_pairs(name: str, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
