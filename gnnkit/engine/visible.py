@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gnnkit.engine.block import ComputedValues, InRelation, LayerValues, Values, ValuesById
 from gnnkit.engine.block_edges import check_edge_ids
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch, RelationGroups
-from gnnkit.graph.times import ALWAYS, NEVER, Times, latest_visible
+from gnnkit.graph.times import ALWAYS, NEVER, Times, before_window, latest_visible, newest
 from gnnkit.graph.types import offsets_of, take
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.loops import mean_in_edges
@@ -57,8 +57,8 @@ class TimedRows:
         """Counts the edges without a time, and those before the window."""
         if self.window is None:
             return np.zeros_like(rows), np.zeros_like(rows)
-        fixed, since = self._until(rows, ALWAYS), np.maximum(bounds, ALWAYS + self.window) - self.window
-        return fixed, self._until(rows, since) - fixed
+        fixed = self._until(rows, ALWAYS)
+        return fixed, self._until(rows, before_window(bounds, self.window)) - fixed
 
     def degrees(self, rows: Ids, bounds: Times) -> Floats:  # [k] float64
         """Sums the weights of the visible edges, 1 each without weights."""
@@ -115,7 +115,7 @@ class TimedEdges:
     @cached_property
     def newest(self) -> int:
         """The newest edge's time."""
-        return int(self.incoming.time.max(initial=ALWAYS, where=self.incoming.time != NEVER))
+        return newest(self.incoming.time)
 
     @cached_property
     def loops(self) -> TimedRows:

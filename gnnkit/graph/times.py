@@ -104,6 +104,16 @@ def latest_visible(times: Times, rule: str) -> Times:
     return np.where(untimed, NEVER - 1, np.where(untimed, 0, times) - (rule != "inclusive"))
 
 
+def before_window(bounds: Times, window: int) -> Times:
+    """Returns the latest time that is too old for a window up to each bound."""
+    return np.maximum(bounds, ALWAYS + window) - window
+
+
+def newest(times: Times) -> int:
+    """Returns the latest time other than `NEVER`, or `ALWAYS` if there is none."""
+    return int(times.max(initial=ALWAYS, where=times != NEVER))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Occurrences:
     """Numbers nodes in trees, which are a step's times: node * num_trees + tree."""

@@ -21,7 +21,7 @@ from gnnkit.graph import SPLITS, Graph
 from gnnkit.graph.edge_order import in_listed_order, sort_by_time
 from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.inverse_edges import with_inverse_edges
-from gnnkit.graph.times import ALWAYS, NEVER, Times
+from gnnkit.graph.times import ALWAYS, NEVER, Times, newest
 from gnnkit.graph.types import Fields
 from gnnkit.launch.phases import phase, warnings_in_lines
 from gnnkit.partition.base import Partition
@@ -334,8 +334,7 @@ def by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tup
     graph, recommends = sort_by_time(graph)[0], isinstance(links, Links)
     if not (recommends or rule == "window"):
         return graph, links
-    edges = np.asarray(graph.edge_time)
-    later = int(edges.max(initial=ALWAYS, where=edges != NEVER)) + 1
+    later = newest(np.asarray(graph.edge_time)) + 1
     if isinstance(links, Targets):
         links = replace(links, time=_with_times(links.time, len(links), later))
     node_time = None if recommends else graph.node_time

@@ -10,7 +10,7 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Schema
 from gnnkit.graph.schema import types_of_nodes
-from gnnkit.graph.times import ALWAYS, NEVER, Times, latest_visible, show_time
+from gnnkit.graph.times import ALWAYS, NEVER, Times, before_window, latest_visible, show_time
 from gnnkit.jobs.predict import TrainedRun
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import node_ids, write_table
@@ -87,7 +87,7 @@ class ExplainedNames:
         if self.rule == "none" or graph.node_time is None or graph.edge_time is None:
             return edges
         times, bound = graph.edge_time[edges], latest_visible(graph.node_time[[seed]], self.rule)
-        since = ALWAYS if self.window is None else np.maximum(bound, ALWAYS + self.window) - self.window
+        since = ALWAYS if self.window is None else before_window(bound, self.window)
         seen: Ids = edges[(times <= bound) & ((times == ALWAYS) | (times > since))]
         return seen
 
