@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ class Lookahead:
     views: Views
     times: Mapping[tuple[str, str], Times]  # by table and column
     manifest: Manifest
+    complete: dict[int, pa.Table] = field(default_factory=dict, init=False)  # answers with all rows, by date
 
     def find_beyond(self, dates: Times, horizon: int) -> tuple[int, list[str]] | None:
         """Returns a date with labels that depend on rows after its horizon.
@@ -60,7 +61,9 @@ class Lookahead:
 
     def _differs(self, date: int, cut: Views) -> bool:
         """Returns whether replacing some tables changes the labels at a date."""
-        one, other = (self.ask(np.array([date]), {**self.views, **changes}) for changes in ({}, cut))
+        if date not in self.complete:
+            self.complete[date] = self.ask(np.array([date]), self.views)
+        one, other = self.complete[date], self.ask(np.array([date]), {**self.views, **cut})
         return one.num_rows != other.num_rows or not all(map(_is_same, one.columns, other.columns))
 
     def _row_times(self, name: str) -> Times:  # [num_rows], or empty in a table without times
