@@ -19,7 +19,7 @@ import numpy as np
 from gnnkit_plan.feature_checks import has_few_rows
 from gnnkit_plan.init import MACRO, MAX_EPOCHS, PATIENCE, Searched
 
-from gnnkit import config
+from gnnkit import config, plugins
 from gnnkit.config import keys
 from gnnkit.config.settings import Choice, Settings, settle, with_choice
 from gnnkit.errors import UserError
@@ -50,7 +50,6 @@ _START, _EPOCH, _RATE = 2.0, 0.02, 2e10
 _AGREE = 0.25  # excess over chance of the edges within classes, from which labels and learned rows come first
 _DEVIATIONS = 3  # standard errors above which a correlation is not by chance
 Keys = Mapping[str, Any]  # values by configuration key
-EDGE_TASKS = ("edge_classification", "edge_regression")
 BOOSTING: Keys = {"model": baselines.NAME}
 
 # Winners among 20 configurations on public and generated graphs. Dropout 0.2 wins where
@@ -323,7 +322,7 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
     keys_to_try = tuple(one for one in keys_to_try if not unread & one.keys())
     if graph.edge_features is not None:
         keys_to_try = (keys_to_try[0], _GINE, *keys_to_try[1:])
-    if task in EDGE_TASKS and from_columns:  # an edge's label depends on who is at its ends
+    if _of_edges(task) and from_columns:  # an edge's label depends on who is at its ends
         keys_to_try = (_LEARNED, *(one for one in keys_to_try if one is not _LEARNED))
     if from_columns and (degree := _degree(graph)):
         keys_to_try = (keys_to_try[0], {**keys_to_try[0], **degree}, *keys_to_try[1:])
@@ -337,6 +336,10 @@ def _for_numbers(planned: tuple[Keys, ...]) -> tuple[Keys, ...]:
     """Puts first the losses on numbers and their logarithms, without dropout."""
     first, second = ({**candidate, "model.dropout": 0} for candidate in planned[:2])
     return ({**first, **_ABSOLUTE}, {**first, **_LOGARITHM}, second, *planned)
+
+
+def _of_edges(task: str) -> bool:
+    return bool(plugins.load("task", task).pairs)
 
 
 def _has_classes(graph: Graph) -> bool:
@@ -473,7 +476,7 @@ def _baselines(graph: Graph, figure: str, task: str = "node_classification") -> 
     """
     types: Keys = {"types": "ignore"} if graph.schema.several else {}
     alone, trees = {**_ALONE, **types}, {**BOOSTING, **types, **_LOSSES.get(figure, {})}
-    if task in EDGE_TASKS:
+    if _of_edges(task):
         return [(alone, NO_EDGES)]  # boosting reads nodes
     if not baselines.is_installed():
         say(baselines.MISSING)

@@ -254,22 +254,23 @@ def by_evidence(
     known, graph = {choice.key: choice.value for choice in choices}, _with_split(settings, graph)
     if leaks := describe_leaks(graph, ignored_columns(settings)):
         say(leaks)
-    if why := _why_no_trials(settings, graph, known, {choice.key for choice in from_user}):
+    rows = _rows(graph, known)
+    if why := _why_no_trials(settings, rows, known, {choice.key for choice in from_user}):
         say(f"no {'further ' if 'model' in {choice.key for choice in from_user} else ''}trials: {why}")
         return choices, None
     both = both_ways(graph.csc) < _UNDIRECTED and _may_symmetrize(settings, graph)
     search = plugins.load(SEARCH, "trials")
-    figure = _figure(_rows(graph, known), known["task"])
+    figure = _figure(rows, known["task"])
     tested: Searched = search(settings, graph, known, figure=figure, both_directions=both)
     return choices if tested.best is None else _replace_model(choices, tested.best, tested.why), tested
 
 
-def _why_no_trials(settings: Settings, graph: Graph, known: Mapping[str, Any], advised: Set[str]) -> str:
+def _why_no_trials(settings: Settings, rows: Graph, known: Mapping[str, Any], advised: Set[str]) -> str:
     """Returns why no trials are run, or "" if they are.
 
     Args:
         settings: The configuration.
-        graph: The graph.
+        rows: The labelled rows, from `_rows`.
         known: The choices so far.
         advised: Keys from the data set or the user.
     """
@@ -286,7 +287,7 @@ def _why_no_trials(settings: Settings, graph: Graph, known: Mapping[str, Any], a
             not issubclass(plugins.load("task", known["task"]), NodeTask)
         ),
         "nothing is held out for validation: the default keys are written": (
-            not ((_rows(graph, known).split == Split.VAL).any() or "dataset.split" in known)
+            not ((rows.split == Split.VAL).any() or "dataset.split" in known)
         ),
     }
     return next((why for why, applies in reasons.items() if applies), "")
