@@ -50,6 +50,14 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "ssp, staleness 1": EXACT | {"sync": SSP | {"staleness": 1}},
     "ssp, staleness 7": EXACT | {"sync": SSP | {"staleness": 7}},
 }
+WARM = {"trainer": {"warmup_epochs": 10}}
+TRIED: dict[str, dict[str, Any]] = {
+    "local_iterations=4, quantized": SCHEMES["local_iterations=4"] | {"exchange": "quantized"},
+    "local_iterations=2, quantized": SCHEMES["local_iterations=2"] | {"exchange": "quantized"},
+    "exact, warm-up": EXACT | WARM,
+    "local_iterations=4, warm-up": SCHEMES["local_iterations=4"] | WARM,
+    "local_iterations=4, finish 40": SCHEMES["local_iterations=4"] | {"trainer": {"exact_shares": [0.1, 0.4]}},
+}  # on request
 PARTS = ("metis", "random")
 Key = tuple[str, str, str, int]  # graph, parts, scheme, seed
 
@@ -68,14 +76,14 @@ def run(graph: Graph, options: argparse.Namespace, parts: str, scheme: str, seed
     """Trains once. Returns the figures of the table."""
     quiet = {"checkpoint": False, "progress_bar": False}
     fixed: dict[str, Any] = {"workers": options.workers, "threads": 1, "comm": "threads", "model": "gcn"}
+    scheme_keys = (SCHEMES | TRIED)[scheme]
     silence = (contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()))
     with tempfile.TemporaryDirectory() as parent, silence[0], silence[1]:
         result = gnnkit.train(
             graph,
             **fixed,
-            **SCHEMES[scheme],
+            **scheme_keys | {"trainer": {"max_epochs": options.epochs, **quiet} | scheme_keys.get("trainer", {})},
             partition=parts,
-            trainer={"max_epochs": options.epochs, **quiet},
             seed=seed,
             report=False,
             logger="none",
@@ -140,7 +148,7 @@ def table(done: Mapping[Key, Mapping[str, Any]], epochs: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("graphs", nargs="*", type=Path, help=".npz files and folders of graphs, small ones first")
-    parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES))
+    parser.add_argument("--schemes", nargs="+", choices=SCHEMES | TRIED, default=list(SCHEMES))
     parser.add_argument("--parts", nargs="+", default=PARTS)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=100)

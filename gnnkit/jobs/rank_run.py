@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from gnnkit.callback import LeaderHook
     from gnnkit.training.run_site import RunSite
 
+WARM_UP = 0.1  # share of the epochs in which steps of mini-batches, or on a schedule, increase the learning rate
 WIDE = 4  # input features per training node above which weights decay by default
 
 
@@ -236,6 +237,7 @@ def make_module(
     embedding = job.set_up(strategy, worker, model)
     learned = None if embedding is None else embedding.rows
     exact_epochs = _exact_epochs(job, strategy, worker, model)
+    on_schedule = exact_epochs is not None and exact_epochs.phases.first > 0
     module = TrainingModule(
         model,
         strategy,
@@ -247,7 +249,7 @@ def make_module(
         optimizer=settings.optimizer,
         lr=settings.learning_rate(model),
         weight_decay=_weight_decay(job, worker, task, model),
-        schedule=_schedule(job, task),
+        schedule=_schedule(job, task, model, warms_up=on_schedule or not strategy.has_whole_steps),
         clip_norm=settings.clip_norm,
         accumulate=settings.accumulate,
         exact_epochs=exact_epochs,
@@ -356,17 +358,26 @@ def _lacks_memory(
     return f"a step with all neighbours may take {needed:,.0f} MiB (trainer.evaluation_memory)"
 
 
-def _schedule(job: RankJob, task: Task) -> Schedules | None:
-    """Creates the learning-rate schedule, or None for a constant rate."""
+def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool) -> Schedules | None:
+    """Creates the learning-rate schedule, or None for a constant rate.
+
+    Args:
+        job: The job.
+        task: Knows the metrics.
+        model: The model. One that configures its optimisers has schedules of its own.
+        warms_up: Whether `trainer.warmup_epochs=auto` is a tenth of the epochs.
+    """
     settings = job.settings.trainer
     if settings.schedule == "plateau":
         name = monitored(settings.monitor, task)
         assert name is not None
         lower = name == LOSS or task.is_lower_better(name)
         return Plateau(name, lower)
-    if settings.schedule is None and not settings.warmup_epochs:
-        return None
-    return RateSchedule(settings.schedule, settings.warmup_epochs, settings.max_epochs)
+    warmup = settings.warmup_epochs
+    if warmup == AUTO:
+        warms_up = warms_up and own_method(model, "configure_optimizers") is None
+        warmup = int(WARM_UP * settings.max_epochs) if warms_up else 0
+    return RateSchedule(settings.schedule, warmup, settings.max_epochs) if settings.schedule or warmup else None
 
 
 def _check(job: RankJob, module: TrainingModule) -> None:

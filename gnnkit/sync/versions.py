@@ -23,9 +23,10 @@ class Rules:
     """When gradients are applied, and when a worker may continue.
 
     - sync: step c applies the gradients c of all workers.
-    - async: a step waits for all workers but a quarter, at least one. Late gradients
-    are applied when they arrive (K-async; Dutta et al., AISTATS 2018). Workers that
-    keep up thus compute with the newest parameters.
+    - async: a step waits for all workers but a quarter, at least one (K-async; Dutta
+    et al., AISTATS 2018), and a gradient that misses it is part of the next step. No
+    worker waits with a late gradient, and workers that keep up compute with the newest
+    parameters.
     - ssp: like async, but a step waits for a worker that would otherwise fall back by
     more than `staleness` gradients, or push one that is more than `staleness` versions
     stale. `staleness=0` is equivalent to sync.
@@ -120,8 +121,8 @@ class VersionedParameters:
     """Parameters with a version number, and a clock per worker.
 
     A worker's clock is the number of gradients that it has pushed. The version is the
-    number of steps, not counting late gradients. Every gradient is applied exactly
-    once, and late by the version then minus the version that the worker has read.
+    number of steps. Every gradient is applied exactly once, and its staleness is the
+    version then minus the version that the worker has read.
     """
 
     def __init__(self, model: SteppedParameters, num_workers: int, rules: Rules) -> None:
@@ -139,6 +140,7 @@ class VersionedParameters:
         self._read = [0] * num_workers  # version last read by each worker
         self._met = [0] * num_workers  # clocks when all workers last met
         self._pending: list[_Pushed] = []  # in arrival order
+        self._late: list[_Pushed] = []  # that missed their step, and are part of the next one
 
     def push(self, rank: int, gradient: Tensor, share: float) -> None:
         """Accepts a worker's gradient.
@@ -151,7 +153,9 @@ class VersionedParameters:
         assert rank in self.live, f"rank {rank} has ended"
         assert self.may_start(rank), f"rank {rank} has not waited for the others"
         self.clocks[rank] += 1
-        self._pending.append(_Pushed(rank, gradient, share, self._read[rank]))
+        pushed = _Pushed(rank, gradient, share, self._read[rank])
+        is_late = not self.rules.together and pushed.version < self.version
+        (self._late if is_late else self._pending).append(pushed)
         self.step_if_complete()
 
     def may_start(self, rank: int) -> bool:
@@ -168,9 +172,9 @@ class VersionedParameters:
 
         A worker that skipped steps is then up to date.
         """
-        if self._pending:
-            self._step(self._pending)
-            self._pending = []
+        if self._pending or self._late:
+            self._step(self._late + self._pending)
+            self._pending, self._late = [], []
             self.version += 1
         self._met = list(self.clocks)
 
@@ -181,22 +185,22 @@ class VersionedParameters:
         """
         self.live.discard(rank)
         self.step_if_complete()
+        if not self.live:
+            self.meet()
 
     def step_if_complete(self) -> None:
         """Takes each step for which the gradients have arrived."""
         while joined := self._next():
-            is_late = joined[0].version < self.version
-            self._pending = [pushed for pushed in self._pending if pushed not in joined]
+            self._pending, self._late = [], []
             self._step(joined)
-            self.version += not is_late
+            self.version += 1
 
     def _next(self) -> list[_Pushed]:
-        """Returns a late gradient, or the next step's, or [] if the step waits."""
+        """Returns the next step's gradients, or [] if the step waits."""
         if self.rules.together:
             missing = self.live - {pushed.rank for pushed in self._pending}
             return [] if missing else sorted(self._pending, key=lambda pushed: pushed.rank)
-        late = [pushed for pushed in self._pending if pushed.version < self.version]
-        return late[:1] or ([] if self._waits() else list(self._pending))
+        return [] if self._waits() else self._late + self._pending
 
     def _waits(self) -> bool:
         """Returns whether the next step waits for further workers."""
@@ -222,4 +226,4 @@ class VersionedParameters:
             self.delays.update(self.version - pushed.version for pushed in joined)
             # The optimiser gets the mean gradient: Adam ignores a gradient's scale.
             if (total := sum(shares)) > 0:
-                self.model.step(gradients.sum(0) / total, min(total, 1.0))
+                self.model.step(gradients.sum(0) / total, total)

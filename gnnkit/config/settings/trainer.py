@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from gnnkit.config.settings.fields import (
     MAX_SCALE,
     Count,
-    CountOrZero,
     OnlyWith,
     Positive,
     Scale,
@@ -51,6 +50,10 @@ def _auto_or_shares(key: str, value: object) -> tuple[float, float] | Literal["a
     return start, finish
 
 
+def _auto_or_epochs(key: str, value: object) -> int | Literal["auto"]:
+    return "auto" if value == AUTO else whole(key, value, 0)
+
+
 def _schedule(key: str, value: object) -> str | None:
     return None if value in (None, CONSTANT) else str(one_of(key, value, SCHEDULES))
 
@@ -67,7 +70,7 @@ class TrainerSettings(Section):
     lr: Annotated[float, functools.partial(real, above=0, high=MAX_SCALE)] | None
     weight_decay: Scale | None
     schedule: Annotated[str | None, _schedule]  # None: constant
-    warmup_epochs: CountOrZero
+    warmup_epochs: Annotated[int | Literal["auto"], _auto_or_epochs]
     clip_norm: Positive | None
     accumulate: Count  # batches per optimizer step
     max_time: Positive | None  # seconds
@@ -90,7 +93,7 @@ class TrainerSettings(Section):
     def __post_init__(self) -> None:
         if self.schedule == "plateau" and self.monitor is None:
             raise UserError("trainer.schedule=plateau follows trainer.monitor, which is null: choose a metric")
-        if self.schedule == "plateau" and self.warmup_epochs:
+        if self.schedule == "plateau" and self.warmup_epochs not in (0, AUTO):
             raise UserError(
                 f"trainer.warmup_epochs={self.warmup_epochs}: trainer.schedule=plateau has no warm-up: leave the key out"
             )
