@@ -176,7 +176,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "trainer.evaluation_memory": [0, NAN],
     "trainer.monitor": ["loss"],
     "trainer.schedule": ["steps", 3],
-    "trainer.warmup_epochs": [-1, 1.5, None],
+    "trainer.warmup_epochs": [-1, 1.5, None, "often"],
     "trainer.clip_norm": [0, -1, NAN, INF],
     "trainer.accumulate": COUNT,
     "trainer.max_time": [0, -1, NAN],

@@ -113,6 +113,30 @@ def test_the_norm_is_that_of_the_whole_gradient(tmp_path: Path, of_one: OfOne, s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "warms_up"),
+    [
+        ({"strategy": "individual_sample"}, True),
+        ({"exchange": "pipelined"}, True),
+        ({"exchange": "pipelined", "workers": 1}, False),
+        ({"exchange": "quantized"}, False),
+        ({}, False),
+    ],
+    ids=["batches", "pipelined", "pipelined-alone", "quantized", "exact"],
+)
+def test_mini_batches_and_stale_rows_warm_up_for_a_tenth(
+    tmp_path: Path, keys: dict[str, Any], warms_up: bool
+) -> None:
+    runs = {"auto": {}, "tenth": {"warmup_epochs": 1}, "none": {"warmup_epochs": 0}}
+    found = {name: tmp_path / name for name in runs}
+    for name, trainer in runs.items():
+        run(found[name], trainer={"max_epochs": 10} | trainer, **keys)
+    auto, tenth, none = (list(state(folder)["state_dict"].values()) for folder in found.values())
+    assert all(map(torch.equal, auto, tenth if warms_up else none))
+    assert not all(map(torch.equal, tenth, none))
+
+
+@pytest.mark.slow
 @few("comm", ["threads", "gloo"], default=["threads"])
 def test_training_ends_when_time_is_over(tmp_path: Path, comm: str, capfd: pytest.CaptureFixture[str]) -> None:
     result = run(tmp_path / "run", comm=comm, trainer={"max_epochs": 100_000, "max_time": 0.5})
