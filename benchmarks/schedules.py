@@ -97,7 +97,6 @@ def run(graph: Graph, options: argparse.Namespace, parts: str, scheme: str, seed
         "bytes": result["bytes_sent"],
         "approximate": schedule["approximate"],
         "exposed": exposed_seconds(json.loads(line) for line in lines),
-        "gradients": schedule.get("gradients"),
     }
 
 
@@ -153,7 +152,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--store", type=Path, default=Path("outputs/schedules.jsonl"))
+    parser.add_argument("--store", type=Path, default=Path(__file__).with_suffix(".jsonl"))
     parser.add_argument("--table", action="store_true", help="run nothing")
     options = parser.parse_args()
     print("graphs:", ", ".join(path.stem for path in options.graphs), flush=True)
