@@ -29,7 +29,6 @@ from gnnkit.leader.run import LeaderRun
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.result.figures import Figures
 from gnnkit.result.folder import COORDINATION
-from gnnkit.sampler.links import Links
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.phases import Phases
 from gnnkit.sync import GradientSync
@@ -333,7 +332,7 @@ def _lacks_exact_steps(strategy: ExecutionStrategy, worker: Worker, model: nn.Mo
     """Returns why subgraphs or batches have no exact steps, or None."""
     if strategy.reads.all_edges:
         return None
-    if isinstance(worker.links, Links):
+    if worker.rows.drawn:
         return "a step that predicts all edges leaves none to pass messages"
     if isinstance(model, EdgeIndexModel):
         return f"model={type(model).__name__} does not declare how many layers it has"

@@ -120,7 +120,7 @@ class JoinedLayers(Ability):
 
 @dataclass(frozen=True)
 class EdgeTask(Ability):
-    """Batches may be pairs of rows, drawn from `worker.links`."""
+    """Batches may be pairs of rows, drawn from `worker.rows`."""
 
     lacking = "this strategy provides rows of nodes only: choose another strategy"
     # The edges predicted in an epoch: all of them, or a random share

@@ -90,7 +90,7 @@ class SampledBatches:
         self._source: _Nodes | _DealtBatches
         self._tally, self._disk, self._prefetch = tally, worker.disk, prefetch
         self.window: int | None = None  # number of batches sampled in advance, once known
-        if seeds is None and (worker.links is not None or worker.samples_by_time):
+        if seeds is None and (worker.rows.pairs or worker.samples_by_time):
             seeds = make_seeds(worker, batch_size, lambda: NodeSeeds(worker, batch_size, model=model))
         if seeds is not None:
             self._source = _DealtBatches(worker, self.layers, self._drawn, seeds, prefetch)

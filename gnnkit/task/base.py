@@ -16,8 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
-from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.decoder import EventDecoder
 from gnnkit.task.evaluation import by_row
@@ -101,20 +100,25 @@ class Task(ABC):
         return f"val_{self.metrics[0]}"
 
     @abstractmethod
-    def prepare(self, graph: Graph) -> tuple[Graph, Links | Targets | None]:
-        """Returns the training graph and, for tasks on pairs, the pairs to predict.
+    def prepare(self, graph: Graph) -> tuple[Graph, TaskRows]:
+        """Returns the training graph and the rows to predict.
 
-        Called once, before the graph is partitioned. Raises `UserError` for an
-        unsuitable graph, with the remedy.
+        These are `NODES`, or `Targets` or `Links` for pairs of nodes. Called once,
+        before the graph is partitioned. Raises `UserError` for an unsuitable graph,
+        with the remedy.
         """
 
-    def prepare_known(self, graph: Graph) -> tuple[Graph, Links | Targets | None]:
-        """Returns a graph for job=predict and, if the task predicts pairs, its edges.
+    def prepare_by_time(self, graph: Graph) -> tuple[Graph, TaskRows]:
+        """Calls `prepare` for a sampler by time, which needs the edges of all times."""
+        return self.prepare(graph.evolve(time_borders=None))
+
+    def prepare_known(self, graph: Graph) -> tuple[Graph, TaskRows]:
+        """Returns a graph for job=predict and the rows to predict.
 
         All edges are known, so none is held out. Raises `UserError` like `prepare`.
-        Default: the graph as it is.
+        Default: the graph as it is, and its nodes.
         """
-        return graph, None
+        return graph, NODES
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:  # noqa: B027 - most support all
         """Raises `UserError` for a strategy or a sampler the task does not support."""
@@ -329,8 +333,8 @@ class NodeTask(Task):
     def predict(self, outputs: Tensor) -> Tensor:  # [k, ...]
         """Returns the prediction for each output row [k, width]."""
 
-    def prepare(self, graph: Graph) -> tuple[Graph, Links | Targets | None]:
-        return self.read(graph), None
+    def prepare(self, graph: Graph) -> tuple[Graph, TaskRows]:
+        return self.read(graph), NODES
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         metrics: dict[str, float] = {}

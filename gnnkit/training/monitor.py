@@ -16,7 +16,6 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.leader.best import BestModel
 from gnnkit.result.figures import Selection
-from gnnkit.sampler.links import Links
 from gnnkit.strategy import Batch, Worker
 from gnnkit.training.step import LOSS
 
@@ -119,13 +118,12 @@ class Monitor(BestModel):
 
 def validates(worker: Worker) -> bool:
     """Returns whether the validation split is not empty. Collective."""
-    links = worker.links
-    return len(links.val) > 0 if isinstance(links, Links) else count_labelled(worker, Split.VAL) > 0
+    return count_labelled(worker, Split.VAL) > 0
 
 
 def count_labelled(worker: Worker, split: Split) -> int:
     """Counts all ranks' labelled rows in a split. Collective."""
-    count = len(worker.targets.of_split(split))
+    count = worker.rows.count(split, worker.targets)
     return int(worker.comm.all_reduce(torch.tensor([count], device=worker.device)).item())
 
 
