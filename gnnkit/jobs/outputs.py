@@ -197,7 +197,7 @@ def write_targets(
     """
     if job.settings.write_format == "npy":
         write_array(job, worker, f"{name}.npy", rows, of_nodes=of_nodes)
-    elif of_nodes or not worker.targets.are_pairs:
+    elif of_nodes or worker.targets.rows.ndim == 1:
         some = slice(None) if of_nodes else _predicted_nodes(job)
         _write_joined(job, worker, name, by_node(rows, worker), lambda rows, ids: columns(rows[some], ids[some]))
     else:

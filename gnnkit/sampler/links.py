@@ -15,7 +15,7 @@ from gnnkit import _core
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids, Split
 from gnnkit.graph.edge_order import sort_by_time
-from gnnkit.graph.times import ALWAYS, NEVER, Times, newest
+from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.sampler.events import MAX_NODES, EventHistory, EventNegatives, Mask, codes
 from gnnkit.sampler.targets import SEEN, LinkRelation, Targets, TaskRows, with_times
 from gnnkit.utils.checks import check_range, floats
@@ -56,12 +56,10 @@ class Links(TaskRows):
     _drawing: dict[bool, EventNegatives] = field(default_factory=dict, init=False, repr=False)  # by `evaluates`
 
     @property
-    def at_own_times(self) -> bool:
-        return self.events is not None
-
-    @property
     def is_frozen(self) -> bool:
         return self.events is not None
+
+    at_own_times = is_frozen
 
     @property
     def edge_split(self) -> str:
@@ -83,8 +81,8 @@ class Links(TaskRows):
             return graph, replace(self, train_time=train_time)
         times = np.asarray(graph.edge_time)
         if self.events is None:
-            node_time = with_times(None, graph.num_nodes, newest(times) + 1)
-            return sort_by_time(graph)[0].evolve(node_time=node_time), self
+            graph = sort_by_time(graph)[0]
+            return graph.evolve(node_time=with_times(None, graph.num_nodes, graph.edge_time)), self
         is_event = self.hides(graph.edge_types) & (times != ALWAYS) & (times != NEVER)
         graph, order = sort_by_time(graph.evolve(edge_time=times + (is_event if rule == "inclusive" else 0)))
         return graph, replace(self, train_time=times[order])

@@ -80,11 +80,7 @@ class TaskRows:
     __slots__ = ()
     pairs: ClassVar[bool] = True  # whether rows are pairs of nodes, of which another rank may own one
     drawn: ClassVar[bool] = False  # whether each epoch draws its rows: edges that it hides, and pairs without an edge
-
-    @property
-    def relation(self) -> LinkRelation | None:
-        """The relation of the pairs. None: edges of all relations, or nodes."""
-        return None
+    relation: LinkRelation | None  # of the pairs. None: edges of all relations, or nodes
 
     @property
     def num_outputs(self) -> int:
@@ -113,12 +109,12 @@ class TaskRows:
 
     def all_of(self, graph: Graph) -> Targets:
         """Returns all labelled rows. `graph` is the graph of `Task.prepare`."""
-        num_nodes, label = graph.num_nodes, (graph.labels, graph.split, graph.num_classes)
-        return replace(Targets.of_nodes(np.arange(num_nodes), *label), time=graph.node_time)
+        nodes = np.arange(graph.num_nodes)
+        return Targets(graph.num_classes, nodes, nodes, graph.labels, graph.split, time=graph.node_time)
 
     def of_rank(self, shard: Shard) -> Targets:
         """Returns the rows that a rank measures and writes. Default: its nodes."""
-        return Targets.of_nodes(shard.owned, shard.labels, shard.split, shard.num_classes)
+        return Targets(shard.num_classes, shard.owned, shard.owned, shard.labels, shard.split)
 
     def num_rows(self, num_nodes: int) -> int:
         """Returns the number of all ranks' rows in `of_rank`."""
@@ -157,14 +153,9 @@ class TaskRows:
         if rule == "none":
             return graph, self
         graph = sort_by_time(graph)[0]
-        if rule != "window":
-            return graph, self
-        later = newest(np.asarray(graph.edge_time)) + 1
-        return graph.evolve(node_time=with_times(graph.node_time, graph.num_nodes, later)), self._at(later)
-
-    def _at(self, later: int) -> TaskRows:
-        """Returns the rows with a time in place of missing ones."""
-        return self
+        if rule == "window":
+            graph = graph.evolve(node_time=with_times(graph.node_time, graph.num_nodes, graph.edge_time))
+        return graph, self
 
     def describe(self) -> list[str]:
         """Returns a line about the rows, if they are not the graph's nodes."""
@@ -214,6 +205,7 @@ class NodeRows(TaskRows):
 
     __slots__ = ()
     pairs = False
+    relation = None
 
     def describe_split(self, complete: Graph, trained: Graph, hint: Sequence[str] = ()) -> list[str]:
         if not time_spans(trained):
@@ -243,25 +235,8 @@ class Targets(TaskRows):
     time: Times | None = None  # [n] in the data's unit. None: the data have no times
     relation: LinkRelation | None = None  # the relation of the edges. None: edges of all relations
 
-    @classmethod
-    def of_nodes(cls, owned: Ids, label: Labels, split: npt.NDArray[np.int8], num_classes: int) -> Targets:
-        """Returns nodes as rows.
-
-        Args:
-            owned: [n] ascending global ids.
-            label: [n, ...] labels, in a form of `Graph.labels`.
-            split: [n] values of `Split`.
-            num_classes: As `Graph.num_classes`.
-        """
-        return cls(num_classes, owned, owned, label, split)
-
     def __len__(self) -> int:
         return len(self.ids)
-
-    @property
-    def are_pairs(self) -> bool:
-        """Whether rows are pairs of nodes."""
-        return self.rows.ndim == 2
 
     @property
     def labelled(self) -> npt.NDArray[np.bool_]:  # [n]
@@ -305,8 +280,10 @@ class Targets(TaskRows):
     def num_rows(self, num_nodes: int) -> int:
         return len(self)
 
-    def _at(self, later: int) -> Targets:
-        return replace(self, time=with_times(self.time, len(self), later))
+    def arrange(self, graph: Graph, rule: str) -> tuple[Graph, Targets]:
+        graph = super(Targets, self).arrange(graph, rule)[0]
+        times = with_times(self.time, len(self), graph.edge_time) if rule == "window" else self.time
+        return graph, replace(self, time=times)
 
     def take(self, places: Ids) -> Targets:
         """Selects rows."""
@@ -361,7 +338,7 @@ def count_classes(label: Labels, names: object) -> int:
     return int(label.max(initial=-1)) + 1 if names is None else len(names)  # type: ignore[arg-type]
 
 
-def with_times(times: Times | None, count: int, later: int) -> Times:  # [count]
-    """Returns times with `later` in place of each missing one."""
+def with_times(times: Times | None, count: int, edge_time: Times | None) -> Times:  # [count]
+    """Returns times, with the moment after the newest edge in place of missing ones."""
     times = np.full(count, ALWAYS) if times is None else np.asarray(times)
-    return np.where((times == ALWAYS) | (times == NEVER), later, times)
+    return np.where((times == ALWAYS) | (times == NEVER), newest(np.asarray(edge_time)) + 1, times)
