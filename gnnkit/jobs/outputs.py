@@ -25,7 +25,7 @@ from gnnkit.launch.phases import warn
 from gnnkit.result.folder import CLASSES
 from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy import Worker
-from gnnkit.task import NodeTask, Task, numbered
+from gnnkit.task import Task, numbered
 from gnnkit.task.evaluation import Evaluation, by_node, by_row
 from gnnkit.utils.storage import Array, write_atomically
 
@@ -68,7 +68,7 @@ def write_outputs(
         if job.settings.checkpoint is None:
             _calibrate(task, logits, worker, job)
         if "predictions" in wanted:
-            if measures or not task.hides_edges:  # job=predict holds out no edges
+            if measures or not worker.rows.drawn:  # job=predict holds out no edges
                 write_predictions(job, worker, task, logits, names)
             write_top(job, task, logits, worker)
         write_vectors(job, logits, worker)
@@ -174,8 +174,8 @@ def write_predictions(job: RankJob, worker: Worker, task: Task, outputs: Tensor,
         names: Class names, or None.
     """
     columns = functools.partial(task.columns, classes=names)
-    if isinstance(task, NodeTask) and type(task).predictions is NodeTask.predictions:
-        write_targets(job, worker, "predictions", task.predict(outputs), columns)
+    if (rows := task.predict_rows(outputs)) is not None:
+        write_targets(job, worker, "predictions", rows, columns)
     else:  # not one row per node or labelled edge
         _write_joined(job, worker, "predictions", task.predictions(outputs, worker), columns)
 

@@ -16,12 +16,13 @@ from gnnkit import callback
 from gnnkit.callback import Leader
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.config.settings import AUTO, in_notebook
+from gnnkit.graph import SPLITS
 from gnnkit.jobs import figures, weights
 from gnnkit.jobs.order import redact_config
 from gnnkit.jobs.outputs import EMBEDDING, Scores, write_array, write_names, write_outputs
 from gnnkit.jobs.pages import displays
 from gnnkit.jobs.rank_job import RankJob, with_servers
-from gnnkit.jobs.rank_run import RankRun, measured_splits, open_run
+from gnnkit.jobs.rank_run import RankRun, open_run
 from gnnkit.jobs.restarts import RunRecord, marks_in
 from gnnkit.launch.phases import phase, warn
 from gnnkit.launch.progress import progress, stepping, training
@@ -285,7 +286,7 @@ def _test(run: RankRun) -> None:
 def _write(run: RankRun) -> Scores:
     """Writes the model's outputs for all nodes. Collective."""
     job, module, worker, learned = run.job, run.module, run.worker, run.module.learned
-    splits, scratch = None if job.settings.write else measured_splits(run.task), job.scratch_folder(worker.comm)
+    splits, scratch = None if job.settings.write else tuple(SPLITS), job.scratch_folder(worker.comm)
     make = functools.partial(job.evaluation, worker, learned=learned, splits=splits, scratch=scratch)
     scores = write_outputs(job, run.task, module.model, make, job.prepared.class_names)
     if learned is not None:

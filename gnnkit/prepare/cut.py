@@ -156,7 +156,7 @@ def read(settings: Settings, graph: Graph, *, relational: bool, rule: str = "non
         with warnings_in_lines(settings.dataset.name):
             prepared, rows = prepare_task(task, graph, rule)
     except UserError:
-        if settings.job.needs_labels and not (task.pairs or graph.labelled.any()):
+        if settings.job.needs_labels and task.labels_nodes and not graph.labelled.any():
             raise UserError(no_split(settings, labelled=False, edges=graph.edge_labels is not None)) from None
         raise
     if relational:

@@ -230,7 +230,7 @@ class Targets(TaskRows):
     rows: Ids  # [n] nodes, or [n, 2] sources and destinations
     label: Labels  # [n, ...] as `Graph.labels`
     split: npt.NDArray[np.int8]  # [n] values of `Split`
-    positions: Ids | None = None  # [n] edges in the user's edge list. None: rows are nodes
+    positions: Ids | None = None  # [n] edges in the user's edge list. None: rows are nodes, or join no edge
     features: Floats | None = None  # [n, edge_width] the edges' features
     time: Times | None = None  # [n] in the data's unit. None: the data have no times
     relation: LinkRelation | None = None  # the relation of the edges. None: edges of all relations
@@ -311,7 +311,7 @@ class Targets(TaskRows):
             relation=LinkRelation.of_plain(meta["relation"]),
             **{name: arrays.get(name) for name in _ARRAYS},  # type: ignore[arg-type]
         )
-        for name in ("ids", "label", "split", "positions"):
+        for name in ("ids", "label", "split", *{"positions"}.intersection(arrays)):
             if len(getattr(rows, name)) != len(rows.rows):
                 raise UserError(f"{name} has {len(getattr(rows, name))} rows, expected {len(rows.rows)}")
         if rows.rows.ndim != 2 or rows.rows.shape[1] != 2 or rows.rows.dtype.kind not in "iu":

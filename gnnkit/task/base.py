@@ -75,6 +75,8 @@ class Task(ABC):
     lower_is_better: ClassVar[bool] = False  # applies to the metrics. A lower loss is always better
     pairs: ClassVar[bool] = False  # whether rows are pairs of nodes, of which another rank may own one
     hides_edges: ClassVar[bool] = False  # whether the edges that a step predicts pass no messages in it
+    labels_nodes: ClassVar[bool] = False  # whether rows are nodes with labels
+    timed: ClassVar[frozenset[str]] = frozenset()  # values of `write` that a row's time leaves undefined
     noun: ClassVar[str] = "node"  # what is predicted, in messages
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
     reads_events: bool = False  # whether a score reads all events before its pair's time, also held-out ones
@@ -265,6 +267,20 @@ class Task(ABC):
         Collective. The arguments are those of `measure`.
         """
 
+    def predict_rows(self, outputs: Tensor) -> Tensor | None:  # [k, ...]
+        """Returns the predictions of this rank's rows, one for each.
+
+        Default: None, for a task whose `predictions` has other rows.
+
+        Args:
+            outputs: As for `measure`.
+        """
+        return None
+
+    def read_rows(self, graph: Graph) -> Graph:
+        """Returns a graph whose nodes are the labelled rows. Default: the graph."""
+        return graph
+
     def recommend(self, outputs: Tensor, worker: Worker) -> TopItems | None:
         """Returns each source's best new destinations on rank 0. Collective.
 
@@ -299,6 +315,7 @@ class NodeTask(Task):
     and test losses are measured too.
     """
 
+    labels_nodes = True
     key: str = ""  # the task's name, in messages
 
     @property
@@ -376,6 +393,9 @@ class NodeTask(Task):
         *sums, num_rows = worker.comm.all_reduce(torch.cat([counts, counts.new_tensor([len(rows)])]))
         figures = self.figures(torch.stack(sums)) if num_rows > 0 else {}
         return {f"train_{name}": figures[name] for name in self.judged if name in figures}
+
+    def predict_rows(self, outputs: Tensor) -> Tensor | None:
+        return self.predict(outputs) if type(self).predictions is NodeTask.predictions else None
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
         return by_row(self.predict(outputs), worker)

@@ -55,7 +55,8 @@ class LabelledEdges(NodeTask):
             the only one, or all edges for models that read no types.
     """
 
-    pairs, noun = True, "edge"
+    pairs, noun, labels_nodes = True, "edge", False
+    timed = frozenset({"embeddings"})
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class Monitor(BestModel):
     def begin(self, module: TrainingModule) -> None:
         """Raises `UserError` if the validation split is empty. Collective."""
         if self.name.startswith("val_") and not validates(module.worker):
-            kind = "edge" if module.task.hides_edges else f"labelled {module.task.noun}"
+            kind = "labelled " * (not module.worker.rows.drawn) + module.task.noun
             raise UserError(f"trainer.monitor={self.name}: no {kind} is in the validation split")
 
     def end_step(self, module: TrainingModule, batch: Batch) -> None:

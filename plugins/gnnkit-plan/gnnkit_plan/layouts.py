@@ -200,7 +200,7 @@ def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutF
         inputs=(None if adds else input_dtype(settings)) or dtype,
         moments=OPTIMIZERS[settings.trainer.optimizer].moments,
         # Learned rows change, and link prediction draws new edges each epoch.
-        keeps_sums=strategy.steps.keep_sums and settings.embedding is None and not task.hides_edges,
+        keeps_sums=strategy.steps.keep_sums and settings.embedding is None and not rows.drawn,
     )
     return graph, [sizes_of(graph), *lines], functools.partial(count_layout, costs, counted_graph, model)
 

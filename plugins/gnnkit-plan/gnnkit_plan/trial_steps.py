@@ -18,8 +18,9 @@ from lightning.pytorch.callbacks import Callback
 
 from gnnkit.comm import LEADER, Communicator, Mailbox
 from gnnkit.config.settings import Settings
+from gnnkit.graph import SPLITS
 from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype, set_up_torch, with_servers
-from gnnkit.jobs.rank_run import make_module, measured_splits
+from gnnkit.jobs.rank_run import make_module
 from gnnkit.launch.allocator import give_back_freed_memory
 from gnnkit.launch.progress import progress
 from gnnkit.leader.meter import SyncMeter
@@ -262,8 +263,7 @@ def _batch_memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window
     """
     comm, disk = module.worker.comm, module.worker.disk
     if module.learned is None and (some := _some_nodes(module.worker)) is not module.worker:
-        splits = measured_splits(module.task)
-        module.evaluation = job.evaluation(some, module.model, splits=splits, scratch=job.scratch_folder(comm))
+        module.evaluation = job.evaluation(some, module.model, splits=tuple(SPLITS), scratch=job.scratch_folder(comm))
     few_steps(module, job, mailbox, epochs=BATCH_EPOCHS, steps=BATCH_STEPS)
     rest = 0
     if disk is not None:

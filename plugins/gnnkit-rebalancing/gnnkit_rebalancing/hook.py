@@ -17,7 +17,6 @@ from gnnkit.comm.heartbeats import pause
 from gnnkit.errors import UserError
 from gnnkit.leader.run import LeaderRun
 from gnnkit.strategy import ExecutionStrategy, MovableNodes, MovableWork
-from gnnkit.task import NodeTask
 from gnnkit_rebalancing.recut import Recut, Request, pays
 
 MAX_LOOKS = 3  # maximum number of attempts per run, whether or not they change the shares
@@ -208,7 +207,7 @@ def _list_obstacles(parts: Any) -> dict[str, object]:
         "a lost worker keeps its nodes: use sync.on_lost=stop": sync.on_lost == "continue",
         "learned rows cannot move: use inputs=features or degree": (settings.inputs == "learned" and by_nodes),
         f"task={settings.task.name} exchanges rows while it computes, so slow workers cannot be identified: use "
-        "a node task": task.pairs or not isinstance(task, NodeTask),
+        "a node task": not task.labels_nodes,
     }
 
 
