@@ -56,6 +56,7 @@ def plugins(job: RankJob, worker: Worker, task: Task | None = None) -> Plugins:
     """Returns the names of the data set, the model and the other plugins."""
     settings = job.settings
     rows = worker.rows if settings.job.needs_labels else NODES  # job=predict holds out no edges
+    is_fresh = worker.samples_by_time or (task is not None and task.reads_events)
     return Plugins(
         strategy=settings.strategy.name,
         sampler=None if settings.sampler is None else settings.sampler.name,
@@ -68,11 +69,7 @@ def plugins(job: RankJob, worker: Worker, task: Task | None = None) -> Plugins:
         model=job.source.name,
         task=settings.task.name,
         edge_split=rows.edge_split,
-        evaluation="fresh"
-        if worker.samples_by_time or (task and task.reads_events)
-        else "frozen"
-        if rows.is_frozen
-        else None,
+        evaluation="fresh" if is_fresh else "frozen" if rows.is_frozen else None,
     )
 
 

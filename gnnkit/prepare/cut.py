@@ -17,7 +17,7 @@ import numpy as np
 from gnnkit.config.settings import Settings
 from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
-from gnnkit.graph import SPLITS, Graph
+from gnnkit.graph import SPLITS, Graph, labelled
 from gnnkit.graph.edge_order import in_listed_order
 from gnnkit.graph.inverse_edges import with_inverse_edges
 from gnnkit.launch.phases import phase, warnings_in_lines
@@ -154,23 +154,18 @@ def read(settings: Settings, graph: Graph, *, relational: bool, rule: str = "non
     check_implied_task(settings, graph)
     try:
         with warnings_in_lines(settings.dataset.name):
-            prepared, rows = prepare_task(task, graph, rule)
+            prepared, rows = task.prepare(graph) if rule == "none" else task.prepare_by_time(graph)
     except UserError:
         if settings.job.needs_labels and task.labels_nodes and not graph.labelled.any():
             raise UserError(no_split(settings, labelled=False, edges=graph.edge_labels is not None)) from None
         raise
     if relational:
         check_relation(graph.schema, rows)
-    labelled = rows.all_of(prepared)
-    if not (rows.drawn or np.isin(labelled.split, [SPLITS[name] for name in settings.job.splits]).any()):
-        has_labels, edges = bool(labelled.labelled.any()), graph.edge_labels is not None
+    label, split, _ = rows.values(prepared)
+    if not (rows.drawn or np.isin(split, [SPLITS[name] for name in settings.job.splits]).any()):
+        has_labels, edges = bool(labelled(label).any()), graph.edge_labels is not None
         raise UserError(no_split(settings, labelled=has_labels, noun=task.noun, edges=edges))
     return with_inputs(prepared, settings.inputs), rows
-
-
-def prepare_task(task: Task, graph: Graph, rule: str) -> tuple[Graph, TaskRows]:
-    """Prepares the task for `Sampler.time`, which is `rule`."""
-    return task.prepare(graph) if rule == "none" else task.prepare_by_time(graph)
 
 
 def no_split(settings: Settings, *, labelled: bool, noun: str = "node", edges: bool = False) -> str:
@@ -228,7 +223,7 @@ def prepare(asked: Preparation) -> Json:
     summary = "\n".join([prepared.summary, *map(one_line, lines), *note, *cache.notes])
     times = np.diff([begun, read_at, partitioned_at, time.monotonic()]).tolist()
     seconds = dict(zip(("reading", "partitioning", "cutting"), times, strict=True))
-    digest = fingerprint(graph, rows) if rows.hashed else prepared.fingerprint
+    digest = fingerprint(graph, rows) if rows.pairs else prepared.fingerprint
     names = graph.edge_type_names and list(graph.edge_type_names)
     facts = {"relations": names, "inverse_edges": needs.inverse_edges, "summary": summary, "seconds": seconds}
     return replace(prepared, fingerprint=digest, **facts).to_dict()  # type: ignore[arg-type]

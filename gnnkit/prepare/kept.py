@@ -174,7 +174,8 @@ def fingerprint(graph: Graph, rows: TaskRows = NODES) -> str:
     of_edges = [columns.get("features"), columns.get("relation")]
     of_edges += [columns[name] for name in RULES if name in columns and name not in _FIRST_COLUMNS]
     of_edges += [] if graph.node_time is None else [graph.node_time]
-    of_edges += rows.hashed
+    label, split, _ = rows.values(graph)
+    of_edges += [] if label is graph.labels else [label, split]
     for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, *of_edges):
         if array is None:
             digest.update(b"none")

@@ -80,7 +80,7 @@ def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, 
     graph, input_lines = as_read(settings, graph, folder)
     check_implied_task(settings, graph)
     complete, rule = named(load(settings, graph), folder), sampling_rule(settings)
-    graph, rows = cut.prepare_task(task, complete, rule)
+    graph, rows = task.prepare(complete) if rule == "none" else task.prepare_by_time(complete)
     graph = graph.evolve(time_borders=None)  # edges are split now
     input_lines = [*input_lines, *describe_times(complete, graph, rows)]
     if settings.inputs != "features":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from gnnkit.graph import CSC, Block, Floats, Graph, Ids, Split
 from gnnkit.graph.edge_order import sort_by_time
 from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.sampler.events import MAX_NODES, EventHistory, EventNegatives, Mask, codes
-from gnnkit.sampler.targets import SEEN, LinkRelation, Targets, TaskRows, with_times
+from gnnkit.sampler.targets import SEEN, LinkRelation, Targets, TaskRows, save_rows, with_times
 from gnnkit.utils.checks import check_range, floats
 from gnnkit.utils.ranges import MAX_COUNT, real, shown, whole
-from gnnkit.utils.storage import load_arrays, save_arrays
+from gnnkit.utils.storage import load_arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,13 +168,7 @@ class Links(TaskRows):
         return replace(self, relation=replace(relation, hidden=hidden))
 
     def save(self, folder: Path) -> None:
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        relation = None if self.relation is None else asdict(self.relation)
-        save_arrays(
-            folder,
-            arrays,
-            {**{name: getattr(self, name) for name in _SCALARS}, "relation": relation, "historical": self.historical},
-        )
+        save_rows(self, folder, _ARRAYS, (*_SCALARS, "historical"))
 
     def negative_pairs(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from gnnkit.graph.time_split import describe_parts, parts_of, time_spans
 from gnnkit.graph.times import ALWAYS, NEVER, Times, newest, show_time
 from gnnkit.graph.types import take
 from gnnkit.partition.shard import Shard
-from gnnkit.utils.checks import Array, check_range
+from gnnkit.utils.checks import check_range
 from gnnkit.utils.ranges import MAX_COUNT, whole
 from gnnkit.utils.storage import save_arrays
 
@@ -69,6 +69,14 @@ class LinkRelation:
             raise UserError(f"ends={ends.tolist()} must be the first and last sources and destinations")
 
 
+class RowValues(NamedTuple):
+    """What is known about all rows of a task."""
+
+    label: Labels  # [n, ...] as `Graph.labels`
+    split: npt.NDArray[np.int8]  # [n] values of `Split`
+    time: Times | None  # [n] in the data's unit
+
+
 class TaskRows:
     """The rows that a task predicts, of all ranks, as `Task.prepare` returns them.
 
@@ -102,15 +110,9 @@ class TaskRows:
         """Who held out edges: "data set" or "drawn". None: no edges are held out."""
         return None
 
-    @property
-    def hashed(self) -> list[Array]:
-        """The arrays that identify the rows, if their labels are not the graph's."""
-        return []
-
-    def all_of(self, graph: Graph) -> Targets:
-        """Returns all labelled rows. `graph` is the graph of `Task.prepare`."""
-        nodes = np.arange(graph.num_nodes)
-        return Targets(graph.num_classes, nodes, nodes, graph.labels, graph.split, time=graph.node_time)
+    def values(self, graph: Graph) -> RowValues:
+        """Returns the rows' values. `graph` is the graph of `Task.prepare`."""
+        return RowValues(graph.labels, graph.split, graph.node_time)
 
     def of_rank(self, shard: Shard) -> Targets:
         """Returns the rows that a rank measures and writes. Default: its nodes."""
@@ -186,18 +188,18 @@ class TaskRows:
             rule: `Sampler.time`, other than "none".
             trains: Whether rows are predicted at their times.
         """
-        rows = self.all_of(graph)
-        predicted = rows.labelled & (rows.split != Split.NONE)
-        times = np.full(len(rows), ALWAYS) if rows.time is None else rows.time
+        label, split, time = self.values(graph)
+        predicted = labelled(label) & (split != Split.NONE)
+        times = np.full(len(split), ALWAYS) if time is None else time
         untimed = int(np.count_nonzero(predicted & ((times == ALWAYS) | (times == NEVER))))
+        noun = "edge" if self.pairs else "node"
         if untimed:
-            what = "edges" if self.pairs else "nodes"
             raise UserError(
-                f"sampler.time={rule}: {untimed:,} of {np.count_nonzero(predicted):,} {what} in the split have no time: give "
-                f"each one ({what[:-1]}_time), or remove it from the split"
+                f"sampler.time={rule}: {untimed:,} of {np.count_nonzero(predicted):,} {noun}s in the split have no time: give "
+                f"each one ({noun}_time), or remove it from the split"
             )
-        what = "labelled edge" if self.pairs else "node"
-        return [f"sampler.time={rule}: each {what} sees the edges {SEEN[rule]}, in training and evaluation"]
+        labelled_noun = "labelled " * self.pairs + noun
+        return [f"sampler.time={rule}: each {labelled_noun} sees the edges {SEEN[rule]}, in training and evaluation"]
 
 
 class NodeRows(TaskRows):
@@ -264,12 +266,8 @@ class Targets(TaskRows):
         trains, held = self.split == Split.TRAIN, self.split > Split.TRAIN
         return bool(held.any() and self.time[trains].max(initial=ALWAYS) < self.time[held].min())
 
-    @property
-    def hashed(self) -> list[Array]:
-        return [self.label, self.split]
-
-    def all_of(self, graph: Graph) -> Targets:
-        return self
+    def values(self, graph: Graph) -> RowValues:
+        return RowValues(self.label, self.split, self.time)
 
     def of_rank(self, shard: Shard) -> Targets:
         """Returns the pairs into a rank's nodes."""
@@ -299,9 +297,7 @@ class Targets(TaskRows):
         ]
 
     def save(self, folder: Path) -> None:
-        relation = None if self.relation is None else asdict(self.relation)
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        save_arrays(folder, arrays, {"num_classes": self.num_classes, "relation": relation})
+        save_rows(self, folder, _ARRAYS, ("num_classes",))
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, Any], meta: dict[str, Any]) -> Targets:
@@ -321,6 +317,20 @@ class Targets(TaskRows):
 
 
 _ARRAYS = tuple(field.name for field in fields(Targets) if field.name not in ("num_classes", "relation"))
+
+
+def save_rows(rows: TaskRows, folder: Path, arrays: Sequence[str], scalars: Sequence[str]) -> None:
+    """Writes rows into `folder` atomically.
+
+    Args:
+        rows: The rows.
+        folder: The folder.
+        arrays: Names of their arrays.
+        scalars: Names of their plain values, besides the relation.
+    """
+    relation = None if rows.relation is None else asdict(rows.relation)
+    values = {name: getattr(rows, name) for name in scalars} | {"relation": relation}
+    save_arrays(folder, {name: getattr(rows, name) for name in arrays}, values)
 
 
 def targets_of(rows: TaskRows) -> Targets:

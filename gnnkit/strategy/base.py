@@ -263,11 +263,6 @@ class Worker:
         return self.rows.of_rank(self.shard)
 
     @property
-    def num_rows(self) -> int:
-        """Number of all ranks' rows that the task predicts."""
-        return self.rows.num_rows(self.shard.num_nodes)
-
-    @property
     def owned(self) -> Ids:  # [num_owned] int64, ascending
         """Global ids of the nodes that this rank owns, evaluates and predicts."""
         return self.shard.owned
@@ -466,25 +461,6 @@ class ExecutionStrategy(ABC):
         It has all training rows of this rank, computed with current rows of all nodes.
         """
         return None
-
-    def deal(self, shares: Sequence[float]) -> None:
-        """Changes the shares of a step's seeds, from the next epoch on.
-
-        The set of seeds in a step does not change. Called if the strategy has
-        `MovableSeeds`.
-
-        Args:
-            shares: [world_size] each worker's share, with sum 1.
-        """
-        raise NotImplementedError
-
-    def foresee_reads(self, epochs: int) -> dict[str, Any]:
-        """Predicts the disk reads of the first epochs, in the format of `figures`.
-
-        Draws the batches without reading their rows. Collective. Called after `setup`
-        and instead of training, if the strategy has `RowsOnDisk`.
-        """
-        raise NotImplementedError
 
     def figures(self) -> dict[str, Any]:
         """Returns additional figures for `result.json`. Called at the end."""

@@ -14,6 +14,7 @@ from gnnkit.graph import Block, Ids, Split
 from gnnkit.graph.types import take
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler.links import links_of, pairs_of, supervised_pairs
+from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy.base import tensor_of
 from gnnkit.strategy.share import StepInputs, WorkerShare, in_neighbours, induced
 from gnnkit.strategy.workload import Reader, Workload
@@ -112,7 +113,7 @@ class LabelledShare(Workload):
         block = induced(graph.csc, np.concatenate([nodes, halo]))
         place = np.full(graph.num_nodes, -1)
         place[block.src_nodes] = np.arange(len(block.src_nodes))
-        targets = worker.rows.all_of(graph)
+        targets = targets_of(worker.rows)
         train = targets.take(targets.of_split(Split.TRAIN))
         ends = place[train.rows]
         held = np.flatnonzero((ends[:, 0] >= 0) & (ends[:, 1] >= 0) & (ends[:, 1] < len(nodes)))

@@ -48,7 +48,7 @@ class Monitor(BestModel):
 
     def begin(self, module: TrainingModule) -> None:
         """Raises `UserError` if the validation split is empty. Collective."""
-        if self.name.startswith("val_") and not validates(module.worker):
+        if self.name.startswith("val_") and not count_labelled(module.worker, Split.VAL):
             kind = "labelled " * (not module.worker.rows.drawn) + module.task.noun
             raise UserError(f"trainer.monitor={self.name}: no {kind} is in the validation split")
 
@@ -114,11 +114,6 @@ class Monitor(BestModel):
         rows: Tensor = state["rows"]
         if rank < len(rows):  # within an epoch, the number of workers is unchanged
             self.rows = rows[rank].clone()
-
-
-def validates(worker: Worker) -> bool:
-    """Returns whether the validation split is not empty. Collective."""
-    return count_labelled(worker, Split.VAL) > 0
 
 
 def count_labelled(worker: Worker, split: Split) -> int:

@@ -426,10 +426,8 @@ def run(
     figure = figure or task.progress
     fixed = {**fixed, "trainer.monitor": figure}
     made_graphs = {usual: graphs[usual]()}
-    reads_columns = fixed.get("inputs", "features") == "features"
-    to_compare = (
-        _baselines(made_graphs[usual], figure, fixed["task"]) if reads_columns or _of_edges(fixed["task"]) else []
-    )
+    reads_columns = _of_edges(fixed["task"]) or fixed.get("inputs", "features") == "features"
+    to_compare = _baselines(made_graphs[usual], figure, fixed["task"]) if reads_columns else []
     count, ended = len(planned) + len(to_compare) + ((not usual) in graphs), ""
 
     def so_far() -> Trials:

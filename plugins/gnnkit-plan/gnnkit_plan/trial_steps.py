@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from gnnkit.leader.watch import peak_memory
 from gnnkit.partition.shard import Shard
 from gnnkit.prepare.cut import Prepared
 from gnnkit.result.folder import PREPARED
-from gnnkit.strategy import GatheredRows, Worker
+from gnnkit.strategy import GatheredRows, ReadPlanner, Worker
 from gnnkit.strategy.on_disk import CACHE_SHARE
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_of
@@ -237,7 +237,7 @@ def _plan_batches(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[st
     if module.worker.disk is not None and not module.strategy.lacks(GatheredRows):
         progress("drawing batches")
         epochs = min(BATCH_EPOCHS, job.settings.trainer.max_epochs)
-        figures["features_read"] = module.strategy.foresee_reads(epochs)
+        figures["features_read"] = cast(ReadPlanner, module.strategy).foresee_reads(epochs)
         module.strategy.close()
         module = _batch_module(job, comm)
     progress("taking steps")

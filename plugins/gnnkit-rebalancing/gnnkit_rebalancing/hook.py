@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 
@@ -16,7 +16,7 @@ from gnnkit.callback import Leader, LeaderHook
 from gnnkit.comm.heartbeats import pause
 from gnnkit.errors import UserError
 from gnnkit.leader.run import LeaderRun
-from gnnkit.strategy import ExecutionStrategy, MovableNodes, MovableWork
+from gnnkit.strategy import ExecutionStrategy, MovableNodes, MovableWork, SeedDealer
 from gnnkit_rebalancing.recut import Recut, Request, pays
 
 MAX_LOOKS = 3  # maximum number of attempts per run, whether or not they change the shares
@@ -80,7 +80,7 @@ class Rebalancing(LeaderHook):
         if change.shard is not None:
             run.take_shard(module, change.shard, change.balance)
         elif change.shares is not None:
-            module.strategy.deal(change.shares)
+            cast(SeedDealer, module.strategy).deal(change.shares)
         took, step = time.perf_counter() - begun, trainer.global_step
         self.leader.restart_timings(module, step)
         if trainer.is_global_zero:

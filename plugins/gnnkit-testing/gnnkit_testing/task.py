@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import Graph, Split, labelled
 from gnnkit.partition import Grid
 from gnnkit.sampler.targets import TaskRows
 from gnnkit.strategy import Worker
@@ -118,8 +118,8 @@ def _labels(graph: Graph, rows: TaskRows) -> tuple[Tensor, tuple[int, ...]]:
     """Returns labels of some rows, and a row's shape before the width."""
     if rows.drawn:
         return torch.arange(6, dtype=torch.float32) % 2, (2,)
-    targets = rows.all_of(graph)
-    return torch.from_numpy(targets.label[targets.of_split(Split.TRAIN)]), ()
+    label, split, _ = rows.values(graph)
+    return torch.from_numpy(label[labelled(label) & (split == Split.TRAIN)]), ()
 
 
 def _measured(
