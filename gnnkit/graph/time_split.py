@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from gnnkit.utils.ranges import shown
 if TYPE_CHECKING:
     from gnnkit.graph.graph import Graph
 
+_PARTS = {Split.TRAIN: "train before", Split.VAL: "val from", Split.TEST: "test from"}
 BY_TIME = "{by: time, shares: [0.7,0.15,0.15]}"
 
 
@@ -116,3 +118,23 @@ def warn_random_split(graph: Graph) -> None:
             f"it is tested on; {cure}",
             stacklevel=4,
         )
+
+
+def time_spans(graph: Graph) -> dict[Split, tuple[int, int]]:
+    """Returns the first and last time of each part, or nothing if these overlap."""
+    if graph.node_time is None:
+        return {}
+    times = {part: graph.node_time[graph.split == part] for part in _PARTS}
+    spans = {part: (int(rows.min()), int(rows.max())) for part, rows in times.items() if len(rows)}
+    overlap = any(one[1] >= other[0] for one, other in pairwise(spans.values()))
+    return {} if overlap or len(spans) < 2 or Split.TRAIN not in spans else spans
+
+
+def describe_parts(times: Times, parts: Ids, unit: str | None, what: str) -> str:
+    """Returns each part's true share, and the time where it begins."""
+    sizes = {part: int(np.count_nonzero(parts == part)) for part in _PARTS}
+    later = {part: int(times[parts == part].min()) for part, size in sizes.items() if size and part != Split.TRAIN}
+    begins, total = later | {Split.TRAIN: min(later.values(), default=NEVER)}, max(sum(sizes.values()), 1)
+    shares = {part: f"{100 * size / total:.1f} %" for part, size in sizes.items() if size}
+    texts = [f"{_PARTS[part]} {show_time(begins[part], unit)} ({share})" for part, share in shares.items()]
+    return f"split by time: {', '.join(texts)} of {total:,} {what}"

@@ -18,8 +18,6 @@ from torch import Tensor
 from gnnkit.comm import LEADER, Survivors
 from gnnkit.engine import Tally
 from gnnkit.errors import UserError
-from gnnkit.graph import Split
-from gnnkit.graph.times import ALWAYS
 from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import write_rows
@@ -42,8 +40,7 @@ from gnnkit.result.figures import (
 )
 from gnnkit.result.folder import WORDS
 from gnnkit.result.result import versions
-from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import NODES
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.task.threshold import HALF
@@ -58,7 +55,8 @@ if TYPE_CHECKING:  # programs have figures without importing Lightning
 def plugins(job: RankJob, worker: Worker, task: Task | None = None) -> Plugins:
     """Returns the names of the data set, the model and the other plugins."""
     settings = job.settings
-    links = worker.links if settings.job.needs_labels else None  # job=predict holds out no edges
+    rows = worker.rows if settings.job.needs_labels else NODES  # job=predict holds out no edges
+    is_fresh = worker.samples_by_time or (task is not None and task.reads_events)
     return Plugins(
         strategy=settings.strategy.name,
         sampler=None if settings.sampler is None else settings.sampler.name,
@@ -70,23 +68,9 @@ def plugins(job: RankJob, worker: Worker, task: Task | None = None) -> Plugins:
         dataset=settings.dataset.name,
         model=job.source.name,
         task=settings.task.name,
-        edge_split=None if not isinstance(links, Links) else "data set" if links.given else "drawn",
-        evaluation="fresh"
-        if worker.samples_by_time or (task and task.reads_events)
-        else "frozen"
-        if _is_frozen(links)
-        else None,
+        edge_split=rows.edge_split,
+        evaluation="fresh" if is_fresh else "frozen" if rows.is_frozen else None,
     )
-
-
-def _is_frozen(links: Links | Targets | None) -> bool:
-    """Returns whether held-out edges, and all later ones, pass no messages."""
-    if links is None or isinstance(links, Links):
-        return links is not None and links.events is not None
-    if links.time is None:
-        return False
-    trains, held = links.split == Split.TRAIN, links.split > Split.TRAIN
-    return bool(held.any() and links.time[trains].max(initial=ALWAYS) < links.time[held].min())
 
 
 def circumstances(job: RankJob) -> Circumstances:

@@ -342,7 +342,7 @@ _LABEL_INPUTS = Topic(
         ),
         "label_inputs={s.label_inputs}: task={s.task.name} has no classes to encode: use "
         "task=node_classification, or remove the key": lambda s, p: (
-            p.task.pairs or not getattr(p.task, "exclusive", False)
+            not (p.task.labels_nodes and getattr(p.task, "exclusive", False))
         ),
         "label_inputs={s.label_inputs}: strategy={s.strategy.name} {lacks[LearnedInputs]}": lambda s, p: (
             p.strategy.lacks(LearnedInputs)
@@ -362,11 +362,7 @@ _TIME = Topic(
             ByTime
         ),
         "sampler.time={p.sampler.time}: write={written} needs outputs of nodes, and task={s.task.name} has those of pairs "
-        "at their times: use write=[predictions]": lambda s, p: (
-            p.task.hides_edges and {"logits", "vectors"} & set(s.write)
-        ),
-        "sampler.time={p.sampler.time}: write={written} needs one time for each node, and task={s.task.name} has one for "
-        "each edge: remove embeddings": lambda s, p: p.task.pairs and "embeddings" in s.write,
+        "at their times: use write=[predictions]": lambda s, p: p.task.timed & set(s.write),
         "sampler.time={p.sampler.time}: inputs={s.inputs} reads rows that later edges change: use inputs=features": (
             lambda s, p: s.inputs != "features"
         ),

@@ -23,9 +23,9 @@ from gnnkit.jobs.recommendations import write_top, write_vectors
 from gnnkit.jobs.row_files import node_ids, write_columns, write_rows, write_table
 from gnnkit.launch.phases import warn
 from gnnkit.result.folder import CLASSES
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy import Worker
-from gnnkit.task import NodeTask, Task, numbered
+from gnnkit.task import Task, numbered
 from gnnkit.task.evaluation import Evaluation, by_node, by_row
 from gnnkit.utils.storage import Array, write_atomically
 
@@ -68,7 +68,7 @@ def write_outputs(
         if job.settings.checkpoint is None:
             _calibrate(task, logits, worker, job)
         if "predictions" in wanted:
-            if measures or not task.hides_edges:  # job=predict holds out no edges
+            if measures or not worker.rows.drawn:  # job=predict holds out no edges
                 write_predictions(job, worker, task, logits, names)
             write_top(job, task, logits, worker)
         write_vectors(job, logits, worker)
@@ -174,8 +174,8 @@ def write_predictions(job: RankJob, worker: Worker, task: Task, outputs: Tensor,
         names: Class names, or None.
     """
     columns = functools.partial(task.columns, classes=names)
-    if isinstance(task, NodeTask) and type(task).predictions is NodeTask.predictions:
-        write_targets(job, worker, "predictions", task.predict(outputs), columns)
+    if (rows := task.predict_rows(outputs)) is not None:
+        write_targets(job, worker, "predictions", rows, columns)
     else:  # not one row per node or labelled edge
         _write_joined(job, worker, "predictions", task.predictions(outputs, worker), columns)
 
@@ -197,7 +197,7 @@ def write_targets(
     """
     if job.settings.write_format == "npy":
         write_array(job, worker, f"{name}.npy", rows, of_nodes=of_nodes)
-    elif of_nodes or worker.targets.positions is None:
+    elif of_nodes or worker.targets.rows.ndim == 1:
         some = slice(None) if of_nodes else _predicted_nodes(job)
         _write_joined(job, worker, name, by_node(rows, worker), lambda rows, ids: columns(rows[some], ids[some]))
     else:
@@ -212,11 +212,9 @@ def _predicted_nodes(job: RankJob) -> slice:
 
 
 def _edge_columns(worker: Worker, columns: Columns, rows: Array, node_ids: Array) -> dict[str, Any]:
-    """Returns the columns of edges: their positions in the edge list, and ends."""
-    edges = worker.links
-    assert isinstance(edges, Targets)
-    assert edges.positions is not None
-    table = dict(columns(rows, np.asarray(edges.positions)))
+    """Returns the columns of pairs: their positions in the edge list, and ends."""
+    edges = targets_of(worker.rows)
+    table = dict(columns(rows, np.asarray(edges.ids if edges.positions is None else edges.positions)))
     return {"id": table.pop("id"), "src": node_ids[edges.rows[:, 0]], "dst": node_ids[edges.rows[:, 1]], **table}
 
 

@@ -62,7 +62,7 @@ class TrainedRun:
         worker = job.worker(comm, dtype=dtype)
         names = weights.class_names(folder)
         _check_data(job, worker, widths)
-        if job.settings.job.needs_labels and not task.hides_edges:
+        if job.settings.job.needs_labels and not worker.rows.drawn:
             data_names = job.prepared.class_names or map(str, range(worker.targets.num_classes))
             num_classes = widths.num_targets or widths.num_classes
             _check_classes(folder, names or map(str, range(num_classes)), data_names)

@@ -32,7 +32,6 @@ from gnnkit.partition.order import NodeOrder
 from gnnkit.partition.shard import Shard
 from gnnkit.partition.store.parts import WHOLE, RankParts
 from gnnkit.prepare.cut import Prepared
-from gnnkit.sampler.targets import count_outputs
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
@@ -161,7 +160,7 @@ class RankJob:
             parts.graph(),
             None if settings.sampler is None else settings.sampler.create(),
             settings.threads,
-            links=parts.links(),
+            rows=parts.rows(),
             peers=tuple(self.prepared.peers[comm.rank]) if shard is None else None,
             input_dtype=inputs,
             rounded=None if inputs is None else parts.rounded(),
@@ -194,7 +193,7 @@ class RankJob:
         num_relations = worker.shard.num_relations // (1 + worker.inverse_edges)
         edge_width, sizes = 0 if edges is None else edges.shape[1], worker.shard.type_sizes
         num_types = 1 if sizes is None else len(sizes)
-        return Widths(width, num_outputs, edge_width, num_relations, num_types, num_targets=count_outputs(worker.links))
+        return Widths(width, num_outputs, edge_width, num_relations, num_types, num_targets=worker.rows.num_outputs)
 
     def set_up(self, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> Embedding | None:
         """Sets up the strategy for a model. Collective.
@@ -241,10 +240,10 @@ class RankJob:
         widths = replace(widths, schema=self.schema)
         model = self.source.make_model(widths, self.settings.seed, task)
         if isinstance(model, HeteroModel):
-            if worker.links is None:
-                model.check_labels(worker.owned[worker.shard.labelled])
+            if worker.rows.pairs:
+                model.check_link_ends(0 if worker.rows.relation is None else worker.rows.relation.number)
             else:
-                model.check_link_ends(worker.links.relation.number if worker.links.relation is not None else 0)
+                model.check_labels(worker.owned[worker.shard.labelled])
         return model.to(worker.device, worker.dtype)
 
     def evaluation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ from gnnkit.leader.run import LeaderRun
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.result.figures import Figures
 from gnnkit.result.folder import COORDINATION
-from gnnkit.sampler.links import Links
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.phases import Phases
 from gnnkit.sync import GradientSync
@@ -242,13 +241,13 @@ def make_module(
         model,
         strategy,
         worker,
-        job.evaluation(worker, model, learned=learned, splits=measured_splits(task), scratch=scratch),
+        job.evaluation(worker, model, learned=learned, splits=tuple(SPLITS), scratch=scratch),
         task=task,
         embedding=embedding,
         label_inputs=job.label_inputs(worker),
         optimizer=settings.optimizer,
         lr=settings.learning_rate(model),
-        weight_decay=_weight_decay(job, worker, task, model),
+        weight_decay=_weight_decay(job, worker, model),
         schedule=_schedule(job, task, model, warms_up=on_schedule or not strategy.has_whole_steps),
         clip_norm=settings.clip_norm,
         accumulate=settings.accumulate,
@@ -258,14 +257,14 @@ def make_module(
     return module
 
 
-def _weight_decay(job: RankJob, worker: Worker, task: Task, model: nn.Module) -> float:
+def _weight_decay(job: RankJob, worker: Worker, model: nn.Module) -> float:
     """Returns `trainer.weight_decay`, or the model's default. Collective.
 
     The default applies if there are `WIDE` input features per training node, as in a
     graph of documents with few labels, where a model without a penalty overfits.
     """
     default: float = getattr(model, "default_weight_decay", 0.0)
-    if job.settings.trainer.weight_decay is not None or not default or task.pairs:
+    if job.settings.trainer.weight_decay is not None or not default or worker.rows.pairs:
         return job.settings.trainer.weight_decay or 0.0
     width, num_nodes = job.widths(worker).in_features, count_labelled(worker, Split.TRAIN)
     if width < WIDE * num_nodes:
@@ -275,11 +274,6 @@ def _weight_decay(job: RankJob, worker: Worker, task: Task, model: nn.Module) ->
         f"trainer.weight_decay={default:g}, because there are {width:,} features and {num_nodes:,} training nodes",
     )
     return default
-
-
-def measured_splits(task: Task) -> Sequence[str] | None:
-    """Returns the splits whose nodes the task measures, or None for all nodes."""
-    return None if task.pairs else tuple(SPLITS)
 
 
 def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> ExactEpochs | None:
@@ -335,7 +329,7 @@ def _lacks_exact_steps(strategy: ExecutionStrategy, worker: Worker, model: nn.Mo
     """Returns why subgraphs or batches have no exact steps, or None."""
     if strategy.reads.all_edges:
         return None
-    if isinstance(worker.links, Links):
+    if worker.rows.drawn:
         return "a step that predicts all edges leaves none to pass messages"
     if isinstance(model, EdgeIndexModel):
         return f"model={type(model).__name__} does not declare how many layers it has"

@@ -65,6 +65,5 @@ def write_vectors(job: RankJob, outputs: Tensor, worker: Worker) -> None:
 def _relation(job: RankJob, worker: Worker) -> Relation:
     assert job.schema is not None
     assert job.schema.relations is not None
-    assert worker.links is not None
-    assert worker.links.relation is not None
-    return job.schema.relations[worker.links.relation.number]
+    assert worker.rows.relation is not None
+    return job.schema.relations[worker.rows.relation.number]

@@ -37,7 +37,8 @@ def write_columns(path: Path, rows: Tensor, worker: Worker, *, of_nodes: bool = 
         worker: This rank.
         of_nodes: Whether rows are nodes, or else the rows that the task predicts.
     """
-    ids, count = (worker.owned, worker.shard.num_nodes) if of_nodes else (worker.targets.ids, worker.num_rows)
+    num_nodes = worker.shard.num_nodes
+    ids, count = (worker.owned, num_nodes) if of_nodes else (worker.targets.ids, worker.rows.num_rows(num_nodes))
     comm, unfinished = worker.comm, path.with_name(f".{path.name}.columns")
     try:
         offset = comm.share(_make_fortran(unfinished, rows, count) if comm.rank == LEADER else None)

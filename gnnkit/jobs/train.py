@@ -16,12 +16,13 @@ from gnnkit import callback
 from gnnkit.callback import Leader
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.config.settings import AUTO, in_notebook
+from gnnkit.graph import SPLITS, Split
 from gnnkit.jobs import figures, weights
 from gnnkit.jobs.order import redact_config
 from gnnkit.jobs.outputs import EMBEDDING, Scores, write_array, write_names, write_outputs
 from gnnkit.jobs.pages import displays
 from gnnkit.jobs.rank_job import RankJob, with_servers
-from gnnkit.jobs.rank_run import RankRun, measured_splits, open_run
+from gnnkit.jobs.rank_run import RankRun, open_run
 from gnnkit.jobs.restarts import RunRecord, marks_in
 from gnnkit.launch.phases import phase, warn
 from gnnkit.launch.progress import progress, stepping, training
@@ -31,7 +32,7 @@ from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.result.figures import Drift
 from gnnkit.sync import drift
 from gnnkit.training.logger import Loggers
-from gnnkit.training.monitor import Monitor, ended_by_user, selection, validates
+from gnnkit.training.monitor import Monitor, count_labelled, ended_by_user, selection
 from gnnkit.training.run_site import RunSite
 from gnnkit.training.saving import PeriodicCheckpoint
 from gnnkit.training.schedule import TimeLimit
@@ -176,7 +177,7 @@ def _monitor(run: RankRun) -> Monitor | None:
     settings = run.job.settings.trainer
     name = monitored(settings.monitor, run.task)
     needed = settings.patience is not None or settings.schedule == "plateau"
-    if name is None or (settings.monitor == AUTO and not needed and not validates(run.worker)):
+    if name is None or (settings.monitor == AUTO and not needed and not count_labelled(run.worker, Split.VAL)):
         return None
     options = {"lower_is_better": run.task.is_lower_better(name), "latest": settings.monitor == AUTO}
     save = functools.partial(_save_model, run) if run.is_leader else None
@@ -285,7 +286,7 @@ def _test(run: RankRun) -> None:
 def _write(run: RankRun) -> Scores:
     """Writes the model's outputs for all nodes. Collective."""
     job, module, worker, learned = run.job, run.module, run.worker, run.module.learned
-    splits, scratch = None if job.settings.write else measured_splits(run.task), job.scratch_folder(worker.comm)
+    splits, scratch = None if job.settings.write else tuple(SPLITS), job.scratch_folder(worker.comm)
     make = functools.partial(job.evaluation, worker, learned=learned, splits=splits, scratch=scratch)
     scores = write_outputs(job, run.task, module.model, make, job.prepared.class_names)
     if learned is not None:

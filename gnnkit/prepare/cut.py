@@ -17,12 +17,9 @@ import numpy as np
 from gnnkit.config.settings import Settings
 from gnnkit.engine.remote.features import round_rows
 from gnnkit.errors import UserError
-from gnnkit.graph import SPLITS, Graph
-from gnnkit.graph.edge_order import in_listed_order, sort_by_time
-from gnnkit.graph.graph import HELD_OUT
+from gnnkit.graph import SPLITS, Graph, labelled
+from gnnkit.graph.edge_order import in_listed_order
 from gnnkit.graph.inverse_edges import with_inverse_edges
-from gnnkit.graph.times import ALWAYS, NEVER, Times, newest
-from gnnkit.graph.types import Fields
 from gnnkit.launch.phases import phase, warnings_in_lines
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -58,8 +55,7 @@ from gnnkit.prepare.run_partition import keep, rebalanced
 from gnnkit.prepare.times import describe_sampled, describe_times, describe_visible, sampling_rule, visible_graphs
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
-from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.task import Task
 from gnnkit.utils.documents import Json, parse_json
 from gnnkit.utils.ranges import one_line
@@ -145,10 +141,8 @@ class Preparation:
     graph: Graph | None = None  # replaces the data set
 
 
-def read(
-    settings: Settings, graph: Graph, *, relational: bool, rule: str = "none"
-) -> tuple[Graph, Links | Targets | None]:
-    """Returns the training graph and the pairs to predict, as the task defines them.
+def read(settings: Settings, graph: Graph, *, relational: bool, rule: str = "none") -> tuple[Graph, TaskRows]:
+    """Returns the training graph and the rows to predict, as the task defines them.
 
     Args:
         settings: The run's settings.
@@ -160,35 +154,18 @@ def read(
     check_implied_task(settings, graph)
     try:
         with warnings_in_lines(settings.dataset.name):
-            prepared, links = prepare_task(task, graph, rule)
+            prepared, rows = task.prepare(graph) if rule == "none" else task.prepare_by_time(graph)
     except UserError:
-        if settings.job.needs_labels and not (task.pairs or graph.labelled.any()):
+        if settings.job.needs_labels and task.labels_nodes and not graph.labelled.any():
             raise UserError(no_split(settings, labelled=False, edges=graph.edge_labels is not None)) from None
         raise
     if relational:
-        check_relation(graph.schema, links)
-    needed = [SPLITS[name] for name in settings.job.splits]
-    split = links.split if isinstance(links, Targets) else prepared.split
-    if not (task.hides_edges or np.isin(split, needed).any()):
-        labelled = task.pairs or bool(prepared.labelled.any())
-        raise UserError(no_split(settings, labelled=labelled, noun=task.noun, edges=graph.edge_labels is not None))
-    return with_inputs(prepared, settings.inputs), links
-
-
-def prepare_task(task: Task, graph: Graph, rule: str) -> tuple[Graph, Links | Targets | None]:
-    """Calls `Task.prepare`. If sampling by time, all edges stay in the graph.
-
-    Args:
-        task: The task.
-        graph: The graph with all edges.
-        rule: `Sampler.time`.
-    """
-    if rule == "none":
-        return task.prepare(graph)
-    graph = graph if task.hides_edges else graph.evolve(time_borders=None)
-    prepared, links = task.prepare(graph)
-    no_pairs: Fields = dict.fromkeys(HELD_OUT)
-    return graph.evolve(**no_pairs) if isinstance(links, Links) else prepared, links
+        check_relation(graph.schema, rows)
+    label, split, _ = rows.values(prepared)
+    if not (rows.drawn or np.isin(split, [SPLITS[name] for name in settings.job.splits]).any()):
+        has_labels, edges = bool(labelled(label).any()), graph.edge_labels is not None
+        raise UserError(no_split(settings, labelled=has_labels, noun=task.noun, edges=edges))
+    return with_inputs(prepared, settings.inputs), rows
 
 
 def no_split(settings: Settings, *, labelled: bool, noun: str = "node", edges: bool = False) -> str:
@@ -218,8 +195,8 @@ def prepare(asked: Preparation) -> Json:
     """
     settings, needs, folder, begun = asked.settings, asked.needs, asked.folder, time.monotonic()
     phase(f"reading dataset={settings.dataset.name}")
-    graph, links, lines = _read_graph(asked, rule := sampling_rule(settings))
-    later = visible_graphs(graph) if needs.trains and links is None and rule == "none" else {}
+    graph, rows, lines = _read_graph(asked, rule := sampling_rule(settings))
+    later = visible_graphs(graph) if needs.trains and not rows.pairs and rule == "none" else {}
     lines += describe_visible(later, graph.time_unit, settings)
     graph = later.pop("train", graph)
     cache, read_at = Kept(settings.cache, graph), time.monotonic()
@@ -233,8 +210,7 @@ def prepare(asked: Preparation) -> Json:
     target = folder / PREPARED
     with passing():
         prepared = _recall_shards(asked, cache, partition)
-        if links is not None:
-            links.save(target / LINKS)
+        rows.save(target / LINKS)
         _save_later(later, needs, partition, target)
         if needs.recut:
             graph.save(target / SOURCE)
@@ -247,7 +223,7 @@ def prepare(asked: Preparation) -> Json:
     summary = "\n".join([prepared.summary, *map(one_line, lines), *note, *cache.notes])
     times = np.diff([begun, read_at, partitioned_at, time.monotonic()]).tolist()
     seconds = dict(zip(("reading", "partitioning", "cutting"), times, strict=True))
-    digest = fingerprint(graph, links) if isinstance(links, Targets) else prepared.fingerprint
+    digest = fingerprint(graph, rows) if rows.pairs else prepared.fingerprint
     names = graph.edge_type_names and list(graph.edge_type_names)
     facts = {"relations": names, "inverse_edges": needs.inverse_edges, "summary": summary, "seconds": seconds}
     return replace(prepared, fingerprint=digest, **facts).to_dict()  # type: ignore[arg-type]
@@ -271,8 +247,8 @@ def _save_later(graphs: Mapping[str, Graph], needs: Needs, partition: Partition,
                 replace(shard, features=shard.features[:0]).save(folder / str(shard.rank))
 
 
-def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets | None, list[str]]:
-    """Returns the graph as the ranks read it, pairs to predict, and summary lines.
+def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, TaskRows, list[str]]:
+    """Returns the graph as the ranks read it, the rows to predict, and summary lines.
 
     Args:
         asked: The request.
@@ -283,31 +259,28 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, Links | Targets |
     check_types(needs.untyped_model, named_graph.schema)
     check_columns(settings, named_graph.feature_names)
     graph, input_lines = as_read(settings, named_graph, asked.folder)
-    graph, links = named(load(settings, graph), asked.folder), None
+    graph, rows = named(load(settings, graph), asked.folder), NODES
     task: Task = settings.task.create()
     if needs.trains:
         complete = graph
-        graph, links = read(settings, graph, relational=needs.relational, rule=rule)
-        input_lines = [*input_lines, *describe_times(complete, graph, links, settings)]
+        graph, rows = read(settings, graph, relational=needs.relational, rule=rule)
+        input_lines = [*input_lines, *describe_times(complete, graph, rows, settings)]
     elif needs.inputs:
         if "predictions" in settings.write or not task.hides_edges:
-            graph, links = task.prepare_known(graph)
+            graph, rows = task.prepare_known(graph)
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse, settings.features.dtype)
-    lines = [*(links.describe() if isinstance(links, Targets) else []), *lines]
+    lines = [*rows.describe(), *lines]
     if needs.relational and settings.model.arguments.get("inverse"):
         lines = [*lines, *describe_repeated(graph)]
     if needs.inverse_edges:
-        links = None if links is None else links.with_inverse_edges(graph.num_relations)
+        rows = rows.with_inverse_edges(graph.num_relations)
         graph = with_inverse_edges(graph)
         lines = [*lines, f"edges: {graph.num_edges // 2:,} inverse edges were added (model.inverse=true)"]
     if rule != "none":
-        lines = [*lines, *describe_sampled(graph, links, rule, trains=needs.trains)]
-        return *by_visibility(in_listed_order(graph), links, rule), [*input_lines, *lines]
-    graph = in_listed_order(graph) if needs.edge_order else graph
-    if isinstance(links, Links) and links.train_time is not None:  # edges may have other ids now
-        links = replace(links, train_time=np.asarray(graph.edge_time))
-    return graph, links, [*input_lines, *lines]
+        lines = [*lines, *describe_sampled(graph, rows, rule, trains=needs.trains)]
+    graph = in_listed_order(graph) if needs.edge_order or rule != "none" else graph
+    return *rows.arrange(graph, rule), [*input_lines, *lines]
 
 
 def check_columns(settings: Settings, names: Sequence[str] | None) -> None:
@@ -315,36 +288,6 @@ def check_columns(settings: Settings, names: Sequence[str] | None) -> None:
     plugin = None if settings.model.origin == "Python" else settings.model.load()
     if (check := getattr(plugin, "check_columns", None)) is not None:
         check(names or () if settings.inputs == "features" else ())
-
-
-def by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tuple[Graph, Links | Targets | None]:
-    """Sorts in-edges in listed order for samplers by time.
-
-    With `inclusive`, an edge of the predicted relation is visible after its own time
-    only, and so is its reverse, because its pair is predicted as of that time. With
-    `window`, nodes and edges to predict that have no time are as of the moment after
-    the newest edge. So are all nodes if links have no times, because they are
-    recommended then.
-    """
-    if isinstance(links, Links) and links.events is not None:
-        times = np.asarray(graph.edge_time)
-        is_event = links.hides(graph.edge_types) & (times != ALWAYS) & (times != NEVER)
-        graph, order = sort_by_time(graph.evolve(edge_time=times + (is_event if rule == "inclusive" else 0)))
-        return graph, replace(links, train_time=times[order])
-    graph, recommends = sort_by_time(graph)[0], isinstance(links, Links)
-    if not (recommends or rule == "window"):
-        return graph, links
-    later = newest(np.asarray(graph.edge_time)) + 1
-    if isinstance(links, Targets):
-        links = replace(links, time=_with_times(links.time, len(links), later))
-    node_time = None if recommends else graph.node_time
-    return graph.evolve(node_time=_with_times(node_time, graph.num_nodes, later)), links
-
-
-def _with_times(times: Times | None, count: int, later: int) -> Times:  # [count]
-    """Returns times with `later` in place of each missing one."""
-    times = np.full(count, ALWAYS) if times is None else np.asarray(times)
-    return np.where((times == ALWAYS) | (times == NEVER), later, times)
 
 
 def check_owned(asked: Preparation) -> None:

@@ -23,8 +23,7 @@ from gnnkit.partition.base import mix
 from gnnkit.partition.store.manifest import NODE_IDS
 from gnnkit.prepare.rounding import round_features
 from gnnkit.prepare.times import before_split
-from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import TaskRows
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_line, shown_names
 from gnnkit.utils.storage import save_array
@@ -132,14 +131,14 @@ def check_types(model: str | None, types: Schema) -> None:
     )
 
 
-def check_relation(types: Schema, links: Links | Targets | None) -> None:
+def check_relation(types: Schema, rows: TaskRows) -> None:
     """Raises `UserError` if a relational model would predict several relations.
 
     Args:
         types: The graph's types.
-        links: The edges that the task predicts, if any.
+        rows: The rows that the task predicts.
     """
-    if links is not None and links.relation is None and len(types.edge_types) > 1:
+    if rows.pairs and rows.relation is None and len(types.edge_types) > 1:
         raise UserError(
             f"task.relation is not set, and the graph has {len(types.edge_types):,} relations "
             f"({', '.join(types.edge_types)}): name the relation to predict, such as task.relation={types.edge_types[0]}"

@@ -28,7 +28,7 @@ from gnnkit.graph.edge_columns import RULES
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.prepare.assign import assign
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.utils.documents import json_digest, read_object
 from gnnkit.utils.storage import load_arrays, passing, save_arrays, sync_files
 
@@ -161,12 +161,12 @@ def link_file(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def fingerprint(graph: Graph, targets: Targets | None = None) -> str:
+def fingerprint(graph: Graph, rows: TaskRows = NODES) -> str:
     """Hashes a graph's sizes and up to about a million numbers per array.
 
     Args:
         graph: The graph.
-        targets: The labelled edges of a graph that has no labels, if any.
+        rows: The rows to predict, which may have labels that the graph lacks.
     """
     digest = hashlib.sha256()
     csc, columns = graph.csc, graph.edge_columns
@@ -174,7 +174,8 @@ def fingerprint(graph: Graph, targets: Targets | None = None) -> str:
     of_edges = [columns.get("features"), columns.get("relation")]
     of_edges += [columns[name] for name in RULES if name in columns and name not in _FIRST_COLUMNS]
     of_edges += [] if graph.node_time is None else [graph.node_time]
-    of_edges += [] if targets is None else [targets.label, targets.split]
+    label, split, _ = rows.values(graph)
+    of_edges += [] if label is graph.labels else [label, split]
     for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, *of_edges):
         if array is None:
             digest.update(b"none")

@@ -29,7 +29,7 @@ from gnnkit.prepare.times import sampling_rule
 from gnnkit.prepare.trained import take_stored
 from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED, SOURCE
 from gnnkit.sampler.base import TIME_RULES
-from gnnkit.sampler.targets import load_rows
+from gnnkit.sampler.links import load_rows
 from gnnkit.utils.ranges import shown
 from gnnkit.utils.storage import passing, write_atomically
 

@@ -24,8 +24,7 @@ from gnnkit.prepare.kept import Kept, fingerprint, kept_partition
 from gnnkit.prepare.times import describe_sampled, describe_store, describe_times, sampling_rule
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
-from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.task import Task
 from gnnkit.utils.documents import Json, read_object
 
@@ -40,11 +39,11 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     """
     named_graph = with_names(settings, graph)
     try:
-        prepared_graph, links, notes, rounded = _read_graph(settings, named_graph, folder)
+        prepared_graph, rows_to_predict, notes, rounded = _read_graph(settings, named_graph, folder)
         rounded = rounded or _rounding_of_store(settings, graph)
         why_not = None
     except UserError as error:  # measure the graph although no run can train on it
-        prepared_graph, links, notes, rounded = named(load(settings, named_graph), folder), None, [], ""
+        prepared_graph, rows_to_predict, notes, rounded = named(load(settings, named_graph), folder), NODES, [], ""
         why_not = str(error)
     cache = Kept(settings.cache, prepared_graph)
     chosen = kept_partition(cache, settings)
@@ -55,13 +54,12 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     quality = measure(prepared_graph, chosen)
     quality.save(folder / PARTITION)
     if why_not is None:
-        if links is not None:
-            links.save(folder / PARTS / LINKS)
+        rows_to_predict.save(folder / PARTS / LINKS)
         if holds_graph:
             prepared_graph.save(folder / PARTS / GRAPH)
         with Digests() as digests:
             contents = manifest(
-                settings, asked, named_graph, prepared_graph, links, quality, folder, rounded, rows, digests
+                settings, asked, named_graph, prepared_graph, rows_to_predict, quality, folder, rounded, rows, digests
             )
             contents.save(folder)
         notes = [*notes, f"store: dataset=store dataset.root={folder} trains from it"]
@@ -72,8 +70,8 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     return {"summary": "\n".join(lines), **quality.to_dict()}
 
 
-def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Links | Targets | None, list[str], str]:
-    """Returns the graph as runs read it, the pairs to predict, and lines.
+def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, TaskRows, list[str], str]:
+    """Returns the graph as runs read it, the rows to predict, and lines.
 
     The last result is the line on rounding, if any. Features may stay sparse, because
     ranks that need dense rows convert them.
@@ -82,17 +80,17 @@ def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, 
     graph, input_lines = as_read(settings, graph, folder)
     check_implied_task(settings, graph)
     complete, rule = named(load(settings, graph), folder), sampling_rule(settings)
-    graph, links = cut.prepare_task(task, complete, rule)
+    graph, rows = task.prepare(complete) if rule == "none" else task.prepare_by_time(complete)
     graph = graph.evolve(time_borders=None)  # edges are split now
-    input_lines = [*input_lines, *describe_times(complete, graph, links)]
+    input_lines = [*input_lines, *describe_times(complete, graph, rows)]
     if settings.inputs != "features":
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, True, settings.features.dtype)
     rounded = "" if settings.features.dtype == "as_is" else "".join(lines)
     if rule == "none":
-        return graph, links, [*input_lines, *([] if links else describe_store(graph)), *lines], rounded
-    sampled = describe_sampled(graph, links, rule)
-    return *cut.by_visibility(in_listed_order(graph), links, rule), [*input_lines, *sampled, *lines], rounded
+        return graph, rows, [*input_lines, *([] if rows.pairs else describe_store(graph)), *lines], rounded
+    sampled = describe_sampled(graph, rows, rule)
+    return *rows.arrange(in_listed_order(graph), rule), [*input_lines, *sampled, *lines], rounded
 
 
 def _rounding_of_store(settings: Settings, graph: Graph | None) -> str:
@@ -121,7 +119,7 @@ def manifest(
     asked: str,
     named_graph: Graph,
     graph: Graph,
-    links: Links | Targets | None,
+    rows_to_predict: TaskRows,
     quality: Quality,
     folder: Path,
     packed: str,
@@ -143,7 +141,7 @@ def manifest(
         prepared=replace(
             cut.described(settings, graph, quality, decision),
             schema=None,  # the store has its own
-            fingerprint=fingerprint(graph, links if isinstance(links, Targets) else None),
+            fingerprint=fingerprint(graph, rows_to_predict),
         ).to_dict(),
         quality=quality.to_dict(),
         coordination=cut.coordination(quality, decision),
@@ -152,7 +150,7 @@ def manifest(
         holds={
             "graph": (folder / PARTS / GRAPH).exists(),
             "rows": rows,
-            "links": links is not None,
+            "links": (folder / PARTS / LINKS).exists(),
             "sparse": isinstance(graph.features, SparseFeatures),
             "node_ids": named_graph.node_ids is not None,
             "vertex_cut": quality.partition.edge_cell is not None,

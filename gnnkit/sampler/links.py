@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,60 +13,24 @@ import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Block, Floats, Ids
+from gnnkit.graph import CSC, Block, Floats, Graph, Ids, Split
+from gnnkit.graph.edge_order import sort_by_time
 from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.sampler.events import MAX_NODES, EventHistory, EventNegatives, Mask, codes
+from gnnkit.sampler.targets import SEEN, LinkRelation, Targets, TaskRows, save_rows, with_times
 from gnnkit.utils.checks import check_range, floats
 from gnnkit.utils.ranges import MAX_COUNT, real, shown, whole
-from gnnkit.utils.storage import load_arrays, save_arrays
-
-
-@dataclass(frozen=True, slots=True)
-class LinkRelation:
-    """The predicted relation.
-
-    Edges of the `hidden` relations pass no messages between the ends of a predicted
-    edge: those of the relation itself, and of its reverse relations.
-    """
-
-    number: int
-    hidden: tuple[int, ...]
-    # The first and last node of its sources, then of its destinations, the last ones
-    # excluded. Negative pairs then have another destination. None: all nodes.
-    ends: tuple[int, int, int, int] | None = None
-
-    @property
-    def joins_types(self) -> bool:
-        """Whether sources and destinations have different node types."""
-        return self.ends is not None and self.ends[:2] != self.ends[2:]
-
-    @classmethod
-    def of_plain(cls, plain: Mapping[str, Any] | None) -> LinkRelation | None:
-        """Reads the plain values that `Links.save` writes."""
-        if plain is None:
-            return None
-        ends = plain["ends"]
-        return cls(plain["number"], tuple(plain["hidden"]), None if ends is None else tuple(ends))
-
-    def check(self, num_nodes: int) -> None:
-        """Raises `UserError` if a number is out of range."""
-        ends = np.array([0, 0, 0, 0] if self.ends is None else self.ends)
-        for name, numbers, last in (("hidden", np.array(self.hidden), MAX_COUNT), ("ends", ends, num_nodes + 1)):
-            if numbers.dtype.kind != "i" or numbers.ndim != 1:
-                raise UserError(f"{name} is not a list of integers")
-            check_range(name, numbers, 0, last)
-        if self.number not in self.hidden:
-            raise UserError(f"hidden={list(self.hidden)} must include the relation {self.number}")
-        if len(ends) != 4 or ends[0] > ends[1] or ends[2] > ends[3]:
-            raise UserError(f"ends={ends.tolist()} must be the first and last sources and destinations")
+from gnnkit.utils.storage import load_arrays
 
 
 @dataclass(frozen=True, eq=False)
-class Links:
+class Links(TaskRows):
     """The edges that a task predicts. Training edges are the graph's edges.
 
     Pairs are rows of (source, destination).
     """
+
+    drawn = True
 
     num_nodes: int
     val: Ids  # [num_val, 2] validation edges, which are not in the graph
@@ -90,6 +54,61 @@ class Links:
     val_negatives: Ids | None = None  # [num_val, eval_negatives] int64 other destinations that the data define
     test_negatives: Ids | None = None  # [num_test, eval_negatives]
     _drawing: dict[bool, EventNegatives] = field(default_factory=dict, init=False, repr=False)  # by `evaluates`
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.events is not None
+
+    at_own_times = is_frozen
+
+    @property
+    def edge_split(self) -> str:
+        return "data set" if self.given else "drawn"
+
+    def count(self, split: Split, targets: Targets) -> int:
+        """Counts held-out edges, or owned nodes for the training edges."""
+        return len(targets if split == Split.TRAIN else self.val if split == Split.VAL else self.test)
+
+    def arrange(self, graph: Graph, rule: str) -> tuple[Graph, Links]:
+        """Sorts in-edges, which are predicted as of their times.
+
+        With `inclusive`, an edge of the predicted relation is visible after its own
+        time only, and so is its reverse. Links without times are recommended as of the
+        moment after the newest edge, with any rule.
+        """
+        if rule == "none":  # edges may have other ids than in `Task.prepare`
+            train_time = None if self.train_time is None else np.asarray(graph.edge_time)
+            return graph, replace(self, train_time=train_time)
+        times = np.asarray(graph.edge_time)
+        if self.events is None:
+            graph = sort_by_time(graph)[0]
+            return graph.evolve(node_time=with_times(None, graph.num_nodes, graph.edge_time)), self
+        is_event = self.hides(graph.edge_types) & (times != ALWAYS) & (times != NEVER)
+        graph, order = sort_by_time(graph.evolve(edge_time=times + (is_event if rule == "inclusive" else 0)))
+        return graph, replace(self, train_time=times[order])
+
+    def describe_split(self, complete: Graph, trained: Graph, hint: Sequence[str] = ()) -> list[str]:
+        """Also counts held-out edges between nodes that an edge joins in training."""
+        lines = super().describe_split(complete, trained, hint)
+        held, pairs = unordered(np.concatenate([self.val, self.test]), trained.num_nodes), pairs_of(trained.csc)
+        if trained.edge_time is not None and self.events is not None:  # later edges may pass messages, too
+            pairs = pairs[trained.edge_time < self.first_held_out]
+        count = int(np.isin(held, unordered(pairs, trained.num_nodes)).sum())
+        share = f"{100 * count / max(len(held), 1):.0f} %"
+        line = f"held-out edges: {count:,} of {len(held):,} ({share}) join nodes that also an edge in training joins"
+        return [*lines, line] if count else lines
+
+    def describe_sampled(self, graph: Graph, rule: str, *, trains: bool) -> list[str]:
+        if not trains:
+            return [f"sampler.time={rule}: recommendations are as of the newest edge"]
+        if self.events is None:
+            raise UserError(
+                f"sampler.time={rule}: the edges that the task predicts are not split by time: set "
+                "dataset.split='{by: time, shares: [0.7,0.15,0.15]}', or use sampler.time=none"
+            )
+        also = ", and edges of other relations at that time" * (rule == "inclusive" and self.relation is not None)
+        seen = SEEN["strict" if rule == "inclusive" else rule] + also
+        return [f"sampler.time={rule}: each edge is predicted from the edges {seen}, in training and evaluation"]
 
     def predicts(self, types: Ids | None) -> Mask | np.bool_:  # [num_edges]
         """Returns whether edges are predicted, self-loops aside.
@@ -149,78 +168,7 @@ class Links:
         return replace(self, relation=replace(relation, hidden=hidden))
 
     def save(self, folder: Path) -> None:
-        """Writes the arrays into `folder` atomically."""
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        relation = None if self.relation is None else asdict(self.relation)
-        save_arrays(
-            folder,
-            arrays,
-            {**{name: getattr(self, name) for name in _SCALARS}, "relation": relation, "historical": self.historical},
-        )
-
-    @classmethod
-    def load(cls, folder: Path) -> Links:
-        """Maps the arrays saved in `folder`, read-only.
-
-        Raises `UserError` for a file that was not written by `save`, and for pairs of
-        an earlier gnnkit, which also excluded held-out edges from training negatives.
-        """
-        arrays, meta = load_arrays(folder)
-        if "known" in arrays and "training" not in arrays:
-            raise UserError(
-                f"{folder}: written by an earlier gnnkit, without the filter of training negatives; "
-                "write the store again with job=partition, or restart the run in a new folder"
-            )
-        fields: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
-        try:
-            fields["relation"] = LinkRelation.of_plain(meta.get("relation"))
-            links = cls(historical=meta.get("historical") is True, **fields, **{name: meta[name] for name in _SCALARS})
-            links.check()
-        except KeyError as error:
-            raise UserError(f"{folder} holds no {error.args[0]}") from error
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{folder}: {error}") from error
-        return links
-
-    def check(self) -> None:
-        """Raises `UserError` if an array or number is out of range."""
-        limits = {"num_nodes": MAX_NODES, "negatives": MAX_COUNT, "eval_negatives": MAX_COUNT, "seed": 2**64 - 1}
-        for name, high in limits.items():
-            whole(name, getattr(self, name), 0, high)
-        real("supervision_share", self.supervision_share, 0, 1)
-        if not isinstance(self.given, bool):
-            raise UserError(f"given={shown(self.given)} must be true or false")
-        for name in ("val", "test"):
-            pairs = getattr(self, name)
-            if pairs is None or pairs.dtype.kind not in "iu" or pairs.ndim != 2 or pairs.shape[1] != 2:
-                raise UserError(f"{name} is not a table of integers with two columns")
-            check_range(name, pairs.ravel(), 0, self.num_nodes)
-        for name in ("training", "known"):
-            filtered = getattr(self, name)
-            if filtered is None:
-                continue
-            if filtered.dtype != np.int64 or filtered.ndim != 1 or np.any(np.diff(filtered) <= 0):
-                raise UserError(f"{name} is not a list of int64 in ascending order")
-            check_range(name, filtered, 0, self.num_nodes**2)
-        if self.popular is not None:
-            check_range("popular", self.popular, 0, self.num_nodes)
-        if self.relation is not None:
-            self.relation.check(self.num_nodes)
-        self._check_events()
-
-    def _check_events(self) -> None:
-        events = self.events
-        if events is None:
-            return
-        if events.dtype != np.int64 or events.ndim != 2 or events.shape[1] != 3:
-            raise UserError("events is not a table of int64 with three columns")
-        check_range("events", events[:, :2].ravel(), 0, self.num_nodes)
-        if (features := self.event_features) is not None:
-            floats("event_features", features, (len(events), None))
-        for name, size in zip(_TIMES, (None, len(self.val), len(self.test), self.num_nodes), strict=True):
-            times = getattr(self, name)
-            if times is None or times.dtype != np.int64 or times.shape != (len(times) if size is None else size,):
-                raise UserError(f"{name} is not a list of int64, one for each of {size or 'all'} rows")
+        save_rows(self, folder, _ARRAYS, (*_SCALARS, "historical"))
 
     def negative_pairs(
         self,
@@ -255,36 +203,13 @@ class Links:
         edges, rule = (_int64(pairs), _int64(ids)), (count, key % 2**64)
         try:
             if pairs.shape[1] > 2:
-                return self._by_time(among, evaluates=evaluates).draw(*edges, *rule, threads)
-            nodes, ends = self._candidates(among, evaluates=evaluates)
+                return _by_time(self, among, evaluates=evaluates).draw(*edges, *rule, threads)
+            nodes, ends = _candidates(self, among, evaluates=evaluates)
             drawn = _core.negative_pairs(*edges, self.num_nodes, filtered, nodes, *rule, threads, *ends)
             return drawn.reshape(len(ids), count, 2)
         except UserError as error:
             cure = "" if filtered is None else "; use task.filtered=false"
             raise UserError(f"task.{'eval_' * evaluates}negatives={count}: {error}{cure}") from error
-
-    def _by_time(self, among: Ids | None, *, evaluates: bool) -> EventNegatives:
-        """Returns the rule that draws destinations by time."""
-        if among is None and evaluates in self._drawing:
-            return self._drawing[evaluates]
-        assert self.node_time is not None
-        assert self.events is not None
-        assert self.train_time is not None
-        nodes = self._candidates(among, evaluates=evaluates)[0]
-        nodes = np.arange(self.num_nodes) if nodes is None else nodes
-        if self.relation is not None and self.relation.ends is not None:
-            first, last = self.relation.ends[2:]
-            nodes = nodes[(nodes >= first) & (nodes < last)]
-        history, until, earlier = None if self.known is None else self.history, None, None
-        if not evaluates:
-            until = int(self.train_time[self.train_time < self.first_held_out].max(initial=ALWAYS)) + 1
-        if self.historical and not evaluates:
-            events = self.events if among is None else self.events[np.isin(self.events[:, 1], among)]
-            earlier = EventHistory(events[:, 0], events[:, 2]), events[:, 1]
-        negatives = EventNegatives.of(nodes, self.node_time, events=history, until=until, earlier=earlier)
-        if among is None:
-            self._drawing[evaluates] = negatives
-        return negatives
 
     @functools.cached_property
     def history(self) -> EventHistory:
@@ -292,30 +217,133 @@ class Links:
         assert self.events is not None
         return EventHistory(codes(self.events, self.num_nodes), self.events[:, 2])
 
-    def at_times(self, pairs: Ids, times: Times | None) -> Ids:  # [k, 2 or 3]
-        """Appends times [k] to pairs [k, 2], if edges are split by time."""
-        return pairs if times is None else np.concatenate([pairs, times[:, None]], 1)
-
-    def _candidates(
-        self, among: Ids | None, *, evaluates: bool
-    ) -> tuple[Ids | None, tuple[tuple[int, int, int, int], ...]]:
-        """Returns the nodes to draw, and the ranges of the core's `ends`, if any."""
-        ends = None if self.relation is None else self.relation.ends
-        if self.popular is not None and not evaluates:
-            among = self.popular if among is None else self.popular[np.isin(self.popular, among)]
-        nodes = None if among is None else _int64(among)
-        if nodes is None or ends is None:
-            return nodes, () if ends is None else (ends,)
-        sources, destinations = (nodes[(nodes >= first) & (nodes < last)] for first, last in (ends[:2], ends[2:]))
-        nodes = np.concatenate([sources, destinations])
-        return nodes, ((0, len(sources), len(sources), len(nodes)),)
-
 
 _SCALARS = ("num_nodes", "negatives", "eval_negatives", "supervision_share", "seed", "given")
 _GIVEN = ("val_negatives", "test_negatives")
 _TIMES = ("train_time", "val_time", "test_time", "node_time")
 _ARRAYS = ("val", "test", "training", "known", "popular", "events", "event_features", *_TIMES, *_GIVEN)
 _POWER, _STEPS = 0.75, 8  # popularity exponent (Mikolov et al., NeurIPS 2013), and a mean node's repetitions
+
+
+def links_of(rows: TaskRows) -> Links:
+    """Returns the rows of a task that draws them."""
+    assert isinstance(rows, Links)
+    return rows
+
+
+def load_rows(folder: Path) -> TaskRows:
+    """Maps the rows that `Links.save` or `Targets.save` wrote, read-only.
+
+    Raises `UserError` for files that were not written by `save`, and for links of an
+    earlier gnnkit, which also excluded held-out edges from training negatives.
+    """
+    arrays, meta = load_arrays(folder)
+    if "known" in arrays and "training" not in arrays:
+        raise UserError(
+            f"{folder}: written by an earlier gnnkit, without the filter of training negatives; "
+            "write the store again with job=partition, or restart the run in a new folder"
+        )
+    try:
+        return Targets.of_arrays(arrays, meta) if "label" in arrays else _links_of_arrays(arrays, meta)
+    except KeyError as error:
+        raise UserError(f"{folder} holds no {error.args[0]}") from error
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{folder}: {error}") from error
+
+
+def _links_of_arrays(arrays: dict[str, Any], meta: dict[str, Any]) -> Links:
+    """Restores the links from the arrays and values of `Links.save`."""
+    fields: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
+    fields["relation"] = LinkRelation.of_plain(meta.get("relation"))
+    links = Links(historical=meta.get("historical") is True, **fields, **{name: meta[name] for name in _SCALARS})
+    check_links(links)
+    return links
+
+
+def check_links(links: Links) -> None:
+    """Raises `UserError` if an array or number is out of range."""
+    limits = {"num_nodes": MAX_NODES, "negatives": MAX_COUNT, "eval_negatives": MAX_COUNT, "seed": 2**64 - 1}
+    for name, high in limits.items():
+        whole(name, getattr(links, name), 0, high)
+    real("supervision_share", links.supervision_share, 0, 1)
+    if not isinstance(links.given, bool):
+        raise UserError(f"given={shown(links.given)} must be true or false")
+    for name in ("val", "test"):
+        pairs = getattr(links, name)
+        if pairs is None or pairs.dtype.kind not in "iu" or pairs.ndim != 2 or pairs.shape[1] != 2:
+            raise UserError(f"{name} is not a table of integers with two columns")
+        check_range(name, pairs.ravel(), 0, links.num_nodes)
+    for name in ("training", "known"):
+        filtered = getattr(links, name)
+        if filtered is None:
+            continue
+        if filtered.dtype != np.int64 or filtered.ndim != 1 or np.any(np.diff(filtered) <= 0):
+            raise UserError(f"{name} is not a list of int64 in ascending order")
+        check_range(name, filtered, 0, links.num_nodes**2)
+    if links.popular is not None:
+        check_range("popular", links.popular, 0, links.num_nodes)
+    if links.relation is not None:
+        links.relation.check(links.num_nodes)
+    _check_events(links)
+
+
+def _check_events(links: Links) -> None:
+    events = links.events
+    if events is None:
+        return
+    if events.dtype != np.int64 or events.ndim != 2 or events.shape[1] != 3:
+        raise UserError("events is not a table of int64 with three columns")
+    check_range("events", events[:, :2].ravel(), 0, links.num_nodes)
+    if (features := links.event_features) is not None:
+        floats("event_features", features, (len(events), None))
+    for name, size in zip(_TIMES, (None, len(links.val), len(links.test), links.num_nodes), strict=True):
+        times = getattr(links, name)
+        if times is None or times.dtype != np.int64 or times.shape != (len(times) if size is None else size,):
+            raise UserError(f"{name} is not a list of int64, one for each of {size or 'all'} rows")
+
+
+def _by_time(links: Links, among: Ids | None, *, evaluates: bool) -> EventNegatives:
+    """Returns the rule that draws destinations by time."""
+    if among is None and evaluates in links._drawing:
+        return links._drawing[evaluates]
+    assert links.node_time is not None
+    assert links.events is not None
+    assert links.train_time is not None
+    nodes = _candidates(links, among, evaluates=evaluates)[0]
+    nodes = np.arange(links.num_nodes) if nodes is None else nodes
+    if links.relation is not None and links.relation.ends is not None:
+        first, last = links.relation.ends[2:]
+        nodes = nodes[(nodes >= first) & (nodes < last)]
+    history, until, earlier = None if links.known is None else links.history, None, None
+    if not evaluates:
+        until = int(links.train_time[links.train_time < links.first_held_out].max(initial=ALWAYS)) + 1
+    if links.historical and not evaluates:
+        events = links.events if among is None else links.events[np.isin(links.events[:, 1], among)]
+        earlier = EventHistory(events[:, 0], events[:, 2]), events[:, 1]
+    negatives = EventNegatives.of(nodes, links.node_time, events=history, until=until, earlier=earlier)
+    if among is None:
+        links._drawing[evaluates] = negatives
+    return negatives
+
+
+def _candidates(
+    links: Links, among: Ids | None, *, evaluates: bool
+) -> tuple[Ids | None, tuple[tuple[int, int, int, int], ...]]:
+    """Returns the nodes to draw, and the ranges of the core's `ends`, if any."""
+    ends = None if links.relation is None else links.relation.ends
+    if links.popular is not None and not evaluates:
+        among = links.popular if among is None else links.popular[np.isin(links.popular, among)]
+    nodes = None if among is None else _int64(among)
+    if nodes is None or ends is None:
+        return nodes, () if ends is None else (ends,)
+    sources, destinations = (nodes[(nodes >= first) & (nodes < last)] for first, last in (ends[:2], ends[2:]))
+    nodes = np.concatenate([sources, destinations])
+    return nodes, ((0, len(sources), len(sources), len(nodes)),)
+
+
+def at_times(pairs: Ids, times: Times | None) -> Ids:  # [k, 2 or 3]
+    """Appends times [k] to pairs [k, 2], if edges are split by time."""
+    return pairs if times is None else np.concatenate([pairs, times[:, None]], 1)
 
 
 def repeat_by_popularity(pairs: Ids, num_nodes: int) -> Ids:  # [num]
@@ -425,10 +453,10 @@ def supervised_pairs(
         split by time, sources, destinations and times [k * (1 + negatives), 3].
     """
     times = None if links.train_time is None else np.asarray(links.train_time[ids])
-    edges = links.at_times(pairs, times)
+    edges = at_times(pairs, times)
     negative = links.negative_pairs(edges, ids, links.negatives, key, among, threads).reshape(-1, 2)
     labels = np.zeros(len(pairs) + len(negative), np.float32)
     labels[: len(pairs)] = 1
     drawn = np.concatenate([pairs, negative])
     repeated = None if times is None else np.append(times, np.repeat(times, links.negatives))
-    return drawn, labels, None if times is None else links.at_times(drawn, repeated)
+    return drawn, labels, None if times is None else at_times(drawn, repeated)

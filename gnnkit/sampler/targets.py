@@ -1,29 +1,226 @@
-"""The labelled rows that a task predicts: nodes, or pairs of nodes."""
+"""The rows that a task predicts: nodes, or pairs of nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Floats, Graph, Ids, Labels, Split, labelled
-from gnnkit.graph.edge_columns import REVERSE
-from gnnkit.graph.times import NEVER, Times
+from gnnkit.graph.edge_order import sort_by_time
+from gnnkit.graph.time_split import describe_parts, parts_of, time_spans
+from gnnkit.graph.times import ALWAYS, NEVER, Times, newest, show_time
 from gnnkit.graph.types import take
-from gnnkit.sampler.links import LinkRelation, Links, pairs_of
+from gnnkit.partition.shard import Shard
 from gnnkit.utils.checks import check_range
 from gnnkit.utils.ranges import MAX_COUNT, whole
-from gnnkit.utils.storage import load_arrays, save_arrays
+from gnnkit.utils.storage import save_arrays
 
 _MAX_NODES = 2**48
+SEEN = {
+    "strict": "before its own time",
+    "inclusive": "up to its own time",
+    "window": "before its own time, up to the age sampler.window",
+}  # the edges that a seed sees, by `Sampler.time`
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRelation:
+    """The predicted relation.
+
+    Edges of the `hidden` relations pass no messages between the ends of a predicted
+    edge: those of the relation itself, and of its reverse relations.
+    """
+
+    number: int
+    hidden: tuple[int, ...]
+    # The first and last node of its sources, then of its destinations, the last ones
+    # excluded. Negative pairs then have another destination. None: all nodes.
+    ends: tuple[int, int, int, int] | None = None
+
+    @property
+    def joins_types(self) -> bool:
+        """Whether sources and destinations have different node types."""
+        return self.ends is not None and self.ends[:2] != self.ends[2:]
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any] | None) -> LinkRelation | None:
+        """Reads the plain values that `TaskRows.save` writes."""
+        if plain is None:
+            return None
+        ends = plain["ends"]
+        return cls(plain["number"], tuple(plain["hidden"]), None if ends is None else tuple(ends))
+
+    def check(self, num_nodes: int) -> None:
+        """Raises `UserError` if a number is out of range."""
+        ends = np.array([0, 0, 0, 0] if self.ends is None else self.ends)
+        for name, numbers, last in (("hidden", np.array(self.hidden), MAX_COUNT), ("ends", ends, num_nodes + 1)):
+            if numbers.dtype.kind != "i" or numbers.ndim != 1:
+                raise UserError(f"{name} is not a list of integers")
+            check_range(name, numbers, 0, last)
+        if self.number not in self.hidden:
+            raise UserError(f"hidden={list(self.hidden)} must include the relation {self.number}")
+        if len(ends) != 4 or ends[0] > ends[1] or ends[2] > ends[3]:
+            raise UserError(f"ends={ends.tolist()} must be the first and last sources and destinations")
+
+
+class RowValues(NamedTuple):
+    """What is known about all rows of a task."""
+
+    label: Labels  # [n, ...] as `Graph.labels`
+    split: npt.NDArray[np.int8]  # [n] values of `Split`
+    time: Times | None  # [n] in the data's unit
+
+
+class TaskRows:
+    """The rows that a task predicts, of all ranks, as `Task.prepare` returns them.
+
+    `NodeRows` are the graph's nodes, `Targets` pairs of nodes with labels, and `Links`
+    the edges themselves. Code that depends on what a task predicts asks these methods,
+    which default to those of nodes.
+    """
+
+    __slots__ = ()
+    pairs: ClassVar[bool] = True  # whether rows are pairs of nodes, of which another rank may own one
+    drawn: ClassVar[bool] = False  # whether each epoch draws its rows: edges that it hides, and pairs without an edge
+    relation: LinkRelation | None  # of the pairs. None: edges of all relations, or nodes
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs of the task's head per row. 0: there is no such head."""
+        return 0
+
+    @property
+    def at_own_times(self) -> bool:
+        """Whether nodes have an output for each row's time, if batches have times."""
+        return self.pairs
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether held-out edges, and all later ones, pass no messages."""
+        return False
+
+    @property
+    def edge_split(self) -> str | None:
+        """Who held out edges: "data set" or "drawn". None: no edges are held out."""
+        return None
+
+    def values(self, graph: Graph) -> RowValues:
+        """Returns the rows' values. `graph` is the graph of `Task.prepare`."""
+        return RowValues(graph.labels, graph.split, graph.node_time)
+
+    def of_rank(self, shard: Shard) -> Targets:
+        """Returns the rows that a rank measures and writes. Default: its nodes."""
+        return Targets(shard.num_classes, shard.owned, shard.owned, shard.labels, shard.split)
+
+    def num_rows(self, num_nodes: int) -> int:
+        """Returns the number of all ranks' rows in `of_rank`."""
+        return num_nodes
+
+    def count(self, split: Split, targets: Targets) -> int:
+        """Counts a rank's rows in a split, which are its weight in a mean of models.
+
+        Args:
+            split: The split.
+            targets: The rank's rows.
+        """
+        return len(targets.of_split(split))
+
+    def save(self, folder: Path) -> None:
+        """Writes the rows into `folder` atomically, unless they are a graph's nodes."""
+
+    def with_inverse_edges(self, num_relations: int) -> TaskRows:
+        """Returns the rows for a graph with inverse edges, whose relations come last.
+
+        Args:
+            num_relations: Number of relations without the inverse ones.
+        """
+        return self
+
+    def arrange(self, graph: Graph, rule: str) -> tuple[Graph, TaskRows]:
+        """Sorts the graph's in-edges, in listed order, for samplers by time.
+
+        With `window`, nodes and edges to predict that have no time are as of the moment
+        after the newest edge.
+
+        Args:
+            graph: The graph that passes messages.
+            rule: `Sampler.time`. With "none", the order is that of `graph`.
+        """
+        if rule == "none":
+            return graph, self
+        graph = sort_by_time(graph)[0]
+        if rule == "window":
+            graph = graph.evolve(node_time=with_times(graph.node_time, graph.num_nodes, graph.edge_time))
+        return graph, self
+
+    def describe(self) -> list[str]:
+        """Returns a line about the rows, if they are not the graph's nodes."""
+        return []
+
+    def describe_split(self, complete: Graph, trained: Graph, hint: Sequence[str] = ()) -> list[str]:
+        """Returns lines about a split of the rows by time, and about recurring pairs.
+
+        Args:
+            complete: The graph with all edges.
+            trained: The graph of `Task.prepare`.
+            hint: Lines about the alternative to leaving out held-out edges.
+        """
+        if complete.edge_time is None or complete.time_borders is None:
+            return []
+        parts = parts_of(complete.edge_time, complete.time_borders)
+        lines = [describe_parts(complete.edge_time, parts, complete.time_unit, "edges")]
+        if (count := complete.num_edges - trained.num_edges) > 0:
+            first = show_time(complete.time_borders[0], complete.time_unit)
+            lines += [f"time: {count:,} edges from {first} on pass no messages, also in evaluation", *hint]
+        return lines
+
+    def describe_sampled(self, graph: Graph, rule: str, *, trains: bool) -> list[str]:
+        """Describes what seeds see. Raises `UserError` if rows have no times.
+
+        Args:
+            graph: The graph.
+            rule: `Sampler.time`, other than "none".
+            trains: Whether rows are predicted at their times.
+        """
+        label, split, time = self.values(graph)
+        predicted = labelled(label) & (split != Split.NONE)
+        times = np.full(len(split), ALWAYS) if time is None else time
+        untimed = int(np.count_nonzero(predicted & ((times == ALWAYS) | (times == NEVER))))
+        noun = "edge" if self.pairs else "node"
+        if untimed:
+            raise UserError(
+                f"sampler.time={rule}: {untimed:,} of {np.count_nonzero(predicted):,} {noun}s in the split have no time: give "
+                f"each one ({noun}_time), or remove it from the split"
+            )
+        labelled_noun = "labelled " * self.pairs + noun
+        return [f"sampler.time={rule}: each {labelled_noun} sees the edges {SEEN[rule]}, in training and evaluation"]
+
+
+class NodeRows(TaskRows):
+    """The graph's nodes, with its labels and splits."""
+
+    __slots__ = ()
+    pairs = False
+    relation = None
+
+    def describe_split(self, complete: Graph, trained: Graph, hint: Sequence[str] = ()) -> list[str]:
+        if not time_spans(trained):
+            return []
+        assert trained.node_time is not None
+        return [describe_parts(trained.node_time, trained.split, trained.time_unit, "labelled nodes")]
+
+
+NODES = NodeRows()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Targets:
+class Targets(TaskRows):
     """The rows that a task predicts, with their labels and splits.
 
     A row is a node, or a pair of nodes joined by an edge. All edges are rows, also
@@ -35,51 +232,10 @@ class Targets:
     rows: Ids  # [n] nodes, or [n, 2] sources and destinations
     label: Labels  # [n, ...] as `Graph.labels`
     split: npt.NDArray[np.int8]  # [n] values of `Split`
-    positions: Ids | None = None  # [n] edges in the user's edge list. None: rows are nodes
+    positions: Ids | None = None  # [n] edges in the user's edge list. None: rows are nodes, or join no edge
     features: Floats | None = None  # [n, edge_width] the edges' features
     time: Times | None = None  # [n] in the data's unit. None: the data have no times
     relation: LinkRelation | None = None  # the relation of the edges. None: edges of all relations
-
-    @classmethod
-    def of_nodes(cls, owned: Ids, label: Labels, split: npt.NDArray[np.int8], num_classes: int) -> Targets:
-        """Returns nodes as rows.
-
-        Args:
-            owned: [n] ascending global ids.
-            label: [n, ...] labels, in a form of `Graph.labels`.
-            split: [n] values of `Split`.
-            num_classes: As `Graph.num_classes`.
-        """
-        return cls(num_classes, owned, owned, label, split)
-
-    @classmethod
-    def of_edges(cls, graph: Graph, relation: LinkRelation | None) -> Targets:
-        """Returns a graph's edges, without added reverse edges.
-
-        Args:
-            graph: The graph. Its edges need no labels.
-            relation: The relation of the edges, or None for all edges.
-        """
-        split = np.zeros(graph.num_edges, np.int8) if graph.edge_split is None else graph.edge_split
-        label = np.full(graph.num_edges, -1) if graph.edge_labels is None else graph.edge_labels
-        mask = split != REVERSE
-        if relation is not None and graph.edge_types is not None:
-            mask &= graph.edge_types == relation.number
-        edges = np.flatnonzero(mask)
-        positions = edges if graph.edge_positions is None else graph.edge_positions[edges].astype(np.int64)
-        order = np.argsort(positions, kind="stable")
-        edges = edges[order]
-        return cls(
-            num_classes=count_classes(label, graph.edge_class_names),
-            ids=np.arange(len(edges)),
-            rows=pairs_of(graph.csc, edges),
-            label=label[edges],
-            split=split[edges],
-            positions=positions[order],
-            features=take(graph.edge_features, edges),
-            time=take(graph.edge_columns.get("time"), edges),
-            relation=relation,
-        )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -99,28 +255,40 @@ class Targets:
         """Returns the places of a split's labelled rows."""
         return np.flatnonzero(self.labelled & (self.split == split))
 
-    def part(self, owned: Ids, num_nodes: int) -> Targets:
-        """Returns the pairs into some nodes.
+    @property
+    def num_outputs(self) -> int:
+        return self.num_classes
 
-        Args:
-            owned: [num_owned] global ids.
-            num_nodes: Number of nodes of the graph.
-        """
-        is_owned = np.zeros(num_nodes, np.bool_)
-        is_owned[owned] = True
+    @property
+    def is_frozen(self) -> bool:
+        if self.time is None:
+            return False
+        trains, held = self.split == Split.TRAIN, self.split > Split.TRAIN
+        return bool(held.any() and self.time[trains].max(initial=ALWAYS) < self.time[held].min())
+
+    def values(self, graph: Graph) -> RowValues:
+        return RowValues(self.label, self.split, self.time)
+
+    def of_rank(self, shard: Shard) -> Targets:
+        """Returns the pairs into a rank's nodes."""
+        is_owned = np.zeros(shard.num_nodes, np.bool_)
+        is_owned[shard.owned] = True
         return self.take(np.flatnonzero(is_owned[self.rows[:, 1]]))
+
+    def num_rows(self, num_nodes: int) -> int:
+        return len(self)
+
+    def arrange(self, graph: Graph, rule: str) -> tuple[Graph, Targets]:
+        graph = super(Targets, self).arrange(graph, rule)[0]
+        times = with_times(self.time, len(self), graph.edge_time) if rule == "window" else self.time
+        return graph, replace(self, time=times)
 
     def take(self, places: Ids) -> Targets:
         """Selects rows."""
         columns: dict[str, Any] = {name: take(getattr(self, name), places) for name in _ARRAYS}
         return replace(self, **columns)
 
-    def with_inverse_edges(self, num_relations: int) -> Targets:
-        """Returns the same rows, because inverse edges are no rows."""
-        return self
-
     def describe(self) -> list[str]:
-        """Returns a line about the labelled edges, if there are any."""
         if not self.labelled.any():
             return []
         counts = ", ".join(f"{len(self.of_split(part)):,} {name}" for name, part in SPLITS.items())
@@ -129,10 +297,7 @@ class Targets:
         ]
 
     def save(self, folder: Path) -> None:
-        """Writes the arrays into `folder` atomically."""
-        relation = None if self.relation is None else asdict(self.relation)
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        save_arrays(folder, arrays, {"num_classes": self.num_classes, "relation": relation})
+        save_rows(self, folder, _ARRAYS, ("num_classes",))
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, Any], meta: dict[str, Any]) -> Targets:
@@ -142,7 +307,7 @@ class Targets:
             relation=LinkRelation.of_plain(meta["relation"]),
             **{name: arrays.get(name) for name in _ARRAYS},  # type: ignore[arg-type]
         )
-        for name in ("ids", "label", "split", "positions"):
+        for name in ("ids", "label", "split", *{"positions"}.intersection(arrays)):
             if len(getattr(rows, name)) != len(rows.rows):
                 raise UserError(f"{name} has {len(getattr(rows, name))} rows, expected {len(rows.rows)}")
         if rows.rows.ndim != 2 or rows.rows.shape[1] != 2 or rows.rows.dtype.kind not in "iu":
@@ -154,9 +319,24 @@ class Targets:
 _ARRAYS = tuple(field.name for field in fields(Targets) if field.name not in ("num_classes", "relation"))
 
 
-def count_outputs(links: Links | Targets | None) -> int:
-    """Returns the number of outputs of a task's head per labelled pair, 0 without."""
-    return links.num_classes if isinstance(links, Targets) else 0
+def save_rows(rows: TaskRows, folder: Path, arrays: Sequence[str], scalars: Sequence[str]) -> None:
+    """Writes rows into `folder` atomically.
+
+    Args:
+        rows: The rows.
+        folder: The folder.
+        arrays: Names of their arrays.
+        scalars: Names of their plain values, besides the relation.
+    """
+    relation = None if rows.relation is None else asdict(rows.relation)
+    values = {name: getattr(rows, name) for name in scalars} | {"relation": relation}
+    save_arrays(folder, {name: getattr(rows, name) for name in arrays}, values)
+
+
+def targets_of(rows: TaskRows) -> Targets:
+    """Returns the rows of a task on labelled pairs."""
+    assert isinstance(rows, Targets)
+    return rows
 
 
 def count_classes(label: Labels, names: object) -> int:
@@ -168,14 +348,7 @@ def count_classes(label: Labels, names: object) -> int:
     return int(label.max(initial=-1)) + 1 if names is None else len(names)  # type: ignore[arg-type]
 
 
-def load_rows(folder: Path) -> Links | Targets:
-    """Maps the rows that `Links.save` or `Targets.save` wrote, read-only."""
-    arrays, meta = load_arrays(folder)
-    if "label" not in arrays:
-        return Links.load(folder)
-    try:
-        return Targets.of_arrays(arrays, meta)
-    except KeyError as error:
-        raise UserError(f"{folder} holds no {error.args[0]}") from error
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{folder}: {error}") from error
+def with_times(times: Times | None, count: int, edge_time: Times | None) -> Times:  # [count]
+    """Returns times, with the moment after the newest edge in place of missing ones."""
+    times = np.full(count, ALWAYS) if times is None else np.asarray(times)
+    return np.where((times == ALWAYS) | (times == NEVER), newest(np.asarray(edge_time)) + 1, times)

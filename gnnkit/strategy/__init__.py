@@ -13,9 +13,11 @@ from gnnkit.strategy.abilities import LearnedInputs as LearnedInputs
 from gnnkit.strategy.abilities import MovableNodes as MovableNodes
 from gnnkit.strategy.abilities import MovableSeeds as MovableSeeds
 from gnnkit.strategy.abilities import MovableWork as MovableWork
+from gnnkit.strategy.abilities import ReadPlanner as ReadPlanner
 from gnnkit.strategy.abilities import Reads as Reads
 from gnnkit.strategy.abilities import Relations as Relations
 from gnnkit.strategy.abilities import RowsOnDisk as RowsOnDisk
+from gnnkit.strategy.abilities import SeedDealer as SeedDealer
 from gnnkit.strategy.abilities import SparseRows as SparseRows
 from gnnkit.strategy.abilities import Steps as Steps
 from gnnkit.strategy.base import Batch as Batch

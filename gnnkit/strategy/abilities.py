@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,23 @@ class GatheredRows(Ability):
 
 @dataclass(frozen=True)
 class RowsOnDisk(Ability):
-    """Batches announce their rows in advance, so features may be on disk."""
+    """Batches announce their rows in advance, so features may be on disk.
+
+    The strategy is a `ReadPlanner`.
+    """
 
     lacking = "the rows that this strategy gathers are not known ahead: use features.place=mapped"
+
+
+class ReadPlanner(Protocol):
+    """A strategy that predicts its disk reads."""
+
+    def foresee_reads(self, epochs: int) -> dict[str, Any]:
+        """Predicts the disk reads of the first epochs, in the format of `figures`.
+
+        Draws the batches without reading their rows. Collective. Called after `setup`
+        and instead of training.
+        """
 
 
 @dataclass(frozen=True)
@@ -120,7 +135,7 @@ class JoinedLayers(Ability):
 
 @dataclass(frozen=True)
 class EdgeTask(Ability):
-    """Batches may be pairs of rows, drawn from `worker.links`."""
+    """Batches may be pairs of rows, drawn from `worker.rows`."""
 
     lacking = "this strategy provides rows of nodes only: choose another strategy"
     # The edges predicted in an epoch: all of them, or a random share
@@ -142,4 +157,17 @@ class MovableNodes(MovableWork):
 
 @dataclass(frozen=True)
 class MovableSeeds(MovableWork):
-    """A step's seeds can be redistributed: `deal`."""
+    """A step's seeds can be redistributed: the strategy is a `SeedDealer`."""
+
+
+class SeedDealer(Protocol):
+    """A strategy whose seeds can be redistributed."""
+
+    def deal(self, shares: Sequence[float]) -> None:
+        """Changes the shares of a step's seeds, from the next epoch on.
+
+        The set of seeds in a step does not change.
+
+        Args:
+            shares: [world_size] each worker's share, with sum 1.
+        """

@@ -29,8 +29,7 @@ from gnnkit.kernels.sparse_rows import SparseRows
 from gnnkit.partition.order import NodeOrder, renumbered
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Sampler
-from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import NODES, Targets, TaskRows
 from gnnkit.strategy.abilities import Ability, Reads, Steps
 from gnnkit.strategy.phases import Phases
 from gnnkit.utils.checks import Array
@@ -49,7 +48,7 @@ class Worker:
     graph: Graph | None = None  # the complete graph, if the strategy reads it
     sampler: Sampler | None = None  # the configured sampler, if the strategy samples
     threads: int = 1  # number of threads of this rank
-    links: Links | Targets | None = None  # the pairs to predict, of all ranks. None: nodes are predicted
+    rows: TaskRows = NODES  # the rows that the task predicts, of all ranks
     peers: tuple[int, ...] | None = None  # ranks whose nodes share an edge with this rank's, ascending. None: unknown
     input_dtype: torch.dtype | None = None  # type of input rows in training. None: `dtype`
     rounded: Bits | None = None  # [num_nodes, width] features of `graph` in bfloat16, if `input_dtype` is
@@ -256,20 +255,12 @@ class Worker:
 
         The weight is the number of training rows, or of owned nodes in link prediction.
         """
-        return len(self.owned) if isinstance(self.links, Links) else len(self.targets.of_split(Split.TRAIN))
+        return self.rows.count(Split.TRAIN, self.targets)
 
     @cached_property
     def targets(self) -> Targets:
         """This rank's labelled rows: its nodes, or the pairs into its nodes."""
-        shard = self.shard
-        if isinstance(self.links, Targets):
-            return self.links.part(shard.owned, shard.num_nodes)
-        return Targets.of_nodes(shard.owned, shard.labels, shard.split, shard.num_classes)
-
-    @property
-    def num_rows(self) -> int:
-        """Number of all ranks' rows that the task predicts."""
-        return len(self.links) if isinstance(self.links, Targets) else self.shard.num_nodes
+        return self.rows.of_rank(self.shard)
 
     @property
     def owned(self) -> Ids:  # [num_owned] int64, ascending
@@ -470,25 +461,6 @@ class ExecutionStrategy(ABC):
         It has all training rows of this rank, computed with current rows of all nodes.
         """
         return None
-
-    def deal(self, shares: Sequence[float]) -> None:
-        """Changes the shares of a step's seeds, from the next epoch on.
-
-        The set of seeds in a step does not change. Called if the strategy has
-        `MovableSeeds`.
-
-        Args:
-            shares: [world_size] each worker's share, with sum 1.
-        """
-        raise NotImplementedError
-
-    def foresee_reads(self, epochs: int) -> dict[str, Any]:
-        """Predicts the disk reads of the first epochs, in the format of `figures`.
-
-        Draws the batches without reading their rows. Collective. Called after `setup`
-        and instead of training, if the strategy has `RowsOnDisk`.
-        """
-        raise NotImplementedError
 
     def figures(self) -> dict[str, Any]:
         """Returns additional figures for `result.json`. Called at the end."""

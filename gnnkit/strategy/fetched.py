@@ -23,7 +23,6 @@ from gnnkit.engine.visible import TimedLayers
 from gnnkit.graph import Floats, Ids, MiniBatch
 from gnnkit.graph.times import latest_visible
 from gnnkit.sampler import Fanouts
-from gnnkit.sampler.links import Links
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
 from gnnkit.strategy.seeds import Deal, Seeds, Step, drawing, sample_step
@@ -53,7 +52,7 @@ class Draw:
         timed, relations = worker.timed_edges(model, owners), worker.relations_for(model)
         self._seen = None if timed is None else SeenValues(worker.shard, owners, timed)
         frontier = (worker.shard, owners, self.sampler, worker.comm, worker.threads)
-        types = isinstance(worker.links, Links) and worker.links.relation is not None
+        types = worker.rows.drawn and worker.rows.relation is not None
         self._frontier = Frontier(*frontier, relations=relations, types=types, timed=timed)
 
     def __call__(self, step: Step, comm: Communicator, sent: Sent, *, disjoint: bool = False) -> DrawnBatch:

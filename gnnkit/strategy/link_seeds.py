@@ -18,13 +18,12 @@ from gnnkit.graph.times import Times, at_times
 from gnnkit.graph.types import take
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
-from gnnkit.sampler.base import wrap
-from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of, order_key
+from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of
 from gnnkit.sampler.events import Mask
-from gnnkit.sampler.links import Links, pairs_of, supervised_pairs, unordered
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.links import links_of, pairs_of, supervised_pairs, unordered
+from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy.base import Worker
-from gnnkit.strategy.seeds import Deal, SeedPairs, Seeds, Step, step_keys
+from gnnkit.strategy.seeds import Deal, ScheduledSeeds, SeedPairs, Seeds, Step, step_keys
 
 _ORDER, _DRAWS = 1, 2  # purposes of random keys
 _EDGE = np.dtype([("id", np.int64), ("ends", np.int64, 2)])
@@ -39,43 +38,33 @@ def make_seeds(worker: Worker, batch_size: int, of_nodes: Callable[[], Seeds]) -
         batch_size: Number of pairs to predict per worker and step.
         of_nodes: Creates the seeds of a task on nodes.
     """
-    if worker.links is None:
-        return of_nodes()
-    if isinstance(worker.links, Targets):
-        return TargetSeeds(worker, worker.links, batch_size)
-    return LinkSeeds(worker, batch_size)
+    if worker.rows.pairs:
+        return (LinkSeeds if worker.rows.drawn else TargetSeeds)(worker, batch_size)
+    return of_nodes()
 
 
-class TargetSeeds(Seeds):
+class TargetSeeds(ScheduledSeeds):
     """The ends of the labelled training pairs, which an epoch's batches cover once."""
 
-    def __init__(self, worker: Worker, targets: Targets, batch_size: int) -> None:
+    def __init__(self, worker: Worker, batch_size: int) -> None:
         """Stores the pairs of all ranks.
 
         Args:
             worker: This rank.
-            targets: The pairs, with labels.
             batch_size: Number of pairs per worker and step.
         """
-        self._worker, self._targets = worker, targets
-        self._schedule = BatchSchedule(targets.of_split(Split.TRAIN), batch_size, worker.comm.world_size)
+        self._targets = targets_of(worker.rows)
+        ids = self._targets.of_split(Split.TRAIN)
+        super().__init__(worker, ids, BatchSchedule(ids, batch_size, worker.comm.world_size))
 
-    def __len__(self) -> int:
-        return self._schedule.num_steps
-
-    def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
-        plan = self._schedule.epoch(order_key(wrap(self._worker.seed), epoch), None)
-        return partial(self._step, plan, epoch)
-
-    def _step(self, plan: Epoch, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
-        seed, targets, total = self._worker.seed, self._targets, int(plan.bounds[step, -1] - plan.bounds[step, 0])
-        rows = self._schedule.seeds[plan.batch(step, self._worker.comm.rank)]
-        seeds, times, ends = _find_ends(self._worker, targets.rows[rows], targets.end_times[rows])
-        pairs = SeedPairs(ends, targets.label[rows], None, features=take(targets.features, rows))
-        return Step(seeds, total, *step_keys(seed, epoch, step, len(self)), pairs, times)
+    def _step_of(self, epoch: int, step: int, seeds: Ids, total: int) -> Step:
+        targets = self._targets
+        nodes, times, ends = _find_ends(self._worker, targets.rows[seeds], targets.end_times[seeds])
+        pairs = SeedPairs(ends, targets.label[seeds], None, features=take(targets.features, seeds))
+        return Step(nodes, total, *step_keys(self._worker.seed, epoch, step, len(self)), pairs, times)
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
-        pairs = self._targets.rows[self._schedule.seeds]
+        pairs = self._targets.rows[self.ids]
         counts = np.bincount(pairs.ravel(), minlength=self._worker.shard.num_nodes)[self._worker.owned]
         return np.asarray(np.minimum(self._schedule.batch_size * counts / max(len(pairs), 1), 1), np.float64)
 
@@ -94,8 +83,7 @@ class LinkSeeds(Seeds):
             worker: This rank, with links.
             batch_size: Number of edges to predict per worker and step.
         """
-        assert isinstance(worker.links, Links)
-        self._worker, self._seed, self._links, self._batch_size = worker, worker.seed, worker.links, batch_size
+        self._worker, self._seed, self._links, self._batch_size = worker, worker.seed, links_of(worker.rows), batch_size
         self._threads = worker.threads
         self._edges: GraphEdges | ShardEdges
         if worker.graph is None:

@@ -13,8 +13,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids, Split
 from gnnkit.graph.types import take
 from gnnkit.kernels.dropout import derive
-from gnnkit.sampler.links import Links, pairs_of, supervised_pairs
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.links import links_of, pairs_of, supervised_pairs
+from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy.base import tensor_of
 from gnnkit.strategy.share import StepInputs, WorkerShare, in_neighbours, induced
 from gnnkit.strategy.workload import Reader, Workload
@@ -30,16 +30,15 @@ class LinkedShare(Workload):
     share.
     """
 
-    def __init__(self, reader: Reader, links: Links, nodes: Ids, *, one_hop: bool) -> None:
+    def __init__(self, reader: Reader, nodes: Ids, *, one_hop: bool) -> None:
         """Builds the share. Collective.
 
         Args:
             reader: This rank.
-            links: The supervised share of edges, and the number of negative pairs.
             nodes: [k] ascending global ids of the nodes that this rank computes.
             one_hop: Whether the share includes in-neighbours of the rank's nodes.
         """
-        graph, owner = reader.graph, reader.worker.rank_of(nodes)
+        graph, links, owner = reader.graph, links_of(reader.worker.rows), reader.worker.rank_of(nodes)
         halo = in_neighbours(graph.csc, nodes) if one_hop else nodes[:0]
         self._reader, self._links, self._owner, self._one_hop = reader, links, owner, one_hop
         self._block = induced(graph.csc, np.concatenate([nodes, halo]))
@@ -101,12 +100,11 @@ class LabelledShare(Workload):
     Pairs with an end outside the share are left out.
     """
 
-    def __init__(self, reader: Reader, targets: Targets, nodes: Ids, *, one_hop: bool) -> None:
+    def __init__(self, reader: Reader, nodes: Ids, *, one_hop: bool) -> None:
         """Builds the share. Collective.
 
         Args:
             reader: This rank.
-            targets: The pairs of all ranks.
             nodes: [k] ascending global ids of the nodes that this rank computes.
             one_hop: Whether the share includes in-neighbours of the rank's nodes.
         """
@@ -115,6 +113,7 @@ class LabelledShare(Workload):
         block = induced(graph.csc, np.concatenate([nodes, halo]))
         place = np.full(graph.num_nodes, -1)
         place[block.src_nodes] = np.arange(len(block.src_nodes))
+        targets = targets_of(worker.rows)
         train = targets.take(targets.of_split(Split.TRAIN))
         ends = place[train.rows]
         held = np.flatnonzero((ends[:, 0] >= 0) & (ends[:, 1] >= 0) & (ends[:, 1] < len(nodes)))

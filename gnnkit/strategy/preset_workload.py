@@ -15,7 +15,6 @@ from gnnkit.exchange import Exact, RowExchange
 from gnnkit.graph import Ids
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import Sampler
-from gnnkit.sampler.targets import Targets
 from gnnkit.strategy.abilities import (
     Ability,
     EdgeTask,
@@ -197,10 +196,9 @@ class PresetWorkload(ExecutionStrategy):
             nodes: [num_own] nodes computed by this rank, ascending.
         """
         one_hop = self.keys.halo == "one_hop"
-        if isinstance(self.worker.links, Targets):
-            return LabelledShare(self.reader, self.worker.links, nodes, one_hop=one_hop)
-        if self.worker.links is not None:
-            return LinkedShare(self.reader, self.worker.links, nodes, one_hop=one_hop)
+        if self.worker.rows.pairs:
+            share = LinkedShare if self.worker.rows.drawn else LabelledShare
+            return share(self.reader, nodes, one_hop=one_hop)
         return OneShare(self.reader, nodes, in_neighbours(self.reader.graph.csc, nodes) if one_hop else None)
 
     def batch(self, epoch: int, step: int) -> Batch:

@@ -48,9 +48,10 @@ def whole_steps(worker: Worker, model: nn.Module) -> tuple[Worker, int]:
 
     The step has all training rows, and its sampler takes all neighbours.
     """
+    num_nodes = worker.shard.num_nodes
     time, window = ("none", None) if worker.sampler is None else (worker.sampler.time, worker.sampler.window)
     sampler = FullSampler(model.num_layers, threads=worker.threads, time=time, window=window)  # type: ignore[arg-type]
-    return replace(worker, sampler=sampler), max(worker.shard.num_nodes, worker.num_rows, 1)
+    return replace(worker, sampler=sampler), max(num_nodes, worker.rows.num_rows(num_nodes), 1)
 
 
 class SampledBatches:
@@ -90,7 +91,7 @@ class SampledBatches:
         self._source: _Nodes | _DealtBatches
         self._tally, self._disk, self._prefetch = tally, worker.disk, prefetch
         self.window: int | None = None  # number of batches sampled in advance, once known
-        if seeds is None and (worker.links is not None or worker.samples_by_time):
+        if seeds is None and (worker.rows.pairs or worker.samples_by_time):
             seeds = make_seeds(worker, batch_size, lambda: NodeSeeds(worker, batch_size, model=model))
         if seeds is not None:
             self._source = _DealtBatches(worker, self.layers, self._drawn, seeds, prefetch)

@@ -123,7 +123,49 @@ class Seeds(ABC):
         """
 
 
-class NodeSeeds(Seeds):
+class ScheduledSeeds(Seeds):
+    """Rows by number, which all ranks' batches cover once per epoch."""
+
+    def __init__(
+        self, worker: Worker, ids: Ids, schedule: BatchSchedule, costs: npt.NDArray[np.float64] | None = None
+    ) -> None:
+        """Stores the schedule.
+
+        Args:
+            worker: This rank.
+            ids: [num_ids] ascending numbers of the rows.
+            schedule: The division of `ids` into steps and ranks.
+            costs: [num_ids] cost of each row, for balanced batching.
+        """
+        self._worker, self.ids, self._schedule, self._costs = worker, ids, schedule, costs
+
+    def __len__(self) -> int:
+        return self._schedule.num_steps
+
+    def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
+        plan = self._schedule.epoch(order_key(wrap(self._worker.seed), epoch), self._costs)
+        return partial(self._step, plan, epoch)
+
+    def _step(self, plan: Epoch, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
+        return self._step_of(epoch, step, self._seeds(plan, step), int(plan.bounds[step, -1] - plan.bounds[step, 0]))
+
+    def _seeds(self, plan: Epoch, step: int) -> Ids:
+        """Returns this rank's seeds."""
+        return self.ids[plan.batch(step, self._worker.comm.rank)]
+
+    @abstractmethod
+    def _step_of(self, epoch: int, step: int, seeds: Ids, total: int) -> Step:
+        """Returns this rank's step with some of `ids`.
+
+        Args:
+            epoch: Number of the epoch.
+            step: Number of the step.
+            seeds: [k] this rank's rows.
+            total: Number of all ranks' rows.
+        """
+
+
+class NodeSeeds(ScheduledSeeds):
     """The training nodes, which all ranks' batches cover once per epoch."""
 
     def __init__(
@@ -146,46 +188,33 @@ class NodeSeeds(Seeds):
         """
         sampler, graph, comm = worker.sampler, worker.graph, worker.comm
         assert sampler is not None
-        self._worker, self._train = worker, worker.shard.split == Split.TRAIN
-        groups = self._costs = None
+        self._train = worker.shard.split == Split.TRAIN
+        groups = costs = None
         self._times = None  # [num_ids], if no rank has the complete graph
         if graph is None:
             owned = worker.shard.owned[self._train].astype(np.int64)
-            self.ids = np.concatenate(to_all(comm, owned))
-            order = np.argsort(self.ids)
+            ids = np.concatenate(to_all(comm, owned))
+            order = np.argsort(ids)
             if (times := worker.seed_times(owned)) is not None:
                 self._times = np.concatenate(to_all(comm, times))[order]
-            self.ids = self.ids[order]
+            ids = ids[order]
         else:
-            self.ids = np.flatnonzero(graph.split == Split.TRAIN)
-            groups = sampler.groups(graph.csc, self.ids)
+            ids = np.flatnonzero(graph.split == Split.TRAIN)
+            groups = sampler.groups(graph.csc, ids)
             drawn: Any = worker.drawn(model)
-            self._costs = sampler.costs(drawn, self.ids) if batching == "balanced" else None
-        self._schedule = BatchSchedule(self.ids, batch_size, comm.world_size, batching, window, groups=groups)
-
-    def __len__(self) -> int:
-        return self._schedule.num_steps
+            costs = sampler.costs(drawn, ids) if batching == "balanced" else None
+        schedule = BatchSchedule(ids, batch_size, comm.world_size, batching, window, groups=groups)
+        super().__init__(worker, ids, schedule, costs)
 
     def deal(self, shares: Sequence[float]) -> None:
         """Distributes each step's seeds by shares, [world_size] with sum 1."""
         self._schedule = replace(self._schedule, shares=tuple(shares))
-
-    def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
-        plan = self._schedule.epoch(order_key(wrap(self._worker.seed), epoch), self._costs)
-        return partial(self._step, plan, epoch)
-
-    def _step(self, plan: Epoch, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
-        return self._step_of(epoch, step, self._seeds(plan, step), int(plan.bounds[step, -1] - plan.bounds[step, 0]))
 
     def _step_of(self, epoch: int, step: int, seeds: Ids, total: int) -> Step:
         keys = step_keys(self._worker.seed, epoch, step, len(self))
         times = self._times
         times = self._worker.seed_times(seeds) if times is None else times[np.searchsorted(self.ids, seeds)]
         return Step(seeds, total, *keys, times=times)
-
-    def _seeds(self, plan: Epoch, step: int) -> Ids:
-        """Returns this rank's seeds."""
-        return self.ids[plan.batch(step, self._worker.comm.rank)]
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
         num_ranks, per_rank = self._worker.comm.world_size, self._schedule.batch_size

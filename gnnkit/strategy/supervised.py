@@ -14,8 +14,7 @@ from gnnkit.engine.remote import Lookup, Reach
 from gnnkit.graph import Ids, Split
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
-from gnnkit.sampler.links import Links, supervised_pairs
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.links import links_of, supervised_pairs
 from gnnkit.strategy.base import Worker, tensor_of
 
 _EDGES, _NEGATIVES = 1, 2  # purposes of random keys
@@ -45,44 +44,33 @@ class Supervision(ABC):
             engine: The engine over the shards.
             num_layers: The model's number of layers.
         """
-        if worker.links is None:
-            return TrainingNodes(worker, engine)
-        if isinstance(worker.links, Targets):
-            return TrainingPairs(worker, engine, num_layers)
-        return KeyedEdges(worker, engine, worker.links, num_layers)
+        return (KeyedEdges if worker.rows.drawn else TrainingRows)(worker, engine, num_layers)
 
     @abstractmethod
     def epoch(self, epoch: int) -> Supervised:
         """Returns an epoch's rows. Collective."""
 
 
-class TrainingNodes(Supervision):
-    """The training nodes owned by this rank, in every epoch."""
+class TrainingRows(Supervision):
+    """This rank's training nodes or labelled pairs, in every epoch.
 
-    def __init__(self, worker: Worker, engine: Engine) -> None:
-        shard = engine.shard
-        rows = torch.from_numpy(np.flatnonzero(shard.split == Split.TRAIN)).to(worker.device)
-        labels = torch.from_numpy(np.array(shard.labels)).to(worker.device)[rows]
-        total = int(worker.comm.all_reduce(torch.tensor([len(rows)], device=worker.device)).item())
-        self._supervised = Supervised(engine, rows, labels, total)
-
-    def epoch(self, epoch: int) -> Supervised:
-        return self._supervised
-
-
-class TrainingPairs(TrainingNodes):
-    """The training pairs into this rank's nodes, in every epoch.
-
-    The graph keeps their edges, because only the labels are predicted.
+    The graph keeps the edges of pairs, because only their labels are predicted.
     """
 
     def __init__(self, worker: Worker, engine: Engine, num_layers: int) -> None:
-        targets = worker.targets.take(worker.targets.of_split(Split.TRAIN))
-        reach, rows = Lookup(worker.comm, engine.shard.owned, worker.owner, engine.tally).find(targets.rows, num_layers)
-        labels, features = (tensor_of(values, worker.device) for values in (targets.label, targets.features))
+        targets = worker.rows.of_rank(engine.shard)
+        places, reach = targets.of_split(Split.TRAIN), None
+        train, rows = targets.take(places), torch.from_numpy(places).to(worker.device)
+        if worker.rows.pairs:
+            lookup = Lookup(worker.comm, engine.shard.owned, worker.owner, engine.tally)
+            reach, rows = lookup.find(train.rows, num_layers)
+        labels, features = (tensor_of(values, worker.device) for values in (train.label, train.features))
         assert labels is not None
         total = int(worker.comm.all_reduce(torch.tensor([len(rows)], device=worker.device)).item())
         self._supervised = Supervised(engine, rows, labels, total, reach, features)
+
+    def epoch(self, epoch: int) -> Supervised:
+        return self._supervised
 
 
 class KeyedEdges(Supervision):
@@ -94,16 +82,16 @@ class KeyedEdges(Supervision):
     predicts edges that it holds, and fetches both ends' rows from their owners.
     """
 
-    def __init__(self, worker: Worker, engine: Engine, links: Links, num_layers: int) -> None:
+    def __init__(self, worker: Worker, engine: Engine, num_layers: int) -> None:
         """Collects the held edges. Collective.
 
         Args:
-            worker: This rank.
+            worker: This rank, whose links draw the edges and negative pairs.
             engine: The engine over the shards.
-            links: Provides the share of edges, and samples negative pairs.
             num_layers: The model's number of layers, for counting rows.
         """
-        self._worker, self._engine, self._links, self._num_layers = worker, engine, links, num_layers
+        self._worker, self._engine, self._num_layers = worker, engine, num_layers
+        self._links = links = links_of(worker.rows)
         shard = engine.shard  # includes added self-loops
         self._lookup = Lookup(worker.comm, shard.owned, worker.owner, engine.tally)
         destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))

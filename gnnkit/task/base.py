@@ -16,8 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
-from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.decoder import EventDecoder
 from gnnkit.task.evaluation import by_row
@@ -76,6 +75,8 @@ class Task(ABC):
     lower_is_better: ClassVar[bool] = False  # applies to the metrics. A lower loss is always better
     pairs: ClassVar[bool] = False  # whether rows are pairs of nodes, of which another rank may own one
     hides_edges: ClassVar[bool] = False  # whether the edges that a step predicts pass no messages in it
+    labels_nodes: ClassVar[bool] = False  # whether rows are nodes with labels
+    timed: ClassVar[frozenset[str]] = frozenset()  # values of `write` that a row's time leaves undefined
     noun: ClassVar[str] = "node"  # what is predicted, in messages
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
     reads_events: bool = False  # whether a score reads all events before its pair's time, also held-out ones
@@ -101,20 +102,25 @@ class Task(ABC):
         return f"val_{self.metrics[0]}"
 
     @abstractmethod
-    def prepare(self, graph: Graph) -> tuple[Graph, Links | Targets | None]:
-        """Returns the training graph and, for tasks on pairs, the pairs to predict.
+    def prepare(self, graph: Graph) -> tuple[Graph, TaskRows]:
+        """Returns the training graph and the rows to predict.
 
-        Called once, before the graph is partitioned. Raises `UserError` for an
-        unsuitable graph, with the remedy.
+        These are `NODES`, or `Targets` or `Links` for pairs of nodes. Called once,
+        before the graph is partitioned. Raises `UserError` for an unsuitable graph,
+        with the remedy.
         """
 
-    def prepare_known(self, graph: Graph) -> tuple[Graph, Links | Targets | None]:
-        """Returns a graph for job=predict and, if the task predicts pairs, its edges.
+    def prepare_by_time(self, graph: Graph) -> tuple[Graph, TaskRows]:
+        """Calls `prepare` for a sampler by time, which needs the edges of all times."""
+        return self.prepare(graph.evolve(time_borders=None))
+
+    def prepare_known(self, graph: Graph) -> tuple[Graph, TaskRows]:
+        """Returns a graph for job=predict and the rows to predict.
 
         All edges are known, so none is held out. Raises `UserError` like `prepare`.
-        Default: the graph as it is.
+        Default: the graph as it is, and its nodes.
         """
-        return graph, None
+        return graph, NODES
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:  # noqa: B027 - most support all
         """Raises `UserError` for a strategy or a sampler the task does not support."""
@@ -261,6 +267,20 @@ class Task(ABC):
         Collective. The arguments are those of `measure`.
         """
 
+    def predict_rows(self, outputs: Tensor) -> Tensor | None:  # [k, ...]
+        """Returns the predictions of this rank's rows, one for each.
+
+        Default: None, for a task whose `predictions` has other rows.
+
+        Args:
+            outputs: As for `measure`.
+        """
+        return None
+
+    def read_rows(self, graph: Graph) -> Graph:
+        """Returns a graph whose nodes are the labelled rows. Default: the graph."""
+        return graph
+
     def recommend(self, outputs: Tensor, worker: Worker) -> TopItems | None:
         """Returns each source's best new destinations on rank 0. Collective.
 
@@ -295,6 +315,7 @@ class NodeTask(Task):
     and test losses are measured too.
     """
 
+    labels_nodes = True
     key: str = ""  # the task's name, in messages
 
     @property
@@ -329,8 +350,8 @@ class NodeTask(Task):
     def predict(self, outputs: Tensor) -> Tensor:  # [k, ...]
         """Returns the prediction for each output row [k, width]."""
 
-    def prepare(self, graph: Graph) -> tuple[Graph, Links | Targets | None]:
-        return self.read(graph), None
+    def prepare(self, graph: Graph) -> tuple[Graph, TaskRows]:
+        return self.read(graph), NODES
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         metrics: dict[str, float] = {}
@@ -372,6 +393,9 @@ class NodeTask(Task):
         *sums, num_rows = worker.comm.all_reduce(torch.cat([counts, counts.new_tensor([len(rows)])]))
         figures = self.figures(torch.stack(sums)) if num_rows > 0 else {}
         return {f"train_{name}": figures[name] for name in self.judged if name in figures}
+
+    def predict_rows(self, outputs: Tensor) -> Tensor | None:
+        return self.predict(outputs) if type(self).predictions is NodeTask.predictions else None
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
         return by_row(self.predict(outputs), worker)

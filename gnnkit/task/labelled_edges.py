@@ -13,12 +13,13 @@ from gnnkit.engine import Tally
 from gnnkit.engine.remote import Lookup, Reach
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, Split
+from gnnkit.graph.edge_columns import REVERSE
 from gnnkit.graph.times import Times
-from gnnkit.graph.types import offsets_of
+from gnnkit.graph.types import offsets_of, take
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
-from gnnkit.sampler.links import LinkRelation
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.links import pairs_of
+from gnnkit.sampler.targets import LinkRelation, Targets, count_classes, targets_of
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import NodeTask
 from gnnkit.task.decoder import EdgeMLP
@@ -54,7 +55,8 @@ class LabelledEdges(NodeTask):
             the only one, or all edges for models that read no types.
     """
 
-    pairs, noun = True, "edge"
+    pairs, noun, labels_nodes = True, "edge", False
+    timed = frozenset({"embeddings"})
 
     def __init__(
         self,
@@ -110,8 +112,7 @@ class LabelledEdges(NodeTask):
 
     def begin(self, worker: Worker) -> None:
         super().begin(worker)
-        targets = worker.links
-        assert isinstance(targets, Targets)
+        targets = targets_of(worker.rows)
         if targets.features is not None:
             self._unit = _moments(targets.features, targets.of_split(Split.TRAIN))
 
@@ -146,10 +147,29 @@ class LabelledEdges(NodeTask):
         return torch.cat(parts)
 
 
-def _rows_of(graph: Graph, relation: str | None) -> Targets:
-    """Returns the edges of a relation, or all."""
-    number = relation_number(graph, relation)
-    return Targets.of_edges(graph, None if number is None else LinkRelation(number, (number,)))
+def _rows_of(graph: Graph, name: str | None) -> Targets:
+    """Returns the edges of a relation, or all, without added reverse edges."""
+    number = relation_number(graph, name)
+    split = np.zeros(graph.num_edges, np.int8) if graph.edge_split is None else graph.edge_split
+    label = np.full(graph.num_edges, -1) if graph.edge_labels is None else graph.edge_labels
+    mask = split != REVERSE
+    if number is not None and graph.edge_types is not None:
+        mask &= graph.edge_types == number
+    edges = np.flatnonzero(mask)
+    positions = edges if graph.edge_positions is None else graph.edge_positions[edges].astype(np.int64)
+    order = np.argsort(positions, kind="stable")
+    edges = edges[order]
+    return Targets(
+        num_classes=count_classes(label, graph.edge_class_names),
+        ids=np.arange(len(edges)),
+        rows=pairs_of(graph.csc, edges),
+        label=label[edges],
+        split=split[edges],
+        positions=positions[order],
+        features=take(graph.edge_features, edges),
+        time=take(graph.edge_columns.get("time"), edges),
+        relation=None if number is None else LinkRelation(number, (number,)),
+    )
 
 
 def inputs_of_head(edges: Graph | Targets, relation: str | Sequence[str] | None = None) -> Floats:

@@ -16,18 +16,14 @@ from torch import Tensor, nn
 from gnnkit.engine import derive
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
+from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.time_split import warn_random_split
 from gnnkit.graph.types import Fields
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.events import Mask
-from gnnkit.sampler.links import (
-    LinkRelation,
-    Links,
-    pairs_of,
-    repeat_by_popularity,
-    unordered,
-)
+from gnnkit.sampler.links import Links, links_of, pairs_of, repeat_by_popularity, unordered
+from gnnkit.sampler.targets import LinkRelation
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
 from gnnkit.task.decoder import EventDecoder, PairDots, ProductMLP, dot, score_all
@@ -98,6 +94,7 @@ class LinkPrediction(Task):
     splits = ("val", "test")
     pairs, noun = True, "edge"
     hides_edges = True
+    timed = frozenset({"logits", "vectors", "embeddings"})
     embeds = True
     least_skill = 0.04  # an area of 0.52 on held-out edges
     without_learning = "chance"
@@ -158,7 +155,7 @@ class LinkPrediction(Task):
             decoder.fit(self._links)
 
     def begin(self, worker: Worker) -> None:
-        self._links = _links_of(worker)
+        self._links = links_of(worker.rows)
         if worker.samples_by_time:
             self.top_k = None  # destinations are ranked as of no time
         if _item_ranking(self, worker) is not None:
@@ -225,6 +222,9 @@ class LinkPrediction(Task):
         leave = held if times else held & links.hides(graph.edge_types)
         return with_edges(graph, np.flatnonzero(~leave)), links
 
+    def prepare_by_time(self, graph: Graph) -> tuple[Graph, Links]:
+        return graph.evolve(**dict.fromkeys(HELD_OUT)), self.prepare(graph)[1]
+
     def _with_sampling(self, links: Links, training: Ids, graph: Graph) -> Links:
         """Returns the links with the data's negative pairs and the rules of others."""
         if self.negative_sampling == "historical" and links.events is None:
@@ -253,7 +253,7 @@ class LinkPrediction(Task):
         shares, key = (self.val_share, self.test_share), derive(self.seed, _SPLIT)
         return *draw_split(pairs, graph.num_nodes, shares, key, predicted), {}
 
-    def prepare_known(self, graph: Graph) -> tuple[Graph, Links | None]:
+    def prepare_known(self, graph: Graph) -> tuple[Graph, Links]:
         task, graph = copy.copy(self), graph.evolve(time_borders=None)
         if graph.val_edges is None and graph.test_edges is None:
             task.val_share = task.test_share = 0.0
@@ -286,11 +286,11 @@ class LinkPrediction(Task):
         return self._measure(outputs, worker, self.splits)
 
     def measure_progress(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        return self._measure(outputs, worker, self.splits[:1] if len(_links_of(worker).val) else self.splits)
+        return self._measure(outputs, worker, self.splits[:1] if len(links_of(worker.rows).val) else self.splits)
 
     def _measure(self, outputs: Tensor, worker: Worker, splits: Sequence[str]) -> dict[str, float]:
         """Computes the metrics of some splits. Collective."""
-        links = _links_of(worker)
+        links = links_of(worker.rows)
         metrics: dict[str, float] = {}
         for split in splits:
             if len(getattr(links, split)):
@@ -308,7 +308,7 @@ class LinkPrediction(Task):
         if (items := _item_ranking(self, worker)) is not None:
             recall = metric_names(self.list_length)[1]
             return {name: value for name, value in items.popularity_figures().items() if name.endswith(recall)}
-        if (links := _links_of(worker)).events is not None:
+        if (links := links_of(worker.rows)).events is not None:
             figures = self._figures_of_rules(worker, links)
             best = {split: [figures.get(f"{split}_{rule}_mrr", 0.0) for rule in RULES] for split in self.splits}
             return {f"{split}_mrr": max(values) for split, values in best.items()}
@@ -333,7 +333,7 @@ class LinkPrediction(Task):
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:  # [num_test, 3] float64
         """Returns the test edges' source, destination and score."""
-        links = _links_of(worker)
+        links = links_of(worker.rows)
         scored = held_out_scores(self.score, outputs, worker, replace(links, eval_negatives=0), "test")
         parts = worker.comm.gather(scored)
         if not parts:
@@ -380,14 +380,9 @@ def _ranks(task: LinkPrediction, links: Links) -> bool:
     return ranked and links.relation is not None and links.relation.joins_types
 
 
-def _links_of(worker: Worker) -> Links:
-    assert isinstance(worker.links, Links)
-    return worker.links
-
-
 def _item_ranking(task: LinkPrediction, worker: Worker) -> ItemRanking | None:
     """Returns the ranking of all destinations, or None if the relation has none."""
-    links = _links_of(worker)
+    links = links_of(worker.rows)
     if not _ranks(task, links):
         return None
     if task.ranking is None or task.ranking.links is not links:

@@ -8,7 +8,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Relation, Schema
 from gnnkit.partition.shard import grouped
 from gnnkit.sampler.events import Mask, codes
-from gnnkit.sampler.links import LinkRelation
+from gnnkit.sampler.targets import LinkRelation
 from gnnkit.utils.ranges import shown, unknown
 
 _REVERSED = 0.5  # share of a relation's edges whose reverse is in another relation, which is then its reverse

@@ -18,7 +18,8 @@ from gnnkit.graph.time_split import parts_of
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.graph.types import Fields
 from gnnkit.sampler.events import Mask, codes
-from gnnkit.sampler.links import LinkRelation, Links, draw_for_pairs, unordered
+from gnnkit.sampler.links import Links, at_times, draw_for_pairs, unordered
+from gnnkit.sampler.targets import LinkRelation
 from gnnkit.strategy import Worker
 from gnnkit.task.link_relation import check_ends
 
@@ -276,7 +277,7 @@ def held_out_candidates(worker: Worker, links: Links, split: str) -> Iterator[Id
     key = derive(links.seed, ("val", "test").index(split))
     for start in range(0, len(pairs), size * num_ranks):
         ids = np.arange(start + worker.comm.rank, min(start + size * num_ranks, len(pairs)), num_ranks)
-        edges = links.at_times(np.asarray(pairs[ids]), None if times is None else np.asarray(times[ids]))
+        edges = at_times(np.asarray(pairs[ids]), None if times is None else np.asarray(times[ids]))
         candidates = np.repeat(edges[:, None], 1 + links.eval_negatives, 1)
         if nodes is not None:
             candidates[:, 1:, 1] = nodes[ids, : links.eval_negatives]

@@ -16,7 +16,6 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.leader.best import BestModel
 from gnnkit.result.figures import Selection
-from gnnkit.sampler.links import Links
 from gnnkit.strategy import Batch, Worker
 from gnnkit.training.step import LOSS
 
@@ -49,8 +48,8 @@ class Monitor(BestModel):
 
     def begin(self, module: TrainingModule) -> None:
         """Raises `UserError` if the validation split is empty. Collective."""
-        if self.name.startswith("val_") and not validates(module.worker):
-            kind = "edge" if module.task.hides_edges else f"labelled {module.task.noun}"
+        if self.name.startswith("val_") and not count_labelled(module.worker, Split.VAL):
+            kind = "labelled " * (not module.worker.rows.drawn) + module.task.noun
             raise UserError(f"trainer.monitor={self.name}: no {kind} is in the validation split")
 
     def end_step(self, module: TrainingModule, batch: Batch) -> None:
@@ -117,15 +116,9 @@ class Monitor(BestModel):
             self.rows = rows[rank].clone()
 
 
-def validates(worker: Worker) -> bool:
-    """Returns whether the validation split is not empty. Collective."""
-    links = worker.links
-    return len(links.val) > 0 if isinstance(links, Links) else count_labelled(worker, Split.VAL) > 0
-
-
 def count_labelled(worker: Worker, split: Split) -> int:
     """Counts all ranks' labelled rows in a split. Collective."""
-    count = len(worker.targets.of_split(split))
+    count = worker.rows.count(split, worker.targets)
     return int(worker.comm.all_reduce(torch.tensor([count], device=worker.device)).item())
 
 

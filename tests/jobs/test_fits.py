@@ -81,7 +81,6 @@ REFUSED = [
     [SAMPLED, SERVERS, ASYNC, LABELS],
     [SAMPLED, "trainer.accumulate=4", LABELS],
     [SAMPLED, *STRICT, "strategy.options.batching=balanced"],
-    [SAMPLED, *STRICT, LINKS, "write=[vectors]"],
     [SAMPLED, *STRICT, "task=edge_classification", "write=[embeddings]"],
     [SAMPLED, *STRICT, "inputs=degree"],
     [SAMPLED, *STRICT, "features.degree=true"],

@@ -23,8 +23,10 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import weights
 from gnnkit.sampler.links import pairs_of
+from gnnkit.sampler.targets import Targets
 from gnnkit.task.labelled_edges import inputs_of_head
-from tests.cases import few
+from gnnkit.task.node_classification import EdgeClassification
+from tests.cases import exhaustive, few
 from tests.runs import BARE
 
 pytestmark = pytest.mark.slow
@@ -280,3 +282,27 @@ def test_other_classes_are_refused_in_a_test(tmp_path: Path) -> None:
     swapped = replace(graph, edge_class_names=("fraud", "fine"))
     with pytest.raises(UserError, match="class 0 is fraud"):
         gnnkit.predict(run.folder, swapped, folder=tmp_path / "test", job="test", **KEYS)
+
+
+@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample", exhaustive("joint_sample")])
+def test_pairs_that_no_edge_joins_are_rows_of_a_task(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = np.random.default_rng(1).integers(0, 40, (60, 2))
+    split = (1 + np.arange(60) % 3).astype(np.int8)
+
+    def prepare(task: EdgeClassification, graph: Graph) -> tuple[Graph, Targets]:
+        graph = graph.evolve(edge_labels=None, edge_split=None, edge_class_names=None)
+        return graph, Targets(2, np.arange(60), pairs, (pairs[:, 0] % 2).astype(np.int64), split)
+
+    monkeypatch.setattr(EdgeClassification, "prepare", prepare)
+    task: Any = {"name": "edge_classification", "edge_features": False}
+    tables = []
+    for workers in (1, 2):
+        chosen = {"name": strategy} | ({} if strategy == "vertex_centric" else {"batch_size": 20 // workers})
+        keys: dict[str, Any] = {"strategy": chosen, "workers": workers, "write": ["logits"], "write_format": "csv"}
+        run = train(labelled_graph(), tmp_path / str(workers), task, model="sage", **keys)
+        tables.append(pd.read_csv(run.folder / "logits.csv"))
+    np.testing.assert_array_equal(tables[0][["id", "src", "dst"]], np.column_stack([np.arange(60), pairs]))
+    if strategy == "vertex_centric":  # sampled steps depend on the number of workers
+        np.testing.assert_allclose(tables[0], tables[1], rtol=1e-8)

@@ -174,7 +174,7 @@ def test_chance_is_the_figure_of_the_best_constant_on_any_number_of_ranks(
         return task.chance(outputs[torch.from_numpy(worker.owned.astype(np.int64))], worker)
 
     for grid in (Grid(1, 1, 1), Grid(3, 1, 1)):
-        for found in on_ranks(graph, grid, work, links=links):
+        for found in on_ranks(graph, grid, work, rows=links):
             assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 

@@ -49,7 +49,7 @@ def test_ranks_compute_the_loss_and_gradient_of_one_process(grid: Grid) -> None:
     assert links is not None
     links, graph = links.with_inverse_edges(graph.num_relations), with_inverse_edges(graph)
     model = LightGCN(WIDTH, 4, graph.num_relations).double()
-    many, one = (make_workers(graph, layout, whole=False, links=links) for layout in (grid, Grid(1, 1, 1)))
+    many, one = (make_workers(graph, layout, whole=False, rows=links) for layout in (grid, Grid(1, 1, 1)))
     together = run_steps(VertexCentric(), task, model, many, grid.world_size)
     torch.testing.assert_close(together, run_steps(VertexCentric(), task, model, one, 1), rtol=1e-10, atol=1e-10)
     assert together[:, 1:].abs().max() > 1e-6

@@ -14,10 +14,10 @@ from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.graph import Graph, Relation, Split
 from gnnkit.graph.times import ALWAYS, NEVER
-from gnnkit.prepare.cut import by_visibility
 from gnnkit.prepare.inputs import with_inputs
 from gnnkit.prepare.times import before_split, describe_times, describe_visible, rows_to_fit, visible_graphs
 from gnnkit.prepare.trained import with_degree
+from gnnkit.sampler.targets import NODES
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.utils.documents import read_object
 
@@ -219,7 +219,7 @@ def test_no_relation_passes_messages_from_the_held_out_period() -> None:
 def test_nodes_without_a_time_see_the_window_before_the_newest_edge() -> None:
     times: list[Any] = [ALWAYS, NEVER, 4]
     graph = Graph.from_edges([1, 2], [0, 0], 3, edge_time=[9, 5], node_time=times)
-    assert np.asarray(by_visibility(graph, None, "window")[0].node_time).tolist() == [6, 6, 4]
+    assert np.asarray(NODES.arrange(graph, "window")[0].node_time).tolist() == [6, 6, 4]
     static = Graph.from_edges([1, 2], [0, 0], 3, edge_time=[9, 5])
-    assert np.asarray(by_visibility(static, None, "window")[0].node_time).tolist() == [10, 10, 10]
-    assert by_visibility(static, None, "strict")[0].node_time is None
+    assert np.asarray(NODES.arrange(static, "window")[0].node_time).tolist() == [10, 10, 10]
+    assert NODES.arrange(static, "strict")[0].node_time is None

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.graph.times import ALWAYS
-from gnnkit.sampler.links import Links, pairs_of, supervised_pairs
+from gnnkit.sampler.links import Links, at_times, links_of, load_rows, pairs_of, supervised_pairs
 from gnnkit.task.link_prediction import LinkPrediction
 
 EVENT = st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 6))
 
 
-def links_of(events: list[tuple[int, int, int]], borders: tuple[int, int] = (4, 6), **keys: object) -> Links:
+def make_links(events: list[tuple[int, int, int]], borders: tuple[int, int] = (4, 6), **keys: object) -> Links:
     src, dst, time = np.array(events, np.int64).T
     graph = Graph.from_edges(src, dst, 6, edge_time=time).split_by_time(borders=borders)
     return LinkPrediction(**keys).prepare(graph)[1]  # type: ignore[arg-type]
@@ -29,9 +29,9 @@ def test_negatives_existed_before_the_event_and_are_no_positive_at_its_time(
     later: list[tuple[int, int, int]], threads: int
 ) -> None:
     events = [(0, 1, 0), (2, 3, 1), (3, 4, 2), *later, (0, 2, 5)]
-    links = links_of(events)
+    links = make_links(events)
     assert links.val_time is not None
-    edges = links.at_times(links.val, links.val_time)
+    edges = at_times(links.val, links.val_time)
     drawn = links.negative_pairs(edges, np.arange(len(edges)), 40, 3, threads=threads, evaluates=True)
     for (source, destination, time), negatives in zip(edges.tolist(), drawn.tolist(), strict=True):
         exist = {end for event in events if event[2] < time for end in event[:2]}
@@ -41,7 +41,7 @@ def test_negatives_existed_before_the_event_and_are_no_positive_at_its_time(
 
 
 def test_all_nodes_that_exist_are_drawn_equally_often_also_those_of_earlier_edges_of_the_source() -> None:
-    links = links_of([(0, 1, 0), (0, 2, 1), (0, 3, 2), (0, 4, 4), (0, 5, 5), (5, 0, 6)])
+    links = make_links([(0, 1, 0), (0, 2, 1), (0, 3, 2), (0, 4, 4), (0, 5, 5), (5, 0, 6)])
     edge = np.tile([0, 4, 4], (3000, 1))
     drawn = links.negative_pairs(edge, np.arange(3000), 1, 0, evaluates=True)[:, 0, 1]
     nodes, counts = np.unique(drawn, return_counts=True)
@@ -50,7 +50,7 @@ def test_all_nodes_that_exist_are_drawn_equally_often_also_those_of_earlier_edge
 
 
 def test_the_first_events_of_training_draw_from_all_nodes_in_training() -> None:
-    links = links_of([(0, 1, 0), (0, 1, 1), (2, 3, 2), (4, 5, 4), (0, 5, 6)])
+    links = make_links([(0, 1, 0), (0, 1, 1), (2, 3, 2), (4, 5, 4), (0, 5, 6)])
     assert links.train_time is not None
     first = np.array([[0, 1, 0]]).repeat(200, 0)
     drawn = links.negative_pairs(first, np.arange(200), 1, 0)[:, 0, 1]
@@ -58,8 +58,8 @@ def test_the_first_events_of_training_draw_from_all_nodes_in_training() -> None:
 
 
 def test_an_evaluated_event_without_negatives_is_an_error_with_key_and_time() -> None:
-    links = links_of([(0, 1, 0), (0, 1, 4), (1, 0, 6)])
-    edges = links.at_times(links.val, links.val_time)
+    links = make_links([(0, 1, 0), (0, 1, 4), (1, 0, 6)])
+    edges = at_times(links.val, links.val_time)
     with pytest.raises(
         UserError, match=r"task\.eval_negatives=2: the edge from node 0 to node 1 at time 4 has no negative"
     ):
@@ -68,7 +68,7 @@ def test_an_evaluated_event_without_negatives_is_an_error_with_key_and_time() ->
 
 def test_draws_depend_on_the_event_and_its_id_only() -> None:
     rng = np.random.default_rng(0)
-    links = links_of([(0, 1, 0), (2, 3, 1), (4, 5, 2), (1, 2, 4), (0, 2, 6)])
+    links = make_links([(0, 1, 0), (2, 3, 1), (4, 5, 2), (1, 2, 4), (0, 2, 6)])
     edges = np.stack([*rng.integers(0, 3, (2, 50)), rng.integers(3, 7, 50)], 1)
     ids = rng.permutation(1000)[:50]
     drawn = links.negative_pairs(edges, ids, 3, 7)
@@ -87,7 +87,7 @@ def test_times_of_nodes_take_the_place_of_their_first_edges() -> None:
 
 def test_popular_nodes_are_drawn_more_often_and_never_before_they_exist() -> None:
     events = [(0, 1, 0), *[(2, 3, 1)] * 40, *[(4, 5, 2)] * 40, (0, 1, 3), (0, 2, 4), (0, 2, 6)]
-    links = links_of(events, negative_sampling="popularity")
+    links = make_links(events, negative_sampling="popularity")
     edges = np.array([[0, 2, 2]]).repeat(2000, 0)
     drawn = links.negative_pairs(edges, np.arange(2000), 1, 0)[:, 0, 1].tolist()
     assert set(drawn) == {1, 3}
@@ -98,11 +98,13 @@ def test_a_quarter_of_historical_negatives_are_earlier_destinations_of_the_sourc
     tmp_path: Path,
 ) -> None:
     events = [(0, 1, 0), (0, 2, 1), (0, 2, 2), (3, 4, 2), (0, 1, 3), (0, 4, 3), (5, 3, 3), (0, 3, 4), (0, 4, 6)]
-    links = links_of(events, negative_sampling="historical")
+    links = make_links(events, negative_sampling="historical")
     links.save(tmp_path / "links")
     edges = np.array([[0, 1, 3]]).repeat(4000, 0)
     for evaluates in (False, True):
-        drawn = Links.load(tmp_path / "links").negative_pairs(edges, np.arange(4000), 1, 0, evaluates=evaluates)
+        drawn = links_of(load_rows(tmp_path / "links")).negative_pairs(
+            edges, np.arange(4000), 1, 0, evaluates=evaluates
+        )
         nodes, counts = np.unique(drawn[:, 0, 1], return_counts=True)
         assert nodes.tolist() == [2, 3], "1 is the destination, 4 one at the same time, 5 appears then"
         assert abs(counts[0] / 4000 - (0.5 if evaluates else 7 / 12)) < 0.03, "a drawn 1 is replaced by any node"
@@ -125,10 +127,10 @@ def test_destinations_have_the_type_of_the_relation_and_candidates_of_a_share_ar
 
 
 def test_stored_links_draw_the_same_pairs(tmp_path: Path) -> None:
-    links = links_of([(0, 1, 0), (2, 3, 1), (4, 5, 2), (1, 2, 4), (0, 2, 6)])
+    links = make_links([(0, 1, 0), (2, 3, 1), (4, 5, 2), (1, 2, 4), (0, 2, 6)])
     links.save(tmp_path / "links")
-    stored = Links.load(tmp_path / "links")
-    edges = links.at_times(links.val, links.val_time)
+    stored = links_of(load_rows(tmp_path / "links"))
+    edges = at_times(links.val, links.val_time)
     for evaluates in (False, True):
         drawn = [side.negative_pairs(edges, np.arange(1), 9, 3, evaluates=evaluates) for side in (links, stored)]
         np.testing.assert_array_equal(*drawn)
@@ -143,10 +145,10 @@ def test_an_event_of_which_few_nodes_are_negative_draws_those(borders: tuple[int
     training, links = LinkPrediction().prepare(graph)
     assert links.train_time is not None
     if borders[0] < 1300:
-        edges = links.at_times(links.val, links.val_time)
+        edges = at_times(links.val, links.val_time)
     else:
         trained = np.flatnonzero(links.train_time == 1300)
-        edges = links.at_times(pairs_of(training.csc)[trained], links.train_time[trained])
+        edges = at_times(pairs_of(training.csc)[trained], links.train_time[trained])
     edges = edges[edges[:, 2] == 1300]
     drawn = links.negative_pairs(edges, np.arange(len(edges)), 5, 1, evaluates=borders[0] < 1300)
     assert np.unique(drawn[..., 1]).tolist() == [997, 998, 999]
@@ -159,7 +161,7 @@ def test_training_negatives_exist_in_training_whatever_the_sign_of_times(shift: 
     dst = np.where(np.arange(60) < 40, (src + 1) % 5, (src - 4) % 35 + 5)  # new nodes in the held-out time
     graph = Graph.from_edges(src, dst, 40, edge_time=time).split_by_time(borders=[40 + shift, 50 + shift])
     training, links = LinkPrediction().prepare(graph)
-    edges = links.at_times(pairs_of(training.csc), links.train_time)
+    edges = at_times(pairs_of(training.csc), links.train_time)
     assert links.negative_pairs(edges, np.arange(len(edges)), 20, 7).max() < 5
 
 

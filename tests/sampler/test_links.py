@@ -14,7 +14,17 @@ from gnnkit_testing.graphs import check_graph
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids
 from gnnkit.sampler import NeighborSampler
-from gnnkit.sampler.links import Links, codes, draw_for_pairs, pairs_of, supervised_pairs, unordered, without_pairs
+from gnnkit.sampler.links import (
+    Links,
+    codes,
+    draw_for_pairs,
+    links_of,
+    load_rows,
+    pairs_of,
+    supervised_pairs,
+    unordered,
+    without_pairs,
+)
 
 GRAPH = check_graph(48)
 NONE = np.zeros((0, 2), np.int64)
@@ -114,7 +124,7 @@ def test_negatives_of_training_and_of_evaluation_have_a_filter_each(tmp_path: Pa
     """Of three nodes all pairs but two are edges, and (1, 0) is held out."""
     training, known = (np.sort(codes(np.array(pairs), 3)) for pairs in ([*TRAIN], [*TRAIN, (1, 0)]))
     Links(3, NONE, np.array([[1, 0]]), training, known, 1, 1, 0.3, 0).save(tmp_path / "links")
-    links, edge = Links.load(tmp_path / "links"), np.array([[1, 2]]).repeat(200, 0)
+    links, edge = links_of(load_rows(tmp_path / "links")), np.array([[1, 2]]).repeat(200, 0)
 
     def drawn(*, evaluates: bool) -> set[tuple[int, int]]:
         pairs = links.negative_pairs(edge, np.arange(200), 1, 0, evaluates=evaluates).reshape(-1, 2)
@@ -129,7 +139,7 @@ def test_edges_to_predict_of_an_earlier_version_are_refused(tmp_path: Path) -> N
     object.__setattr__(links, "training", None)
     links.save(tmp_path / "links")
     with pytest.raises(UserError, match=r"links: written by an earlier gnnkit.*write the store again"):
-        Links.load(tmp_path / "links")
+        links_of(load_rows(tmp_path / "links"))
 
 
 FORGED_ARRAYS = [np.arange(7.5), np.array(3), np.full((2, 3), 1), np.full((2, 2), 2**40), np.array([5, 5]), -np.ones(3)]
@@ -141,7 +151,7 @@ def test_a_forged_array_is_refused(name: str, forged: npt.NDArray[Any], tmp_path
     make_links(np.arange(3)).save(tmp_path)
     np.save(tmp_path / f"{name}.npy", forged)
     with pytest.raises(UserError, match=f"{tmp_path}: {name}"):
-        Links.load(tmp_path)
+        links_of(load_rows(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["num_nodes", "negatives", "eval_negatives", "supervision_share", "seed", "given"])
@@ -152,4 +162,4 @@ def test_a_forged_number_is_refused(name: str, value: Any, tmp_path: Path) -> No
     for forged in ({**meta, name: value}, {key: item for key, item in meta.items() if key != name}):
         (tmp_path / "meta.json").write_text(json.dumps(forged))
         with pytest.raises(UserError, match=f"{tmp_path}.*{name}"):
-            Links.load(tmp_path)
+            links_of(load_rows(tmp_path))

@@ -14,8 +14,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.sampler import Sampler
-from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.task import Task
 from gnnkit.training.step import loss_part
@@ -29,7 +28,7 @@ def make_workers(
     *,
     whole: bool,
     sampler: Sampler | None = None,
-    links: Links | Targets | None = None,
+    rows: TaskRows = NODES,
     features: bool = True,
 ) -> Callable[[Threads], Worker]:
     """Cuts a graph by ids, and returns the maker of each rank's worker.
@@ -39,7 +38,7 @@ def make_workers(
         grid: The ranks.
         whole: Whether every rank reads the whole graph.
         sampler: The sampler of every rank.
-        links: The edges to predict.
+        rows: The rows to predict.
         features: Whether the whole graph has features, which owners send otherwise.
     """
     reads = graph if features else replace(graph, features=np.empty((graph.num_nodes, 0)))
@@ -48,7 +47,7 @@ def make_workers(
 
     def worker(comm: Threads) -> Worker:
         own = copy.deepcopy(sampler)
-        return Worker(comm, shards[comm.rank], torch.float64, SEED, reads if whole else None, own, links=links)
+        return Worker(comm, shards[comm.rank], torch.float64, SEED, reads if whole else None, own, rows=rows)
 
     return worker
 

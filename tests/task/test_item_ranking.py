@@ -55,7 +55,7 @@ def expected(scores: np.ndarray, split: str) -> tuple[float, float, float]:
 
 
 def on_ranks(task: LinkPrediction, ranks: int, outputs: Tensor = OUTPUTS) -> list[dict[str, float]]:
-    workers = make_workers(PREPARED, Grid(ranks, 1, 1), whole=False, links=LINKS)
+    workers = make_workers(PREPARED, Grid(ranks, 1, 1), whole=False, rows=LINKS)
 
     def work(comm: Threads) -> dict[str, float]:
         worker = workers(comm)
@@ -105,7 +105,7 @@ def test_ranks_measure_and_recommend_what_one_process_does(decoder: str, monkeyp
         head.double()
     results = []
     for ranks in (1, 2, 3):
-        workers = make_workers(PREPARED, Grid(ranks, 1, 1), whole=False, links=LINKS)
+        workers = make_workers(PREPARED, Grid(ranks, 1, 1), whole=False, rows=LINKS)
 
         def work(comm: Threads, workers=workers) -> tuple[dict[str, float], item_ranking.TopItems | None]:  # type: ignore[no-untyped-def]
             worker, copy = workers(comm), LinkPrediction(**vars_of(task))
@@ -126,7 +126,7 @@ def test_ranks_measure_and_recommend_what_one_process_does(decoder: str, monkeyp
 
 
 def test_recommended_items_are_the_best_without_an_edge() -> None:
-    workers = make_workers(PREPARED, Grid(1, 1, 1), whole=False, links=LINKS)
+    workers = make_workers(PREPARED, Grid(1, 1, 1), whole=False, rows=LINKS)
     (top,) = Threads.run(lambda comm: TASK.recommend(OUTPUTS, workers(comm)), 1)
     assert top is not None
     assert GRAPH.edge_types is not None
@@ -139,7 +139,7 @@ def test_recommended_items_are_the_best_without_an_edge() -> None:
 def test_the_best_model_is_selected_by_the_ranking() -> None:
     task, other = (LinkPrediction(width=6, relation=NAME, top_k=k) for k in ("auto", None))
     assert other.metrics_of_some == tuple(f"{rule}_mrr" for rule in RULES)
-    workers = make_workers(PREPARED, Grid(1, 1, 1), whole=False, links=LINKS)
+    workers = make_workers(PREPARED, Grid(1, 1, 1), whole=False, rows=LINKS)
 
     def begun(comm: Threads, task: LinkPrediction) -> str:
         task.begin(workers(comm))

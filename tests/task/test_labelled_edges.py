@@ -20,8 +20,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph, Split
 from gnnkit.partition import Grid
 from gnnkit.sampler import ClusterSampler, FullSampler, LaborSampler, NeighborSampler, Sampler
-from gnnkit.sampler.links import pairs_of
-from gnnkit.sampler.targets import Targets, load_rows
+from gnnkit.sampler.links import load_rows, pairs_of
+from gnnkit.sampler.targets import Targets
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
@@ -74,7 +74,7 @@ def total(
 ) -> Tensor:
     """Sums loss and gradient over the ranks, for each batch of two epochs."""
     reads = {"whole": strategy.reads.graph, "features": not strategy.reads.from_owners}
-    workers = make_workers(GRAPH, grid, sampler=sampler, links=TARGETS, **reads)
+    workers = make_workers(GRAPH, grid, sampler=sampler, rows=TARGETS, **reads)
     return run_steps(strategy, make_task(), make_model(model), workers, grid.world_size, look)
 
 
@@ -161,7 +161,7 @@ def test_loss_and_rows_are_those_of_plain_torch() -> None:
     task = make_task()
     head = task.head().double()
     outputs = torch.randn(GRAPH.num_nodes, 6, dtype=torch.float64)
-    (rows,) = on_ranks(GRAPH, Grid(1, 1, 1), lambda worker: task.row_outputs(outputs, worker), links=TARGETS)
+    (rows,) = on_ranks(GRAPH, Grid(1, 1, 1), lambda worker: task.row_outputs(outputs, worker), rows=TARGETS)
     source, destination = (outputs[torch.from_numpy(TARGETS.rows[:, end])] for end in (0, 1))
     parts = [source, destination, source * destination, torch.from_numpy(np.array(TARGETS.features)).double()]
     first, _, last = head.layers
@@ -185,7 +185,7 @@ def test_metrics_count_each_edge_once_and_predictions_are_in_the_edge_lists_orde
         rows = task.row_outputs(outputs[torch.from_numpy(worker.owned.astype(np.int64))], worker)
         return task.measure(rows, worker), task.predictions(rows, worker)
 
-    (figures, predicted), *others = on_ranks(GRAPH, Grid(ranks, 1, 1), work, links=TARGETS)
+    (figures, predicted), *others = on_ranks(GRAPH, Grid(ranks, 1, 1), work, rows=TARGETS)
     assert predicted is not None
     assert all(rows is None and metrics == figures for metrics, rows in others)
     assert predicted.shape == (GIVEN.num_edges,)
@@ -207,7 +207,7 @@ def test_chance_is_the_most_frequent_class_of_training_edges() -> None:
         return task.chance(task.row_outputs(outputs[torch.from_numpy(worker.owned.astype(np.int64))], worker), worker)
 
     counts = np.bincount(TARGETS.label[TARGETS.of_split(Split.TRAIN)])
-    for chance in on_ranks(GRAPH, Grid(3, 1, 1), work, links=TARGETS):
+    for chance in on_ranks(GRAPH, Grid(3, 1, 1), work, rows=TARGETS):
         assert chance == {"train_accuracy": pytest.approx(counts.max() / counts.sum()), "train_roc_auc": 0.5}
 
 
@@ -215,7 +215,7 @@ def test_labels_outside_of_training_change_no_bit_of_a_step() -> None:
     changed = replace(TARGETS, label=np.where(TARGETS.split == Split.TRAIN, TARGETS.label, 1 - TARGETS.label))
     totals = []
     for targets in (TARGETS, changed):
-        workers = make_workers(GRAPH, Grid(2, 1, 1), whole=False, links=targets)
+        workers = make_workers(GRAPH, Grid(2, 1, 1), whole=False, rows=targets)
         totals.append(run_steps(VertexCentric(), make_task(), make_model("gat"), workers, 2))
     assert torch.equal(*totals)
     assert GRAPH.edge_labels is None
@@ -284,7 +284,7 @@ def test_numbers_are_standardised_by_training_edges() -> None:
         return own.facts().mean
 
     train = targets.label[targets.of_split(Split.TRAIN)]
-    for mean in on_ranks(graph, Grid(3, 1, 1), work, links=targets):
+    for mean in on_ranks(graph, Grid(3, 1, 1), work, rows=targets):
         assert mean == pytest.approx((train.mean(),))
 
 
@@ -314,7 +314,7 @@ def test_features_are_standardised_by_training_edges() -> None:
     scaled = replace(GIVEN, edge_features=GIVEN.edge_features * 1e4 + 7e4)  # type: ignore[operator]
     task = make_task()
     graph, targets = task.prepare(scaled)
-    on_ranks(graph, Grid(1, 1, 1), task.begin, links=targets)
+    on_ranks(graph, Grid(1, 1, 1), task.begin, rows=targets)
     head = task.head()
     train = targets.features[targets.of_split(Split.TRAIN)]  # type: ignore[index]
     torch.testing.assert_close(head.mean, torch.tensor(train.mean(0), dtype=torch.float32))

@@ -13,7 +13,7 @@ from torch import nn
 from gnnkit.model.rgcn import RGCN
 from gnnkit.partition import Grid
 from gnnkit.sampler import NeighborSampler
-from gnnkit.sampler.links import Links, codes, pairs_of, repeat_by_popularity
+from gnnkit.sampler.links import Links, codes, links_of, load_rows, pairs_of, repeat_by_popularity
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
@@ -79,7 +79,7 @@ def test_ranks_compute_the_loss_and_gradient_of_one_process(loss: str, kind: str
     alone = strategy.on_one_rank(grid.world_size, sampler)
     assert alone is not None
     many, one = (
-        make_workers(graph, layout, whole=whole, sampler=sampler, links=links) for layout in (grid, Grid(1, 1, 1))
+        make_workers(graph, layout, whole=whole, sampler=sampler, rows=links) for layout in (grid, Grid(1, 1, 1))
     )
     together = run_steps(strategy, task, make_model(), many, grid.world_size)
     torch.testing.assert_close(together, run_steps(alone, task, make_model(), one, 1), rtol=1e-10, atol=1e-10)
@@ -128,7 +128,7 @@ def test_repetitions_follow_the_power_of_the_number_of_edges() -> None:
 def test_popular_nodes_are_saved_with_the_links(tmp_path: Path) -> None:
     _, links = prepared()
     links.save(tmp_path / "links")
-    loaded = Links.load(tmp_path / "links")
+    loaded = links_of(load_rows(tmp_path / "links"))
     assert loaded.popular is not None
     assert links.popular is not None
     np.testing.assert_array_equal(loaded.popular, links.popular)

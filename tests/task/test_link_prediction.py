@@ -27,7 +27,7 @@ from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid
 from gnnkit.sampler import ClusterSampler, FullSampler, MetropolisHastingsSampler, NeighborSampler
-from gnnkit.sampler.links import Links, codes, pairs_of, unordered, without_pairs
+from gnnkit.sampler.links import Links, codes, links_of, load_rows, pairs_of, unordered, without_pairs
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker, seeds
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
@@ -61,7 +61,7 @@ def make_model(name: str) -> nn.Module:
 @functools.cache
 def on_grid(name: str, grid: Grid) -> Tensor:
     """Returns loss and gradient of each step of full-graph training."""
-    workers = make_workers(GRAPH, grid, whole=False, links=LINKS)
+    workers = make_workers(GRAPH, grid, whole=False, rows=LINKS)
     return run_steps(VertexCentric(), TASK, make_model(name), workers, grid.world_size)
 
 
@@ -79,7 +79,7 @@ def test_sampling_ranks_compute_together_what_one_process_computes(name: str) ->
         alone = strategy.on_one_rank(ranks, sampler)
         assert alone is not None
         many, one = (
-            make_workers(GRAPH, Grid(count, 1, 1), whole=True, sampler=sampler, links=LINKS) for count in (ranks, 1)
+            make_workers(GRAPH, Grid(count, 1, 1), whole=True, sampler=sampler, rows=LINKS) for count in (ranks, 1)
         )
         found = run_steps(strategy, TASK, model, many, ranks)
         torch.testing.assert_close(found, run_steps(alone, TASK, model, one, 1), rtol=1e-10, atol=1e-10)
@@ -95,7 +95,7 @@ def test_parameters_of_a_decoder_have_on_several_ranks_the_gradients_of_one_proc
     alone = strategy.on_one_rank(ranks, sampler)
     assert alone is not None
     many, one = (
-        make_workers(GRAPH, Grid(count, 1, 1), whole=whole, sampler=sampler, links=LINKS) for count in (ranks, 1)
+        make_workers(GRAPH, Grid(count, 1, 1), whole=whole, sampler=sampler, rows=LINKS) for count in (ranks, 1)
     )
     found = run_steps(strategy, task, model, many, ranks)
     torch.testing.assert_close(found, run_steps(alone, task, model, one, 1), rtol=1e-10, atol=1e-10)
@@ -122,7 +122,7 @@ def test_the_score_of_a_decoder_is_that_of_the_reverse_pair_and_not_the_dot_prod
 @pytest.mark.parametrize("degrees", ["global", "local"])
 def test_shares_predict_their_own_edges_and_count_those_of_all_ranks(halo: str, degrees: str) -> None:
     for ranks in (1, 3):
-        workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=True, links=LINKS)
+        workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=True, rows=LINKS)
         batches: list[Batch] = []
         strategy = PresetWorkload(halo=halo, degrees=degrees)
         found = run_steps(strategy, TASK, make_model("sage"), workers, ranks, batches.append)
@@ -136,7 +136,7 @@ def test_shares_predict_their_own_edges_and_count_those_of_all_ranks(halo: str, 
             assert (batch.adjacencies[-1].src_nodes[batch.rows] >= 0).all()
         if halo == "one_hop":  # no edge is lost, and none is predicted twice
             whole: list[Batch] = []
-            one = make_workers(GRAPH, Grid(1, 1, 1), whole=True, links=LINKS)
+            one = make_workers(GRAPH, Grid(1, 1, 1), whole=True, rows=LINKS)
             run_steps(strategy, TASK, make_model("sage"), one, 1, whole.append)
             several = np.sort(codes(np.concatenate(positives), 48))
             np.testing.assert_array_equal(
@@ -173,7 +173,7 @@ def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str
     whole = kind == "individual_sample"
     strategy: ExecutionStrategy = IndividualSample(batch_size=12) if whole else VertexCentric()
     sampler = FullSampler() if whole else None
-    workers = make_workers(GRAPH, Grid(1, 1, 1), whole=whole, sampler=sampler, links=LINKS)
+    workers = make_workers(GRAPH, Grid(1, 1, 1), whole=whole, sampler=sampler, rows=LINKS)
     held = unordered(np.concatenate([LINKS.val, LINKS.test]), 48)
     predicted: list[int] = []
 
@@ -274,7 +274,7 @@ def test_a_planted_leak_looks_much_better_in_training_and_the_honest_batches_do_
     graph, links = task.prepare(Graph.from_edges(src, dst, 1200, features=features).symmetrize())
     assert links is not None
     reads = {"whole": strategy.reads.graph, "features": not strategy.reads.from_owners}
-    workers = make_workers(graph, Grid(1, 1, 1), sampler=FullSampler(num_hops=1), links=links, **reads)
+    workers = make_workers(graph, Grid(1, 1, 1), sampler=FullSampler(num_hops=1), rows=links, **reads)
     (honest,) = Threads.run(lambda comm: train_scores(workers(comm), task, copy.copy(strategy)), 1)
     monkeypatch.setattr(seeds, "without_pairs", lambda block, *_: block)
     (leaking,) = Threads.run(lambda comm: train_scores(workers(comm), task, copy.copy(strategy)), 1)
@@ -346,7 +346,7 @@ def test_edges_that_the_data_set_names_are_predicted_and_leave_the_graph(tmp_pat
 
 def check_saved(links: Links, folder: Path) -> None:
     links.save(folder)
-    again = Links.load(folder)
+    again = links_of(load_rows(folder))
     assert again.given == links.given
     np.testing.assert_array_equal(again.test, links.test)
 
@@ -462,7 +462,7 @@ def test_figures_are_those_of_all_scores_by_hand() -> None:
     assert LINKS is not None
     out = torch.randn(48, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for ranks in (1, 3):
-        workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=False, links=LINKS)
+        workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=False, rows=LINKS)
         found = Threads.run(lambda comm: TASK.measure(out[workers(comm).owned], workers(comm)), ranks)  # noqa: B023
         assert all(figures == found[0] for figures in found)
         assert set(found[0]) == {f"{split}_{name}" for split in TASK.splits for name in TASK.metrics}

@@ -30,7 +30,7 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.model.simple_hgn import SimpleHGN
 from gnnkit.partition import Grid
 from gnnkit.sampler import FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
-from gnnkit.sampler.links import Links, codes, pairs_of
+from gnnkit.sampler.links import codes, links_of, load_rows, pairs_of
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
@@ -223,7 +223,7 @@ def test_relations_survive_a_folder_and_bad_ones_are_refused(tmp_path: Path) -> 
     assert INVERSE_LINKS.relation is not None
     assert INVERSE_LINKS.relation.hidden == (BUYS, SOLD, BUYS + 5, SOLD + 5)
     INVERSE_LINKS.save(tmp_path)
-    assert Links.load(tmp_path).relation == INVERSE_LINKS.relation
+    assert links_of(load_rows(tmp_path)).relation == INVERSE_LINKS.relation
     for change, message in (
         ({"ends": (0, N + 1, 0, 1)}, r"ends\[1\] = 41"),
         ({"ends": (5, 4, 0, 1)}, r"ends=\[5, 4, 0, 1\] must be the first and last"),
@@ -235,7 +235,7 @@ def test_relations_survive_a_folder_and_bad_ones_are_refused(tmp_path: Path) -> 
         bad = replace(INVERSE_LINKS, relation=replace(INVERSE_LINKS.relation, **change))  # type: ignore[arg-type]
         bad.save(tmp_path)
         with pytest.raises(UserError, match=message):
-            Links.load(tmp_path)
+            links_of(load_rows(tmp_path))
 
 
 def test_unknown_relations_and_relations_without_edges_are_refused() -> None:
@@ -261,7 +261,7 @@ def test_unknown_relations_and_relations_without_edges_are_refused() -> None:
 @functools.cache
 def on_grid(name: str, grid: Grid, inverse: bool) -> Tensor:
     """Returns loss and gradient of each step of full-graph training."""
-    workers = make_workers(PREPARED, grid, whole=False, links=LINKS)
+    workers = make_workers(PREPARED, grid, whole=False, rows=LINKS)
     return run_steps(VertexCentric(), TASK, make_model(name, inverse=inverse), workers, grid.world_size)
 
 
@@ -304,7 +304,7 @@ def test_a_full_graph_step_reads_all_edges_but_those_that_it_predicts_and_their_
         assert read == edges_of(PREPARED) - hidden - {(v, u, SOLD) for u, v, _ in hidden}
         counts.append(len(hidden))
 
-    run_steps(VertexCentric(), TASK, make_model(name), make_workers(PREPARED, Grid(1, 1, 1), whole=False, links=LINKS),
+    run_steps(VertexCentric(), TASK, make_model(name), make_workers(PREPARED, Grid(1, 1, 1), whole=False, rows=LINKS),
               1, look)  # fmt: skip
     assert min(counts) > 5
 
@@ -361,7 +361,7 @@ def workers_of(strategy: ExecutionStrategy, name: str, ranks: int, sampler: Samp
     """Returns workers whose graph has inverse edges if the model reads these."""
     graph, links = (PREPARED, LINKS) if name in UNTYPED else (INVERSE, INVERSE_LINKS)
     reads = {"whole": strategy.reads.graph, "features": not strategy.reads.from_owners}
-    make = make_workers(graph, Grid(ranks, 1, 1), sampler=sampler, links=links, **reads)
+    make = make_workers(graph, Grid(ranks, 1, 1), sampler=sampler, rows=links, **reads)
     return lambda comm: replace(make(comm), inverse_edges=name not in UNTYPED, relation_names=graph.edge_type_names)
 
 

@@ -50,7 +50,7 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 
 def workers_of(strategy: ExecutionStrategy, ranks: int, sampler: Sampler) -> Callable[[Threads], Any]:
     reads = {"whole": strategy.reads.graph, "features": not strategy.reads.from_owners}
-    return make_workers(GRAPH, Grid(ranks, 1, 1), sampler=sampler, links=LINKS, **reads)
+    return make_workers(GRAPH, Grid(ranks, 1, 1), sampler=sampler, rows=LINKS, **reads)
 
 
 def total(strategy: ExecutionStrategy, ranks: int, sampler: Sampler, model: nn.Module) -> Tensor:

@@ -15,7 +15,6 @@ import pytest
 import gnnkit
 from gnnkit.graph import Graph, Relation
 from gnnkit.graph.times import ALWAYS
-from gnnkit.prepare.cut import by_visibility
 from gnnkit.result.result import Result
 from gnnkit.sampler import NeighborSampler
 from gnnkit.task.link_prediction import LinkPrediction
@@ -208,21 +207,21 @@ def test_inclusive_shows_other_relations_at_the_time_of_an_event() -> None:
     _, links = LinkPrediction(relation="knows").prepare(graph)
     links = replace(links, relation=replace(links.relation, hidden=(0, 1)))  # type: ignore[type-var]
     for rule, expected in (("strict", {0: [], 1: [3]}), ("inclusive", {0: [], 1: [2, 3]})):
-        ordered, timed = by_visibility(graph, links, rule)
+        ordered, timed = links.arrange(graph, rule)
         csc = replace(ordered.csc, time=ordered.edge_time)
         batch = NeighborSampler([-1], time=rule).sample(csc, np.array([0, 1]), key=0, times=np.array([5, 5]))
         (block,) = batch.blocks
         assert batch.nodes is not None
         sources = np.split(batch.nodes[block.indices], block.indptr[1:-1])
         assert {node: sorted(ends.tolist()) for node, ends in enumerate(sources)} == expected
-        assert timed.train_time is not None  # type: ignore[union-attr]
-        assert sorted(timed.train_time) == [4, 5, 5, 5, 9, 9]  # type: ignore[union-attr]
+        assert timed.train_time is not None
+        assert sorted(timed.train_time) == [4, 5, 5, 5, 9, 9]
 
 
 def test_static_and_held_out_edges_are_not_predicted_in_training() -> None:
     graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, edge_time=[ALWAYS, 3, 4, 9]).split_by_time(borders=[5, 20])
     _, links = LinkPrediction().prepare(graph)
-    _, links = by_visibility(graph, links, "strict")  # type: ignore[assignment]
+    _, links = links.arrange(graph, "strict")
     assert links.train_time is not None
     assert sorted(links.train_time[links.trains()]) == [3, 4]
     assert links.trains(np.flatnonzero(links.train_time == 9)).tolist() == [False]

@@ -13,7 +13,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.sampler.links import Links
+from gnnkit.sampler.links import Links, check_links, links_of, load_rows
 from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.link_split import held_out_candidates
 from gnnkit.task.recurrence import RULES
@@ -74,14 +74,14 @@ def test_times_of_events_are_checked_and_stored(tmp_path: Path) -> None:
     assert links.val_time is not None
     assert (links.val_time >= conversations().time_borders[0]).all()  # type: ignore[index]
     links.save(tmp_path / "links")
-    np.testing.assert_array_equal(Links.load(tmp_path / "links").events, links.events)
+    np.testing.assert_array_equal(links_of(load_rows(tmp_path / "links")).events, links.events)
     for field, value, message in [
         ("events", links.events[:, :2], "three columns"),
         ("val_time", links.val_time[1:], "val_time is not a list"),
         ("events", links.events + 1000, "events"),
     ]:
         with pytest.raises(UserError, match=message):
-            replace(links, **{field: value}).check()
+            check_links(replace(links, **{field: value}))
     assert LinkPrediction().prepare(replace(conversations(), time_borders=None))[1].events is None
 
 

@@ -19,8 +19,8 @@ from gnnkit.partition.degrees import Degrees
 from gnnkit.partition.degrees import save as save_degrees
 from gnnkit.partition.shard import Shard, cut
 from gnnkit.partition.store.manifest import FILE, PARTS, Manifest
-from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets, load_rows
+from gnnkit.sampler.links import load_rows
+from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.utils.storage import META, load_arrays
 
 GRAPH = "graph"  # the complete graph
@@ -86,10 +86,10 @@ class RankParts:
         """Writes the degrees of a store's complete graph, from its parts' degrees."""
         save_degrees([Shard.trusted(self._folder(str(rank))) for rank in range(world_size)], self.own / DEGREES)
 
-    def links(self) -> Links | Targets | None:
-        """Maps the pairs to predict, for tasks on pairs."""
+    def rows(self) -> TaskRows:
+        """Maps the rows to predict, or returns `NODES` if none are stored."""
         stored = self.store is not None and (self.store / PARTS / LINKS).exists()
-        return load_rows(self._folder(LINKS)) if stored or (self.own / LINKS).exists() else None
+        return load_rows(self._folder(LINKS)) if stored or (self.own / LINKS).exists() else NODES
 
     def later(self) -> dict[str, RankParts]:
         """Returns the parts that evaluate each split, if they read later edges."""

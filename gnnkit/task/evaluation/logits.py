@@ -59,8 +59,10 @@ class Evaluation(ABC):
             scratch: A folder visible to all ranks, for the rows between layers.
             learned: The learned input rows. If None, input rows are features.
             splits: Names of the required splits. The evaluation may omit all other
-                nodes, also from `worker`. If None, all nodes are required.
+                nodes, also from `worker`. If None, or if rows are pairs, all nodes are
+                required.
         """
+        splits = None if worker.rows.pairs else splits
         if worker.samples_by_time:
             from gnnkit.task.evaluation.timed import TimedEvaluation
 

@@ -19,7 +19,6 @@ from gnnkit.graph import Floats, Ids, MiniBatch
 from gnnkit.graph.times import Times, at_times
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import draws_key
-from gnnkit.sampler.links import Links
 from gnnkit.strategy import Worker
 from gnnkit.strategy.fetched import Draw
 from gnnkit.strategy.seeds import Step
@@ -65,7 +64,7 @@ class TimedEvaluation(Evaluation):
 
     def _logits(self, model: nn.Module) -> Tensor:
         worker = self.worker
-        if worker.links is None or (isinstance(worker.links, Links) and worker.links.events is None):
+        if not worker.rows.at_own_times:
             return self._at_times(model, worker.owned, worker.seed_times(worker.owned))
         self.worker = replace(worker, embed=partial(self._embed, model))
         return torch.empty((len(worker.owned), 0), dtype=worker.dtype, device=worker.device)

@@ -9,7 +9,6 @@ from gnnkit.config.settings.fields import Section
 from gnnkit.errors import UserError
 from gnnkit.jobs.job import OnRanks
 from gnnkit.jobs.order import Order
-from gnnkit.task import NodeTask
 from gnnkit.utils.ranges import shown
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Explain(OnRanks):
 
     def check_parts(self, order: Order) -> Order:
         task = order.settings.task
-        if order.source.trains and (task.load().pairs or not issubclass(task.load(), NodeTask)):
+        if order.source.trains and not task.load().labels_nodes:
             raise UserError(
                 f"job=explain: task={task.name} predicts pairs of nodes, and this job explains outputs of single nodes: use "
                 "PyG's Explainer on gnnkit.load(run), as in docs/howto/explain.md"

@@ -50,7 +50,7 @@ REFUSED: Mapping[str, Callable[[Settings], object]] = {
         s.features.degree
     ),
     f"task={{s.task.name}}: job=import supports only node tasks, {_CUT}": lambda s: (
-        s.task.name != DEFAULT_TASK and (s.task.load().pairs or not hasattr(s.task.load(), "read"))
+        s.task.name != DEFAULT_TASK and not s.task.load().labels_nodes
     ),
 }
 

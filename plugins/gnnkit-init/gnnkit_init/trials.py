@@ -298,7 +298,7 @@ def compare(
     if figure is not None:
         planned = (planned[0], {**planned[0], "task.class_weights": "balanced"}, *planned[1:])
     tested = run(settings, graphs, fixed, planned, one_way and both_directions, figure)
-    assert isinstance(tested.task, NodeTask)
+    assert isinstance(tested.task, NodeTask), "trials support only tasks with labels"
     rows = tested.task.read_rows(graph)
     validated = int(np.count_nonzero(rows.labelled & (rows.split == Split.VAL)))
     constant = baselines.measure_constant(rows, tested.task, tested.figure)
@@ -426,8 +426,8 @@ def run(
     figure = figure or task.progress
     fixed = {**fixed, "trainer.monitor": figure}
     made_graphs = {usual: graphs[usual]()}
-    reads_columns = fixed.get("inputs", "features") == "features"
-    to_compare = _baselines(made_graphs[usual], figure, fixed["task"]) if reads_columns or task.pairs else []
+    reads_columns = _of_edges(fixed["task"]) or fixed.get("inputs", "features") == "features"
+    to_compare = _baselines(made_graphs[usual], figure, fixed["task"]) if reads_columns else []
     count, ended = len(planned) + len(to_compare) + ((not usual) in graphs), ""
 
     def so_far() -> Trials:

@@ -296,7 +296,7 @@ def _why_no_trials(settings: Settings, rows: Graph, known: Mapping[str, Any], ad
 def _rows(graph: Graph, known: Mapping[str, Any]) -> Graph:
     """Returns the labelled rows of the chosen task as nodes, or the graph if none."""
     task = plugins.load("task", known["task"])
-    if not (issubclass(task, NodeTask) and task.pairs):
+    if task.labels_nodes:
         return graph
     rows: Graph = task(**{key[5:]: value for key, value in known.items() if key.startswith("task.")}).read_rows(graph)
     return rows

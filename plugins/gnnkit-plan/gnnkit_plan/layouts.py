@@ -29,7 +29,7 @@ from gnnkit.prepare.cut import Prepared, read
 from gnnkit.prepare.inputs import load, with_kept
 from gnnkit.prepare.times import sampling_rule
 from gnnkit.result.folder import PREPARED
-from gnnkit.sampler.targets import count_outputs
+from gnnkit.sampler.targets import NODES
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.task import Task
 from gnnkit.utils.memory import available_memory
@@ -177,11 +177,11 @@ def _count(
 
 def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutFigures]]:
     """Reads the graph. Also returns lines about it, and the function that counts."""
-    settings, source, links = order.settings, order.source, None
+    settings, source, rows = order.settings, order.source, NODES
     graph = load(settings, order.graph)
     task: Task = settings.task.create()
     if source.trains:
-        graph, links = read(settings, graph, relational=source.reads_relations, rule=sampling_rule(settings))
+        graph, rows = read(settings, graph, relational=source.reads_relations, rule=sampling_rule(settings))
     strategy: ExecutionStrategy = settings.create_strategy()
     sparse = reads_sparse(settings, source, strategy)
     graph, lines = with_kept(graph, settings.input_rows, sparse, settings.features.dtype)
@@ -189,7 +189,7 @@ def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutF
     width, edge_width = graph_widths(counted_graph)
     types = graph.num_relations, len(graph.schema.node_types)
     outputs = task.num_outputs(graph.num_classes)
-    widths = Widths(width, outputs, edge_width, *types, graph.schema, num_targets=count_outputs(links))
+    widths = Widths(width, outputs, edge_width, *types, graph.schema, num_targets=rows.num_outputs)
     model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
     if isinstance(model, HeteroModel):
         lines = [*lines, "words are an upper bound: layers of dictionaries exchange the rows of some node types only"]
@@ -200,7 +200,7 @@ def _reader(order: Order) -> tuple[Graph, list[str], Callable[[Quality], LayoutF
         inputs=(None if adds else input_dtype(settings)) or dtype,
         moments=OPTIMIZERS[settings.trainer.optimizer].moments,
         # Learned rows change, and link prediction draws new edges each epoch.
-        keeps_sums=strategy.steps.keep_sums and settings.embedding is None and not task.hides_edges,
+        keeps_sums=strategy.steps.keep_sums and settings.embedding is None and not rows.drawn,
     )
     return graph, [sizes_of(graph), *lines], functools.partial(count_layout, costs, counted_graph, model)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,9 @@ from lightning.pytorch.callbacks import Callback
 
 from gnnkit.comm import LEADER, Communicator, Mailbox
 from gnnkit.config.settings import Settings
+from gnnkit.graph import SPLITS
 from gnnkit.jobs.rank_job import DTYPES, RankJob, input_dtype, set_up_torch, with_servers
-from gnnkit.jobs.rank_run import make_module, measured_splits
+from gnnkit.jobs.rank_run import make_module
 from gnnkit.launch.allocator import give_back_freed_memory
 from gnnkit.launch.progress import progress
 from gnnkit.leader.meter import SyncMeter
@@ -27,7 +28,7 @@ from gnnkit.leader.watch import peak_memory
 from gnnkit.partition.shard import Shard
 from gnnkit.prepare.cut import Prepared
 from gnnkit.result.folder import PREPARED
-from gnnkit.strategy import GatheredRows, Worker
+from gnnkit.strategy import GatheredRows, ReadPlanner, Worker
 from gnnkit.strategy.on_disk import CACHE_SHARE
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.step import loss_of
@@ -236,7 +237,7 @@ def _plan_batches(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[st
     if module.worker.disk is not None and not module.strategy.lacks(GatheredRows):
         progress("drawing batches")
         epochs = min(BATCH_EPOCHS, job.settings.trainer.max_epochs)
-        figures["features_read"] = module.strategy.foresee_reads(epochs)
+        figures["features_read"] = cast(ReadPlanner, module.strategy).foresee_reads(epochs)
         module.strategy.close()
         module = _batch_module(job, comm)
     progress("taking steps")
@@ -262,8 +263,7 @@ def _batch_memory(job: RankJob, module: TrainingModule, mailbox: Mailbox, window
     """
     comm, disk = module.worker.comm, module.worker.disk
     if module.learned is None and (some := _some_nodes(module.worker)) is not module.worker:
-        splits = measured_splits(module.task)
-        module.evaluation = job.evaluation(some, module.model, splits=splits, scratch=job.scratch_folder(comm))
+        module.evaluation = job.evaluation(some, module.model, splits=tuple(SPLITS), scratch=job.scratch_folder(comm))
     few_steps(module, job, mailbox, epochs=BATCH_EPOCHS, steps=BATCH_STEPS)
     rest = 0
     if disk is not None:

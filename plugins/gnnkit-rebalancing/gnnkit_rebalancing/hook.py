@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 
@@ -16,8 +16,7 @@ from gnnkit.callback import Leader, LeaderHook
 from gnnkit.comm.heartbeats import pause
 from gnnkit.errors import UserError
 from gnnkit.leader.run import LeaderRun
-from gnnkit.strategy import ExecutionStrategy, MovableNodes, MovableWork
-from gnnkit.task import NodeTask
+from gnnkit.strategy import ExecutionStrategy, MovableNodes, MovableWork, SeedDealer
 from gnnkit_rebalancing.recut import Recut, Request, pays
 
 MAX_LOOKS = 3  # maximum number of attempts per run, whether or not they change the shares
@@ -81,7 +80,7 @@ class Rebalancing(LeaderHook):
         if change.shard is not None:
             run.take_shard(module, change.shard, change.balance)
         elif change.shares is not None:
-            module.strategy.deal(change.shares)
+            cast(SeedDealer, module.strategy).deal(change.shares)
         took, step = time.perf_counter() - begun, trainer.global_step
         self.leader.restart_timings(module, step)
         if trainer.is_global_zero:
@@ -208,7 +207,7 @@ def _list_obstacles(parts: Any) -> dict[str, object]:
         "a lost worker keeps its nodes: use sync.on_lost=stop": sync.on_lost == "continue",
         "learned rows cannot move: use inputs=features or degree": (settings.inputs == "learned" and by_nodes),
         f"task={settings.task.name} exchanges rows while it computes, so slow workers cannot be identified: use "
-        "a node task": task.pairs or not isinstance(task, NodeTask),
+        "a node task": not task.labels_nodes,
     }
 
 

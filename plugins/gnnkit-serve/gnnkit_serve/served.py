@@ -249,8 +249,8 @@ def written_by(settings: Settings) -> list[str]:
     Raises `UserError` for a task about pairs of nodes.
     """
     task = settings.task.create()
-    if task.pairs or not isinstance(task, NodeTask):
-        served = "tables" if isinstance(task, NodeTask) else "vectors"
+    if not task.labels_nodes:
+        served = "vectors" if task.embeds else "tables"
         raise UserError(
             f"serve: task={settings.task.name} predicts pairs of nodes: serve the {served} that job=predict writes"
         )

@@ -15,8 +15,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.sampler import Sampler
-from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets
+from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.strategy import Worker
 
 T = TypeVar("T")
@@ -32,7 +31,7 @@ def on_ranks(
     *,
     whole: bool = False,
     sampler: Sampler | None = None,
-    links: Links | Targets | None = None,
+    rows: TaskRows = NODES,
 ) -> list[T]:
     """Runs `work` on every rank of a grid. The last of several ranks owns nothing.
 
@@ -41,7 +40,7 @@ def on_ranks(
         work: Runs on each rank, collective.
         whole: Whether every rank also reads the complete graph.
         sampler: Every rank's sampler.
-        links: The pairs to predict, or None.
+        rows: The rows to predict. Default: nodes.
 
     Returns:
         The results by rank.
@@ -51,7 +50,7 @@ def on_ranks(
 
     def on_rank(comm: Communicator) -> T:
         reads, draws = graph if whole else None, copy.deepcopy(sampler)
-        return work(Worker(comm, shards[comm.rank], torch.float64, 3, reads, draws, links=links))
+        return work(Worker(comm, shards[comm.rank], torch.float64, 3, reads, draws, rows=rows))
 
     return Threads.run(on_rank, grid.world_size, timeout=TIMEOUT)
 

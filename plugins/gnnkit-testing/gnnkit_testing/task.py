@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import Graph, Split, labelled
 from gnnkit.partition import Grid
-from gnnkit.sampler.links import Links
-from gnnkit.sampler.targets import Targets, count_outputs
+from gnnkit.sampler.targets import TaskRows
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit_testing.arguments import check_maker
@@ -35,9 +34,9 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     """
     check_maker(make, Task)
     task = make()
-    prepared, links = _check_prepare(task, make(), _with_edge_labels(check_graph() if graph is None else graph))
-    if isinstance(links, Targets):
-        task.size_head(links.num_classes, 0 if prepared.edge_features is None else prepared.edge_features.shape[1])
+    prepared, task_rows = _check_prepare(task, make(), _with_edge_labels(check_graph() if graph is None else graph))
+    if task_rows.num_outputs:
+        task.size_head(task_rows.num_outputs, 0 if prepared.edge_features is None else prepared.edge_features.shape[1])
     if (head := task.head()) is not None:
         assert task.head() is head, "head gives another module in the second call"
         head.double()
@@ -45,8 +44,8 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     width = task.num_outputs(prepared.num_classes)
     assert isinstance(width, int), f"num_outputs gives {width!r}, not a width"
     assert width > 0, f"num_outputs gives {width!r}, not a width"
-    _check_losses(task, prepared, links, width)
-    _check_figures(task, prepared, links, width)
+    _check_losses(task, prepared, task_rows, width)
+    _check_figures(task, prepared, task_rows, width)
 
 
 def _with_edge_labels(graph: Graph) -> Graph:
@@ -57,30 +56,30 @@ def _with_edge_labels(graph: Graph) -> Graph:
     return graph.evolve(edge_labels=graph.labels[ends], edge_split=graph.split[ends])
 
 
-def _check_prepare(task: Task, other_task: Task, graph: Graph) -> tuple[Graph, Links | Targets | None]:
-    """Returns the prepared graph and edges to predict, which must be reproducible."""
-    (prepared, links), (again, links_again) = task.prepare(graph), other_task.prepare(graph)
+def _check_prepare(task: Task, other_task: Task, graph: Graph) -> tuple[Graph, TaskRows]:
+    """Returns the prepared graph and rows to predict, which must be reproducible."""
+    (prepared, task_rows), (again, rows_again) = task.prepare(graph), other_task.prepare(graph)
     for name in ("labels", "split", "features"):
         one, other = getattr(prepared, name), getattr(again, name)
         same = np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
         assert same, f"the second call of prepare gives other {name}"
     assert np.array_equal(prepared.csc.indices, again.csc.indices), "the second call of prepare gives other edges"
-    assert (links is None) == (links_again is None), "the second call of prepare gives other edges to predict"
-    return prepared, links
+    assert type(task_rows) is type(rows_again), "the second call of prepare gives other rows to predict"
+    return prepared, task_rows
 
 
-def _check_figures(task: Task, prepared: Graph, links: Links | Targets | None, width: int) -> None:
+def _check_figures(task: Task, prepared: Graph, task_rows: TaskRows, width: int) -> None:
     """Checks metrics and predictions on several layouts against those of one rank."""
     outputs = torch.randn(prepared.num_nodes, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    ((expected, rows),) = _measured(task, prepared, links, outputs, ONE)
+    ((expected, rows),) = _measured(task, prepared, task_rows, outputs, ONE)
     assert rows is not None, "predictions gives nothing on the leader"
-    num_rows = len(links) if isinstance(links, Targets) else prepared.num_nodes
-    _check_columns(task, rows, num_rows, count_outputs(links) or width)
+    num_rows = task_rows.num_rows(prepared.num_nodes)
+    _check_columns(task, rows, num_rows, task_rows.num_outputs or width)
     unknown = set(expected) - set(task.names)
     assert not unknown, f"measure gives {sorted(unknown)}, which are not in names"
     assert set(expected) & {name for name in task.names if name.endswith(task.metrics[0])}, "measure gives nothing"
     for grid in GRIDS[:2]:
-        measured = _measured(task, prepared, links, outputs, grid)
+        measured = _measured(task, prepared, task_rows, outputs, grid)
         for rank, (figures, _) in enumerate(measured):
             assert figures.keys() == expected.keys(), f"measure gives other figures on rank {rank} of {grid}"
             values = torch.tensor([list(metrics.values()) for metrics in (figures, expected)], dtype=torch.float64)
@@ -100,9 +99,9 @@ def _check_columns(task: Task, rows: Tensor, num_nodes: int, width: int) -> None
         assert titles is None or len(titles) == width, f"output_names gives {titles} for {width} outputs"
 
 
-def _check_losses(task: Task, graph: Graph, links: Links | Targets | None, width: int) -> None:
-    labels, shape = _rows(graph, links)
-    width = count_outputs(links) or width
+def _check_losses(task: Task, graph: Graph, rows: TaskRows, width: int) -> None:
+    labels, shape = _labels(graph, rows)
+    width = rows.num_outputs or width
     outputs = torch.randn((len(labels), *shape, width), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     outputs.requires_grad_()
     losses = task.losses(outputs, labels)
@@ -115,18 +114,16 @@ def _check_losses(task: Task, graph: Graph, links: Links | Targets | None, width
     assert bool(outputs.grad.isfinite().all()), "losses gives a gradient that is not finite"
 
 
-def _rows(graph: Graph, links: Links | Targets | None) -> tuple[Tensor, tuple[int, ...]]:
+def _labels(graph: Graph, rows: TaskRows) -> tuple[Tensor, tuple[int, ...]]:
     """Returns labels of some rows, and a row's shape before the width."""
-    if isinstance(links, Targets):
-        return torch.from_numpy(links.label[links.of_split(Split.TRAIN)]), ()
-    if links is not None:
+    if rows.drawn:
         return torch.arange(6, dtype=torch.float32) % 2, (2,)
-    nodes = np.flatnonzero((graph.split == Split.TRAIN) & graph.labelled)
-    return torch.from_numpy(graph.labels[nodes]), ()
+    label, split, _ = rows.values(graph)
+    return torch.from_numpy(label[labelled(label) & (split == Split.TRAIN)]), ()
 
 
 def _measured(
-    task: Task, graph: Graph, links: Links | Targets | None, outputs: Tensor, grid: Grid
+    task: Task, graph: Graph, rows: TaskRows, outputs: Tensor, grid: Grid
 ) -> list[tuple[dict[str, float], Tensor | None]]:
     """Returns each rank's metrics and predictions."""
 
@@ -135,4 +132,4 @@ def _measured(
         logits = owned.row_outputs(of_nodes, worker)
         return owned.measure(logits, worker), owned.predictions(logits, worker)
 
-    return on_ranks(graph, grid, work, links=links)
+    return on_ranks(graph, grid, work, rows=rows)

@@ -55,7 +55,6 @@ def check_negatives(
         **keys: Further keys of the task.
     """
     prepared, links = LinkPrediction(**keys).prepare(graph)
-    assert links is not None
     model = GCN(graph.features.shape[1], 4, hidden=4).double()
 
     def work(worker: Worker) -> tuple[list[NodePair], list[NodePair]]:
@@ -65,7 +64,7 @@ def check_negatives(
         return training, task.negative_pairs
 
     reads = make().reads
-    parts = on_ranks(prepared, grid, work, whole=reads.graph, sampler=sampler if reads.sampler else None, links=links)
+    parts = on_ranks(prepared, grid, work, whole=reads.graph, sampler=sampler if reads.sampler else None, rows=links)
     training, evaluation = ([pair for part in parts for pair in part[index]] for index in (0, 1))
     edges = EdgeSets.of(graph, _pairs(torch.from_numpy(np.concatenate([links.val, links.test]))))
     counts = NegativeCounts(
