@@ -19,6 +19,7 @@ from gnnkit_formats.ogb import (
     read_num_nodes,
     read_numbers,
 )
+from gnnkit_formats.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats
@@ -26,7 +27,6 @@ from gnnkit.graph.features import features_of
 from gnnkit.graph.times import to_unit
 from gnnkit.utils.checks import Array, ids
 from gnnkit_import.csv_source import NumberSource
-from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
 from gnnkit_import.zipped import ZippedArrays
 
 if TYPE_CHECKING:
