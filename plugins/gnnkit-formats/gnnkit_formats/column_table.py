@@ -18,6 +18,7 @@ from gnnkit.graph.types import Ids
 from gnnkit.utils.checks import Array
 from gnnkit_formats.values import ColumnReading, is_text
 
+NO_HEADER = "; add a first line with names of columns, such as src,dst, and remove comments"
 _WIDER = {pa.float16(): pa.float32(), pa.string_view(): pa.large_string()}  # for types that Arrow hardly computes with
 
 
@@ -131,9 +132,7 @@ def require(table: str, names: Sequence[str], column: str, hint: str = "") -> No
 
 def _explain_names(names: Sequence[str]) -> str:
     """Returns the remedy for a first line that names no columns, or ""."""
-    if not all(re.fullmatch(r"[-+.\d\s]*|[#%].*", name) for name in names):
-        return ""
-    return "; add a first line with names of columns, such as src,dst, and remove comments"
+    return NO_HEADER if all(re.fullmatch(r"[-+.\d\s]*|[#%].*", name) for name in names) else ""
 
 
 def _is_uuid(kind: pa.DataType) -> bool:

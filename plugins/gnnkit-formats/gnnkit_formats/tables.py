@@ -42,7 +42,7 @@ def from_tables(
     one_of("duplicates", duplicates, DUPLICATES)
     words = read_missing("missing", missing)
     links = TableInMemory(table_of("edges", edges, words))
-    for name in filter(None, (weight, edge_label)):
+    for name in filter(None, (*ends, weight, edge_label)):
         require(links.title, links.names, name)
     named = None if nodes is None else table_of("nodes", nodes, words)
     named = named.first_rows(columns[0]) if named is not None and duplicates == FIRST else named

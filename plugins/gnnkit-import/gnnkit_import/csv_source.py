@@ -17,7 +17,7 @@ from gnnkit_formats.columns import Names, Types
 from gnnkit_formats.encoding import check_encoding, check_utf8
 from gnnkit_formats.pieces import WHOLE, TableShare
 from gnnkit_formats.table import Table
-from gnnkit_formats.table_files import check_header, infer_column, parse_options
+from gnnkit_formats.table_files import check_header, explain_comment, infer_column, parse_options
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
@@ -160,7 +160,7 @@ class CsvSource(FileColumns):
         message = one_line(error)
         line = _CSV_LINE.search(message)
         place = "" if line is None else f", line {line[1]}"
-        return UserError(f"{self._names[path]}{place}: {_CSV_LINE.sub('', message)}")
+        return UserError(f"{self._names[path]}{place}: {_CSV_LINE.sub('', message)}{explain_comment(path)}")
 
     def _opened(self, window: Window, block: int, types: Mapping[str, pa.DataType], *, threads: bool) -> Any:
         names = self._options if window.start == 0 else {"column_names": self._header}
