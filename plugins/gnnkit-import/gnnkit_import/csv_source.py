@@ -272,7 +272,7 @@ class NumberSource:
 
     def __init__(self, path: Path, root: Path) -> None:
         self._source = CsvSource([path], root, {}, names=False)
-        self.width = len(self._source.names)
+        self.shape = (-1, len(self._source.names))  # the number of rows is unknown
 
     @cached_property
     def _is_integer(self) -> bool:
