@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.pieces import Room
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
 from gnnkit_import.npy_writer import NpyWriter
-from gnnkit_import.pieces import Room
 from gnnkit_import.progress import Journal, ProgressReporter
 from importing import draw
 

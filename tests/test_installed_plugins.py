@@ -29,7 +29,7 @@ from torch import nn
 
 from gnnkit.comm.process import Gloo
 from gnnkit.dataset.base import Dataset
-from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, list_positions
+from gnnkit_formats.pieces import EdgePiece, GraphPieces, NodeFields, list_positions
 from gnnkit.exchange import RowExchange
 from gnnkit.graph import Graph
 from gnnkit.launch.launcher.processes import Processes

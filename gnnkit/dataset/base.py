@@ -62,7 +62,7 @@ class Dataset(ABC):
         return {}
 
     def in_pieces(self) -> object | None:
-        """Returns a reader for `job=import`, a `gnnkit_import.pieces.GraphPieces`.
+        """Returns a reader for `job=import`, a `gnnkit_formats.pieces.GraphPieces`.
 
         It yields the same edges, rows and labels as `load`. No file is opened yet.
         Default: None, so `job=import` supports gnnkit's own data sets only.

@@ -66,12 +66,15 @@ _SPLIT_NAMES = {"train": "training", "val": "validation"}  # names of splits in 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Facts about a run's prepared data, as plain values for JSON."""
+    """Facts about a run's prepared data, as plain values for JSON.
+
+    Each fact is a field, which later steps replace. `summary` writes the sentences.
+    """
 
     grid: list[int]  # rows, columns, slices
-    balance: dict[str, float]
-    why: str
-    summary: str  # printed and reported
+    balance: dict[str, float]  # maximum over mean of the workers' shares, by name
+    why: str  # the reason for the layout
+    sizes: list[str]  # lines on the graph and the layout
     fingerprint: str  # the graph's fingerprint
     class_names: list[str] | None  # [num_classes] the user's names
     peers: list[list[int]]  # for each rank, the ranks whose nodes share an edge with its nodes
@@ -88,6 +91,27 @@ class Prepared:
     cache: int = 0  # bytes of rows that each rank caches, if rows stay on disk
     relations: list[str] | None = None  # names of the relations, inverse ones last. None: there is one
     inverse_edges: bool = False  # whether the reverse of each edge was added, with relations of its own
+    origin: str = ""  # line on the store that is read
+    notes: list[str] = field(default_factory=list)  # further lines, on inputs, files and the cache
+
+    @property
+    def summary(self) -> str:
+        """The lines that are printed and reported."""
+        origin = [self.origin] if self.origin else []
+        return "\n".join([*origin, *self.sizes, self.why, *self._balance_lines, *self.notes])
+
+    @property
+    def _balance_lines(self) -> list[str]:
+        if "edges" not in self.balance or self.grid == [1, 1, 1]:
+            return []
+        texts = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in self.balance.items())
+        # Above this, another partition is suggested.
+        advice = "; partition=hash divides training nodes evenly" if self.balance["train_nodes"] >= 1.5 else ""
+        return [f"max/mean: {texts}{advice}"]
+
+    def with_notes(self, *lines: str) -> Prepared:
+        """Returns the facts with further lines."""
+        return replace(self, notes=[*self.notes, *lines])
 
     @property
     def remote_edges(self) -> float:
@@ -220,12 +244,12 @@ def prepare(asked: Preparation) -> Json:
         keep(folder, settings, partition, changed=shifted is not None)
     if settings.draws_report:
         picture.save(graph, partition, folder)
-    summary = "\n".join([prepared.summary, *map(one_line, lines), *note, *cache.notes])
     times = np.diff([begun, read_at, partitioned_at, time.monotonic()]).tolist()
     seconds = dict(zip(("reading", "partitioning", "cutting"), times, strict=True))
     digest = fingerprint(graph, rows) if rows.pairs else prepared.fingerprint
     names = graph.edge_type_names and list(graph.edge_type_names)
-    facts = {"relations": names, "inverse_edges": needs.inverse_edges, "summary": summary, "seconds": seconds}
+    facts = {"relations": names, "inverse_edges": needs.inverse_edges, "seconds": seconds}
+    prepared = prepared.with_notes(*map(one_line, lines), *note, *cache.notes)
     return replace(prepared, fingerprint=digest, **facts).to_dict()  # type: ignore[arg-type]
 
 
@@ -326,14 +350,14 @@ def _recall_shards(asked: Preparation, cache: Kept, partition: Partition) -> Pre
     def write(prepared: Prepared, entry: Path) -> Json:
         link_files(target, entry / PREPARED)
         text = report.read_text(encoding="utf-8") if report.exists() else None
-        return {"prepared": prepared.to_dict(), COORDINATION: text, "decided": (settings.decided or {}).get("why")}
+        return {"prepared": prepared.to_dict(), COORDINATION: text}
 
     def read(entry: Path, facts: Json) -> Prepared:
         link_files(entry / PREPARED, target)
         prepared, text = Prepared(**facts["prepared"]), facts[COORDINATION]
         if settings.decided is not None:  # the layout is the same, but the reason may differ
-            former, why = facts["decided"], settings.decided["why"]
-            prepared = replace(prepared, **{k: getattr(prepared, k).replace(former, why) for k in ("why", "summary")})
+            why = settings.decided["why"]
+            prepared = replace(prepared, why=_why_shared_by(settings) if needs.shares_all else why)
             text = text and _with_decision(text, why, settings.decided["layouts"])
         if text is not None:
             report.write_text(text, encoding="utf-8")
@@ -377,22 +401,20 @@ def _write_shards(settings: Settings, graph: Graph, partition: Partition, target
 def described(settings: Settings, graph: Graph, quality: Quality, decision: Decision) -> Prepared:
     """Describes shards that hold nodes and edges."""
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
-    texts = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
-    # Above this, another partition is suggested.
-    if balance["train_nodes"] >= 1.5:
-        texts += "; partition=hash divides training nodes evenly"
-    lines = [
-        *describe(graph, settings, quality.partition),
-        decision.why,
-        *([f"max/mean: {texts}"] if settings.workers > 1 else []),
-    ]
-    prepared = _create_facts(graph, quality.partition.grid, quality.neighbours, balance, decision.why, lines)
+    sizes = describe(graph, settings, quality.partition)
+    prepared = _create_facts(graph, quality.partition.grid, quality.neighbours, balance, decision.why, sizes)
     return replace(prepared, edge_cut=quality.edge_cut)
 
 
 def why_shared(settings: Settings) -> str:
     """Explains a layout in which every rank reads the full graph."""
     return f"strategy={settings.strategy.name}: every rank reads the whole graph, and evaluates the nodes that it owns"
+
+
+def _why_shared_by(settings: Settings) -> str:
+    """Explains a shared graph after the leader's decision, if there was one."""
+    decided = [] if settings.decided is None else [settings.decided["why"]]
+    return "; ".join([*decided, why_shared(settings)])
 
 
 def why_fetched(settings: Settings) -> str:
@@ -426,25 +448,22 @@ def _write_shared_graph(
         shard.save(target / str(shard.rank))
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
     balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}
-    why = why_shared(settings)
-    why = why if settings.decided is None else f"{settings.decided['why']}; {why}"
-    lines = [*describe(graph, settings, partition), why]
-    crossing = Crossing.of(graph, partition)
-    prepared = _create_facts(graph, partition.grid, crossing.neighbours, balance, why, lines)
+    crossing, sizes = Crossing.of(graph, partition), describe(graph, settings, partition)
+    prepared = _create_facts(graph, partition.grid, crossing.neighbours, balance, _why_shared_by(settings), sizes)
     return replace(prepared, edge_cut=crossing.count)
 
 
 def _create_facts(
-    graph: Graph, grid: Grid, peers: list[list[int]], balance: dict[str, float], why: str, lines: Sequence[str]
+    graph: Graph, grid: Grid, peers: list[list[int]], balance: dict[str, float], why: str, sizes: list[str]
 ) -> Prepared:
     """Creates the facts about prepared data.
 
     Args:
         peers: For each rank, the ranks that share edges with it.
-        balance: Maximum over mean of the workers' shares, by name.
+        balance: As for `Prepared`, like `why` and `sizes`.
     """
     names = None if graph.class_names is None else list(graph.class_names)
-    prepared = Prepared(shape(grid), balance, why, "\n".join(lines), fingerprint(graph), names, peers)
+    prepared = Prepared(shape(grid), balance, why, sizes, fingerprint(graph), names, peers)
     return replace(
         prepared,
         num_nodes=graph.num_nodes,

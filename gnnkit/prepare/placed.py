@@ -52,12 +52,12 @@ def place_features(asked: Preparation, prepared: Prepared) -> Prepared:
         )
     if place != "disk":
         description = {"memory": "read into memory before the first step", "mapped": "mapped"}[place]
-        return replace(prepared, place=place, summary=f"{prepared.summary}\nfeatures: {description} ({why})")
+        return replace(prepared, place=place).with_notes(f"features: {description} ({why})")
     # Mapped edges may use half of the memory, and pages that do not fit are read again.
     left = free - programs
     cache = _cache_bytes(asked, size, (left - min(rest, left / 2)) / ranks, prepared)
     line = f"features: on disk, each worker keeps {_format_bytes(cache)} of them ({why})"
-    return replace(prepared, place=place, cache=cache, summary=f"{prepared.summary}\n{line}")
+    return replace(prepared, place=place, cache=cache).with_notes(line)
 
 
 def _place_persistent_rows(asked: Preparation, prepared: Prepared) -> Prepared:
@@ -88,7 +88,7 @@ def _place_persistent_rows(asked: Preparation, prepared: Prepared) -> Prepared:
     line = (
         f"features: on disk, each worker keeps {_format_bytes(cache)} of them and reads the others in each pass ({why})"
     )
-    return replace(prepared, place=place, cache=cache, summary=f"{prepared.summary}\n{line}")
+    return replace(prepared, place=place, cache=cache).with_notes(line)
 
 
 def _process_bytes(asked: Preparation, prepared: Prepared) -> int:

@@ -80,24 +80,21 @@ def _adapt_facts(asked: Preparation, manifest: Manifest, root: Path, missing: Se
     """Adapts the store's facts to the run's needs."""
     settings, needs = asked.settings, asked.needs
     known, reads = Prepared(**manifest.prepared), _select_parts(needs)
-    lines = known.summary.split("\n")
     if needs.shares_all:
-        why = cut.why_shared(settings)
-        known = replace(known, why=why, balance={"nodes": known.balance["nodes"]})
-        lines = [*lines[:-2], why]
+        known = replace(known, why=cut.why_shared(settings), balance={"nodes": known.balance["nodes"]})
     elif not needs.features:
-        why = cut.why_fetched(settings)
-        known, lines = replace(known, why=why), [*lines[:-2], why, lines[-1]]
+        known = replace(known, why=cut.why_fetched(settings))
     read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
-    rounded = [manifest.packed] if manifest.packed and needs.inputs else []
-    lines = [f"store: {root}, cut from dataset={manifest.source}: {read}", *lines, *rounded]
+    if manifest.packed and needs.inputs:
+        known = known.with_notes(manifest.packed)
+    origin = f"store: {root}, cut from dataset={manifest.source}: {read}"
     dense = manifest.holds["sparse"] and not needs.sparse
     counts = manifest.counts
     relations = manifest.schema["edge_types"]
     known = replace(known, relations=None if relations is None else list(relations))
     known = replace(known, num_nodes=counts["nodes"], num_edges=counts["edges"], num_classes=counts["classes"])
     known = replace(known, schema=manifest.types.as_plain())
-    return replace(known, summary="\n".join(lines), store=str(root.absolute()), reads=reads, dense=dense)
+    return replace(known, origin=origin, store=str(root.absolute()), reads=reads, dense=dense)
 
 
 def _select_parts(needs: Needs) -> Reads:

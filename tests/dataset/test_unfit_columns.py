@@ -14,8 +14,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.pieces import read_whole
 from gnnkit_import.datasets import in_pieces
-from gnnkit_import.pieces import read_whole
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from gnnkit.__main__ import main

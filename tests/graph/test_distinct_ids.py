@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.pieces import read_whole
 from gnnkit_import.datasets import in_pieces
-from gnnkit_import.pieces import read_whole
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph

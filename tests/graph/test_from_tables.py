@@ -134,6 +134,9 @@ def test_values_of_several_types_are_refused() -> None:
     mixed = pd.DataFrame({"id": [1, "a"]})
     with pytest.raises(UserError, match="nodes, column 'id' mixes int, str: give all values one type"):
         Graph.from_tables(pd.DataFrame({"src": [1], "dst": [1]}), mixed)
+    for columns in (["src", "to"], ["from", "dst"]):
+        with pytest.raises(UserError, match=f"edges has no column '(src|dst)', only '{columns[0]}', '{columns[1]}'"):
+            Graph.from_tables(pd.DataFrame([[0, 1]], columns=columns))
     unlike = pl.DataFrame({"id": pl.Series([object(), object()], dtype=pl.Object)})
     with pytest.raises(UserError, match="nodes, column 'id' cannot be read"):
         Graph.from_tables(pl.DataFrame({"src": [1], "dst": [1]}), unlike)

@@ -19,9 +19,9 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.pieces import Room
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
-from gnnkit_import.pieces import Room
 from gnnkit_import.progress import Journal, ProgressReporter
 
 from gnnkit.errors import UserError

@@ -13,8 +13,8 @@ import pytest
 import torch
 from gnnkit_formats.edges import EdgeFolder
 from gnnkit_formats.npz import Npz
+from gnnkit_formats.pieces import read_whole
 from gnnkit_import.datasets import in_pieces
-from gnnkit_import.pieces import read_whole
 from torch_geometric.data import Data
 
 from gnnkit.errors import UserError

@@ -269,7 +269,7 @@ def test_a_damaged_store_is_named(store: Path, tmp_path: Path) -> None:
     assert "store.json: it is not JSON" in broken("store.json", b'{"format"')
     assert "store.json is not a store's manifest" in broken("store.json", b"[]")
     older = json.dumps({**manifest, "version": 0}).encode()
-    assert "the store has format 0, but this gnnkit reads 3: write it again" in broken("store.json", older)
+    assert "the store has format 0, but this gnnkit reads 4: write it again" in broken("store.json", older)
     changed = json.dumps({**manifest, "counts": {}}).encode()
     assert "store.json: its numbers have changed" in broken("store.json", changed)
 
@@ -284,6 +284,21 @@ def test_damage_in_a_large_file_is_seen_by_verify(store: Path, tmp_path: Path, m
         train(tmp_path / "verify", tmp_path / "copy", job="verify")
     path.write_bytes(whole)
     assert train(tmp_path / "whole", tmp_path / "copy", job="verify")["verified"]
+
+
+def test_a_store_of_one_worker_keeps_the_line_on_its_graph(
+    data: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = cut(tmp_path / "store", data, strategy=SAMPLED, workers=1, partition="1d")
+    capfd.readouterr()
+    train(tmp_path / "run", root, strategy=SAMPLED, workers=1)
+    lines = "".join(capfd.readouterr()).splitlines()
+    (origin,) = [number for number, line in enumerate(lines) if line.startswith(f"store: {root}")]
+    assert "nodes, " in lines[origin + 1]
+    assert (
+        lines[origin + 2]
+        == f"strategy={SAMPLED}: every rank reads the whole graph, and evaluates the nodes that it owns"
+    )
 
 
 @pytest.mark.exhaustive

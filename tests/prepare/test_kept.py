@@ -24,7 +24,7 @@ from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
 from gnnkit.partition.shard import Shard
 from gnnkit.prepare import cut, kept
-from gnnkit.prepare.cut import Needs, Preparation, prepare
+from gnnkit.prepare.cut import Needs, Preparation, Prepared, prepare
 from gnnkit.prepare.kept import Kept, content, kept_partition
 from gnnkit.result.folder import COORDINATION, PREPARED
 from gnnkit.utils.storage import save_arrays
@@ -84,10 +84,14 @@ def entries(folder: Path, kind: str = "") -> list[Path]:
     return sorted((folder / "cache").glob(f"{kind}*"))
 
 
+def summary(facts: dict[str, Any]) -> str:
+    return Prepared(**facts).summary
+
+
 def plain(facts: dict[str, Any]) -> dict[str, Any]:
     """Leaves out the lines on the cache, and the seconds."""
-    lines = [line for line in facts["summary"].splitlines() if "cached in" not in line]
-    read: dict[str, Any] = json.loads(json.dumps({**facts, "summary": lines, "seconds": {}}))
+    lines = [line for line in facts["notes"] if "cached in" not in line]
+    read: dict[str, Any] = json.loads(json.dumps({**facts, "notes": lines, "seconds": {}}))
     return read
 
 
@@ -112,8 +116,8 @@ def test_a_second_run_gets_the_same_files(prepared: Prepare, needs: Needs, tmp_p
     first, second = prepared(graph, needs=needs), prepared(graph, needs=needs)
     assert cold[1] == first[1] == second[1]
     assert plain(cold[0]) == plain(first[0]) == plain(second[0])
-    assert "made by an earlier run" not in first[0]["summary"]
-    notes = second[0]["summary"].splitlines()[-2:]
+    assert "made by an earlier run" not in summary(first[0])
+    notes = summary(second[0]).splitlines()[-2:]
     assert notes == [
         f"{kind}: made by an earlier run, cached in {tmp_path / 'cache'}" for kind in ("partition", "shards")
     ]
@@ -127,7 +131,7 @@ def test_a_second_run_makes_nothing(prepared: Prepare, monkeypatch: pytest.Monke
     prepared(graph)
     for module, name in ((kept, "assign"), (cut, "cut_all"), (cut, "measure")):
         monkeypatch.setattr(module, name, None)
-    assert "shards: made by an earlier run" in prepared(graph)[0]["summary"]
+    assert "shards: made by an earlier run" in summary(prepared(graph)[0])
 
 
 @pytest.mark.slow
@@ -144,7 +148,7 @@ def test_kept_shards_get_the_reason_of_this_run(needs: Needs, tmp_path: Path) ->
         heard.append(prepare(Preparation(settings, needs, folder, small_graph())))
         report = folder / COORDINATION
         decisions.append(json.loads(report.read_text())["decision"] if report.exists() else None)
-    assert "shards: made by an earlier run" in heard[1]["summary"]
+    assert "shards: made by an earlier run" in summary(heard[1])
     assert plain(heard[1]) == plain(heard[2]) != plain(heard[0])
     assert "reason 1" in heard[1]["why"]
     assert decisions[1] == decisions[2]
@@ -160,7 +164,7 @@ def test_another_graph_is_cut_anew(prepared: Prepare, monkeypatch: pytest.Monkey
         other = changed(graph, name)
         assert content(graph) != content(other), name
         warm = prepared(other)
-        assert "earlier" not in warm[0]["summary"], name
+        assert "earlier" not in summary(warm[0]), name
         assert warm[1] == prepared(other, "cache=false")[1], name
 
 
@@ -181,9 +185,9 @@ def test_another_graph_is_cut_anew(prepared: Prepare, monkeypatch: pytest.Monkey
 def test_a_key_counts_where_the_files_depend_on_it(prepared: Prepare, keys: list[str], again: list[str]) -> None:
     graph = small_graph()
     prepared(graph)
-    summary = prepared(graph, *keys)[0]["summary"]
-    assert [line.partition(":")[0] for line in summary.splitlines() if "earlier" in line] == again
-    assert "not read from" not in summary  # entries of the same graph with other keys are no damage
+    text = summary(prepared(graph, *keys)[0])
+    assert [line.partition(":")[0] for line in text.splitlines() if "earlier" in line] == again
+    assert "not read from" not in text  # entries of the same graph with other keys are no damage
 
 
 @pytest.mark.slow
@@ -195,7 +199,7 @@ def test_another_version_of_gnnkit_or_of_the_partitioner_starts_anew(
     graph = small_graph()
     prepared(graph)
     monkeypatch.setattr(kept, changes, lambda *_: ["another"])
-    assert "partition: made" not in prepared(graph)[0]["summary"]
+    assert "partition: made" not in summary(prepared(graph)[0])
 
 
 @pytest.mark.slow
@@ -206,7 +210,7 @@ def test_a_partition_of_a_folder_is_read_anew_when_the_folder_changes(prepared: 
         arrays = {"node_rank": np.full(graph.num_nodes, owner, np.int32)}
         save_arrays(stored, arrays, {"grid": {"rows": 2, "cols": 2, "slices": 1}})
         facts, files = prepared(graph, "partition=stored", "partition.grid=2d", f"partition.path={stored}")
-        assert "earlier" not in facts["summary"]
+        assert "earlier" not in summary(facts)
         assert len(files[f"{PREPARED}/{owner}/owned.npy"]) > len(files[f"{PREPARED}/1/owned.npy"])
 
 
@@ -228,11 +232,11 @@ def test_a_damaged_entry_is_noticed_and_made_anew(prepared: Prepare, tmp_path: P
             if damage is not None:
                 (entry / name).write_bytes(damage.encode() if isinstance(damage, str) else damage)
             facts, files = prepared(graph)
-            assert f"shards: not read from {entry}" in facts["summary"], (name, damage)
+            assert f"shards: not read from {entry}" in summary(facts), (name, damage)
             assert files == first[1]
             assert kept._read_facts(entry)
     facts, files = prepared(graph)
-    assert "shards: made by an earlier run" in facts["summary"]
+    assert "shards: made by an earlier run" in summary(facts)
     assert files == first[1]
 
 
@@ -241,7 +245,7 @@ def test_a_damaged_entry_is_noticed_and_made_anew(prepared: Prepare, tmp_path: P
 def test_a_folder_that_cannot_be_written_fails_no_run(prepared: Prepare, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     facts, files = prepared(small_graph())
-    assert f"shards: not cached in {tmp_path / 'cache'}: " in facts["summary"]
+    assert f"shards: not cached in {tmp_path / 'cache'}: " in summary(facts)
     assert f"{PREPARED}/0/owned.npy" in files
 
 
@@ -281,7 +285,7 @@ def test_files_are_copied_where_disks_differ(prepared: Prepare, monkeypatch: pyt
 
     monkeypatch.setattr(os, "link", refuse)
     first, second = prepared(small_graph()), prepared(small_graph())
-    assert "shards: made by an earlier run" in second[0]["summary"]
+    assert "shards: made by an earlier run" in summary(second[0])
     assert first[1] == second[1]
 
 
@@ -325,8 +329,8 @@ def test_an_entry_that_is_too_large_is_not_kept(
     prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "MOST", 10)
-    summary = prepared(small_graph())[0]["summary"]
-    assert "bytes are more than the cache may hold, 10" in summary
+    text = summary(prepared(small_graph())[0])
+    assert "bytes are more than the cache may hold, 10" in text
     assert entries(tmp_path) == []
 
 

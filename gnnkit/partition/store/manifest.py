@@ -33,7 +33,7 @@ _OF_FEATURES = (
     "text",
     "dtype",
 )  # keys of the section `features` that do. The others say where a run stores rows
-_FORMAT, _VERSION = "gnnkit store", 3
+_FORMAT, _VERSION = "gnnkit store", 4
 _SMALL = 64 << 20  # bytes. Smaller files are hashed when they are opened, which takes at most 0.1 s
 
 

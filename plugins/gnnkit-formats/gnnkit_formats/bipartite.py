@@ -11,12 +11,9 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
-from gnnkit.graph.graph import Graph
-from gnnkit.graph.ids import find_ids
 from gnnkit.graph.schema import Relation
-from gnnkit.graph.types import Fields, Ids
+from gnnkit.graph.types import Fields
 from gnnkit.utils.checks import Array
-from gnnkit_formats.table import Table
 from gnnkit_formats.values import is_text
 
 COLUMNS = (("user", "item"), ("user_id", "item_id"), ("userId", "itemId"))  # ends that are read without a key
@@ -25,7 +22,7 @@ _DIRECTION = re.compile(
     "src|dst|dest|source|target|destination|from|to|u|v|i|j|a|b|x|y|head|tail|start|end|origin|sender|receiver|parent|"
     "child|follower|followee|citing|cited"
 )  # words in names of columns whose ids are of one type
-_RELATION = "to"  # PyG's name for an unnamed relation
+UNNAMED = "to"  # PyG's name for an unnamed relation
 
 
 def name_types(ends: Sequence[str]) -> tuple[str, str]:
@@ -77,38 +74,20 @@ def _name_one_type(ends: Sequence[str]) -> bool:
     return bool(first & second) or all(any(map(_DIRECTION.fullmatch, words)) or not words for words in (first, second))
 
 
-def read_bipartite(table: Table, ends: tuple[str, str], edge_fields: Fields) -> Graph:
-    """Returns a table's graph with two node types, in ascending id order.
+def two_types(ends: Sequence[str], counts: Sequence[int], names: Sequence[str] | None) -> Fields:
+    """Returns the fields of graphs for sources and destinations of two types.
 
     Args:
-        table: The edges.
         ends: Source and destination id columns.
-        edge_fields: The other fields, from `read_edge_fields`.
+        counts: Number of nodes of each type.
+        names: Names of the relations, if edges have any.
     """
-    ids, src, dst = _read_ends(table, ends)
-    (source, destination), counts = name_types(ends), [len(of_type) for of_type in ids]
-    names, types = edge_fields["edge_type_names"], edge_fields["edge_types"]
-    relations = tuple(Relation(source, name, destination) for name in names or (_RELATION,))
-    fields = {
-        **edge_fields,
-        "edge_types": np.zeros(len(src), np.int64) if types is None else types,
-        "edge_type_names": [relation.edge_type for relation in relations],
-        "node_types": ((source, counts[0]), (destination, counts[1])),
-        "relations": relations,
-    }
-    graph = Graph.from_edges(src, dst + counts[0], sum(counts), one_class=True, **fields)
-    return graph.evolve(node_ids=_join(ids))  # distinct within a type only
+    source, destination = name_types(ends)
+    relations = tuple(Relation(source, name, destination) for name in names or ())
+    return {"node_types": ((source, counts[0]), (destination, counts[1])), "relations": relations}
 
 
-def _read_ends(table: Table, ends: tuple[str, str]) -> tuple[list[pa.Array], Ids, Ids]:
-    """Returns both types' ids, and the numbers of the sources and destinations."""
-    cells = [table.id_column(name) for name in ends]
-    ids = [pc.unique(column).sort() for column in cells]
-    src, dst = (find_ids(of_type, column) for of_type, column in zip(ids, cells, strict=True))
-    return ids, src, dst
-
-
-def _join(ids: Sequence[pa.Array]) -> Array:  # [num_nodes]
+def join_ids(ids: Sequence[pa.Array]) -> Array:  # [num_nodes]
     """Returns both types' ids, as text if one of them has text ids."""
     if any(is_text(part.type) for part in ids):
         return np.array([str(value) for part in ids for value in part.to_pylist()], np.str_)

@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of
-from gnnkit.graph.ids import first_row, is_consecutive
+from gnnkit.graph.ids import first_row
 from gnnkit.graph.missing import MISSING, quote
 from gnnkit.graph.types import Ids
 from gnnkit.utils.checks import Array
-from gnnkit_formats.index_columns import index_columns
 from gnnkit_formats.values import ColumnReading, is_text
 
+NO_HEADER = "; add a first line with names of columns, such as src,dst, and remove comments"
 _WIDER = {pa.float16(): pa.float32(), pa.string_view(): pa.large_string()}  # for types that Arrow hardly computes with
 
 
@@ -53,6 +53,10 @@ class ColumnTable:
             seen.add(column)
 
     @property
+    def schema(self) -> pa.Schema:
+        return self._table.schema
+
+    @property
     def num_rows(self) -> int:
         return int(self._table.num_rows)
 
@@ -63,11 +67,6 @@ class ColumnTable:
     def others(self, known: Collection[str | None]) -> list[str]:
         """Returns all columns except `known`."""
         return [name for name in self.names if name not in known]
-
-    def index_columns(self, known: Collection[str | None]) -> list[str]:
-        """Returns the data frame index columns, except `known`."""
-        names = self.others(known)
-        return index_columns(self._table.schema, names, lambda name: is_consecutive(self.plain(name), 0))
 
     def plain(self, name: str) -> pa.Array:
         """Returns a column as an array of numbers, text or lists."""
@@ -133,9 +132,7 @@ def require(table: str, names: Sequence[str], column: str, hint: str = "") -> No
 
 def _explain_names(names: Sequence[str]) -> str:
     """Returns the remedy for a first line that names no columns, or ""."""
-    if not all(re.fullmatch(r"[-+.\d\s]*|[#%].*", name) for name in names):
-        return ""
-    return "; add a first line with names of columns, such as src,dst, and remove comments"
+    return NO_HEADER if all(re.fullmatch(r"[-+.\d\s]*|[#%].*", name) for name in names) else ""
 
 
 def _is_uuid(kind: pa.DataType) -> bool:

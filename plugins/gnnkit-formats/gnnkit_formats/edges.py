@@ -5,33 +5,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from gnnkit.dataset.base import Dataset, blame, finished, name_list, warn_unlabelled, with_split
+from gnnkit.dataset.base import Dataset, name_list, warn_unlabelled
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, read_split
-from gnnkit.graph.features import replace_nan
-from gnnkit.graph.labels import check_present, settle_labels
+from gnnkit.graph.labels import settle_labels
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.types import Fields
 from gnnkit.graph.unfit_columns import IgnorableColumns, UnfitColumns
 from gnnkit.utils.checks import whole
 from gnnkit.utils.ranges import local_path, one_of, shown, switch
 from gnnkit.utils.storage import Array, read_npy
-from gnnkit_formats.bipartite import COLUMNS, check_one_type, read_bipartite
+from gnnkit_formats.bipartite import COLUMNS
 from gnnkit_formats.column_table import require
-from gnnkit_formats.duplicates import DUPLICATES, FIRST, JOIN, KEEP, node_hint, without_duplicates
-from gnnkit_formats.edge_fields import EdgeNames, read_edge_fields
-from gnnkit_formats.feature_columns import TableColumns
-from gnnkit_formats.id_columns import as_ids, joined_ids, joined_numbers
-from gnnkit_formats.index_columns import common_index, warn_index
-from gnnkit_formats.table import Table
+from gnnkit_formats.columns import Columns, TableInMemory
+from gnnkit_formats.duplicates import DUPLICATES, FIRST, KEEP
+from gnnkit_formats.pieces import Room, read_whole
 from gnnkit_formats.table_files import (
     CSV_FORMS,
     PART_NAME,
@@ -43,16 +36,20 @@ from gnnkit_formats.table_files import (
     parts_of,
     read_table,
 )
-from gnnkit_formats.tables import read_node_fields
-from gnnkit_formats.time_columns import find_times
-from gnnkit_formats.values import is_text
+from gnnkit_formats.table_graph import (
+    ONE,
+    GraphTables,
+    TableGraph,
+    TableNames,
+    leave_out_index,
+    table_columns,
+)
 
 NODES = (*CSV_FORMS, "parquet")  # formats of a node table
 TABLES = (*NODES, "npy")  # formats of an edge table
 ARRAYS = ("features", "labels", "split", "coordinates")  # .npy files with one row per node
 _ENDS = ("src", "dst")  # default columns of an edge's ends
 _NAMED = 8  # tables listed in a message
-ONE = ""  # name of a table with all relations
 NUMBERS_HINT = "; use dataset.num_nodes=N if all numbers from 0 to N-1 are nodes"
 RENAME_HINT = "rename the column to read it"  # hint appended to the warning about a skipped index column
 _ONE_WAY = (
@@ -161,9 +158,6 @@ class EdgeFolder(Dataset):
             ids of columns that name different things overlap.
     """
 
-    edge_time: str | None = None  # columns of times, once the tables are open
-    node_time: str | None = None
-
     def __init__(
         self,
         root: str,
@@ -206,142 +200,7 @@ class EdgeFolder(Dataset):
         self.duplicates = one_of("dataset.duplicates", duplicates, DUPLICATES)
 
     def load(self) -> Graph:
-        with blame(f"dataset.root={self.root}"):
-            graph = with_split(self._read(), self.split, self.seed)
-        symmetrize = False if graph.relations is not None and self.symmetrize is None else self.symmetrize
-        return finished(graph, symmetrize, self.row_normalize)
-
-    def _read(self) -> Graph:
-        if not self.root.is_dir():
-            raise UserError("is not a folder")
-        nodes = self._read_nodes()
-        ids = None if nodes is None else nodes.ids(self.id, node_hint("dataset.duplicates", self.duplicates))
-        # Text ids must not be parsed as numbers. Numeric ids are checked below.
-        edges = self._edges(narrow=ids is None or not is_text(ids.type))
-        for table in edges.values():
-            for end in ("src", "dst"):
-                self.check_column(end, table.names, table.name)
-        nodes, edges = self._drop_ignored(nodes, edges)
-        tables = [next(iter(edges.values())), *([nodes] if nodes else [])]
-        self.set_times(find_times([table.facts for table in tables], self.time, "dataset.time"))
-        is_bipartite = self._is_bipartite(nodes, edges)
-        if nodes is None and not is_bipartite:
-            ids = self._collect_ids(edges)
-        with self.list_unfit(self._table_columns(nodes, list(edges.values()))):
-            if is_bipartite:
-                graph = read_bipartite(edges[ONE], self.ends, self._edge_fields(edges, None))
-            else:
-                graph = self._graph(edges, nodes, ids)
-        graph = without_duplicates(graph, self.duplicates, JOIN)
-        return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
-
-    def _table_columns(self, nodes: Table | None, edges: list[Table]) -> list[TableColumns]:
-        """Returns the columns that may be unfit."""
-        first = edges[0]
-        unread = replace(self.edge_names, weight=None).known
-        of_edges = TableColumns(first.name, first.others(unread), lambda names: edges, False)
-        if nodes is None:
-            return [of_edges]
-        return [TableColumns(nodes.name, nodes.others(self.known_node_columns), lambda names: [nodes], True), of_edges]
-
-    @contextmanager
-    def list_unfit(self, tables: Sequence[TableColumns]) -> Iterator[None]:
-        """Replaces an error about unfit columns by one that lists those of all tables.
-
-        The error ends with a complete `dataset.ignore`.
-        """
-        try:
-            yield
-        except UnfitColumns as error:
-            unfit = [pair for table in tables for pair in table.find_unfit().items()]
-            if not unfit:
-                raise
-            raise IgnorableColumns(unfit, self.ignore) from error
-
-    def _is_bipartite(self, nodes: Table | None, edges: dict[str, Table]) -> bool:
-        """Returns whether the table's ends are two node types."""
-        several = [] if ONE in edges else ["several edge tables"]
-        others = [*([] if nodes is None else [nodes.name]), *self.sized_by, *several]
-        if self.bipartite and others:
-            raise UserError(
-                f"dataset.bipartite=true reads one edge table only, but there is {others[0]}; use a HeteroData"
-            )
-        if self.bipartite is not None or others:
-            return bool(self.bipartite)
-        if self.ends in COLUMNS:
-            warnings.warn(
-                f"the columns {' and '.join(self.ends)} are read as two node types with separate ids; use "
-                "dataset.bipartite=false if they share ids",
-                stacklevel=4,
-            )
-            return True
-        columns = [edges[ONE].plain(end) for end in self.ends]
-        if hint := check_one_type(edges[ONE].name, columns, self.ends, "dataset.bipartite"):
-            warnings.warn(hint, stacklevel=4)
-        return False
-
-    def _read_nodes(self) -> Table | None:
-        path = self.table("nodes", NODES)
-        if path is None:
-            if self.sort_ids:
-                raise UserError("dataset.sort_ids=true needs nodes.csv or nodes.parquet")
-            return None
-        nodes = read_table(path, [self.id], self.missing, narrow=True, label=self.label)
-        if self.num_nodes is not None:
-            raise UserError(
-                f"dataset.num_nodes={self.num_nodes}: {path.name} already defines the nodes; remove the key"
-            )
-        self.check_column("id", nodes.names, nodes.name)
-        return nodes.first_rows(self.id) if self.duplicates == FIRST else nodes
-
-    def _graph(self, edges: dict[str, Table], nodes: Table | None, ids: pa.Array | None) -> Graph:
-        node_fields: Fields = {**self._node_fields(nodes), "coordinates": self.array("coordinates")}
-        edge_fields = self._edge_fields(edges, nodes)
-        src, dst = (np.concatenate([table.positions(end, ids) for table in edges.values()]) for end in self.ends)
-        return Graph.from_edges(
-            src,
-            dst,
-            self.num_nodes if ids is None else len(ids),
-            one_class=True,
-            node_ids=None if ids is None else as_ids(ids),
-            **node_fields,
-            **edge_fields,
-        )
-
-    def _edge_fields(self, edges: dict[str, Table], nodes: Table | None) -> Fields:
-        """Returns the edge fields. New data need not have labels."""
-        check_relations({table.name: table.names for table in edges.values()} if ONE not in edges else {})
-        names, first = self.edge_names, next(iter(edges.values()))
-        features, unlabelled = first.others(names.known), dict[str, Array]()
-        if names.label is not None and names.label not in first.names:
-            warn_unlabelled(first.name, names.label, first.names)
-            unlabelled = {"edge_labels": np.full(sum(table.num_rows for table in edges.values()), -1)}
-            names = replace(names, label=None)
-        return read_edge_fields(edges, names, features, nodes) | unlabelled
-
-    @property
-    def edge_names(self) -> EdgeNames:
-        return EdgeNames(self.ends, label=self.edge_label, time=self.edge_time, node_time=self.node_time)
-
-    def set_times(self, columns: Sequence[str | None]) -> None:
-        """Sets the columns of times of the edges, and of the nodes if there are two."""
-        self.edge_time, self.node_time = (*columns, None)[:2]
-
-    def _collect_ids(self, edges: dict[str, Table]) -> pa.Array | None:  # [num_nodes]
-        """Collects all edge ends' ids in ascending order, text in code point order.
-
-        Returns None for 0, 1, ..., for node numbers of arrays, and for a numeric CSV
-        with a few words, which are rejected later.
-        """
-        tables = list(edges.values())
-        if not all(table.is_text(end) for table in tables for end in self.ends):
-            columns = [] if self.sized_by else [table.whole_ids(end) for table in tables for end in self.ends]
-            return joined_numbers(tables[0].name, columns, NUMBERS_HINT) if columns else None
-        if any(form_of(Path(table.name)) in CSV_FORMS and table.holds_numbers(self.ends) for table in tables):
-            return None
-        if self.sized_by:
-            raise UserError(f"the ids of edges are text, so {self.sized_by[0]} needs a node table with these ids")
-        return joined_ids(tables, self.ends)
+        return read_whole(FolderGraph(self))
 
     @property
     def sized_by(self) -> list[str]:
@@ -349,15 +208,16 @@ class EdgeFolder(Dataset):
         arrays = [f"{name}.npy" for name in ARRAYS if file_exists(self.root / f"{name}.npy")]
         return [*arrays, *([] if self.num_nodes is None else [f"dataset.num_nodes={self.num_nodes}"])]
 
-    def check_column(self, key: str, names: Sequence[str], table: str) -> None:
+    def check_column(self, key: str, names: Sequence[str], table: str, column: str | None = None) -> None:
         """Raises `UserError` if the column that a key names is missing.
 
         Args:
             key: src, dst, id or label.
             names: The table's columns.
             table: The table's name.
+            column: The column, if it is not the key's value.
         """
-        column = {"src": self.ends[0], "dst": self.ends[1], "id": self.id, "label": self.label}[key]
+        column = column or {"id": self.id, "label": self.label}[key]
         require(table, names, column, f"; use dataset.{key}=COLUMN for another name")
 
     def check_ignored(self, names: Mapping[str, Sequence[str]]) -> None:
@@ -370,51 +230,6 @@ class EdgeFolder(Dataset):
             if not any(name in of_table for of_table in names.values()):
                 held = " or ".join(list(names)[:2])
                 raise UserError(f"dataset.ignore={shown(list(self.ignore))}: no column {name!r} in {held}")
-
-    def _drop_ignored(self, nodes: Table | None, edges: dict[str, Table]) -> tuple[Table | None, dict[str, Table]]:
-        """Drops ignored and index columns from all tables."""
-        tables = [*([] if nodes is None else [nodes]), *edges.values()]
-        self.check_ignored({table.name: table.names for table in tables})
-        links = {relation: table.without(self.ignore) for relation, table in edges.items()}
-        index = common_index([table.index_columns(self.known_edge_columns) for table in links.values()])
-        warn_index(next(iter(links.values())).name, index, RENAME_HINT)
-        links = {relation: table.without(index) for relation, table in links.items()}
-        if nodes is None:
-            return None, links
-        nodes = nodes.without(self.ignore)
-        index = nodes.index_columns(self.known_node_columns)
-        warn_index(nodes.name, index, RENAME_HINT)
-        return nodes.without(index), links
-
-    @property
-    def known_edge_columns(self) -> tuple[str, ...]:
-        """The edge columns that are not features."""
-        return self.edge_names.known
-
-    @property
-    def known_node_columns(self) -> tuple[str, ...]:
-        """The node columns that are not features."""
-        return (self.id, self.label, "split", *filter(None, [self.node_time]))
-
-    def _node_fields(self, nodes: Table | None) -> Fields:
-        """Reads the node table's columns, or else arrays."""
-        if self.label != "label" and nodes is not None:
-            self.check_column("label", nodes.names, nodes.name)
-        title, columns = ("", []) if nodes is None else (nodes.name, nodes.others(self.known_node_columns))
-        fields: Fields = {**read_node_fields(nodes, self.label, "split", columns)}
-        for name in ("labels", "split"):
-            fields[name] = self.column_or_array(name, fields.get(name), title)
-        if nodes:
-            remedy = ", set dataset.label=COLUMN for another column"
-            check_present(fields["labels"], fields["split"], f"{title}: column {self.label!r}", ["the split"], remedy)
-        if (array := self.array("features")) is None:
-            return fields
-        if columns:
-            raise UserError(
-                f"features.npy and {title} both hold features: remove one, or list columns in dataset.ignore"
-            )
-        rows, missing = replace_nan(array)
-        return {**fields, "features": rows, "missing": missing}
 
     def column_or_array(self, name: str, column: Array | None, table: str) -> Array | None:
         """Returns the node table's column, or else the .npy array of this name.
@@ -437,17 +252,6 @@ class EdgeFolder(Dataset):
         """Maps an .npy file from the folder, or returns None."""
         path = self.root / f"{name}.npy"
         return read_npy(path) if file_exists(path) else None
-
-    def _edges(self, *, narrow: bool) -> dict[str, Table]:
-        tables = {
-            relation: read_table(path, self.ends, self.missing, narrow=narrow, label=self.edge_label)
-            for relation, path in self.edge_tables().items()
-        }
-        ends = self.user_and_item(next(iter(tables.values())).names)
-        if ends is None:
-            return tables
-        self.ends = ends
-        return self._edges(narrow=narrow)  # reads ids as text first
 
     def user_and_item(self, names: Sequence[str]) -> tuple[str, str] | None:
         """Returns the id columns of users and items, if they are read without a key.
@@ -549,3 +353,165 @@ def check_relations(columns: Mapping[str, Sequence[str]]) -> None:
                 f"edges/{table} has the columns {', '.join(table_names)}, but edges/{first} has {', '.join(names)}; "
                 "all relations need the same columns"
             )
+
+
+class FolderGraph(TableGraph):
+    """The graph of an `EdgeFolder`. Its tables are read at once."""
+
+    key, numbers_hint = "dataset.", NUMBERS_HINT
+
+    def __init__(self, folder: EdgeFolder) -> None:
+        super().__init__(folder.root, folder.duplicates)
+        self.folder, self.bipartite, self.sort_ids = folder, folder.bipartite, folder.sort_ids
+        self.symmetrize, self.row_normalize = folder.symmetrize, folder.row_normalize
+        self.shares, self.seed = folder.split, folder.seed
+
+    def open_tables(self) -> GraphTables:
+        folder = self.folder
+        if not self.root.is_dir():
+            raise UserError("is not a folder")
+        nodes, paths = self._open_nodes(), folder.edge_tables()
+        ends, edges = self._open_edges(paths, nodes)
+        sources = [*([] if nodes is None else [nodes]), *edges.values()]
+        for source in sources:
+            source.ignored, source.missing = folder.ignore, folder.missing
+        folder.check_ignored({source.title: source.names for source in sources})
+        check_relations({source.title: source.kept for source in edges.values()} if ONE not in edges else {})
+        first = next(iter(edges.values()))
+        names = TableNames(ends, id=folder.id, label=folder.label, edge_label=folder.edge_label)
+        names = names.with_times(first, nodes, folder.time, "dataset.time")
+        leave_out_index(list(edges.values()), names.of_edges, RENAME_HINT)
+        if nodes is not None:
+            leave_out_index([nodes], names.of_nodes, RENAME_HINT)
+        columns = [] if nodes is None else nodes.others(names.of_nodes)
+        if nodes is not None and columns and file_exists(self.root / "features.npy"):
+            raise UserError(
+                f"features.npy and {nodes.title} both hold features: remove one, or list columns in dataset.ignore"
+            )
+        is_bipartite = self._is_bipartite(ends, edges, nodes)
+        if is_bipartite and self.symmetrize is None:
+            self.symmetrize = False
+        return GraphTables(names, edges, nodes, first.others(names.of_edges), columns, is_bipartite)
+
+    def _open_nodes(self) -> Columns | None:
+        folder, path = self.folder, self.folder.table("nodes", NODES)
+        if path is None:
+            if folder.sort_ids:
+                raise UserError("dataset.sort_ids=true needs nodes.csv or nodes.parquet")
+            return None
+        nodes = self.open_table(path, self.root, [folder.id], folder.label)
+        if folder.num_nodes is not None:
+            raise UserError(
+                f"dataset.num_nodes={folder.num_nodes}: {path.name} already defines the nodes; remove the key"
+            )
+        folder.check_column("id", nodes.names, nodes.title)
+        if folder.label != "label":
+            folder.check_column("label", nodes.names, nodes.title)
+        return nodes
+
+    def _open_edges(
+        self, paths: Mapping[str, Path], nodes: Columns | None
+    ) -> tuple[tuple[str, str], dict[str, Columns]]:
+        """Opens the edge tables. Returns also the columns of both ends."""
+        folder = self.folder
+        # Text ids must not be parsed as numbers. Numeric ids are checked later.
+        narrow = nodes is None or not nodes.are_text([folder.id])
+
+        def opened(ends: tuple[str, str]) -> dict[str, Columns]:
+            return {
+                name: self.open_table(path, self.root if name == ONE else path.parent, ends, folder.edge_label, narrow)
+                for name, path in paths.items()
+            }
+
+        edges, ends = opened(folder.ends), folder.ends
+        if (pair := folder.user_and_item(next(iter(edges.values())).names)) is not None:
+            ends, edges = pair, opened(pair)  # reads ids as text first
+        for source in edges.values():
+            for end, column in zip(("src", "dst"), ends, strict=True):
+                folder.check_column(end, source.names, source.title, column)
+        return ends, edges
+
+    def open_table(self, path: Path, root: Path, ids: Sequence[str], label: str | None, narrow: bool = True) -> Columns:
+        """Opens a table. Arguments as of `read_table`.
+
+        Args:
+            root: Folder of the tables that messages name the file in.
+        """
+        del root
+        table = read_table(path, ids, self.folder.missing, narrow=narrow, label=label)
+        return TableInMemory(table.first_rows(*ids) if self.duplicates == FIRST and len(ids) == 1 else table)
+
+    def _is_bipartite(self, ends: tuple[str, str], edges: Mapping[str, Columns], nodes: Columns | None) -> bool:
+        """Returns whether sources and destinations are two node types."""
+        several = [] if ONE in edges else ["several edge tables"]
+        others = [*([] if nodes is None else [nodes.title]), *self.sized_by, *several]
+        if self.bipartite and others:
+            raise UserError(
+                f"dataset.bipartite=true reads one edge table only, but there is {others[0]}; use a HeteroData"
+            )
+        if self.bipartite is not None or others or ends not in COLUMNS:
+            return bool(self.bipartite)
+        warnings.warn(
+            f"the columns {' and '.join(ends)} are read as two node types with separate ids; use "
+            "dataset.bipartite=false if they share ids",
+            stacklevel=4,
+        )
+        return True
+
+    @property
+    def sized_by(self) -> Sequence[str]:
+        return self.folder.sized_by
+
+    @property
+    def implied_nodes(self) -> int | None:
+        count = self.folder.num_nodes
+        rows = self.folder.array("features") if count is None else None
+        return count if rows is None or not rows.ndim else len(rows)
+
+    @property
+    def files(self) -> list[Path]:
+        paths = [self.root / f"{name}.npy" for name in ARRAYS]
+        return [*(path for path in paths if path.exists()), *super().files]
+
+    @contextmanager
+    def blame_unfit(self, *, is_nodes: bool) -> Iterator[None]:
+        """Replaces an error about unfit columns by one that lists those of all tables.
+
+        The error ends with a complete `dataset.ignore`.
+        """
+        del is_nodes
+        try:
+            yield
+        except UnfitColumns as error:
+            tables = self.tables
+            edges = list(tables.edges.values())
+            weight = [tables.names.weight] if tables.names.weight in edges[0].kept else []
+            unfit = table_columns(edges, [*weight, *tables.edge_features], is_nodes=False).find_unfit()
+            if tables.nodes is not None:
+                nodes = table_columns([tables.nodes], tables.node_features, is_nodes=True)
+                unfit_pairs = [*nodes.find_unfit().items(), *unfit.items()]
+            else:
+                unfit_pairs = [*unfit.items()]
+            if not unfit_pairs:
+                raise
+            raise IgnorableColumns(unfit_pairs, self.folder.ignore) from error
+
+    def node_array(self, name: str, column: Array | None = None) -> Array | None:
+        nodes = self.tables.nodes
+        if name == "coordinates":
+            return self.folder.array(name)
+        return self.folder.column_or_array(name, column, "" if nodes is None else nodes.title)
+
+    def features(self, room: Room) -> Iterator[Array] | None:
+        if self._cells is not None or (rows := self.folder.array("features")) is None:
+            return super().features(room)
+        return iter([rows])
+
+    def edge_labels(self) -> Fields:
+        """Reads the labels of edges. New data need not have any."""
+        tables, name = self.tables, self.folder.edge_label
+        first = next(iter(tables.edges.values()))
+        if name is None or name in first.names:
+            return super().edge_labels()
+        warn_unlabelled(first.title, name, first.names)
+        return {"edge_labels": np.full(self.num_edges or 0, -1)}

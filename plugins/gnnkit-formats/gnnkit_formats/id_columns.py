@@ -109,10 +109,6 @@ class IdColumns(ColumnTable):
         self._reject(name, nodes < 0, column, "is no id of a node" + (", as these are text" if is_mixed else ""))
         return nodes
 
-    def whole_ids(self, name: str) -> pa.Array:  # [ids] int64
-        """Reads the distinct ids of a column."""
-        return pc.unique(self._read_whole_ids(name, False))
-
     def holds_numbers(self, names: Sequence[str]) -> bool:
         """Checks whether most values of text columns are integers."""
         values = self.distinct(names)
@@ -132,10 +128,10 @@ class IdColumns(ColumnTable):
             parts.append(values)
         return pc.unique(pa.concat_arrays(parts))
 
-    def check_range(self, name: str, ids: Ids, num_nodes: int) -> None:
+    def check_range(self, name: str, ids: Ids, num_nodes: int, why: str = "is out of range for {} nodes") -> None:
         """Raises `UserError` for node numbers [rows] outside 0..num_nodes-1."""
         if len(ids) and not (ids.min() >= 0 and ids.max() < num_nodes):
-            self._reject(name, (ids < 0) | (ids >= num_nodes), ids, f"is out of range for {num_nodes} nodes")
+            self._reject(name, (ids < 0) | (ids >= num_nodes), ids, why.format(num_nodes))
 
     def _read_whole_ids(self, name: str, fraction: bool) -> pa.Array:  # [rows] int64
         """Reads integers, which may be stored as text."""

@@ -35,7 +35,7 @@ class LabelColumns(IdColumns):
         """
         column = self.plain(name)
         if _has_words(column.type):
-            return self._read_text_labels(name, column.cast(pa.string()), reading)
+            return self._read_text_labels(name, _as_words(column), reading)
         if pa.types.is_decimal(column.type):
             column = self._cast(name, pa.int64() if column.type.scale == 0 else pa.float64())
         if pa.types.is_floating(column.type):
@@ -118,7 +118,7 @@ def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tupl
         if not _has_words(piece.plain(name).type):
             break
         survey = survey or Survey(piece.name, name, words=piece.missing, most=None)
-        survey.add(piece.plain(name).cast(pa.string()))
+        survey.add(_as_words(piece.plain(name)))
     if survey is not None:
         reading = survey.reading()
     parts = [np.empty(0, np.int64)]
@@ -156,6 +156,13 @@ def read_edge_labels(tables: Sequence[LabelColumns], name: str | None) -> Fields
 def edge_label_columns(name: str | None) -> tuple[str, ...]:
     """Returns the edge columns that are no features if `name` holds labels."""
     return () if name is None else (name, SPLIT)
+
+
+def _as_words(column: pa.Array) -> pa.Array:  # [rows] string
+    """Returns labels as text. Pandas writes True where other libraries write true."""
+    words = column.cast(pa.string())
+    is_switch = pc.match_substring_regex(words, r"(?i)^\s*(?:true|false)\s*$").fill_null(False)
+    return pc.if_else(is_switch, pc.utf8_lower(words), words) if pc.any(is_switch).as_py() else words
 
 
 def _has_words(kind: pa.DataType) -> bool:

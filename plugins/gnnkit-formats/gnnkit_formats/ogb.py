@@ -5,26 +5,32 @@ That package uses pickle, and fails on newer torch releases.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
-from gnnkit.dataset.base import Dataset, blame, finished
+from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import warn_unread
+from gnnkit.graph.features import features_of
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.split import Split
-from gnnkit.graph.types import Ids
+from gnnkit.graph.times import to_unit
+from gnnkit.graph.types import Floats, Ids
 from gnnkit.graph.zipped import Arrays
-from gnnkit.utils.checks import Array, one_line
+from gnnkit.utils.checks import Array, ids, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.ranges import local_path, unknown
+from gnnkit_formats.pieces import EdgePiece, GraphPieces, NodeFields, Room, join_pieces, list_positions, read_whole
 from gnnkit_formats.values import is_text
 
 # Whether `ogb` adds the reverse of each edge, according to its master table.
@@ -68,32 +74,136 @@ class Ogb(Dataset):
         self.row_normalize = row_normalize
 
     def load(self) -> Graph:
-        with blame(f"dataset.root={self.root}"):
-            graph = from_ogb(self.root, self.split, self.add_inverse_edge)
-        return finished(graph, self.symmetrize, self.row_normalize)
+        return read_whole(OgbGraph(self))
 
 
 def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> Graph:
     """Implements `Graph.from_ogb`."""
-    inverse, raw = adds_inverse_edges(folder, add_inverse_edge), folder / "raw"
-    tables = _read_npz_folder(raw) if (raw / "data.npz").exists() else _read_csv_folder(raw)
-    num_nodes, rows = tables.num_nodes, tables.edge_feat
-    src, dst = tables.edge_index
-    if inverse:
-        src, dst, rows = add_inverse_edges(src, dst, rows)
-    labels, own_split, class_names, node_ids = read_node_fields(folder, tables.node_label, split, num_nodes)
-    return Graph.from_edges(
-        src,
-        dst,
-        num_nodes,
-        features=tables.node_feat,
-        labels=labels,
-        split=own_split,
-        edge_features=rows,
-        class_names=class_names,
-        node_ids=node_ids,
-        node_time=tables.node_year,
-    )
+    return join_pieces(OgbGraph(Ogb(str(folder), split, add_inverse_edge)))
+
+
+class Rows(Protocol):
+    """A table of numbers that is read piece by piece."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def pieces(self, step: int) -> Iterator[Array]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _InMemory:
+    """Rows that were read at once, as a single piece."""
+
+    array: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def pieces(self, step: int) -> Iterator[Array]:
+        del step
+        yield self.array
+
+
+class OgbGraph(GraphPieces):
+    """An OGB folder with tables or arrays, each of which is read at once."""
+
+    opens: type[Arrays] = Arrays
+
+    def __init__(self, dataset: Ogb) -> None:
+        super().__init__(dataset.root)
+        self._dataset, self._raw = dataset, dataset.root / "raw"
+        self.symmetrize, self.row_normalize = dataset.symmetrize, dataset.row_normalize
+
+    @property
+    def files(self) -> Sequence[Path]:
+        adds_inverse_edges(self.root, self._dataset.add_inverse_edge)  # looks at the folder
+        paths = [path for name in ("raw", "split", "mapping") for path in (self.root / name).rglob("*")]
+        return sorted(path for path in paths if path.is_file())
+
+    @cached_property
+    def _inverse(self) -> bool:
+        return adds_inverse_edges(self.root, self._dataset.add_inverse_edge)
+
+    @cached_property
+    def _data(self) -> Arrays | None:
+        """Opens the arrays. Returns None for a folder with tables."""
+        if not (self._raw / "data.npz").exists():
+            return None
+        data = self.opens(self._raw / "data.npz")
+        _check_arrays(self._raw, data)
+        return data
+
+    @cached_property
+    def _tables(self) -> set[str]:
+        return list_tables(self._raw)
+
+    def open(self, room: Room) -> int:
+        _ = self._inverse  # looks at the folder
+        counts = read_numbers(self._raw / f"{_NODES}.csv.gz") if self._data is None else self._data["num_nodes_list"]
+        return _read_num_nodes(self._raw, counts.ravel())
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        step, place = max(rows // 2 if self._inverse else rows, 1), str(self._raw)
+        first, features = 0, self._rows("edge-feat", "edge_feat")
+        for ends, rows_read in itertools.zip_longest(
+            self._ends(step), () if features is None else features.pieces(step)
+        ):
+            if ends is None or (features is not None and len(ends[0]) != (0 if rows_read is None else len(rows_read))):
+                raise UserError(f"{place}: the number of edges differs from the number of edge feature rows")
+            src, dst = ids("src", ends[0]), ids("dst", ends[1])
+            columns = None if rows_read is None else features_of("edge_features", rows_read, len(src))
+            if self._inverse:
+                src, dst, columns = _add_inverse_edges(src, dst, columns)
+            yield EdgePiece(place, src, dst, None, columns, list_positions(first, len(src)))
+            first += len(src)
+
+    def _ends(self, step: int) -> Iterator[tuple[Array, Array]]:
+        if self._data is not None:
+            return self.array_ends(self._data, step)
+        table = self.numbers(self._raw / "edge.csv.gz")
+        if table.shape[1] != 2:
+            raise UserError(
+                f"{self._raw / 'edge.csv.gz'} has {table.shape[1]} columns, expected source and destination"
+            )
+        return ((rows[:, 0], rows[:, 1]) for rows in table.pieces(step))
+
+    def array_ends(self, data: Arrays, step: int) -> Iterator[tuple[Array, Array]]:
+        """Yields sources and destinations of a folder with arrays."""
+        del step
+        yield tuple(data["edge_index"])
+
+    def _rows(self, table: str, array: str) -> Rows | None:
+        """Opens an optional table, or else an array."""
+        if self._data is not None:
+            return self.array_rows(self._data, array) if array in self._data else None
+        return self.numbers(self._raw / f"{table}.csv.gz") if table in self._tables else None
+
+    def array_rows(self, data: Arrays, name: str) -> Rows:
+        """Opens an array."""
+        return _InMemory(data[name])
+
+    def numbers(self, path: Path) -> Rows:
+        """Opens a table of numbers."""
+        return _InMemory(read_numbers(path))
+
+    def nodes(self, num_nodes: int, room: Room) -> NodeFields:
+        if self._data is None:
+            labels = read_numbers(self._raw / "node-label.csv.gz")
+            years = read_numbers(self._raw / f"{YEAR}.csv.gz") if YEAR in self._tables else None
+        else:
+            years = self._data.optional(YEAR)
+            with Arrays(self._raw / "node-label.npz") as arrays:
+                labels = arrays["node_label"]
+        return NodeFields(
+            *_read_node_fields(self.root, labels, self._dataset.split, num_nodes),
+            node_time=None if years is None else to_unit("node_year", years, None),
+        )
+
+    def features(self, room: Room) -> Iterator[Floats] | None:
+        rows = self._rows("node-feat", "node_feat")
+        return None if rows is None else rows.pieces(room.rows(int(np.prod(rows.shape[1:]))))
 
 
 def adds_inverse_edges(folder: Path, asked: bool | None) -> bool:
@@ -103,13 +213,13 @@ def adds_inverse_edges(folder: Path, asked: bool | None) -> bool:
     return _default_inverse(name) if asked is None else asked
 
 
-def add_inverse_edges(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids, Array | None]:
+def _add_inverse_edges(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids, Array | None]:
     """Inserts each edge's reverse after the edge, which is ogb's order."""
     both = np.stack([src, dst], 1).ravel(), np.stack([dst, src], 1).ravel()
     return *both, None if rows is None else np.repeat(rows, 2, axis=0)
 
 
-def read_node_fields(
+def _read_node_fields(
     folder: Path, stored_labels: Array, split: str | None, num_nodes: int
 ) -> tuple[Array, npt.NDArray[np.int8], list[str] | None, Array | None]:
     """Returns the nodes' labels, split, class names and ids."""
@@ -147,49 +257,16 @@ def list_tables(raw: Path) -> set[str]:
     return names
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Tables:
-    """The tables of a folder that describe one graph."""
-
-    num_nodes: int
-    edge_index: Array  # [2, num_edges]
-    node_label: Array  # [num_nodes, ...]
-    node_feat: Array | None = None  # [num_nodes, width]
-    edge_feat: Array | None = None  # [num_edges, width]
-    node_year: Array | None = None  # [num_nodes, 1]
-
-
-def _read_csv_folder(raw: Path) -> _Tables:
-    """Reads a folder of CSV tables, which have no headers."""
-    names = list_tables(raw)
-    edges = read_numbers(raw / "edge.csv.gz")
-    if edges.shape[1] != 2:
-        raise UserError(f"{raw / 'edge.csv.gz'} has {edges.shape[1]} columns, expected source and destination")
-    optional = {
-        key: read_numbers(raw / f"{name}.csv.gz")
-        for key, name in (("node_feat", "node-feat"), ("edge_feat", "edge-feat"), (YEAR, YEAR))
-        if name in names
-    }
-    counts = read_numbers(raw / f"{_NODES}.csv.gz").ravel()
-    return _Tables(read_num_nodes(raw, counts), edges.T, read_numbers(raw / "node-label.csv.gz"), **optional)
-
-
-def _read_npz_folder(raw: Path) -> _Tables:
-    """Reads a folder of .npz files, such as ogbn-papers100M."""
-    with Arrays(raw / "data.npz") as data, Arrays(raw / "node-label.npz") as labels:
-        check_arrays(raw, data, (edges := data["edge_index"]).shape)
-        optional = {key: data[key] for key in ("node_feat", "edge_feat", YEAR) if key in data}
-        return _Tables(read_num_nodes(raw, data["num_nodes_list"].ravel()), edges, labels["node_label"], **optional)
-
-
-def check_arrays(raw: Path, data: Arrays, shape: tuple[int, ...]) -> None:
+def _check_arrays(raw: Path, data: Arrays) -> None:
     """Checks the shape of `edge_index`, and warns about unread arrays."""
+    with data.open("edge_index") as (_, (shape, _, _)):
+        pass
     warn_unread(f"{raw / 'data.npz'}", set(data.names) - _KEYS)
     if len(shape) != 2 or shape[0] != 2:
         raise UserError(f"{raw / 'data.npz'}: edge_index has shape {list(shape)}, expected [2, num_edges]")
 
 
-def read_num_nodes(raw: Path, counts: Array) -> int:
+def _read_num_nodes(raw: Path, counts: Array) -> int:
     """Returns the number of nodes. Raises `UserError` for several graphs."""
     if len(counts) != 1:
         raise UserError(f"{raw} holds {len(counts)} graphs: graph labels are not supported yet, only node labels")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gnnkit.graph.ids import narrow_text
 from gnnkit.utils.checks import one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.storage import read_npy
+from gnnkit_formats.column_table import NO_HEADER
 from gnnkit_formats.encoding import check_encoding, check_utf8, open_bytes
 from gnnkit_formats.table import Table
 from gnnkit_formats.values import is_text
@@ -62,7 +64,16 @@ def read_table(
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise UserError(f"{path.name}: {one_line(error)}") from error
+        raise UserError(f"{path.name}: {one_line(error)}{explain_comment(path)}") from error
+
+
+def explain_comment(path: Path) -> str:
+    """Returns the remedy if a file that cannot be parsed begins with a comment."""
+    if form_of(path) not in CSV_FORMS:
+        return ""
+    with suppress(OSError, EOFError), open_bytes(path) as file:
+        return NO_HEADER if file.read(1) in (b"#", b"%") else ""
+    return ""
 
 
 def find_table(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:

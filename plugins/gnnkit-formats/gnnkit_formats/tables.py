@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from gnnkit.errors import UserError
 from gnnkit.graph.features import rows_of
-from gnnkit.graph.graph import EdgeListFields, Graph
-from gnnkit.graph.labels import check_present
+from gnnkit.graph.graph import Graph
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.types import Fields
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_of
-from gnnkit_formats.bipartite import check_one_type, read_bipartite
 from gnnkit_formats.column_table import require
-from gnnkit_formats.duplicates import DUPLICATES, FIRST, node_hint, without_duplicates
-from gnnkit_formats.edge_fields import EdgeNames, read_edge_fields
+from gnnkit_formats.columns import Columns, TableInMemory
+from gnnkit_formats.duplicates import DUPLICATES, FIRST, without_duplicates
 from gnnkit_formats.frames import table_of
-from gnnkit_formats.id_columns import as_ids, joined_ids, joined_numbers
-from gnnkit_formats.index_columns import warn_index
-from gnnkit_formats.label_columns import read_labels
-from gnnkit_formats.table import Table
-from gnnkit_formats.time_columns import find_times
+from gnnkit_formats.pieces import join_pieces
+from gnnkit_formats.table_graph import ONE, GraphTables, TableGraph, TableNames, leave_out_index
 
 
 def from_tables(
@@ -48,134 +41,67 @@ def from_tables(
     """Implements `Graph.from_tables`. `columns` are those of id, label and split."""
     one_of("duplicates", duplicates, DUPLICATES)
     words = read_missing("missing", missing)
-    links = table_of("edges", edges, words)
+    links = TableInMemory(table_of("edges", edges, words))
+    for name in filter(None, (*ends, weight, edge_label)):
+        require(links.title, links.names, name)
     named = None if nodes is None else table_of("nodes", nodes, words)
-    names = _name_columns(links, named, ends, weight, edge_type, edge_label, [time] if isinstance(time, str) else time)
-    if edge_features is None:
-        edge_features = _default_features(links, names.known, "edge_features=[NAME, ...] reads it")
-    if named and bipartite:
-        raise UserError("bipartite=True reads edges only, and nodes are given: leave nodes out, or use a HeteroData")
-    if named is None and _is_bipartite(links, ends, bipartite):
-        graph = read_bipartite(links, ends, _read_edges(links, names, edge_features))
-    else:
-        named = named.first_rows(columns[0]) if named and duplicates == FIRST else named
-        ids = node_ids(links, named, ends, columns[0], node_hint("duplicates", duplicates))
-        fields = _read_nodes(named, (*columns, names.node_time), features)
-        fields |= _read_edges(links, names, edge_features, named)
-        fields["node_ids"] = None if ids is None else as_ids(ids)
-        src, dst = (links.positions(end, ids) for end in ends)
-        graph = Graph.from_edges(src, dst, None if ids is None else len(ids), one_class=True, **fields)
-    return without_duplicates(graph, duplicates, "duplicates=first, sum or mean keeps one of them")
+    named = named.first_rows(columns[0]) if named is not None and duplicates == FIRST else named
+    frames = FrameGraph(links, None if named is None else TableInMemory(named), duplicates, bipartite)
+    id_, label, split = columns
+    names = TableNames(ends, weight or "weight", edge_type, edge_label, None, id_, label, split)
+    given = frames.use_columns(names, features, edge_features, [time] if isinstance(time, str) else time)
+    return without_duplicates(
+        join_pieces(frames, **given), duplicates, "duplicates=first, sum or mean keeps one of them"
+    )
 
 
-def _name_columns(
-    links: Table,
-    nodes: Table | None,
-    ends: tuple[str, str],
-    weight: str | None,
-    edge_type: str,
-    edge_label: str | None,
-    time: Sequence[str] | None,
-) -> EdgeNames:
-    """Returns the edge columns. Raises `UserError` for missing ones."""
-    for name in filter(None, (weight, edge_label)):
-        require(links.name, links.names, name)
-    times = find_times([table.facts for table in (links, nodes) if table is not None], time, "time")
-    return EdgeNames(ends, weight or "weight", edge_type, edge_label, *times)
+class FrameGraph(TableGraph):
+    """A graph in data frames."""
+
+    def __init__(self, edges: Columns, nodes: Columns | None, duplicates: str, bipartite: bool | None) -> None:
+        super().__init__(Path(), duplicates)
+        self._frames, self.bipartite = (edges, nodes), bipartite
+        if nodes is not None and bipartite:
+            raise UserError(
+                "bipartite=True reads edges only, and nodes are given: leave nodes out, or use a HeteroData"
+            )
+
+    def use_columns(
+        self,
+        names: TableNames,
+        features: str | Sequence[str] | Array | None,
+        edge_features: Sequence[str] | None,
+        times: Sequence[str] | None,
+    ) -> Fields:
+        """Sets what the columns mean. Returns the features if they are an array."""
+        edges, nodes = self._frames
+        names = names.with_times(edges, nodes, times, "time")
+        if edge_features is None:
+            edge_features = _default_features(edges, names.of_edges, "edge_features=[NAME, ...] reads it")
+        if features is None and nodes is not None:
+            features = _default_features(nodes, names.of_nodes, "features=[NAME, ...] reads it")
+        columns: Any = [features] if isinstance(features, str) else features if features is not None else []
+        is_array = not isinstance(columns, list | tuple) or not all(isinstance(name, str) for name in columns)
+        if nodes is None and not is_array and columns:
+            raise UserError(f"features={columns} are columns of a table of nodes: give nodes too")
+        of_nodes = [] if is_array else columns
+        self._tables = GraphTables(names, {ONE: edges}, nodes, list(edge_features), of_nodes, bool(self.bipartite))
+        return {"features": rows_of(features)} if is_array else {}
+
+    def open_tables(self) -> GraphTables:
+        return self._tables
+
+    @contextmanager
+    def blame_unfit(self, *, is_nodes: bool) -> Iterator[None]:
+        """Appends the argument that excludes columns."""
+        try:
+            yield
+        except UnfitColumns as error:
+            argument, without = "features" if is_nodes else "edge_features", f"without {', '.join(error.names)}"
+            raise UserError(f"{error}: {argument}=[NAME, ...] names the columns to read, {without}") from error
 
 
-def _read_edges(links: Table, names: EdgeNames, features: Sequence[str], nodes: Table | None = None) -> Fields:
-    with _name_remedy("edge_features"):
-        return read_edge_fields({"": links}, names, list(features), nodes)
-
-
-def _read_nodes(
-    nodes: Table | None, columns: tuple[str, str, str, str | None], features: str | Sequence[str] | Array | None
-) -> Fields:
-    """Reads the node fields. `columns` hold id, label, split and time."""
-    _, label, split, _ = columns
-    with _name_remedy("features"):
-        names = _feature_names(nodes, columns, features)
-        fields: Fields = {**read_node_fields(nodes, label, split, names or ())}
-    if names is None:
-        fields["features"] = rows_of(features)
-    if nodes:
-        place, remedy = f"{nodes.name}: column {label!r}", ", set label=COLUMN for another column"
-        check_present(fields["labels"], fields["split"], place, [f"column {split!r}"], remedy)
-    return fields
-
-
-def _is_bipartite(edges: Table, ends: tuple[str, str], bipartite: bool | None) -> bool:
-    """Returns whether the table's ends are two node types."""
-    if bipartite is not None:
-        return bipartite
-    if hint := check_one_type(edges.name, [edges.plain(end) for end in ends], ends, "bipartite"):
-        warnings.warn(hint, stacklevel=4)
-    return False
-
-
-@contextmanager
-def _name_remedy(argument: str) -> Iterator[None]:
-    """Appends the argument that excludes columns to an error about unfit columns."""
-    try:
-        yield
-    except UnfitColumns as error:
-        without = f"without {', '.join(error.names)}"
-        raise UserError(f"{error}: {argument}=[NAME, ...] names the columns to read, {without}") from error
-
-
-def read_node_fields(nodes: Table | None, label: str, split: str, features: Sequence[str]) -> EdgeListFields:
-    """Reads the node fields except ids and times.
-
-    Args:
-        nodes: The table, if there is one.
-        label: Label column, if the table has it.
-        split: Split column, if the table has it.
-        features: Feature columns, which the table has.
-    """
-    if nodes is None:
-        return {}
-    labels, class_names = read_labels(lambda: [nodes], label) if label in nodes.names else (None, None)
-    rows, missing = nodes.cells(features)
-    return {
-        "labels": labels,
-        "split": nodes.splits(split),
-        "class_names": class_names,
-        "features": rows,
-        "feature_names": nodes.column_names(features),
-        "category_of": nodes.category_of(features),
-        "missing": missing,
-    }
-
-
-def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str, hint: str) -> pa.Array | None:
-    """Returns the node ids, or None if they are 0, 1, ...
-
-    Without a node table, the distinct ids are sorted, text by code point.
-    """
-    if nodes is not None:
-        return nodes.ids(name, hint)
-    if all(map(edges.is_text, ends)):
-        return joined_ids([edges], ends)
-    return joined_numbers(edges.name, [edges.whole_ids(end) for end in ends])
-
-
-def _default_features(table: Table, known: Collection[str | None], hint: str) -> list[str]:
+def _default_features(table: Columns, known: Sequence[str], hint: str) -> list[str]:
     """Returns all columns except `known`, and warns about an index."""
-    index = table.index_columns(known)
-    warn_index(table.name, index, hint)
-    return table.others({*known, *index})
-
-
-def _feature_names(
-    nodes: Table | None, known: Sequence[str | None], features: str | Sequence[str] | Array | None
-) -> Sequence[str] | None:
-    """Returns the feature columns, or None for a feature array."""
-    if features is None:
-        return [] if nodes is None else _default_features(nodes, known, "features=[NAME, ...] reads it")
-    names: Any = [features] if isinstance(features, str) else features
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        return None
-    if nodes is None and names:
-        raise UserError(f"features={names} are columns of a table of nodes: give nodes too")
-    return names
+    leave_out_index([table], known, hint)
+    return table.others(known)

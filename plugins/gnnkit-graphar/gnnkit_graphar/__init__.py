@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gnnkit_import.pieces import GraphPieces, read_whole
+from gnnkit_formats.pieces import GraphPieces, read_whole
 from gnnkit_import.readers import name_list, read_missing
 
 from gnnkit.dataset.base import Dataset

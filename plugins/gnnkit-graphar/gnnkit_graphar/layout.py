@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from gnnkit_import.readers import CsvSource, ParquetSource, Source, read_mapping
+from gnnkit_import.readers import Columns, CsvSource, ParquetSource, read_mapping
 
 from gnnkit.errors import UserError
 from gnnkit.utils.checks import whole
@@ -39,7 +39,7 @@ _ARROW_TYPES = {  # column types in CSV files, by data_type. Other columns' type
 class PropertyGroup:
     """Properties that share a table."""
 
-    source: Source
+    source: Columns
     names: list[str]
 
 
@@ -53,7 +53,7 @@ class VertexType:
     primary: str | None  # property with the ids
     groups: list[PropertyGroup]
 
-    def table_of(self, name: str) -> Source | None:
+    def table_of(self, name: str) -> Columns | None:
         """Returns the table that contains a property."""
         return next((group.source for group in self.groups if name in group.names), None)
 
@@ -67,7 +67,7 @@ class EdgeType:
     dst: VertexType
     count: int
     directed: bool
-    ends: Source | None  # None if there are no edges
+    ends: Columns | None  # None if there are no edges
     groups: list[PropertyGroup]
     names: list[str]  # properties to read
 
@@ -197,7 +197,7 @@ class GraphArLayout:
 
     def _open(
         self, folder: Path, rows: Mapping[str, int], form: str, types: Mapping[str, pa.DataType]
-    ) -> Source | None:
+    ) -> Columns | None:
         """Opens a table of chunks. Returns None if there are none.
 
         Args:
@@ -209,7 +209,7 @@ class GraphArLayout:
         if not rows:
             return None
         paths, count = [folder / name for name in rows], sum(rows.values())
-        source: Source
+        source: Columns
         if form == "csv":
             source = CsvSource(paths, self.root, types, rows=list(rows.values()))
         else:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
+from gnnkit_formats.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
 from gnnkit_import.readers import (
     Cells,
     ColumnReading,
-    Source,
+    Columns,
     Table,
     date_names,
     is_text,
@@ -189,7 +189,7 @@ class GraphArPieces(GraphPieces):
             raise unknown(f"dataset.label={label}", label, known)
         return next((vertices for vertices in types if self._table_of(vertices, "split")), types[0]), None
 
-    def _table_of(self, vertices: VertexType, name: str) -> Source | None:
+    def _table_of(self, vertices: VertexType, name: str) -> Columns | None:
         """Returns a property's table, or None if it is ignored."""
         return None if {name, f"{vertices.name}.{name}"} & {*self._ignore} else vertices.table_of(name)
 

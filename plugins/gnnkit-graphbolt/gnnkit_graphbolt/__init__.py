@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gnnkit_import.pieces import GraphPieces, read_whole
+from gnnkit_formats.pieces import GraphPieces, read_whole
 from gnnkit_import.readers import name_list
 
 from gnnkit.dataset.base import Dataset

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, pieces_of
-from gnnkit_import.readers import ArraySource, CsvSource, Source, read_mapping, unlabelled, warn_unread
+from gnnkit_formats.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, pieces_of
+from gnnkit_import.readers import ArraySource, Columns, CsvSource, read_mapping, unlabelled, warn_unread
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
@@ -53,7 +53,7 @@ class GraphBoltPieces(GraphPieces):
         return [self.root / FILE, *self._edges.files, *features, *sets]
 
     @cached_property
-    def _edges(self) -> Source:
+    def _edges(self) -> Columns:
         (entry,) = self._metadata["graph"]["edges"]
         path = self._path(entry)
         if entry["format"] == "numpy":

@@ -1,9 +1,9 @@
 """A data set -> a store, in bounded memory: job=import.
 
 `job` checks the order, and runs two processes: `run` imports a graph, and `cut` cuts it
-into `shards`. `tables`, `arrays`, `ogb` and `store` read data sets in `pieces`, from
-files opened by `sources` and `csv_source`. `nodes` writes node data. Edges take three
-passes, each of which only appends:
+into `shards`. `arrays`, `ogb` and `store` read data sets in pieces, and `tables` opens
+tables in files, by `sources` and `csv_source`. `nodes` writes node data. Edges take
+three passes, each of which only appends:
 
 1. `count` reads and checks all edges, and counts destinations in 65,536 bins.
 2. `scatter` writes each edge to the bucket of its destination: a range of nodes with

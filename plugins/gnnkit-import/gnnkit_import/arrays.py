@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from gnnkit_formats.pieces import EdgePiece, GraphPieces, NodeFields, Room, mapped_rows, pieces_of
 
 from gnnkit.dataset.base import blame
 from gnnkit.errors import UserError
@@ -20,7 +21,6 @@ from gnnkit.graph.times import TIME_FIELDS, read_time_fields, to_unit
 from gnnkit.utils.checks import Array, ids, int64s, integers
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, load_arrays
-from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room, mapped_rows, pieces_of
 from gnnkit_import.zipped import ZippedArrays
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gnnkit_formats.pieces import EdgePiece, GraphPieces, Stretch, check_ends
 
 from gnnkit import _core
 from gnnkit.errors import UserError
@@ -17,7 +18,6 @@ from gnnkit.utils.documents import Json
 from gnnkit_import.edge_cache import EdgeCache
 from gnnkit_import.npy_writer import NpyWriter
 from gnnkit_import.passes import ImportRun
-from gnnkit_import.pieces import EdgePiece, GraphPieces, Stretch, check_ends
 from gnnkit_import.progress import ProgressReporter
 
 MAX_BINS = 1 << 16

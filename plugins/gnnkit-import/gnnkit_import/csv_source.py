@@ -13,16 +13,17 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+from gnnkit_formats.columns import Names, Types
 from gnnkit_formats.encoding import check_encoding, check_utf8
+from gnnkit_formats.pieces import WHOLE, TableShare
 from gnnkit_formats.table import Table
-from gnnkit_formats.table_files import check_header, infer_column, parse_options
+from gnnkit_formats.table_files import check_header, explain_comment, infer_column, parse_options
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import numbers_of
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.documents import check_regular
-from gnnkit_import.pieces import WHOLE, TableShare
-from gnnkit_import.source import Names, Source, Types
+from gnnkit_import.sources import FileColumns
 
 _READ_AHEAD = 1 << 20  # bytes read at once
 _LEAST_BLOCK = 1 << 16  # minimum bytes per block
@@ -30,8 +31,10 @@ _CSV_ROW = 16  # bytes of a short row
 _CSV_LINE = re.compile(r"Row #(\d+): ")  # in a message about a damaged row
 
 
-class CsvSource(Source):
+class CsvSource(FileColumns):
     """A table in CSV files, which may be compressed."""
+
+    parses = True
 
     def __init__(
         self,
@@ -157,7 +160,7 @@ class CsvSource(Source):
         message = one_line(error)
         line = _CSV_LINE.search(message)
         place = "" if line is None else f", line {line[1]}"
-        return UserError(f"{self._names[path]}{place}: {_CSV_LINE.sub('', message)}")
+        return UserError(f"{self._names[path]}{place}: {_CSV_LINE.sub('', message)}{explain_comment(path)}")
 
     def _opened(self, window: Window, block: int, types: Mapping[str, pa.DataType], *, threads: bool) -> Any:
         names = self._options if window.start == 0 else {"column_names": self._header}
@@ -269,7 +272,7 @@ class NumberSource:
 
     def __init__(self, path: Path, root: Path) -> None:
         self._source = CsvSource([path], root, {}, names=False)
-        self.width = len(self._source.names)
+        self.shape = (-1, len(self._source.names))  # the number of rows is unknown
 
     @cached_property
     def _is_integer(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from gnnkit_formats.pieces import Room
 
 from gnnkit.config.settings import AUTO, Settings
 from gnnkit.graph import CSC, Floats, Graph, PackedFeatures, feature_arrays
@@ -34,7 +35,6 @@ from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, save_array, whole_folder, write_atomically
 from gnnkit_import.npy_writer import NpyWriter
-from gnnkit_import.pieces import Room
 from gnnkit_import.run import group_of, num_processes, room_of
 from gnnkit_import.shards import NODE_BYTES, edge_bytes, least_memory, write_shards
 from gnnkit_import.work_group import WorkGroup

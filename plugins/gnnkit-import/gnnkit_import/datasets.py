@@ -9,6 +9,7 @@ from gnnkit_formats.edges import EdgeFolder
 from gnnkit_formats.graphsaint import GraphSaint
 from gnnkit_formats.npz import Npz
 from gnnkit_formats.ogb import Ogb
+from gnnkit_formats.pieces import GraphPieces
 
 from gnnkit.dataset.base import Dataset
 from gnnkit.dataset.saved import Saved
@@ -16,7 +17,6 @@ from gnnkit.dataset.store import Store
 from gnnkit.errors import UserError
 from gnnkit_import.arrays import GraphSaintPieces, NpzPieces, SavedPieces
 from gnnkit_import.ogb import OgbPieces
-from gnnkit_import.pieces import GraphPieces
 from gnnkit_import.store import StorePieces
 from gnnkit_import.tables import TablePieces
 

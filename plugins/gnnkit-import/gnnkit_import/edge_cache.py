@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gnnkit_formats.pieces import EdgePiece, list_positions
 
 from gnnkit.utils.documents import Json
 from gnnkit_import.npy_writer import BinaryFile
-from gnnkit_import.pieces import EdgePiece, list_positions
 
 _COLUMNS = ("src", "dst", "weight", "features", "types", "time")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from gnnkit_formats.pieces import GraphPieces, Room
+
 from gnnkit.dataset.base import blame, warn_of_one_way
 from gnnkit.graph import Graph
 from gnnkit.graph.graph import NAME_FIELDS, TIME_FACTS
@@ -13,7 +15,6 @@ from gnnkit.utils.storage import write_meta
 from gnnkit_import.count import EdgeSummary, count_edges
 from gnnkit_import.nodes import write_nodes
 from gnnkit_import.passes import ImportRun
-from gnnkit_import.pieces import GraphPieces, Room
 from gnnkit_import.progress import Journal, ProgressReporter
 from gnnkit_import.scatter import Buckets, RecordFiles, scatter_edges
 from gnnkit_import.sort import BucketSort, append_edges

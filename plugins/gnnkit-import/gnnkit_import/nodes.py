@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from gnnkit_formats.id_columns import as_ids
+from gnnkit_formats.pieces import GraphPieces, NodeFields, Room, pieces_of
 from gnnkit_formats.values import is_text
 
 from gnnkit.dataset.base import with_split
@@ -25,8 +26,8 @@ from gnnkit.utils.checks import Array
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, save_array
 from gnnkit_import.npy_writer import NpyWriter
-from gnnkit_import.pieces import GraphPieces, NodeFields, Room, pieces_of
 from gnnkit_import.progress import ProgressReporter
+from gnnkit_import.shards import least_memory
 
 _PIECE = 1 << 16  # text ids written at once
 
@@ -39,7 +40,7 @@ def write_nodes(
     Raises `UserError` for inconsistent labels, splits and features, and without `gaps`
     for the first empty cell.
     """
-    room.check_nodes(count)
+    check_nodes(room, count)
     fields = graph.nodes(count, room)
     bare = _with_labels(graph, fields, count)
     save_array(target / "labels.npy", bare.labels)
@@ -64,6 +65,12 @@ def write_nodes(
         **({} if bare.time_unit is None else {"time_unit": bare.time_unit}),
         **({} if bare.date_columns is None else {"date_columns": list(bare.date_columns)}),
     }
+
+
+def check_nodes(room: Room, count: int) -> None:
+    """Raises `UserError` if the nodes do not fit into memory."""
+    if (needed := least_memory(count)) > room.memory:
+        raise room.too_little(f"labels, splits and parts of {count:,} nodes do not fit", needed)
 
 
 def _with_labels(graph: GraphPieces, fields: NodeFields, count: int) -> Graph:

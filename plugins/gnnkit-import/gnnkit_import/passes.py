@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from gnnkit_formats.pieces import EdgePiece, GraphPieces, Room, Stretch
+
 from gnnkit.errors import UserError
-from gnnkit_import.pieces import EdgePiece, GraphPieces, Room, Stretch
 from gnnkit_import.progress import Journal, ProgressReporter
 from gnnkit_import.work_group import WorkGroup
 

@@ -1,17 +1,23 @@
 # ruff: noqa: PLC0414 - names are re-exported, as in an `__init__`
 """Readers of tables and arrays for data set packages.
 
-A `Source` is a table in one or more files, read in pieces: `CsvSource`,
-`ParquetSource`, `ArraySource` (`.npy`), or a subclass of `PartSource` for another
-format. A piece is a `Table`. Its errors name file, column and row. The functions and
-`Cells` read labels, splits and feature columns as `dataset=edges` does.
+`Columns` are a table that is read in pieces: `CsvSource`, `ParquetSource`,
+`ArraySource` (`.npy`), or a subclass of `PartSource` for another format. A piece is a
+`Table`. Its errors name file, column and row. The functions and `Cells` read labels,
+splits and feature columns as `dataset=edges` does.
 """
 
 from pathlib import Path
 
+from gnnkit_formats.columns import Columns as Columns
 from gnnkit_formats.feature_columns import warn_readings as warn_readings
 from gnnkit_formats.table import Table as Table
 from gnnkit_formats.table_files import check_width as check_width
+from gnnkit_formats.table_graph import Cells as Cells
+from gnnkit_formats.table_graph import labels_of as labels_of
+from gnnkit_formats.table_graph import split_of as split_of
+from gnnkit_formats.table_graph import survey as survey
+from gnnkit_formats.table_graph import texts_of as texts_of
 from gnnkit_formats.time_columns import date_names as date_names
 from gnnkit_formats.values import ColumnReading as ColumnReading
 from gnnkit_formats.values import is_text as is_text
@@ -24,15 +30,9 @@ from gnnkit.graph.missing import read_missing as read_missing
 from gnnkit.utils.documents import Json, read_yaml
 from gnnkit.utils.documents import check_regular as check_regular
 from gnnkit_import.csv_source import CsvSource as CsvSource
-from gnnkit_import.source import Source as Source
 from gnnkit_import.sources import ArraySource as ArraySource
 from gnnkit_import.sources import ParquetSource as ParquetSource
 from gnnkit_import.sources import PartSource as PartSource
-from gnnkit_import.tables import Cells as Cells
-from gnnkit_import.tables import labels_of as labels_of
-from gnnkit_import.tables import split_of as split_of
-from gnnkit_import.tables import survey as survey
-from gnnkit_import.tables import texts_of as texts_of
 
 
 def read_mapping(path: Path) -> Json:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gnnkit_formats.pieces import GraphPieces, Room
+
 from gnnkit.config.settings import MOST_MEMORY, Settings
 from gnnkit.errors import UserError
 from gnnkit.launch.child import Child
@@ -21,7 +23,6 @@ from gnnkit.utils.memory import available_memory
 from gnnkit.utils.ranges import num_cores, one_line
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
-from gnnkit_import.pieces import GraphPieces, Room
 from gnnkit_import.progress import Journal, ProgressReporter
 from gnnkit_import.shared_folder import SharedFolderGroup
 from gnnkit_import.work_group import ALONE, WorkGroup

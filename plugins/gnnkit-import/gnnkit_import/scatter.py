@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from gnnkit_formats.pieces import EdgePiece, Room, Stretch
 
 from gnnkit import _core
 from gnnkit.graph.types import offsets_of
@@ -20,7 +21,6 @@ from gnnkit_import.count import EdgeSummary, fold_bins, stretch_summaries
 from gnnkit_import.edge_cache import EdgeCache
 from gnnkit_import.npy_writer import BackgroundTask, BinaryFile
 from gnnkit_import.passes import ImportRun, changed_file, read_ahead
-from gnnkit_import.pieces import EdgePiece, Room, Stretch
 from gnnkit_import.progress import Journal, ProgressReporter
 
 _INT32 = 2**31

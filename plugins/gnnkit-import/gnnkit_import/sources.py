@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from gnnkit_formats.columns import Columns, Names, Types
+from gnnkit_formats.pieces import WHOLE, TableShare
 from gnnkit_formats.table import Table
 from gnnkit_formats.table_files import check_shape, check_width
 
@@ -17,13 +19,20 @@ from gnnkit.errors import UserError
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.storage import npy_header
-from gnnkit_import.pieces import WHOLE, TableShare
-from gnnkit_import.source import Names, Source, Types
 
 _READ_AHEAD = 1 << 20  # bytes of a column of Parquet
 
 
-class ArraySource(Source):
+class FileColumns(Columns):
+    """A table in one or more files, which are concatenated."""
+
+    def __init__(self, files: Sequence[Path], root: Path) -> None:
+        """Stores the files. Messages name them relative to `root`."""
+        super().__init__(files[0].relative_to(root).parts[0], files)
+        self._names = {path: path.relative_to(root).as_posix() for path in self.files}
+
+
+class ArraySource(FileColumns):
     """Edges in an .npy: [2, num_edges], [num_edges, 2] or named fields. Not mapped."""
 
     def __init__(self, path: Path, root: Path) -> None:
@@ -83,7 +92,7 @@ def _native(values: Array) -> Array:
     return np.ascontiguousarray(values, values.dtype.newbyteorder("="))
 
 
-class PartSource(Source):
+class PartSource(FileColumns):
     """A table in files that declare column types: one file, or parts."""
 
     def __init__(self, files: Sequence[Path], root: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gnnkit_formats.pieces import NodeFields, Room, pieces_of
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, PackedFeatures, kept_rows, read_features
@@ -18,7 +19,6 @@ from gnnkit.partition.store.parts import GRAPH
 from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import forget_pages, load_arrays, read_npy
 from gnnkit_import.arrays import Compressed, CompressedPieces, Mapped, Stream, matrix_of, stored_types
-from gnnkit_import.pieces import NodeFields, Room, pieces_of
 
 if TYPE_CHECKING:
     from gnnkit.dataset.store import Store

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gnnkit_formats.pieces import GraphPieces, Room
 from gnnkit_testing.dataset import check_same
 
 from gnnkit.dataset.base import Dataset
@@ -13,7 +14,6 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
-from gnnkit_import.pieces import GraphPieces, Room
 from gnnkit_import.progress import Journal, ProgressReporter
 from gnnkit_import.work_group import ALONE, SequentialGroup, WorkGroup
 

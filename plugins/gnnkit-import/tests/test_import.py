@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.pieces import Room
 from gnnkit_import import cut as import_store
 from gnnkit_import import graph as importing_graph
 from gnnkit_import import job as job_module
 from gnnkit_import import run as entry
-from gnnkit_import.pieces import Room
 from gnnkit_import.scatter import scatter_edges
 
 import gnnkit

@@ -20,11 +20,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from gnnkit_formats import pieces
 from gnnkit_formats.edges import EdgeFolder
-from gnnkit_import import csv_source, pieces, sources
+from gnnkit_formats.pieces import WHOLE, Room, TableShare
+from gnnkit_import import csv_source, sources
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
-from gnnkit_import.pieces import WHOLE, Room, TableShare
 from gnnkit_import.progress import Journal, ProgressReporter
 from gnnkit_import.run import ForkedGroup
 from gnnkit_import.work_group import ALONE, SequentialGroup, WorkGroup
@@ -544,7 +545,7 @@ AT_40 = np.where(np.arange(50) == 40, 99, 0)
         (
             {"edges": ENDS, "nodes": {"id": range(7), "split": ["train"] * 7}},
             {},
-            "labels: no node has a label, but 7 nodes are in a split",
+            "nodes.parquet: column 'label' is missing, but 7 nodes are in a split: add it, set dataset.label=COLUMN",
         ),
         (
             {"edges/knows": ENDS, "edges/likes": {**ENDS, "age": AT_40}},

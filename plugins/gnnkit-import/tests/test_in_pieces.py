@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from gnnkit_formats import pieces
 from gnnkit_formats.graphsaint import GraphSaint
 from gnnkit_formats.npz import Npz
 from gnnkit_formats.ogb import Ogb
+from gnnkit_formats.pieces import EdgePiece, GraphPieces, NodeFields, Room
 from gnnkit_graphar import GraphAr
 from gnnkit_graphbolt import GraphBolt
-from gnnkit_import import pieces
 from gnnkit_import.datasets import in_pieces
 from gnnkit_import.graph import import_graph
-from gnnkit_import.pieces import EdgePiece, GraphPieces, NodeFields, Room
 from gnnkit_import.progress import Journal, ProgressReporter
 
 from gnnkit.dataset.base import Dataset

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from gnnkit_formats.edges import EdgeFolder
+from gnnkit_formats.pieces import Room
 from gnnkit_import import progress
+from gnnkit_import.nodes import check_nodes
 from gnnkit_import.npy_writer import BinaryFile
-from gnnkit_import.pieces import Room
 from gnnkit_import.tables import TablePieces
 
 from gnnkit.errors import UserError
@@ -56,8 +57,8 @@ def test_ids_in_order_take_no_memory(last: int, tmp_path: Path) -> None:
 
 def test_labels_that_memory_cannot_hold_are_told_with_what_is_needed() -> None:
     with pytest.raises(UserError, match=r"memory=1048576: labels, splits and parts of 1,000,000 nodes do not fit; use"):
-        Room(1 << 20, 1).check_nodes(10**6)
-    Room(1 << 30, 1).check_nodes(10**6)
+        check_nodes(Room(1 << 20, 1), 10**6)
+    check_nodes(Room(1 << 30, 1), 10**6)
 
 
 def test_a_record_that_another_program_has_cut_is_named(tmp_path: Path) -> None:

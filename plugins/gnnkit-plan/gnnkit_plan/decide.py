@@ -30,6 +30,7 @@ from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
 from gnnkit.prepare.times import sampling_rule
 from gnnkit.strategy import ExecutionStrategy
+from gnnkit.utils.documents import Json
 from gnnkit_plan.candidates import (
     CHOSEN,
     Candidates,
@@ -168,10 +169,15 @@ def _take_workers(order: Order, workers: int, why: str, meanwhile: Callable[[], 
 
 def _with_reason(settings: Settings, why: str) -> Settings:
     """Prepends the reason for the number of workers."""
-    decided = settings.decided or {"why": "", "layouts": {}}
-    rest = decided["why"].removeprefix(_CHOSE)
-    text = f"{_CHOSE}workers={settings.workers}: {why}{'; ' if rest else ''}{rest}"
-    return replace(settings, auto_workers=None, decided={**decided, "why": text})
+    decided = settings.decided or {"layouts": {}}
+    reasons = [f"workers={settings.workers}: {why}", *decided.get("reasons", [])]
+    return replace(settings, auto_workers=None, decided={**decided, **_because(*reasons)})
+
+
+def _because(*reasons: str) -> Json:
+    """Returns the leader's reasons, as entries of `Settings.decided`."""
+    chosen = [reason for reason in reasons if reason]
+    return {"reasons": chosen, "why": f"{_CHOSE}{'; '.join(chosen)}"}
 
 
 def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
@@ -193,12 +199,12 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
     if name is not None:
         shown = {key: one for key, one in by_name.items() if one.trial is not None or key == name}
         say("\n".join(table(shown, layouts.room)))
-        why = why_layout(named, layouts, name) if is_open else ""
+        reasons = [why_layout(named, layouts, name)] if is_open else []
         if settings.strategy.name == AUTO:
             fits = f"ranks take {_memory(by_name[name], room)}"
             fits = fits if can_try(order) else f"memory is not measured for task={settings.task.name}"
-            why = f"strategy={FULL}, whose {fits}; {why}".removesuffix("; ")
-        decided = {"why": f"{_CHOSE}{why}", "layouts": figures, "chosen": name}
+            reasons = [f"strategy={FULL}, whose {fits}", *reasons]
+        decided = {**_because(*reasons), "layouts": figures, "chosen": name}
         selected = replace(with_partition(full, named[name]), decided=decided)
         return _Decision(selected, by_name[name].seconds, layouts.num_edges)
     needs = (
@@ -209,8 +215,8 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> _Decision:
             f"partition=auto: no layout of strategy={full.strategy.name} fits: the ranks would take {needs}: choose "
             f"strategy={SAMPLED}, or more hosts"
         )
-    why = f"{_CHOSE}strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
-    return _Decision(replace(_sampled(settings), decided={"why": why, "layouts": figures}))
+    why = f"strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
+    return _Decision(replace(_sampled(settings), decided={**_because(why), "layouts": figures}))
 
 
 def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
@@ -224,10 +230,10 @@ def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
     words = run_in_child(_words, order, named, patience=patience, meanwhile=meanwhile)
     name = min(words, key=words.__getitem__)
     why = (
-        f"{_CHOSE}{overrides(named[name])}: the busiest rank reads {words[name]:,.0f} nodes of other ranks, "
+        f"{overrides(named[name])}: the busiest rank reads {words[name]:,.0f} nodes of other ranks, "
         f"fewest of {len(words)} layouts on one column"
     )
-    return replace(with_partition(settings, named[name]), decided={"why": why, "layouts": {}})
+    return replace(with_partition(settings, named[name]), decided={**_because(why), "layouts": {}})
 
 
 def _words(order: Order, named: Candidates) -> dict[str, float]:

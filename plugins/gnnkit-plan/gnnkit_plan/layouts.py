@@ -112,7 +112,7 @@ def _try(
     from gnnkit_plan import trial_steps
 
     settings = order.settings
-    job = RankJob(settings, folder, Prepared([], {}, "", "", "", None, []), order.model)
+    job = RankJob(settings, folder, Prepared([], {}, "", [], "", None, []), order.model)
     launcher = settings.create_launcher(additional=True)
     if is_elsewhere(settings):
         ((name, rank),) = tried.items()
@@ -227,7 +227,7 @@ def _save(settings: Settings, graph: Graph, quality: Quality, folder: Path) -> i
     for shard in cut_all(graph, quality.partition):
         shard.save(folder / PREPARED / str(shard.rank))
     return Prepared(
-        *(shape(quality.partition.grid), quality.balance(), "", "", "", None, quality.neighbours),
+        *(shape(quality.partition.grid), quality.balance(), "", [], "", None, quality.neighbours),
         num_nodes=graph.num_nodes,
         num_edges=graph.num_edges,
         edge_cut=quality.edge_cut,

@@ -1,4 +1,4 @@
-"""The interface for graphs read in pieces, for imports in bounded memory."""
+"""The interface for graphs read in pieces, and the graph of all pieces."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from gnnkit_formats.duplicates import JOIN, KEEP, without_duplicates
-from gnnkit_formats.id_columns import as_ids
 
 from gnnkit.dataset.base import blame, finished, with_split
 from gnnkit.errors import UserError
@@ -21,8 +19,11 @@ from gnnkit.graph import EdgeColumns, Floats, Graph, Ids, Labels, TimeSplit
 from gnnkit.graph.features import replace_nan
 from gnnkit.graph.fields import count_nodes
 from gnnkit.graph.schema import NodeTypes
+from gnnkit.graph.types import Fields
+from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import read_npy
-from gnnkit_import.shards import least_memory
+from gnnkit_formats.duplicates import JOIN, KEEP, without_duplicates
+from gnnkit_formats.id_columns import as_ids
 
 COMMIT = 10.0  # seconds of work that an interruption loses at most, plus one piece
 _DATA = 0.6  # share of the memory limit for data; the rest is for the program and copies
@@ -101,11 +102,6 @@ class Room:
         """Returns the number of feature rows in a piece."""
         return max(min(_MOST_ROWS, _CELLS // max(width, 1)), 1)
 
-    def check_nodes(self, count: int) -> None:
-        """Raises `UserError` if the nodes do not fit into memory."""
-        if (needed := least_memory(count)) > self.memory:
-            raise self.too_little(f"labels, splits and parts of {count:,} nodes do not fit", needed)
-
 
 @dataclass(frozen=True, slots=True)
 class EdgePiece:
@@ -159,10 +155,11 @@ class NodeFields:
 
 
 class GraphPieces(ABC):
-    """A graph that `job=import` reads in pieces, created by `Dataset.in_pieces`.
+    """A graph that is read in pieces, such as by `job=import` in bounded memory.
 
-    Implement it to import a data set in bounded memory. The resulting store is
-    byte-identical to the one that `job=partition` writes from `Dataset.load`.
+    `read_whole` joins all pieces, so that a data set with `Dataset.in_pieces` needs no
+    other reader. `job=import` writes a store that is byte-identical to the one that
+    `job=partition` writes from `Dataset.load`.
 
     Methods are called in the order `open`, `edges`, `nodes`, `features`. Those that
     yield may be called again, and must yield the same data in the same order.
@@ -179,6 +176,7 @@ class GraphPieces(ABC):
     is_divided: bool = False  # whether several processes may read edges, by `stretches` and `edges_of`
     finds_ids: bool = False  # whether ids are looked up; edges are then cached for the second pass
     time_unit: str | None = None  # `Graph.time_unit` of all times
+    sort_ids: bool = False  # whether `read_whole` numbers nodes in ascending id order
     has_gaps: bool = False  # whether NaN in `features` are empty cells; otherwise NaN is an error
 
     def __init__(self, root: Path) -> None:
@@ -265,6 +263,10 @@ class GraphPieces(ABC):
         """
         return None
 
+    def edge_labels(self) -> Fields:
+        """Reads the labels of edges, for `read_whole` only. Default: none."""
+        return {}
+
     def date_columns(self) -> Sequence[str] | None:
         """Returns `Graph.date_columns`. Default: unknown."""
         return None
@@ -290,44 +292,64 @@ class GraphPieces(ABC):
 
 
 def read_whole(pieces: GraphPieces) -> Graph:
-    """Loads a graph from its pieces, for data sets without another reader."""
+    """Loads a data set from all of its pieces."""
     with blame(f"dataset.root={pieces.root}"):
-        room = Room(_ALL, 1)
-        num_nodes = pieces.open(room)
-        edges = list(pieces.edges(room.piece(0)))
-        src, dst = (np.concatenate([getattr(piece, end) for piece in edges]) for end in ("src", "dst"))
-        num_nodes = count_nodes(src, dst, None) if num_nodes is None else num_nodes
-        fields, rows = pieces.nodes(num_nodes, room), pieces.features(room)
-        features = None if rows is None else np.concatenate(list(rows))
-        values: dict[str, Any] = EdgeColumns.concat([piece.columns for piece in edges]).without("position").arrays()
-        missing = None
-        if features is not None and pieces.has_gaps:
-            features, missing = replace_nan(features)
-        graph = Graph.from_edges(
-            src,
-            dst,
-            num_nodes,
-            features=features,
-            labels=fields.labels,
-            one_class=fields.one_class,
-            split=fields.split,
-            coordinates=fields.coordinates,
-            class_names=fields.class_names,
-            node_ids=as_ids(fields.node_ids) if isinstance(fields.node_ids, pa.Array) else fields.node_ids,
-            feature_names=pieces.feature_names(),
-            category_of=fields.category_of,
-            edge_feature_names=pieces.edge_feature_names(),
-            edge_category_of=pieces.edge_category_of(pieces.edge_feature_names()),
-            edge_type_names=pieces.edge_type_names(),
-            node_types=fields.node_types,
-            missing=missing,
-            node_time=fields.node_time,
-            time_unit=pieces.time_unit,
-            date_columns=pieces.date_columns(),
-            **values,
-        )
-        graph = with_split(without_duplicates(graph, pieces.duplicates, JOIN), pieces.shares, pieces.seed)
+        graph = without_duplicates(join_pieces(pieces), pieces.duplicates, JOIN)
+        if pieces.sort_ids and graph.node_ids is not None:
+            graph = graph.renumber(np.argsort(graph.node_ids, kind="stable"))
+        graph = with_split(graph, pieces.shares, pieces.seed)
     return finished(graph, pieces.symmetrize, pieces.row_normalize)
+
+
+def join_pieces(pieces: GraphPieces, **others: Any) -> Graph:
+    """Returns the graph of all pieces, as the data list its edges.
+
+    Args:
+        others: Arguments of `Graph.from_edges` that replace those of the pieces.
+    """
+    room = Room(_ALL, 1)
+    num_nodes = pieces.open(room)
+    edges = list(pieces.edges(room.piece(0)))
+    src, dst = (_join([getattr(piece, end) for piece in edges]) for end in ("src", "dst"))
+    num_nodes = count_nodes(src, dst, None) if num_nodes is None else num_nodes
+    fields, rows = pieces.nodes(num_nodes, room), pieces.features(room)
+    features, missing = None if rows is None else _join(list(rows)), None
+    if features is not None and pieces.has_gaps:
+        features, missing = replace_nan(features)
+    columns = edges[0].columns if len(edges) == 1 else EdgeColumns.concat([piece.columns for piece in edges])
+    arrays = columns.without("position").arrays()
+    values: Fields = {**_fields_of(pieces, fields), **arrays, "features": features, "missing": missing, **others}
+    ids = as_ids(fields.node_ids) if isinstance(fields.node_ids, pa.Array) else fields.node_ids
+    if fields.node_types is None:
+        values["node_ids"] = ids
+    graph = Graph.from_edges(src, dst, num_nodes, one_class=fields.one_class, **values)
+    return graph if fields.node_types is None else graph.evolve(node_ids=ids)  # distinct within a type only
+
+
+def _fields_of(pieces: GraphPieces, fields: NodeFields) -> Fields:
+    """Returns what pieces tell besides their rows, after these were read."""
+    return {
+        "labels": fields.labels,
+        "split": fields.split,
+        "coordinates": fields.coordinates,
+        "class_names": fields.class_names,
+        "feature_names": pieces.feature_names(),
+        "category_of": fields.category_of,
+        "edge_feature_names": pieces.edge_feature_names(),
+        "edge_category_of": pieces.edge_category_of(pieces.edge_feature_names()),
+        "edge_type_names": pieces.edge_type_names(),
+        "node_types": fields.node_types,
+        "node_time": fields.node_time,
+        "time_unit": pieces.time_unit,
+        "date_columns": pieces.date_columns(),
+        **pieces.edge_labels(),
+        **fields.types,
+    }
+
+
+def _join(parts: Sequence[Array]) -> Array:
+    """Concatenates arrays. A single one is not copied."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def mapped_rows(path: Path) -> Iterator[npt.NDArray[Any]]:
