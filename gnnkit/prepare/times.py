@@ -16,6 +16,7 @@ from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time
 from gnnkit.graph.types import Ids
 from gnnkit.sampler.links import Links, pairs_of, unordered
 from gnnkit.sampler.targets import Targets
+from gnnkit.task import Task
 from gnnkit.task.link_split import with_edges_before
 
 _SEEN = {
@@ -87,6 +88,13 @@ def _hint(noun: str, settings: Settings | None) -> list[str]:
 def sampling_rule(settings: Settings) -> str:
     """Returns `Sampler.time` of a run, or none without a sampler."""
     return "none" if settings.sampler is None else settings.sampler.create().time
+
+
+def create_task(settings: Settings) -> Task:
+    """Returns the task, which then counts edges in the sampler's window."""
+    task: Task = settings.task.create()
+    task.window = None if settings.sampler is None else settings.sampler.create().window
+    return task
 
 
 def describe_sampled(graph: Graph, links: Links | Targets | None, rule: str, *, trains: bool = True) -> list[str]:

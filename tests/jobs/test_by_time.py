@@ -17,6 +17,7 @@ from gnnkit.graph import Graph, Relation, SparseFeatures
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.result.result import Result
 from gnnkit.strategy.fetched import Draw
+from gnnkit.task import labelled_edges
 from gnnkit.task.evaluation import timed
 from gnnkit.task.evaluation.timed import TimedEvaluation
 from gnnkit.utils.checks import Array
@@ -331,6 +332,25 @@ def test_edges_without_a_time_are_predicted_as_of_the_newest_edge(train: Callabl
     assert not np.array_equal(rows[50][untimed], rows[None][untimed])
     options |= {"sampler": {"fanouts": [-1, -1]} | WINDOW | {"window": 50}, "place": "topology", "workers": 3}
     np.testing.assert_allclose(logits(train(graph, **options)), rows[50], atol=1e-12)
+
+
+def test_the_head_counts_the_edges_in_the_window_in_every_job(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows, count = [], labelled_edges._count_visible
+    monkeypatch.setattr(labelled_edges, "_count_visible", lambda *args: windows.append(args[3]) or count(*args))
+    sampler = WINDOW | {"window": 50}
+    options: dict[str, Any] = {"task": "edge_classification", "write": ["logits"], "sampler": sampler}
+    rows = logits(train(told_later(), **options))
+    again = gnnkit.predict(tmp_path / "run", told_later(), folder=tmp_path / "again", **BARE, write=["logits"])
+    np.testing.assert_allclose(logits(again), rows, atol=1e-5)
+    store = {"name": "store", "root": str(tmp_path / "store")}
+    train(told_later(), job="partition", output=store["root"], **options)
+    assert windows
+    assert set(windows) == {50}
+    np.testing.assert_array_equal(logits(train(None, dataset=store, **options)), rows)
+    with pytest.raises(gnnkit.UserError, match=r"sampler.window=60: the store .* was cut with sampler.window=50"):
+        train(None, dataset=store, **options | {"sampler": WINDOW | {"window": 60}})
 
 
 TASKS: dict[str, tuple[Callable[[], Graph], dict[str, Any]]] = {
