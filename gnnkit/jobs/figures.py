@@ -82,7 +82,7 @@ def plugins(job: RankJob, worker: Worker, task: Task | None = None) -> Plugins:
 def _is_frozen(links: Links | Targets | None) -> bool:
     """Returns whether held-out edges, and all later ones, pass no messages."""
     if links is None or isinstance(links, Links):
-        return links is not None and links.events is not None
+        return links is not None and links.by_time
     if links.time is None:
         return False
     trains, held = links.split == Split.TRAIN, links.split > Split.TRAIN

@@ -333,7 +333,7 @@ def by_visibility(graph: Graph, links: Links | Targets | None, rule: str) -> tup
     the newest edge. So are all nodes if links have no times, because they are
     recommended then.
     """
-    if isinstance(links, Links) and links.events is not None:
+    if isinstance(links, Links) and links.by_time:
         times = np.asarray(graph.edge_time)
         is_event = links.hides(graph.edge_types) & (times != ALWAYS) & (times != NEVER)
         graph, order = sort_by_time(graph.evolve(edge_time=times + (is_event if rule == "inclusive" else 0)))

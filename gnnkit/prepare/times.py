@@ -132,7 +132,7 @@ def describe_sampled(graph: Graph, links: Links | Targets | None, rule: str, *, 
 
 def _describe_events(links: Links, rule: str) -> list[str]:
     """Describes what predicted edges' ends see."""
-    if links.events is None:
+    if not links.by_time:
         raise UserError(
             f"sampler.time={rule}: the edges that the task predicts are not split by time: set "
             "dataset.split='{by: time, shares: [0.7,0.15,0.15]}', or use sampler.time=none"
@@ -218,7 +218,7 @@ def _describe_parts(times: Times, parts: Ids, unit: str | None, what: str) -> st
 def _describe_recurring(graph: Graph, links: Links) -> list[str]:
     """Counts held-out edges between nodes that an edge joins in training."""
     held, pairs = unordered(np.concatenate([links.val, links.test]), graph.num_nodes), pairs_of(graph.csc)
-    if graph.edge_time is not None and links.events is not None:  # later edges may pass messages, too
+    if graph.edge_time is not None and links.by_time:  # later edges may pass messages, too
         pairs = pairs[graph.edge_time < links.first_held_out]
     count = int(np.isin(held, unordered(pairs, graph.num_nodes)).sum())
     share = f"{100 * count / max(len(held), 1):.0f} %"

@@ -80,7 +80,7 @@ class Links:
     given: bool = False  # whether the data set defines `val` and `test`
     relation: LinkRelation | None = None  # None: edges of all relations are predicted
     popular: Ids | None = None  # [num] int64 nodes that training negatives draw, repeated by popularity. None: all
-    events: Ids | None = None  # [num_events, 3] int64 source, destination and time of all edges, if split by time
+    events: Ids | None = None  # [num_events, 3] int64 source, destination and time of all edges, if they have times
     event_features: Floats | None = None  # [num_events, edge_width] None: edges have no features
     train_time: Times | None = None  # [num_edges] of the graph that passes messages, by edge id
     val_time: Times | None = None  # [num_val]
@@ -90,6 +90,11 @@ class Links:
     val_negatives: Ids | None = None  # [num_val, eval_negatives] int64 other destinations that the data define
     test_negatives: Ids | None = None  # [num_test, eval_negatives]
     _drawing: dict[bool, EventNegatives] = field(default_factory=dict, init=False, repr=False)  # by `evaluates`
+
+    @property
+    def by_time(self) -> bool:
+        """Whether edges are split by time, so that each is predicted as of its time."""
+        return self.train_time is not None
 
     def predicts(self, types: Ids | None) -> Mask | np.bool_:  # [num_edges]
         """Returns whether edges are predicted, self-loops aside.
@@ -219,6 +224,8 @@ class Links:
             floats("event_features", features, (len(events), None))
         for name, size in zip(_TIMES, (None, len(self.val), len(self.test), self.num_nodes), strict=True):
             times = getattr(self, name)
+            if times is None and not self.by_time:
+                continue
             if times is None or times.dtype != np.int64 or times.shape != (len(times) if size is None else size,):
                 raise UserError(f"{name} is not a list of int64, one for each of {size or 'all'} rows")
 

@@ -150,7 +150,11 @@ def differing(
             task's name.
     """
     here, there = (_flat(shaping(values)) for values in (configuration, other))
-    keys = [key for key in sorted({*here, *there}) if whole_task or not key.startswith(("task.", "sampler.")) or key == "task.name"]
+    keys = [
+        key
+        for key in sorted({*here, *there})
+        if whole_task or not key.startswith(("task.", "sampler.")) or key == "task.name"
+    ]
     short_keys = {key: key.removesuffix(".name").removesuffix(".nodes") for key in keys}
     return [(short_keys[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]
 

@@ -65,7 +65,7 @@ class TimedEvaluation(Evaluation):
 
     def _logits(self, model: nn.Module) -> Tensor:
         worker = self.worker
-        if worker.links is None or (isinstance(worker.links, Links) and worker.links.events is None):
+        if worker.links is None or (isinstance(worker.links, Links) and not worker.links.by_time):
             return self._at_times(model, worker.owned, worker.seed_times(worker.owned))
         self.worker = replace(worker, embed=partial(self._embed, model))
         return torch.empty((len(worker.owned), 0), dtype=worker.dtype, device=worker.device)
