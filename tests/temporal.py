@@ -325,6 +325,7 @@ def count_draws(csc: CSC, num_draws: int) -> dict[str, tuple[int, int]]:
             "last": NeighborSampler([15, 10, 5], **by_time, pick="last"),
             "replace": NeighborSampler([15, 10, 5], **by_time, replace=True),
             "weighted": WeightedSampler([15, 10, 5], **by_time),
+            "path": NeighborSampler([15, 10, 5], **by_time, time_bound="path"),
         }
         for name, sampler in samplers.items():
             drawn = future = key = 0

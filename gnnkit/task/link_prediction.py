@@ -135,7 +135,8 @@ class LinkPrediction(Task):
         self.list_length = _TOP_K if self.top_k == "auto" else int(self.top_k or 0)
         names = () if top_k is None else metric_names(self.list_length)
         rules = (f"{rule}_mrr" for rule in RULES)
-        self.metrics_of_some = (*names, *(f"popularity_{name}" for name in names), NUM_RANKED, *rules)
+        of_lists = (*names, *(f"popularity_{name}" for name in names), NUM_RANKED) if names else ()
+        self.metrics_of_some = (*of_lists, *rules)
         self._rules: tuple[Links, dict[str, float]] | None = None  # figures of `measure_rules`
         self.ranking: ItemRanking | None = None  # of the latest run
         self._event_ranking: EventRanking | None = None

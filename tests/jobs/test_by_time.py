@@ -335,7 +335,7 @@ def test_edges_without_a_time_are_predicted_as_of_the_newest_edge(train: Callabl
 
 
 def test_the_head_counts_the_edges_in_the_window_in_every_job(
-    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     windows, count = [], labelled_edges._count_visible
     monkeypatch.setattr(labelled_edges, "_count_visible", lambda *args: windows.append(args[3]) or count(*args))
@@ -344,6 +344,12 @@ def test_the_head_counts_the_edges_in_the_window_in_every_job(
     rows = logits(train(told_later(), **options))
     again = gnnkit.predict(tmp_path / "run", told_later(), folder=tmp_path / "again", **BARE, write=["logits"])
     np.testing.assert_allclose(logits(again), rows, atol=1e-5)
+    line = "sampler.time=window sampler.window=60: the model was trained with sampler.time=window sampler.window=50"
+    assert line not in capfd.readouterr().out
+    folder, overrides = tmp_path / "other", ["sampler.window=60"]
+    gnnkit.predict(tmp_path / "run", told_later(), folder=folder, overrides=overrides, **BARE)
+    assert line in capfd.readouterr().out
+    assert windows.pop() == 60
     store = {"name": "store", "root": str(tmp_path / "store")}
     train(told_later(), job="partition", output=store["root"], **options)
     assert windows

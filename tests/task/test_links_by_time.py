@@ -163,7 +163,7 @@ def test_recommendations_have_the_scores_of_events_after_the_newest_edge(
     }
     run = train(purchases(), rule, model={"name": "rgcn", "hidden": 8}, **options)
     other = train(
-        purchases(), rule, model={"name": "rgcn", "hidden": 8}, workers=3, output=str(tmp_path / "3"), **options
+        purchases(), rule, model={"name": "rgcn", "hidden": 8}, workers=3, output=str(tmp_path / "other"), **options
     )
     names = ["val_ndcg_4", "test_recall_4", "test_full_mrr", "test_popularity_full_mrr", "test_ranked_events"]
     assert [other[name] for name in names] == pytest.approx([run[name] for name in names], abs=1e-12)
