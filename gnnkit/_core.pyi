@@ -563,14 +563,14 @@ class Sampler:
 def grow(
     edge_types: Sequence[tuple[Sampler, Reading, int, int]],
     seeds: Sequence[tuple[_Ids, _Ids, int]],
-    trees: tuple[_Ids, _Ids | None] | None,
+    trees: tuple[_Ids, _Ids | None, tuple[_Ids, int, int, bool] | None] | None,
     num_hops: int,
     key: int,
     *,
     induced: bool,
     most_draws: int,
     threads: int,
-) -> tuple[list[tuple[_Ids, _Ids, list[int]]], list[tuple[_Ids, _Ids, _Ids, _Floats | None, _Ids | None]]]:
+) -> tuple[list[tuple[_Ids, _Ids, list[int]]], list[tuple[_Ids, _Ids, _Ids, _Floats | None, _Ids | None]], _Ids]:
     """Draws all hops of a batch of several types.
 
     All edge types of a hop draw in turn for the nodes known when the hop begins.
@@ -581,7 +581,9 @@ def grow(
         seeds: Seeds, their trees, and number of nodes of each node type.
         trees: A number per tree that keys its draws, and the latest time that each tree
             sees, or None. Without trees, those of seeds are empty, and seeds that
-            repeat draw independently.
+            repeat draw independently. The third element bounds what nodes see by the
+            time of the edge to them: each tree's time, how long before it a tree sees
+            edges, the factor from times to keys, and whether seeds' trees are apart.
         num_hops: At most the number of fanouts.
         key: The batch's key.
         induced: Whether to return all visible edges among the nodes.
@@ -590,7 +592,8 @@ def grow(
 
     Returns:
         Nodes, their trees, and how many were known at each hop, by node type. `indptr`,
-        local sources, edge ids, weights and relations, by edge type.
+        local sources, edge ids, weights and relations, by edge type. The time of each
+        tree, if edges bound what nodes see.
     """
 
 def visited(reading: Reading, starts: _Ids, walks: tuple[int, int, float], key: int) -> _Ids: ...

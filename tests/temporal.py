@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from gnnkit.graph.edge_order import in_time_order
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.pyg import NeighborLoader
 from gnnkit.sampler import NeighborSampler, WeightedSampler
+from gnnkit.sampler.base import TIME_BOUNDS
 from tests import noise
 
 LOW, HIGH = ALWAYS + 1, NEVER - 1  # the first and the last time
@@ -82,14 +84,19 @@ class TimedGraph:
             edges += into if last is None else into[max(len(into) - last, 0) :]
         return edges
 
-    def tree(self, seeds: Iterable[Row], hops: int, rule: Rule, last: int | None = None) -> Edges:
+    def source_row(self, row: Row, edge: int, bound: str) -> Row:
+        """Returns the row that an edge leads to, at its seed's or its own time."""
+        times = self.times_of(edge) if bound == "path" else []
+        return int(self.source[edge]), max(times, default=row[1])
+
+    def tree(self, seeds: Iterable[Row], hops: int, rule: Rule, last: int | None = None, bound: str = "seed") -> Edges:
         """Returns the edges of the rows that seeds reach, each row drawing once."""
         front = list(dict.fromkeys(seeds))
         reached, edges = set(front), Edges()
         for _ in range(hops):
             drawn = [(row, edge) for row in front for edge in self.seen(row, rule, last)]
             edges.update(drawn)
-            front = list(dict.fromkeys((int(self.source[edge]), row[1]) for row, edge in drawn))
+            front = list(dict.fromkeys(self.source_row(row, edge, bound) for row, edge in drawn))
             front = [row for row in front if row not in reached]
             reached.update(front)
         return edges
@@ -184,7 +191,7 @@ def sampled(graph: TimedGraph, seeds: list[Row], hops: int, key: int, **options:
     for number in range(outer.num_dst):
         for place in range(outer.indptr[number], outer.indptr[number + 1]):
             edge, source = int(positions[outer.edge_ids[place]]), int(outer.indices[place])
-            assert rows[source] == (graph.source[edge], rows[number][1])
+            assert rows[source] == graph.source_row(rows[number], edge, options.get("time_bound", "seed"))
             if disjoint and source >= len(seeds):
                 tree_of[source] = tree_of[number]
             trees[tree_of[number]][rows[number], edge] += 1
@@ -199,15 +206,16 @@ def compare_sampler(number: int, typed: bool) -> int:
     spans = np.diff(sorted(graph.scale)).tolist()
     for rule in ("strict", "inclusive", int(rng.choice([1, 2, *(span for span in spans if span < NEVER)]))):
         by_rule: dict[str, Any] = {"time": rule} if isinstance(rule, str) else {"time": "window", "window": rule}
-        for pick, fanout in (("uniform", -1), ("last", last)):
+        for (pick, fanout), bound in product((("uniform", -1), ("last", last)), TIME_BOUNDS):
             limit = None if pick == "uniform" else last
-            options = {**by_rule, "pick": pick, "fanout": fanout}
+            options = {**by_rule, "pick": pick, "fanout": fanout, "time_bound": bound}
             (edges,) = sampled(graph, seeds, hops, number, **options)
-            assert edges == graph.tree(seeds, hops, rule, limit), (number, typed, options)
+            assert edges == graph.tree(seeds, hops, rule, limit, bound), (number, typed, options)
             apart = sampled(graph, seeds, hops, number, disjoint=True, **options)
-            assert apart == [graph.tree([seed], hops, rule, limit) for seed in seeds], (number, typed, options)
+            assert apart == [graph.tree([seed], hops, rule, limit, bound) for seed in seeds], (number, typed, options)
             count += sum(edges.values())
-        (some,) = sampled(graph, seeds, hops, number, fanout=last, **by_rule)
+        bound = TIME_BOUNDS[number % 2]
+        (some,) = sampled(graph, seeds, hops, number, fanout=last, time_bound=bound, **by_rule)
         for row in {row for row, _ in some}:
             drawn = [edge for at, edge in some.elements() if at == row]
             seen = graph.seen(row, rule)
@@ -317,6 +325,7 @@ def count_draws(csc: CSC, num_draws: int) -> dict[str, tuple[int, int]]:
             "last": NeighborSampler([15, 10, 5], **by_time, pick="last"),
             "replace": NeighborSampler([15, 10, 5], **by_time, replace=True),
             "weighted": WeightedSampler([15, 10, 5], **by_time),
+            "path": NeighborSampler([15, 10, 5], **by_time, time_bound="path"),
         }
         for name, sampler in samplers.items():
             drawn = future = key = 0

@@ -95,6 +95,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "sampler.time": ["past", "Strict", 3, True, None],
     "sampler.window": [0, 5, -1, 2.5, True, "a day"],  # 5: without sampler.time=window
     "sampler.pick": ["first", 3, True, None],
+    "sampler.time_bound": ["edge", 3, True, None],
     "strategy.local_iterations": [*COUNT, "all"],
     "exchange.bits": [0, 3, 64, 2.5, "all"],
     "exchange.staleness": [-1, 2.5, NAN],

@@ -61,7 +61,7 @@ class MiniBatch:
     # Of a batch that is sampled by time, in which `src_nodes` number occurrences: a
     # node that is reached from seeds at two times occurs twice.
     nodes: Ids | None = None  # [num_occurrences] global ids, the seeds first. None: `src_nodes` are global ids
-    times: Times | None = None  # [num_occurrences] time of its seed
+    times: Times | None = None  # [num_occurrences] time of its seed, or of the edge to it (`Sampler.time_bound`)
 
     @property
     def input_nodes(self) -> Ids:

@@ -6,7 +6,7 @@ import numpy as np
 
 from gnnkit.graph.csc import CSC, sort_edges
 from gnnkit.graph.graph import Graph
-from gnnkit.graph.times import ALWAYS
+from gnnkit.graph.times import ALWAYS, Times
 from gnnkit.graph.types import Ids
 
 
@@ -39,13 +39,16 @@ def in_time_order(graph: Graph) -> Graph:
 
 def sort_by_time(graph: Graph) -> tuple[Graph, Ids]:
     """Returns a graph in listed order as `in_time_order`, and its edges' former ids."""
-    csc, since = graph.csc, graph.edge_time
-    since = np.full(csc.num_edges, ALWAYS) if since is None else since
-    if graph.node_time is not None:
-        since = np.maximum(since, graph.node_time[csc.indices])
+    csc, since = graph.csc, visible_from(graph)
     dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
     order = np.lexsort((since, dst))
     return _reordered(graph.evolve(edge_time=since), order), order
+
+
+def visible_from(graph: Graph) -> Times:  # [num_edges]
+    """Returns the later one of each edge's own time and its source's."""
+    since = np.full(graph.num_edges, ALWAYS) if graph.edge_time is None else graph.edge_time
+    return since if graph.node_time is None else np.maximum(since, graph.node_time[graph.csc.indices])
 
 
 def _reordered(graph: Graph, order: Ids) -> Graph:

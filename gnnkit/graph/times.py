@@ -114,7 +114,7 @@ def newest(times: Times) -> int:
     return int(times.max(initial=ALWAYS, where=times != NEVER))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Occurrences:
     """Numbers nodes in trees, which are a step's times: node * num_trees + tree."""
 
@@ -150,6 +150,40 @@ class Occurrences:
     def trees(self, codes: Ids) -> Ids:
         """Decodes trees."""
         return codes % self.num_trees
+
+
+class PathOccurrences(Occurrences):
+    """Numbers nodes in trees of paths, each of the time of the edge that led to it.
+
+    Trees are added on the way (`follow`). Seeds of equal trees share them.
+    """
+
+    def __init__(self, times: Times, num_nodes: int, *, disjoint: bool) -> None:
+        """Stores the trees of seeds.
+
+        Args:
+            times: [num_trees] as of `Occurrences.of`.
+            num_nodes: Number of nodes, which limits the number of trees.
+            disjoint: As for `Occurrences.of`.
+        """
+        self.times, self._most = times, NEVER // max(num_nodes, 1)
+        self._roots = np.arange(len(times)) if disjoint else np.zeros(len(times), np.int64)
+
+    @property
+    def num_trees(self) -> int:
+        return self._most
+
+    def follow(self, trees: Ids, times: Times) -> Ids:  # [k]
+        """Returns the trees that edges with times [k] lead to from trees [k]."""
+        known, timed = len(self.times), np.flatnonzero(times != ALWAYS)
+        pairs = np.stack([np.append(self._roots, self._roots[trees[timed]]), np.append(self.times, times[timed])], 1)
+        distinct, first, places = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+        is_new = first >= known
+        numbers = np.where(is_new, known + np.cumsum(is_new) - 1, first)
+        self._roots, self.times = (np.append(pairs[:known, i], distinct[is_new, i]) for i in (0, 1))
+        followed = trees.copy()
+        followed[timed] = numbers[places.reshape(-1)[known:]]
+        return followed
 
 
 def at_times(nodes: Ids, times: Ids) -> tuple[Ids, Times, Ids]:

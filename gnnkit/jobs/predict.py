@@ -25,6 +25,7 @@ from gnnkit.jobs.models import Widths
 from gnnkit.jobs.outputs import EMBEDDING, write_names, write_outputs
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.row_files import node_ids
+from gnnkit.launch.phases import say
 from gnnkit.prepare.inputs import IDS
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.figures import merge
@@ -213,9 +214,16 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths) -> None:
 
 
 def _check_time(job: RankJob, worker: Worker) -> None:
-    """Raises `UserError` if a model that samples by time would read all edges."""
+    """Reports other times than in training, and refuses a model by time all edges."""
     assert job.settings.checkpoint is not None, "a trained model was read"
-    rule = (of_run(Path(job.settings.checkpoint)).get("sampler") or {}).get("time", "none")
+    trained = of_run(Path(job.settings.checkpoint)).get("sampler") or {}
+    rule, window = trained.get("time", "none"), trained.get("window")
+    sampler = worker.sampler
+    if sampler is not None and (sampler.time, sampler.window) != (rule, window) and worker.comm.rank == LEADER:
+        say(
+            f"sampler.time={sampler.time} sampler.window={sampler.window or 'null'}: the model was trained with "
+            f"sampler.time={rule} sampler.window={window or 'null'}"
+        )
     if rule != "none" and not worker.samples_by_time:
         raise UserError(
             f"checkpoint={job.settings.checkpoint}: the model was trained with sampler.time={rule}, and this job reads all "

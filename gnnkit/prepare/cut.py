@@ -52,11 +52,17 @@ from gnnkit.prepare.inputs import (
 )
 from gnnkit.prepare.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.prepare.run_partition import keep, rebalanced
-from gnnkit.prepare.times import describe_sampled, describe_times, describe_visible, sampling_rule, visible_graphs
+from gnnkit.prepare.times import (
+    create_task,
+    describe_sampled,
+    describe_times,
+    describe_visible,
+    sampling_rule,
+    visible_graphs,
+)
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.sampler.targets import NODES, TaskRows
-from gnnkit.task import Task
 from gnnkit.utils.documents import Json, parse_json
 from gnnkit.utils.ranges import one_line
 from gnnkit.utils.storage import passing, save_arrays
@@ -174,7 +180,7 @@ def read(settings: Settings, graph: Graph, *, relational: bool, rule: str = "non
         relational: Whether the model reads edge types.
         rule: `Sampler.time`. With times, all edges pass messages after their times.
     """
-    task: Task = settings.task.create()
+    task = create_task(settings)
     check_implied_task(settings, graph)
     try:
         with warnings_in_lines(settings.dataset.name):
@@ -284,7 +290,7 @@ def _read_graph(asked: Preparation, rule: str) -> tuple[Graph, TaskRows, list[st
     check_columns(settings, named_graph.feature_names)
     graph, input_lines = as_read(settings, named_graph, asked.folder)
     graph, rows = named(load(settings, graph), asked.folder), NODES
-    task: Task = settings.task.create()
+    task = create_task(settings)
     if needs.trains:
         complete = graph
         graph, rows = read(settings, graph, relational=needs.relational, rule=rule)

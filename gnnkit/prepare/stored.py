@@ -106,6 +106,7 @@ def _select_parts(needs: Needs) -> Reads:
 def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
     """Raises `UserError` if the run needs other parts than those in the store."""
     settings, needs = asked.settings, asked.needs
+    _check_order(asked, manifest, root)
     for key, run_value, store_value in differing(settings.cut, manifest.keys, whole_task=manifest.holds["links"]):
         raise UserError(
             f"{key}={_format_value(run_value)}: the store {root} was cut with {key}={_format_value(store_value)}: remove the key, or write "
@@ -113,7 +114,6 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
         )
     if manifest.holds["vertex_cut"]:
         cut.check_owned(asked)
-    _check_order(asked, manifest, root)
     if manifest.holds["links"]:
         _check_links(asked, manifest, root)
     is_split = manifest.holds["links"] or any(manifest.counts[split] for split in settings.job.splits)

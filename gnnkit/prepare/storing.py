@@ -21,11 +21,10 @@ from gnnkit.prepare import cut, picture
 from gnnkit.prepare.assign import Decision, describe
 from gnnkit.prepare.inputs import IDS, check_implied_task, load, named, with_inputs, with_kept, with_names
 from gnnkit.prepare.kept import Kept, fingerprint, kept_partition
-from gnnkit.prepare.times import describe_sampled, describe_store, describe_times, sampling_rule
+from gnnkit.prepare.times import create_task, describe_sampled, describe_store, describe_times, sampling_rule
 from gnnkit.prepare.trained import as_read
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.sampler.targets import NODES, TaskRows
-from gnnkit.task import Task
 from gnnkit.utils.documents import Json, read_object
 
 
@@ -76,7 +75,7 @@ def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, 
     The last result is the line on rounding, if any. Features may stay sparse, because
     ranks that need dense rows convert them.
     """
-    task: Task = settings.task.create()
+    task = create_task(settings)
     graph, input_lines = as_read(settings, graph, folder)
     check_implied_task(settings, graph)
     complete, rule = named(load(settings, graph), folder), sampling_rule(settings)

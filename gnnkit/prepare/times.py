@@ -13,6 +13,7 @@ from gnnkit.graph import Graph, Split
 from gnnkit.graph.time_split import time_spans
 from gnnkit.graph.times import ALWAYS, NEVER, show_time
 from gnnkit.sampler.targets import TaskRows
+from gnnkit.task import Task
 from gnnkit.task.link_split import with_edges_before
 
 
@@ -65,6 +66,13 @@ def _hint(noun: str, settings: Settings | None) -> list[str]:
 def sampling_rule(settings: Settings) -> str:
     """Returns `Sampler.time` of a run, or none without a sampler."""
     return "none" if settings.sampler is None else settings.sampler.create().time
+
+
+def create_task(settings: Settings) -> Task:
+    """Returns the task, which then counts edges in the sampler's window."""
+    task: Task = settings.task.create()
+    task.window = None if settings.sampler is None else settings.sampler.create().window
+    return task
 
 
 def describe_sampled(graph: Graph, rows: TaskRows, rule: str, *, trains: bool = True) -> list[str]:

@@ -23,6 +23,7 @@ from gnnkit.utils.checks import MAX_THREADS, int64s, whole
 from gnnkit.utils.ranges import num_cores, one_of
 
 TIME_RULES, PICKS = ("none", "strict", "inclusive", "window"), ("uniform", "last")
+TIME_BOUNDS = ("seed", "path")
 _SPREAD = np.int64(-7046029254386353131)  # odd, so that consecutive times have unrelated keys
 
 
@@ -56,6 +57,10 @@ class Sampler(ABC):
 
     window: int | None = None
     """Age up to which a seed sees edges, in the unit of times, with time=window."""
+
+    time_bound: str = "seed"
+    """Which time bounds what a neighbour sees: its seed's, or with path the time of the
+    edge that led to it. Static edges keep the time before them."""
 
     @property
     def hops_key(self) -> str:
@@ -335,13 +340,14 @@ class NativeSampler(Sampler):
         indptr, sources, edge_ids, weight, relation = drawn
         return Hop(indptr, sources, edge_ids if self.draws_edges else None, weight, relation)
 
-    def by_time(self, time: str, pick: str = "uniform", window: int | None = None) -> Self:
+    def by_time(self, time: str, pick: str = "uniform", window: int | None = None, time_bound: str = "seed") -> Self:
         """Sets the rule by which a seed sees edges, for constructors.
 
         Args:
             time: One of `TIME_RULES`.
             pick: uniform, or last for the latest visible edges.
             window: With time=window: the age up to which a seed sees edges.
+            time_bound: One of `TIME_BOUNDS`.
         """
         if (window is None) != (time != "window"):
             raise UserError(
@@ -350,6 +356,9 @@ class NativeSampler(Sampler):
             )
         self.window = None if window is None else whole("sampler.window", window, 1, NEVER)
         self.time, self.pick = one_of("sampler.time", time, TIME_RULES), one_of("sampler.pick", pick, PICKS)
+        self.time_bound = one_of("sampler.time_bound", time_bound, TIME_BOUNDS)
+        if time == "none" and time_bound == "path":
+            raise UserError("sampler.time_bound=path needs times: use sampler.time=strict, inclusive or window")
         if time == "none" and pick == "last":
             raise UserError("sampler.pick=last needs times: use sampler.time=strict, inclusive or window")
         if pick == "last" and self.replace:
@@ -398,11 +407,12 @@ class NativeSampler(Sampler):
         reading = replace(reading, times=reading.csc.time, window=self.window, latest=self.pick == "last")
         occurrences, trees = Occurrences.of(times, disjoint=disjoint)
         of_tree, count = occurrences.times, reading.csc.num_nodes
-        keys = of_tree * _SPREAD
-        ((nodes, tree_of, known),), (hop,) = _core.grow(
+        keys, lag = of_tree * _SPREAD, int(self.time != "inclusive")
+        paths = None if self.time_bound == "seed" else (of_tree, lag, int(_SPREAD), disjoint)
+        ((nodes, tree_of, known),), (hop,), path_times = _core.grow(
             [(self.native(), reading, 0, 0)],
             [(seeds, trees.astype(np.uint32), count)],
-            (keys, latest_visible(of_tree, self.time)),
+            (keys, latest_visible(of_tree, self.time), paths),
             self.num_hops,
             key,
             induced=False,
@@ -410,6 +420,7 @@ class NativeSampler(Sampler):
             threads=self._num_threads(),
         )
         batch = self.batch((np.arange(len(nodes), dtype=nodes.dtype), known, *hop))
+        of_tree = of_tree if paths is None else path_times
         row_times = of_tree[tree_of] if len(of_tree) != 1 else np.full(len(nodes), of_tree[0])
         return MiniBatch(nodes[: len(seeds)], batch.blocks, nodes, row_times)
 

@@ -22,6 +22,7 @@ class FullSampler(NativeSampler):
         threads: int | None = None,
         time: str = "none",
         window: int | None = None,
+        time_bound: str = "seed",
     ) -> None:
         """Takes `edge_ids` and `threads` like `NativeSampler`.
 
@@ -31,10 +32,11 @@ class FullSampler(NativeSampler):
             threads: Threads per batch. Default: all available cores.
             time: As for `NeighborSampler`.
             window: As for `NeighborSampler`.
+            time_bound: As for `NeighborSampler`.
         """
         num_hops = whole("sampler.num_hops", num_hops, 1, MAX_HOPS)
         super().__init__(Fanouts.all(num_hops), edge_ids=edge_ids, threads=threads)
-        self.by_time(time, window=window)
+        self.by_time(time, window=window, time_bound=time_bound)
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.neighbor(self.fanouts.default, False, False, None)

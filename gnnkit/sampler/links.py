@@ -44,7 +44,7 @@ class Links(TaskRows):
     given: bool = False  # whether the data set defines `val` and `test`
     relation: LinkRelation | None = None  # None: edges of all relations are predicted
     popular: Ids | None = None  # [num] int64 nodes that training negatives draw, repeated by popularity. None: all
-    events: Ids | None = None  # [num_events, 3] int64 source, destination and time of all edges, if split by time
+    events: Ids | None = None  # [num_events, 3] int64 source, destination and time of all edges, if they have times
     event_features: Floats | None = None  # [num_events, edge_width] None: edges have no features
     train_time: Times | None = None  # [num_edges] of the graph that passes messages, by edge id
     val_time: Times | None = None  # [num_val]
@@ -57,7 +57,7 @@ class Links(TaskRows):
 
     @property
     def is_frozen(self) -> bool:
-        return self.events is not None
+        return self.train_time is not None
 
     at_own_times = is_frozen
 
@@ -80,7 +80,7 @@ class Links(TaskRows):
             train_time = None if self.train_time is None else np.asarray(graph.edge_time)
             return graph, replace(self, train_time=train_time)
         times = np.asarray(graph.edge_time)
-        if self.events is None:
+        if not self.is_frozen:
             graph = sort_by_time(graph)[0]
             return graph.evolve(node_time=with_times(None, graph.num_nodes, graph.edge_time)), self
         is_event = self.hides(graph.edge_types) & (times != ALWAYS) & (times != NEVER)
@@ -91,7 +91,7 @@ class Links(TaskRows):
         """Also counts held-out edges between nodes that an edge joins in training."""
         lines = super().describe_split(complete, trained, hint)
         held, pairs = unordered(np.concatenate([self.val, self.test]), trained.num_nodes), pairs_of(trained.csc)
-        if trained.edge_time is not None and self.events is not None:  # later edges may pass messages, too
+        if trained.edge_time is not None and self.is_frozen:  # later edges may pass messages, too
             pairs = pairs[trained.edge_time < self.first_held_out]
         count = int(np.isin(held, unordered(pairs, trained.num_nodes)).sum())
         share = f"{100 * count / max(len(held), 1):.0f} %"
@@ -101,7 +101,7 @@ class Links(TaskRows):
     def describe_sampled(self, graph: Graph, rule: str, *, trains: bool) -> list[str]:
         if not trains:
             return [f"sampler.time={rule}: recommendations are as of the newest edge"]
-        if self.events is None:
+        if not self.is_frozen:
             raise UserError(
                 f"sampler.time={rule}: the edges that the task predicts are not split by time: set "
                 "dataset.split='{by: time, shares: [0.7,0.15,0.15]}', or use sampler.time=none"
@@ -298,6 +298,8 @@ def _check_events(links: Links) -> None:
         floats("event_features", features, (len(events), None))
     for name, size in zip(_TIMES, (None, len(links.val), len(links.test), links.num_nodes), strict=True):
         times = getattr(links, name)
+        if times is None and not links.is_frozen:
+            continue
         if times is None or times.dtype != np.int64 or times.shape != (len(times) if size is None else size,):
             raise UserError(f"{name} is not a list of int64, one for each of {size or 'all'} rows")
 

@@ -39,6 +39,7 @@ class NeighborSampler(NativeSampler):
         time: str = "none",
         pick: str = "uniform",
         window: int | None = None,
+        time_bound: str = "seed",
     ) -> None:
         """Takes the arguments of `NativeSampler`, and whether counts are equal.
 
@@ -57,12 +58,14 @@ class NeighborSampler(NativeSampler):
             pick: With `time`: uniform, or last for the latest edges that the seed sees.
             window: With time=window: the age up to which a seed sees edges, in the unit
                 of times.
+            time_bound: With `time`: seed, or path for neighbours that see the edges
+                before (up to) the one that led to them, not those before the seed.
         """
         super().__init__(
             fanouts, replace=replace, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads
         )
         self.fill = switch("sampler.fill", fill)
-        self.by_time(time, pick, window)
+        self.by_time(time, pick, window, time_bound)
         if replace and fill:
             raise UserError("sampler.fill=true and sampler.replace=true exclude each other: use one of them")
 

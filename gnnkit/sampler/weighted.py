@@ -37,6 +37,7 @@ class WeightedSampler(NativeSampler):
         time: str = "none",
         pick: str = "uniform",
         window: int | None = None,
+        time_bound: str = "seed",
     ) -> None:
         """Takes the arguments of `NativeSampler`, and an exponent against hubs.
 
@@ -53,12 +54,13 @@ class WeightedSampler(NativeSampler):
             time: As for `NeighborSampler`.
             pick: As for `NeighborSampler`.
             window: As for `NeighborSampler`.
+            time_bound: As for `NeighborSampler`.
         """
         super().__init__(
             fanouts, replace=replace, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads
         )
         self.alpha = finite("sampler.alpha", alpha)
-        self.by_time(time, pick, window)
+        self.by_time(time, pick, window, time_bound)
         if self.alpha and time != "none":
             raise UserError(
                 f"sampler.time={time}: sampler.alpha={self.alpha:g} counts out-edges of all times, future ones included: "

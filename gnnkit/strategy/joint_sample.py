@@ -7,6 +7,7 @@ import copy
 from torch import nn
 
 from gnnkit.engine.remote.frontier import COOPERATIVE, check_sampler
+from gnnkit.errors import UserError
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
     ByTime,
@@ -71,6 +72,11 @@ class JointSample(SampledStrategy):
         super().check(sampler, num_layers)
         if sampler is not None:
             check_sampler(sampler, COOPERATIVE)
+            if sampler.time_bound == "path":
+                raise UserError(
+                    f"{COOPERATIVE} with sampler.time_bound=path: ranks agree on the times of a batch before it is drawn: use "
+                    "sampler.time_bound=seed, or strategy=individual_sample"
+                )
 
     def make_batches(self, worker: Worker, model: nn.Module, batch_size: int, *, exact: bool) -> CooperativeBatches:
         return CooperativeBatches(worker, model, batch_size, self.tally, self.prefetch)

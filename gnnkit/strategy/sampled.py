@@ -48,9 +48,10 @@ def whole_steps(worker: Worker, model: nn.Module) -> tuple[Worker, int]:
 
     The step has all training rows, and its sampler takes all neighbours.
     """
+    names = () if worker.sampler is None else ("time", "window", "time_bound")
+    by_time = {name: getattr(worker.sampler, name) for name in names}
+    sampler = FullSampler(model.num_layers, threads=worker.threads, **by_time)  # type: ignore[arg-type]
     num_nodes = worker.shard.num_nodes
-    time, window = ("none", None) if worker.sampler is None else (worker.sampler.time, worker.sampler.window)
-    sampler = FullSampler(model.num_layers, threads=worker.threads, time=time, window=window)  # type: ignore[arg-type]
     return replace(worker, sampler=sampler), max(num_nodes, worker.rows.num_rows(num_nodes), 1)
 
 

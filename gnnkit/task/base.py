@@ -80,6 +80,7 @@ class Task(ABC):
     noun: ClassVar[str] = "node"  # what is predicted, in messages
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
     reads_events: bool = False  # whether a score reads all events before its pair's time, also held-out ones
+    window: int | None = None  # `Sampler.window` of the run, set before `prepare`
     without_learning: str = ""  # describes the baseline that `chance` measures
     least_skill: float = 0.1  # minimum improvement over chance, relative to a perfect score's
 

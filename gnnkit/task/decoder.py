@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from gnnkit.graph import Ids
 from gnnkit.sampler.links import Links
 from gnnkit.utils.checks import Array
 
@@ -47,12 +49,13 @@ class PairDots(Function):
         return total, None
 
 
-def score_all(sources: Tensor, items: Tensor, head: nn.Module | None) -> Tensor:  # [b, num_items]
+def score_all(sources: Tensor, items: Tensor, ids: Ids, head: nn.Module | None) -> Tensor:  # [b, num_items]
     """Scores all items for each source.
 
     Args:
         sources: [b, width] embeddings.
         items: [num_items, width] embeddings.
+        ids: [b] ids of the sources, which are not read.
         head: The decoder. If None, dot products.
     """
     if head is None:
@@ -60,6 +63,29 @@ def score_all(sources: Tensor, items: Tensor, head: nn.Module | None) -> Tensor:
     shape = len(sources), len(items), -1
     scores: Tensor = head(torch.stack([sources[:, None].expand(shape), items[None].expand(shape)], 2))
     return scores
+
+
+def score_all_at(
+    sources: Tensor, items: Tensor, ids: Ids, score: Callable[[Tensor, Tensor], Tensor], now: int, first_item: int
+) -> Tensor:  # [b, num_items]
+    """Scores all items for each source as of a time, some items at a time.
+
+    Args:
+        sources: [b, width] embeddings.
+        items: [num_items, width] embeddings.
+        ids: [b] ids of the sources.
+        score: Scores embedding pairs [b, k, 2, width] of events [b, k, 3].
+        now: The time.
+        first_item: Id of the first item.
+    """
+    parts, (at, columns) = [], (torch.from_numpy(ids).to(sources.device)[:, None], items.split(_PIECE))
+    for column, rows in enumerate(columns):
+        shape = len(sources), len(rows)
+        places = first_item + column * _PIECE + torch.arange(len(rows), device=sources.device)
+        events = torch.stack([at.expand(shape), places.expand(shape), torch.full(shape, now, device=at.device)], 2)
+        pairs = torch.stack([sources[:, None].expand(*shape, -1), rows.expand(*shape, -1)], 2)
+        parts.append(score(pairs, events))
+    return torch.cat(parts, 1)
 
 
 class EventDecoder(nn.Module):

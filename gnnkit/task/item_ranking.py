@@ -22,7 +22,7 @@ from gnnkit.strategy import Worker
 
 _CELLS, _CACHED = 2**22, 2**18  # numbers in memory at a time: at most, and so that they stay in the cache
 _SOURCES = 16  # in a block if memory allows, because each block reads all items
-Scorer = Callable[[Tensor, Tensor], Tensor]  # [b, width], [num_items, width] -> [b, num_items]
+Scorer = Callable[[Tensor, Tensor, Ids], Tensor]  # [b, width], [num_items, width], [b] source ids -> [b, num_items]
 
 
 def metric_names(k: int) -> tuple[str, str, str]:
@@ -162,7 +162,7 @@ class ItemRanking:
         items = reach(outputs)[places]
         for block in self._split(sources, worker):
             reach, places = lookup.find(block + self.ends[0])
-            yield block, scorer(reach(outputs)[places], items)
+            yield block, scorer(reach(outputs)[places], items, block + self.ends[0])
 
     def _popular_blocks(self, worker: Worker, sources: Ids) -> Iterator[tuple[Ids, Tensor]]:
         """Yields sources with each item's number of training edges. Not collective."""

@@ -14,7 +14,8 @@ from gnnkit.engine.remote import Lookup, Reach
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, Split
 from gnnkit.graph.edge_columns import REVERSE
-from gnnkit.graph.times import Times
+from gnnkit.graph.edge_order import visible_from
+from gnnkit.graph.times import ALWAYS, NEVER, Times, before_window, newest
 from gnnkit.graph.types import offsets_of, take
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
@@ -85,10 +86,10 @@ class LabelledEdges(NodeTask):
             )
         rows = self._read_targets(targets, graph.edge_class_names)
         targets = replace(targets, label=rows.labels, num_classes=rows.num_classes)
-        return _without_labels(_before_split(graph), rows.class_names), self._with_features(targets)
+        return _without_labels(_before_split(graph), rows.class_names), self._with_features(graph, targets)
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Targets]:
-        targets = self._with_features(_rows_of(graph, self.relation))
+        targets = self._with_features(graph, _rows_of(graph, self.relation))
         return _without_labels(graph, graph.edge_class_names), targets
 
     def read_rows(self, graph: Graph) -> Graph:
@@ -101,8 +102,9 @@ class LabelledEdges(NodeTask):
         class_names = None if names is None else tuple(names)
         return self.read(Graph(no_edges, features, targets.label, targets.split, class_names=class_names))
 
-    def _with_features(self, targets: Targets) -> Targets:
-        return replace(targets, features=inputs_of_head(targets) if self.edge_features else None)
+    def _with_features(self, graph: Graph, targets: Targets) -> Targets:
+        columns = _with_counts(targets, _after_newest(graph), self.window) if self.edge_features else None
+        return replace(targets, features=columns)
 
     def num_outputs(self, num_classes: int) -> int:
         return self.width
@@ -172,37 +174,70 @@ def _rows_of(graph: Graph, name: str | None) -> Targets:
     )
 
 
-def inputs_of_head(edges: Graph | Targets, relation: str | Sequence[str] | None = None) -> Floats:
+def inputs_of_head(
+    edges: Graph | Targets, relation: str | Sequence[str] | None = None, window: int | None = None
+) -> Floats:
     """Returns what the MLP reads of n edges [n, edge_width + 4], besides embeddings.
 
     After the edge's features come log(1 + count) of the edges out of the source, into
     it, out of the destination, and into it. They describe how active the ends
-    are, which means over neighbours do not. Edges with times count earlier edges only.
+    are, which means over neighbours do not. Edges with times count earlier edges only,
+    and edges without a time count all.
 
     Args:
         edges: A task's rows, or a graph, whose edges are rows in the order of the edge
             list.
         relation: The relation of a graph's rows, as `task.relation` of the run.
+        window: Age up to which edges are counted, as `sampler.window` of the run. Rows
+            without a time are then as of the newest edge. If None, no limit.
     """
-    rows = _rows_of(edges, read_relation(relation)) if isinstance(edges, Graph) else edges
-    columns = np.log1p(np.stack(_count_edges(rows.rows, rows.time), 1)).astype(np.float32)
+    if isinstance(edges, Targets):
+        return _with_counts(edges, NEVER if edges.time is None else newest(edges.time) + 1, window)
+    return _with_counts(_rows_of(edges, read_relation(relation)), _after_newest(edges), window)
+
+
+def _after_newest(graph: Graph) -> int:
+    """Returns the time of rows that have none: the one after the newest edge."""
+    return newest(visible_from(graph)) + 1
+
+
+def _with_counts(rows: Targets, later: int, window: int | None) -> Floats:  # [n, edge_width + NUM_COUNTS]
+    """Appends counts of the ends' edges to the features of rows.
+
+    Args:
+        rows: The rows.
+        later: Time of rows that have none.
+        window: As for `inputs_of_head`.
+    """
+    counts = _count_edges(rows.rows) if rows.time is None else _count_visible(rows.rows, rows.time, later, window)
+    columns = np.log1p(np.stack(counts, 1)).astype(np.float32)
     return columns if rows.features is None else np.hstack([rows.features, columns])
 
 
-def _count_edges(pairs: Ids, time: Times | None) -> list[Ids]:  # 4 of [n]
-    """Counts the edges out of and into each end of [n, 2] pairs, or earlier ones."""
-    if time is None:
-        num_nodes = int(pairs.max(initial=-1)) + 1
-        degrees = [np.bincount(of, minlength=num_nodes) for of in pairs.T]
-        return [degree[end] for end in pairs.T for degree in degrees]
-    rank = np.unique(time, return_inverse=True)[1]
-    size = int(rank.max(initial=0)) + 1
-    occurrences = [np.sort(of * size + rank) for of in pairs.T]
-    return [
-        np.searchsorted(codes, end * size + rank) - np.searchsorted(codes, end * size)
-        for end in pairs.T
-        for codes in occurrences
-    ]
+def _count_edges(pairs: Ids) -> list[Ids]:  # 4 of [n]
+    """Counts the edges out of and into each end of [n, 2] pairs."""
+    num_nodes = int(pairs.max(initial=-1)) + 1
+    degrees = [np.bincount(of, minlength=num_nodes) for of in pairs.T]
+    return [degree[end] for end in pairs.T for degree in degrees]
+
+
+def _count_visible(pairs: Ids, time: Times, later: int, window: int | None) -> list[Ids]:  # 4 of [n]
+    """Counts the edges before each row's time and in its window."""
+    times, rank = np.unique(time, return_inverse=True)
+    bounds = np.where((time == ALWAYS) | (time == NEVER), later, time)
+    until, num_static = np.searchsorted(times, bounds), int(ALWAYS in times[:1])
+    since = np.full_like(until, num_static)
+    if window is not None:
+        since = np.maximum(np.searchsorted(times, before_window(bounds, window)), num_static)
+
+    def count(codes: Ids, end: Ids) -> Ids:
+        first, static, low, high = (
+            np.searchsorted(codes, end * len(times) + place) for place in (0, num_static, since, until)
+        )
+        return (static - first) + (high - low)
+
+    occurrences = [np.sort(of.astype(np.int64) * len(times) + rank) for of in pairs.T]
+    return [count(codes, end.astype(np.int64)) for end in pairs.T for codes in occurrences]
 
 
 def check_pairs(name: str, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:

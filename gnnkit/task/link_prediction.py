@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -26,8 +25,9 @@ from gnnkit.sampler.links import Links, links_of, pairs_of, repeat_by_popularity
 from gnnkit.sampler.targets import LinkRelation
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
-from gnnkit.task.decoder import EventDecoder, PairDots, ProductMLP, dot, score_all
-from gnnkit.task.item_ranking import ItemRanking, TopItems, metric_names
+from gnnkit.task.decoder import EventDecoder, PairDots, ProductMLP, dot, score_all, score_all_at
+from gnnkit.task.event_ranking import NUM_RANKED, EventRanking
+from gnnkit.task.item_ranking import ItemRanking, Scorer, TopItems, metric_names
 from gnnkit.task.labelled_edges import check_pairs
 from gnnkit.task.link_losses import LOSSES, link_losses
 from gnnkit.task.link_relation import find_relation, read_relation, relation_number
@@ -38,8 +38,10 @@ from gnnkit.task.link_split import (
     held_out_scores,
     read_negatives,
     read_split,
+    score_at_times,
     split_events,
     with_edges,
+    with_events,
 )
 from gnnkit.task.ranking import HITS, ranked, ranking
 from gnnkit.task.recurrence import RULES, measure_rules
@@ -130,9 +132,11 @@ class LinkPrediction(Task):
         self.list_length = _TOP_K if self.top_k == "auto" else int(self.top_k or 0)
         names = () if top_k is None else metric_names(self.list_length)
         rules = (f"{rule}_mrr" for rule in RULES)
-        self.metrics_of_some = (*names, *(f"popularity_{name}" for name in names), *rules)
+        of_lists = (*names, *(f"popularity_{name}" for name in names), NUM_RANKED) if names else ()
+        self.metrics_of_some = (*of_lists, *rules)
         self._rules: tuple[Links, dict[str, float]] | None = None  # figures of `measure_rules`
         self.ranking: ItemRanking | None = None  # of the latest run
+        self._event_ranking: EventRanking | None = None
         self._ranks = False
         self._decoder: EventDecoder | None = None  # of the model
         self._links: Links | None = None
@@ -144,11 +148,7 @@ class LinkPrediction(Task):
     def adopt(self, model: nn.Module) -> None:
         if not isinstance(decoder := getattr(model, "decoder", None), EventDecoder):
             return
-        if self.top_k not in ("auto", None):
-            raise UserError(
-                f"task.top_k={self.top_k}: model={type(model).__name__} scores pairs at a time: remove the key"
-            )
-        self._decoder, self.top_k, self._ranks = decoder, None, False
+        self._decoder, self._ranks = decoder, False
         self.reads_events = True
         self.without_learning, self.least_skill = "the best rule without a model", 0.0
         if self._links is not None:
@@ -156,13 +156,15 @@ class LinkPrediction(Task):
 
     def begin(self, worker: Worker) -> None:
         self._links = links_of(worker.rows)
-        if worker.samples_by_time:
-            self.top_k = None  # destinations are ranked as of no time
-        if _item_ranking(self, worker) is not None:
+        if not self._scores_at_times(worker) and _item_ranking(self, worker) is not None:
             self._ranks = True
             self.without_learning, self.least_skill = "the items' popularity", 0.0
-        elif self._links.events is not None:
+        elif self._links.at_own_times:
             self.without_learning, self.least_skill = "the best rule without a model", 0.0
+
+    def _scores_at_times(self, worker: Worker) -> bool:
+        """Returns whether held-out pairs are scored as of their own times."""
+        return links_of(worker.rows).at_own_times and (worker.samples_by_time or self._decoder is not None)
 
     def num_outputs(self, num_classes: int) -> int:
         return self.width
@@ -188,12 +190,6 @@ class LinkPrediction(Task):
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
         check_pairs("link_prediction", strategy, sampler)
-        if sampler is not None and sampler.time != "none" and self.top_k not in ("auto", None):
-            warnings.warn(
-                f"task.top_k={self.top_k}: lists are not measured with sampler.time={sampler.time}, because each event has "
-                "its own time; job=predict writes lists as of the newest edge",
-                stacklevel=2,
-            )
 
     def prepare(self, graph: Graph) -> tuple[Graph, Links]:
         pairs, n, number = pairs_of(graph.csc), graph.num_nodes, relation_number(graph, self.relation)
@@ -254,7 +250,8 @@ class LinkPrediction(Task):
         return *draw_split(pairs, graph.num_nodes, shares, key, predicted), {}
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Links]:
-        task, graph = copy.copy(self), graph.evolve(time_borders=None)
+        task, complete, graph = copy.copy(self), graph, graph.evolve(time_borders=None)
+        task.negative_sampling = "uniform"  # none is drawn
         if graph.val_edges is None and graph.test_edges is None:
             task.val_share = task.test_share = 0.0
         graph, links = task.prepare(graph)
@@ -263,13 +260,30 @@ class LinkPrediction(Task):
                 "job=predict: task=link_prediction recommends if task.relation joins two node types, and otherwise predicts "
                 "held-out edges: write=[logits] gives the rows of all nodes, and job=test scores the edges"
             )
-        return graph, links
+        return graph, links if graph.edge_time is None else with_events(links, complete)
 
     def recommend(self, outputs: Tensor, worker: Worker) -> TopItems | None:
-        if self._decoder is not None and self._links is None:
-            raise UserError("job=predict: the model scores pairs at a time and recommends none: use job=test")
-        ranking = _item_ranking(self, worker)
-        return None if ranking is None else ranking.top(outputs, worker, functools.partial(score_all, head=self.head()))
+        if self._scores_at_times(worker):
+            return None  # of a run, in which each event has its own time
+        links = links_of(worker.rows)
+        if self._decoder is not None and links.events is None:
+            raise UserError(
+                "job=predict: the model scores pairs at a time, and the edges have none: use data with edge times"
+            )
+        if (ranking := _item_ranking(self, worker)) is None:
+            return None
+        return ranking.top(outputs, worker, self._scorer(links))
+
+    def _scorer(self, links: Links) -> Scorer:
+        """Returns a score of all items, as of the time after the newest edge."""
+        if self._decoder is None:
+            return functools.partial(score_all, head=self.head())
+        assert links.events is not None
+        assert links.relation is not None
+        assert links.relation.ends is not None
+        now = int(links.events[:, 2].max(initial=0)) + 1
+        score = functools.partial(self._decoder, links=links)
+        return functools.partial(score_all_at, score=score, now=now, first_item=links.relation.ends[2])
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return link_losses(self.loss, self.score(outputs), labels, self.negatives)
@@ -283,7 +297,7 @@ class LinkPrediction(Task):
         return link_losses(self.loss, scores, labels, self.negatives)
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        return self._measure(outputs, worker, self.splits)
+        return self._measure(outputs, worker, self.splits) | self._measure_lists(outputs, worker, self.splits)
 
     def measure_progress(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         return self._measure(outputs, worker, self.splits[:1] if len(links_of(worker.rows).val) else self.splits)
@@ -297,18 +311,28 @@ class LinkPrediction(Task):
                 scores = worker.comm.gather(held_out_scores(self.score, outputs, worker, links, split))
                 figures = ranking(torch.cat(scores)) if scores else {}
                 metrics |= {f"{split}_{name}": value for name, value in worker.comm.share(figures).items()}
-        if links.events is not None:
+        if links.at_own_times:
             figures = self._figures_of_rules(worker, links)
             metrics |= {name: value for name, value in figures.items() if name.partition("_")[0] in splits}
-        if (items := _item_ranking(self, worker)) is not None:
-            metrics |= items.measure(outputs, worker, functools.partial(score_all, head=self.head()), splits)
+        if not self._scores_at_times(worker) and (items := _item_ranking(self, worker)) is not None:
+            metrics |= items.measure(outputs, worker, self._scorer(links), splits)
         return metrics
 
+    def _measure_lists(self, outputs: Tensor, worker: Worker, splits: Sequence[str]) -> dict[str, float]:
+        """Computes the metrics of lists as of the events' times. Collective."""
+        links = links_of(worker.rows)
+        if not (_ranks(self, links) and self._scores_at_times(worker)):
+            return {}
+        if self._event_ranking is None or self._event_ranking.links is not links:
+            self._event_ranking = EventRanking(links, self.list_length)
+        score = functools.partial(score_at_times, self.score, outputs, worker)
+        return self._event_ranking.measure(worker, score, splits)
+
     def chance(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        if (items := _item_ranking(self, worker)) is not None:
+        if self._ranks and (items := _item_ranking(self, worker)) is not None:
             recall = metric_names(self.list_length)[1]
             return {name: value for name, value in items.popularity_figures().items() if name.endswith(recall)}
-        if (links := links_of(worker.rows)).events is not None:
+        if (links := links_of(worker.rows)).at_own_times:
             figures = self._figures_of_rules(worker, links)
             best = {split: [figures.get(f"{split}_{rule}_mrr", 0.0) for rule in RULES] for split in self.splits}
             return {f"{split}_mrr": max(values) for split, values in best.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from gnnkit.graph.time_split import parts_of
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.graph.types import Fields
 from gnnkit.sampler.events import Mask, codes
-from gnnkit.sampler.links import Links, at_times, draw_for_pairs, unordered
+from gnnkit.sampler.links import Links, at_times, draw_for_pairs, pairs_of, unordered
 from gnnkit.sampler.targets import LinkRelation
 from gnnkit.strategy import Worker
 from gnnkit.task.link_relation import check_ends
@@ -122,19 +123,32 @@ def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, M
     times, later = np.asarray(graph.edge_time), graph.edge_time >= graph.time_borders[0]
     parts = np.where(predicted & (pairs[:, 0] != pairs[:, 1]), parts_of(times, graph.time_borders), Split.NONE)
     val, test = (_in_listed_order(graph, parts == part) for part in (Split.VAL, Split.TEST))
-    mask, node_time = predicted & (times != NEVER) & (times != ALWAYS), graph.node_time
+    node_time = graph.node_time
     if node_time is None:
         node_time = np.full(graph.num_nodes, NEVER)
         np.minimum.at(node_time, pairs.ravel(), times.repeat(2))
     fields = {
-        "events": np.concatenate([pairs[mask], times[mask, None]], 1),
-        "event_features": None if graph.edge_features is None else np.asarray(graph.edge_features)[mask],
+        **_list_events(graph, pairs, predicted),
         "train_time": times[~later],
         "val_time": times[val],
         "test_time": times[test],
         "node_time": node_time,
     }
     return pairs[val], pairs[test], later, fields
+
+
+def _list_events(graph: Graph, pairs: Ids, predicted: Mask) -> Fields:
+    """Returns the fields of `Links` about the predicted edges that have a time."""
+    times = np.asarray(graph.edge_time)
+    mask = predicted & (times != NEVER) & (times != ALWAYS)
+    features = None if graph.edge_features is None else np.asarray(graph.edge_features)[mask]
+    return {"events": np.concatenate([pairs[mask], times[mask, None]], 1), "event_features": features}
+
+
+def with_events(links: Links, graph: Graph) -> Links:
+    """Returns links that are not split by time, with all events of a graph."""
+    predicted = np.broadcast_to(links.predicts(graph.edge_types), graph.num_edges)
+    return replace(links, **_list_events(graph, pairs_of(graph.csc), predicted))
 
 
 def _in_listed_order(graph: Graph, mask: Mask) -> Ids:
@@ -239,12 +253,21 @@ def held_out_scores(score: Callable[..., Tensor], outputs: Tensor, worker: Worke
     Returns:
         [this rank's edges, 1 + eval_negatives] float64.
     """
-    embed, parts = worker.embed or _lookup(outputs, worker), []
+    parts = []
     for candidates in held_out_candidates(worker, links, split):
-        ends = embed(candidates[..., :2], candidates[..., 2:].repeat(2, -1))
-        events = [] if candidates.shape[2] == 2 else [torch.from_numpy(candidates).to(outputs.device)]
-        parts.append(score(ends, *events).to(torch.float64))
+        parts.append(score_at_times(score, outputs, worker, candidates))
     return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
+
+
+def score_at_times(score: Callable[..., Tensor], outputs: Tensor, worker: Worker, pairs: Ids) -> Tensor:  # [k, c]
+    """Scores pairs [k, c, 2], or [k, c, 3] with their times. Collective.
+
+    The other arguments are those of `held_out_scores`.
+    """
+    embed = worker.embed or _lookup(outputs, worker)
+    ends = embed(pairs[..., :2], pairs[..., 2:].repeat(2, -1))
+    events = [] if pairs.shape[2] == 2 else [torch.from_numpy(pairs).to(outputs.device)]
+    return score(ends, *events).to(torch.float64)
 
 
 def _lookup(outputs: Tensor, worker: Worker) -> Callable[[Ids, Ids], Tensor]:

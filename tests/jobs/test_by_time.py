@@ -17,6 +17,7 @@ from gnnkit.graph import Graph, Relation, SparseFeatures
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.result.result import Result
 from gnnkit.strategy.fetched import Draw
+from gnnkit.task import labelled_edges
 from gnnkit.task.evaluation import timed
 from gnnkit.task.evaluation.timed import TimedEvaluation
 from gnnkit.utils.checks import Array
@@ -333,13 +334,59 @@ def test_edges_without_a_time_are_predicted_as_of_the_newest_edge(train: Callabl
     np.testing.assert_allclose(logits(train(graph, **options)), rows[50], atol=1e-12)
 
 
+def test_the_head_counts_the_edges_in_the_window_in_every_job(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    windows, count = [], labelled_edges._count_visible
+    monkeypatch.setattr(labelled_edges, "_count_visible", lambda *args: windows.append(args[3]) or count(*args))
+    sampler = WINDOW | {"window": 50}
+    options: dict[str, Any] = {"task": "edge_classification", "write": ["logits"], "sampler": sampler}
+    rows = logits(train(told_later(), **options))
+    again = gnnkit.predict(tmp_path / "run", told_later(), folder=tmp_path / "again", **BARE, write=["logits"])
+    np.testing.assert_allclose(logits(again), rows, atol=1e-5)
+    line = "sampler.time=window sampler.window=60: the model was trained with sampler.time=window sampler.window=50"
+    assert line not in capfd.readouterr().out
+    folder, overrides = tmp_path / "other", ["sampler.window=60"]
+    gnnkit.predict(tmp_path / "run", told_later(), folder=folder, overrides=overrides, **BARE)
+    assert line in capfd.readouterr().out
+    assert windows.pop() == 60
+    store = {"name": "store", "root": str(tmp_path / "store")}
+    train(told_later(), job="partition", output=store["root"], **options)
+    assert windows
+    assert set(windows) == {50}
+    np.testing.assert_array_equal(logits(train(None, dataset=store, **options)), rows)
+    with pytest.raises(gnnkit.UserError, match=r"sampler.window=60: the store .* was cut with sampler.window=50"):
+        train(None, dataset=store, **options | {"sampler": WINDOW | {"window": 60}})
+
+
+PATH = {"time_bound": "path"}
 TASKS: dict[str, tuple[Callable[[], Graph], dict[str, Any]]] = {
     "nodes": (reported, {"sampler": {"pick": "last"}, "model": {"name": "gcn", "hidden": 8}}),
     "window": (reported, {"sampler": {"time": "window", "window": 150}, "model": {"name": "gcn", "hidden": 8}}),
     "typed": (lambda: reported(typed=True), {"model": {"name": "rgcn", "hidden": 8}}),
+    "path": (lambda: reported(typed=True), {"model": {"name": "rgcn", "hidden": 8}, "sampler": PATH}),
+    "path, gcn": (reported, {"model": {"name": "gcn", "hidden": 8}, "sampler": PATH | {"pick": "last"}}),
     "edges": (told_later, {"task": "edge_classification"}),
     "links": (conversations, {"task": {"name": "link_prediction", "eval_negatives": 10}}),
 }
+
+
+def test_paths_bound_what_neighbours_see(train: Callable[..., Result], tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "sampler": {"fanouts": [-1, -1]},
+        "model": {"name": "gcn", "hidden": 8},
+        "write": ["logits"],
+    }
+    seed = logits(train(reported(), **options))
+    options["sampler"] |= PATH
+    run = train(reported(), **options)
+    assert not np.allclose(logits(run), seed)
+    options |= {"sampler": options["sampler"] | {"name": "weighted"}, "output": str(tmp_path / "weighted")}
+    np.testing.assert_allclose(logits(train(reported(), **options)), logits(run), atol=1e-12)
+    with pytest.raises(gnnkit.UserError, match=r"sampler.time_bound=path: job=explain names"):
+        gnnkit.explain(tmp_path / "run", [0], reported(), folder=tmp_path / "explain")
+    with pytest.raises(gnnkit.UserError, match=r"sampler.time_bound=path needs times: use sampler.time=strict"):
+        train(reported(), "none", **options)
 
 
 @pytest.mark.parametrize("typed", [False, exhaustive(True)])
@@ -361,6 +408,12 @@ def test_owners_train_and_evaluate_as_one_process_does(task: str, place: str, tr
     make, options = TASKS[task]
     options = {"sampler": {}} | options
     options["sampler"] = {"fanouts": [3, 3]} | options["sampler"]
+    if place == "joint" and "path" in task:
+        with pytest.raises(
+            gnnkit.UserError, match=r"strategy=joint_sample with sampler.time_bound=path: .* use sampler.t"
+        ):
+            train(make(), workers=3, place=place, **options)
+        return
     base = train(make(), **options)
     names = [name for name in base if name.startswith(("train_", "val_", "test_")) and isinstance(base[name], float)]
     assert "test_roc_auc" in names

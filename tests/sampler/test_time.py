@@ -10,7 +10,7 @@ import pytest
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, MiniBatch, RelationGroups
 from gnnkit.graph.edge_order import in_time_order
-from gnnkit.graph.times import ALWAYS, NEVER, latest_visible
+from gnnkit.graph.times import ALWAYS, NEVER, PathOccurrences, latest_visible
 from gnnkit.sampler import FullSampler, LaborSampler, Loader, NeighborSampler, WeightedSampler
 from gnnkit.sampler.base import NativeSampler
 
@@ -75,6 +75,57 @@ def test_a_seed_sees_the_edges_before_its_time(rule: str | int, time: int, expec
     sampler = NeighborSampler([-1], time=rule) if isinstance(rule, str) else in_window(rule)
     batch = sampler.sample(events(), np.array([0]), key=0, times=np.array([time]))
     assert [node for node, _ in tree(batch)[0]] == expected
+
+
+def test_hops_are_bounded_by_the_edges_of_the_path() -> None:
+    sampler = FullSampler(2, time="strict", time_bound="path")
+    batch = sampler.sample(events(), np.array([0, 0, 1]), key=0, times=np.array([3, 5, 5]))
+    since = events().time
+    assert since is not None
+    outer = batch.blocks[0]
+    assert outer.edge_ids is not None
+    places, drawn = rows(batch), np.diff(outer.indptr)
+    for row, source, edge in zip(
+        np.repeat(np.arange(outer.num_dst), drawn), outer.indices, outer.edge_ids, strict=True
+    ):
+        time = places[row][1]
+        assert since[edge] < time
+        assert places[source][1] == (time if since[edge] == ALWAYS else since[edge])
+    assert {time for _, time in places} > {3, 5}
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_threads_and_owners_number_the_trees_of_paths_alike(disjoint: bool) -> None:
+    rng, count = np.random.default_rng(0), 40_000
+    dst = np.sort(rng.integers(0, 500, count))
+    times = rng.integers(0, 50, count)
+    csc = CSC(
+        np.append(0, np.cumsum(np.bincount(dst, minlength=500))),
+        rng.integers(0, 500, count),
+        time=times[np.lexsort((times, dst))],
+    )
+    seeds, at = rng.choice(500, 300, replace=False), rng.integers(20, 50, 300)
+    one, many = (
+        NeighborSampler([20, 20], time="strict", time_bound="path", threads=threads).sample(
+            csc, seeds, key=1, times=at, disjoint=disjoint
+        )
+        for threads in (1, 4)
+    )
+    assert len(one.blocks[0].indices) > 80_000, "so that several threads draw"
+    np.testing.assert_array_equal(one.nodes, many.nodes)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(one.times, many.times)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(one.blocks[0].indices, many.blocks[0].indices)
+    of, known = PathOccurrences(np.array([3, 5, 5][: 3 if disjoint else 2]), 10, disjoint=disjoint), {}
+    for tree, time in enumerate(of.times.tolist()):
+        known[tree if disjoint else 0, time] = tree
+    for _ in range(3):
+        trees, since = rng.integers(0, len(of.times), 30), rng.choice([ALWAYS, 0, 1, 2, 3, 4, 5], 30)
+        roots = of._roots[trees].tolist()
+        for tree, root, time, followed in zip(
+            trees.tolist(), roots, since.tolist(), of.follow(trees, since), strict=True
+        ):
+            assert followed == (tree if time == ALWAYS else known.setdefault((root, time), followed))
+    assert len(of.times) == len(known) == len(set(known.values()))
 
 
 def test_all_hops_are_bounded_by_the_time_of_the_seed() -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph, Split
+from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.partition import Grid
 from gnnkit.sampler import ClusterSampler, FullSampler, LaborSampler, NeighborSampler, Sampler
 from gnnkit.sampler.links import load_rows, pairs_of
@@ -298,6 +299,30 @@ def test_the_head_reads_how_many_edges_the_ends_have(timed: bool) -> None:
         seen = times < times[row] if timed else np.ones(60, np.bool_)
         counts = [(of[seen] == end).sum() for end in ends for of in (src, dst)]
         np.testing.assert_allclose(columns[row], [*features[row], *np.log1p(counts)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 8, 2**62])
+def test_the_head_counts_the_edges_that_are_visible_at_each_rows_time(window: int | None) -> None:
+    """Static edges always count, edges without a time never, and both count all."""
+    src, dst, times = RNG.integers(0, 6, (3, 60)) - [[0], [0], [3]]
+    times[:8], times[8:12] = ALWAYS, NEVER
+    fields: dict[str, Any] = {"edge_labels": np.arange(60) % 2, "edge_time": times}
+    graph = Graph.from_edges(src, dst, 9, node_time=[9, *range(8)], **fields)
+    task = EdgeClassification()
+    task.window = window
+    _, targets = task.prepare(graph)
+    columns = targets.features
+    assert columns is not None
+    np.testing.assert_array_equal(inputs_of_head(graph, window=window), columns)
+    np.testing.assert_array_equal(task.prepare_known(graph)[1].features, columns)  # type: ignore[union-attr]
+    newest = max(max(time, [9, *range(8)][node]) for time, node in zip(times, src, strict=True) if time != NEVER)
+    for row, ends in enumerate(zip(src, dst, strict=True)):
+        bound = newest + 1 if times[row] in {ALWAYS, NEVER} else times[row]
+        seen = [
+            time == ALWAYS or (time < bound and (window is None or int(time) >= int(bound) - window)) for time in times
+        ]
+        counts = [(of[np.array(seen)] == end).sum() for end in ends for of in (src, dst)]
+        np.testing.assert_allclose(columns[row], np.log1p(counts), rtol=1e-6)
 
 
 def test_rows_of_a_relation_count_its_edges_alone() -> None:

@@ -160,8 +160,13 @@ def test_recommendations_have_the_scores_of_events_after_the_newest_edge(
         "task": {"relation": "user-buys-item", "top_k": 4},
         "sampler": {"fanouts": [-1, -1]} | window,
     }
-    with pytest.warns(UserWarning, match=f"task.top_k=4: lists are not measured with sampler.time={rule}"):
-        run = train(purchases(), rule, model={"name": "rgcn", "hidden": 8}, **options)
+    run = train(purchases(), rule, model={"name": "rgcn", "hidden": 8}, **options)
+    other = train(
+        purchases(), rule, model={"name": "rgcn", "hidden": 8}, workers=3, output=str(tmp_path / "other"), **options
+    )
+    names = ["val_ndcg_4", "test_recall_4", "test_full_mrr", "test_popularity_full_mrr", "test_ranked_events"]
+    assert [other[name] for name in names] == pytest.approx([run[name] for name in names], abs=1e-12)
+    assert run["test_ranked_events"] > 1
     lists = []
     for workers in (1, 3):
         keys: dict[str, Any] = {"workers": workers, "comm": "threads", "launcher": "threads"}

@@ -124,9 +124,7 @@ def test_the_norm_is_that_of_the_whole_gradient(tmp_path: Path, of_one: OfOne, s
     ],
     ids=["batches", "pipelined", "pipelined-alone", "quantized", "exact"],
 )
-def test_mini_batches_and_stale_rows_warm_up_for_a_tenth(
-    tmp_path: Path, keys: dict[str, Any], warms_up: bool
-) -> None:
+def test_mini_batches_and_stale_rows_warm_up_for_a_tenth(tmp_path: Path, keys: dict[str, Any], warms_up: bool) -> None:
     runs = {"auto": {}, "tenth": {"warmup_epochs": 1}, "none": {"warmup_epochs": 0}}
     found = {name: tmp_path / name for name in runs}
     for name, trainer in runs.items():

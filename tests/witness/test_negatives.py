@@ -22,7 +22,7 @@ from torch_geometric.transforms import RandomLinkSplit
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition import Grid
 from gnnkit.sampler import NeighborSampler
-from gnnkit.sampler.links import Links, pairs_of
+from gnnkit.sampler.links import links_of, load_rows, pairs_of
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
@@ -112,7 +112,7 @@ def test_negatives_of_a_store_are_those_of_the_graph(tmp_path: Path) -> None:
         for evaluates in (False, True):
             drawn = [
                 side.negative_pairs(pairs, np.arange(len(pairs)), 3, 5, evaluates=evaluates)
-                for side in (links, Links.load(tmp_path / str(number)))
+                for side in (links, links_of(load_rows(tmp_path / str(number))))
             ]
             np.testing.assert_array_equal(drawn[0], drawn[1], err_msg=kind)
 

@@ -17,7 +17,7 @@ from gnnkit.engine.remote.source_sums import SourceSums
 from gnnkit.engine.visible import TimedEdges
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids, MiniBatch, RelationGroups
-from gnnkit.graph.times import Occurrences, Times, latest_visible
+from gnnkit.graph.times import Occurrences, PathOccurrences, Times, latest_visible
 from gnnkit.graph.types import offsets_of
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
@@ -238,13 +238,18 @@ class Frontier:
         """
         edges_by_hop = [np.empty(0, self.edge)]
         of, trees = Occurrences.of(np.zeros(len(seeds), np.int64) if times is None else times, disjoint=disjoint)
+        if self.sampler.time_bound == "path":
+            of = PathOccurrences(of.times, self.shard.num_nodes, disjoint=disjoint)
 
         def draw(codes: Ids, hop: int) -> Hop:
             trees = of.trees(codes)
             drawn = self.draw(of.nodes(codes), hop, key, comm, sent, None if times is None else of.times[trees])
             edges_by_hop.append(drawn.edges)
             rows = drawn.hop if self.sampler.edge_ids else replace(drawn.hop, edge_ids=None)
-            return replace(rows, sources=of.codes(rows.sources, trees.repeat(drawn.num_draws)))
+            trees = trees.repeat(drawn.num_draws)
+            if isinstance(of, PathOccurrences):
+                trees = of.follow(trees, drawn.edges["time"])
+            return replace(rows, sources=of.codes(rows.sources, trees))
 
         dtype = self.ids if times is None else np.dtype(np.int64)
         batch = grow(self.sampler, of.codes(seeds, trees), self.shard.num_nodes * of.num_trees, dtype, draw)

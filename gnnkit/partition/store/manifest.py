@@ -130,7 +130,12 @@ class Manifest:
 def shaping(composed: Mapping[str, Any]) -> Json:
     """Returns the keys of a composed configuration that determine the parts."""
     keys = {key: composed[key] for key in KEYS}
-    return {**keys, "features": {key: keys["features"][key] for key in _OF_FEATURES}}
+    window = (composed.get("sampler") or {}).get("window")
+    return {
+        **keys,
+        "features": {key: keys["features"][key] for key in _OF_FEATURES},
+        "sampler": {"window": window},  # in which the ends' edges of labelled edges are counted
+    }
 
 
 def differing(
@@ -141,10 +146,15 @@ def differing(
     Args:
         configuration: A composed configuration.
         other: The other configuration's sections.
-        whole_task: Whether all keys of the task matter, not only its name.
+        whole_task: Whether all keys of the task and the window matter, not only the
+            task's name.
     """
     here, there = (_flat(shaping(values)) for values in (configuration, other))
-    keys = [key for key in sorted({*here, *there}) if whole_task or not key.startswith("task.") or key == "task.name"]
+    keys = [
+        key
+        for key in sorted({*here, *there})
+        if whole_task or not key.startswith(("task.", "sampler.")) or key == "task.name"
+    ]
     short_keys = {key: key.removesuffix(".name").removesuffix(".nodes") for key in keys}
     return [(short_keys[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]
 

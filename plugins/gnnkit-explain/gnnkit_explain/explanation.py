@@ -96,6 +96,11 @@ class Explainer:
                 "sampler.time: job=explain reads all edges for a model of (x, edge_index), and this one sees those before each "
                 "node's time: use PyG's Explainer on gnnkit.load(run), as in docs/howto/explain.md"
             )
+        if worker.sampler is not None and worker.sampler.time_bound == "path":
+            raise UserError(
+                "sampler.time_bound=path: job=explain names the edges that each node sees at its own time: explain a run with "
+                "sampler.time_bound=seed"
+            )
         self._all: tuple[Tensor, Sequence[Adjacency]] | None = None
 
     def explain(self, node: int, key: int) -> Explanation:

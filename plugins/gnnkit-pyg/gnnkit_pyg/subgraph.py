@@ -75,8 +75,8 @@ def grow(graph: SampledGraph, seeds: Seeds, key: int, rule: DrawRule) -> Sampled
     """
     num_nodes, trees = graph.num_nodes, seeds.trees()
     starts = [(seeds.nodes[name], trees[name], count) for name, count in num_nodes.items()]
-    keyed = (np.arange(sum(map(len, trees.values()))), seeds.bounds) if seeds.disjoint else None
-    nodes, drawn = _core.grow(
+    keyed = (np.arange(sum(map(len, trees.values()))), seeds.bounds, None) if seeds.disjoint else None
+    nodes, drawn, _ = _core.grow(
         list(_edge_types(graph, rule)),
         starts,
         keyed,

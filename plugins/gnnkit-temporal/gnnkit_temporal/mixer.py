@@ -116,7 +116,7 @@ class MixerDecoder(EventDecoder):
         sources, destinations = self._mix(history, ends)[torch.from_numpy(places.reshape(2, -1)).to(outputs.device)]
         parts = [sources, destinations, sources * destinations]
         if self.width:
-            parts.append(outputs.reshape(len(rows), 2, -1).prod(1))
+            parts.append(outputs.prod(-2).reshape(len(rows), self.width))
         if self.pairs:
             statistics = torch.from_numpy(history.statistics(rows, float(self.periods[0])))
             parts.append(statistics.to(sources))

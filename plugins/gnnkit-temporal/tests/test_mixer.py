@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from gnnkit_temporal import Mixer
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 
 import gnnkit
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
-from gnnkit.sampler.links import Links
+from gnnkit.graph import Graph, Relation
+from gnnkit.sampler.links import Links, pairs_of
 from gnnkit.task.link_prediction import LinkPrediction
 
 EVENT = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 5))
@@ -147,6 +148,58 @@ def test_other_strategies_train_it_too(keys: dict[str, Any], tmp_path: Path) -> 
     assert 0 < result["test_mrr"] <= 1
 
 
+def purchases(later: Any = (), time: int = 0) -> Graph:
+    """Users buy items, and then the pairs `later`, which are the test edges."""
+    rng, users, items, count = np.random.default_rng(0), 12, 9, 150
+    ends = np.stack([rng.integers(0, users, count), users + rng.integers(0, items, count)], 1)
+    edges = np.concatenate([ends, np.reshape(later, (-1, 2)).astype(np.int64)])
+    times = np.append(np.sort(rng.integers(0, 300, count)), np.full(len(later), time))
+    graph = Graph.from_edges(
+        *edges.T,
+        users + items,
+        node_types=[("user", users), ("item", items)],
+        relations=[Relation("user", "buys", "item")],
+        edge_types=np.zeros(len(edges), np.int64),
+        edge_type_names=["user-buys-item"],
+        edge_time=times,
+        features=rng.normal(size=(users + items, 4)),
+    )
+    return graph.split_by_time(borders=[150, time] if len(later) else [150, 200])
+
+
+@pytest.mark.slow
+def test_lists_are_measured_at_each_events_time_and_written_as_of_the_newest_edge(tmp_path: Path) -> None:
+    task = {"name": "link_prediction", "top_k": 4, "negative_sampling": "historical", "loss": "softmax"}
+    runs = {}
+    for workers in (1, 3):
+        keys = {**KEYS, "task": task, "strategy": {"name": "individual_sample", "batch_size": 30 // workers}}
+        keys |= {"types": "ignore", "inputs": "features"}
+        runs[workers] = gnnkit.train(purchases(), folder=tmp_path / str(workers), workers=workers, **keys)
+    names = ["val_recall_4", "test_ndcg_4", "test_full_mrr", "test_popularity_recall_4", "test_ranked_events"]
+    assert [runs[3][name] for name in names] == pytest.approx([runs[1][name] for name in names], rel=1e-9)
+    assert runs[1]["test_ranked_events"] > 5
+    tables = []
+    for workers in (1, 3):
+        folder = tmp_path / f"lists_{workers}"
+        gnnkit.predict(runs[1].folder, purchases(), folder=folder, workers=workers, comm="threads")
+        tables.append(pyarrow.parquet.read_table(folder / "topk.parquet").to_pandas())
+    assert tables[0].iloc[:, :3].equals(tables[1].iloc[:, :3])
+    pairs = tables[0][["user", "item"]].to_numpy(int).copy()
+    pairs[:, 1] += 12 * (pairs[:, 1].max() < 12)
+    known = {tuple(pair) for pair in pairs_of(purchases().csc).tolist()}
+    assert len(pairs) > 15
+    assert not known & {tuple(pair) for pair in pairs.tolist()}
+    after = purchases(pairs, int(np.asarray(purchases().edge_time).max()) + 1)
+    tested = gnnkit.predict(
+        runs[1].folder, after, job="test", folder=tmp_path / "test", write=["predictions"], workers=1, comm="threads"
+    )
+    expected = {(int(s), int(d)): score for s, d, score in np.load(tested.folder / "predictions.npy")}
+    np.testing.assert_allclose(tables[0]["score"], [expected[tuple(pair)] for pair in pairs.tolist()], atol=1e-5)
+    untimed = replace(purchases(), edge_time=None, time_borders=None)
+    with pytest.raises(UserError, match="the model scores pairs at a time, and the edges have none"):
+        gnnkit.predict(runs[1].folder, untimed, folder=tmp_path / "untimed", workers=1, comm="threads")
+
+
 @pytest.mark.slow
 def test_answers_are_learned(tmp_path: Path) -> None:
     trainer = {"max_epochs": 25, "lr": 0.01}
@@ -162,7 +215,7 @@ def test_node_features_are_read_and_edges_without_a_split_by_time_are_refused(tm
         gnnkit.train(graph, folder=tmp_path / "random", **KEYS)
 
 
-def test_tasks_on_nodes_and_ranked_lists_are_refused(tmp_path: Path) -> None:
+def test_tasks_on_nodes_are_refused(tmp_path: Path) -> None:
     graph = replace(messages(), labels=np.arange(20) % 2, split=np.arange(20) % 3 + 1)
     with pytest.raises(UserError, match="Mixer scores pairs at a time: use task=link_prediction"):
         gnnkit.train(graph, folder=tmp_path / "nodes", **{**KEYS, "task": "node_classification"})

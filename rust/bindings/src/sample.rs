@@ -10,7 +10,8 @@ use gnnkit_core::memory::{Kept, List};
 use gnnkit_core::relations::Relations;
 use gnnkit_core::rng::derive;
 use gnnkit_core::sample::{
-    Batch, EdgeType, Hop, Importance, Kind, MAX_HOPS, Numbering, Request, Sampler, Scratch, Seeds, Trees, water_fill,
+    Batch, EdgeType, Hop, Importance, Kind, MAX_HOPS, Numbering, Paths, Request, Sampler, Scratch, Seeds, Trees,
+    water_fill,
 };
 use gnnkit_core::similarity::{Preference, Similarity};
 use gnnkit_core::view::{Extra, View};
@@ -323,8 +324,47 @@ impl<'py> PyEdgeType<'py> {
 struct PyRequest<'py> {
     edge_types: Vec<PyEdgeType<'py>>,
     seeds: Vec<(Slice<'py, i64>, Slice<'py, u32>, usize)>,
-    trees: Option<(Slice<'py, i64>, Option<Slice<'py, i64>>)>,
+    trees: Option<PyTrees<'py>>,
     key: u64,
+}
+
+/// Keys and bounds of trees, and how these follow from the times of edges.
+struct PyTrees<'py> {
+    keys: Slice<'py, i64>,
+    bounds: Option<Slice<'py, i64>>,
+    paths: Option<(Slice<'py, i64>, i64, i64, bool)>,
+}
+
+impl<'py> PyTrees<'py> {
+    fn new(trees: Arg<'_, 'py>) -> PyResult<Self> {
+        let [keys, bounds, paths] = exactly("trees", trees)?;
+        Ok(Self {
+            keys: Slice::new("keys", &keys)?,
+            bounds: optional(&bounds, |bounds| Slice::new("bounds", bounds))?,
+            paths: optional(&paths, |paths| {
+                let [times, lag, spread, apart] = exactly("paths", paths)?;
+                Ok((
+                    Slice::new("times", &times)?,
+                    lag.extract()?,
+                    spread.extract()?,
+                    flag("apart", &apart)?,
+                ))
+            })?,
+        })
+    }
+
+    fn as_trees(&self) -> Trees<'_> {
+        Trees {
+            keys: self.keys.as_slice(),
+            bounds: self.bounds.as_ref().map(Slice::as_slice),
+            paths: self.paths.as_ref().map(|(times, lag, spread, apart)| Paths {
+                times: times.as_slice(),
+                lag: *lag,
+                spread: *spread,
+                apart: *apart,
+            }),
+        }
+    }
 }
 
 impl<'py> PyRequest<'py> {
@@ -335,7 +375,7 @@ impl<'py> PyRequest<'py> {
         indices: impl Fn(&'a PyReading<'_>) -> Option<&'a [I]>,
         [num_hops, most_draws, threads]: [usize; 3],
         induced: bool,
-    ) -> PyResult<(Vec<PyNodes<'py>>, Vec<PyHop<'py>>)> {
+    ) -> PyResult<PySubgraph<'py>> {
         let edge_types = self.edge_types.iter().enumerate().map(|(at, edge_type)| {
             let (reading, [source, destination]) = (&edge_type.reading, edge_type.ends);
             let indices = indices(reading).ok_or_else(|| refuse("edge_types", "ids must have one dtype"))?;
@@ -353,10 +393,7 @@ impl<'py> PyRequest<'py> {
         let seeds: Vec<_> = seeds
             .map(|(ids, trees, count)| (ids.as_slice(), trees.as_slice(), *count))
             .collect();
-        let trees = self.trees.as_ref().map(|(keys, bounds)| Trees {
-            keys: keys.as_slice(),
-            bounds: bounds.as_ref().map(Slice::as_slice),
-        });
+        let trees = self.trees.as_ref().map(PyTrees::as_trees);
         let batch = py.detach(|| {
             let ids = seeds
                 .iter()
@@ -384,12 +421,20 @@ impl<'py> PyRequest<'py> {
             Ok((nodes, of_type.trees.into_pyarray(py), of_type.known))
         });
         let edges = batch.edges.into_iter().map(|edges| hop_to_py(py, edges));
-        Ok((nodes.collect::<PyResult<_>>()?, edges.collect::<PyResult<_>>()?))
+        let tree_times = batch.tree_times.into_pyarray(py);
+        Ok((
+            nodes.collect::<PyResult<_>>()?,
+            edges.collect::<PyResult<_>>()?,
+            tree_times,
+        ))
     }
 }
 
 /// nodes, trees and known by node type.
 type PyNodes<'py> = (Bound<'py, PyUntypedArray>, Bound<'py, PyArray1<u32>>, Vec<usize>);
+
+/// Nodes by type, edges by type, and times of trees.
+type PySubgraph<'py> = (Vec<PyNodes<'py>>, Vec<PyHop<'py>>, Bound<'py, PyArray1<i64>>);
 
 /// All hops of a batch of several types.
 #[allow(clippy::too_many_arguments)]
@@ -405,18 +450,14 @@ fn grow<'py>(
     induced: Arg<'_, 'py>,
     most_draws: Arg<'_, 'py>,
     threads: Arg<'_, 'py>,
-) -> PyResult<(Vec<PyNodes<'py>>, Vec<PyHop<'py>>)> {
+) -> PyResult<PySubgraph<'py>> {
     let seeds = items("seeds", seeds)?.into_iter().map(|of_type| {
         let [ids, trees, num_nodes] = exactly("seeds", &of_type)?;
         let ids = Slice::new("seeds", &ids)?;
         Ok((ids, Slice::new("trees", &trees)?, count("num_nodes", &num_nodes)?))
     });
     let seeds = seeds.collect::<PyResult<Vec<_>>>()?;
-    let trees = optional(trees, |trees| {
-        let [keys, bounds] = exactly("trees", trees)?;
-        let bounds = optional(&bounds, |bounds| Slice::new("bounds", bounds))?;
-        Ok((Slice::new("keys", &keys)?, bounds))
-    });
+    let trees = optional(trees, PyTrees::new);
     let last = seeds
         .len()
         .checked_sub(1)

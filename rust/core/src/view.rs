@@ -23,6 +23,7 @@ pub struct View<'a, I> {
     num_sources: usize,
     extra: Extra<'a>,
     latest: Option<&'a [usize]>, // [num_relations] visible edges of a row that may be drawn, the latest
+    paths: bool,                 // whether draws keep the times of their edges
 }
 
 /// The arrays that some laws read beside the edges.
@@ -87,6 +88,16 @@ fn check_weight(name: &'static str, position: usize, value: f64) -> Result<f64, 
     Err(Error::Weight { name, position, value })
 }
 
+/// The number of ascending `times` up to `bound`, which often are none or all.
+#[inline(always)]
+fn count_until(times: &[i64], bound: i64) -> usize {
+    match times {
+        [.., last] if load(last) <= bound => times.len(),
+        [first, ..] if load(first) > bound => 0,
+        _ => times.partition_point(|time| load(time) <= bound),
+    }
+}
+
 impl<'a, I: Id> View<'a, I> {
     /// Sources are `0..num_sources`. `indptr` must not be empty.
     pub fn new(indptr: &'a [i64], indices: &'a [I], num_sources: usize) -> Result<Self, Error> {
@@ -103,6 +114,7 @@ impl<'a, I: Id> View<'a, I> {
             num_sources,
             extra: Extra::default(),
             latest: None,
+            paths: false,
         })
     }
 
@@ -154,6 +166,16 @@ impl<'a, I: Id> View<'a, I> {
     pub(crate) fn for_hop(self, fanouts: &'a [usize]) -> Self {
         let latest = self.extra.latest.then_some(fanouts);
         Self { latest, ..self }
+    }
+
+    /// The same graph for draws that keep the times of their edges if `paths`.
+    pub(crate) fn for_paths(self, paths: bool) -> Self {
+        Self { paths, ..self }
+    }
+
+    /// The times of the edges, if draws keep these.
+    pub(crate) fn times_of_paths(&self) -> Option<&'a [i64]> {
+        self.extra.times.filter(|_| self.paths)
     }
 
     /// Checks that sources and destinations are the same nodes.
@@ -279,11 +301,10 @@ impl<'a, I: Id> View<'a, I> {
             };
         };
         let (times, bound) = (&times[edges], load(&bounds[at]));
-        let end = times.partition_point(|time| load(time) <= bound);
+        let end = count_until(times, bound);
         let (split, gap) = self.extra.window.map_or((0, 0), |window| {
-            let since = bound.saturating_sub(window);
-            let fixed = times[..end].partition_point(|time| load(time) == i64::MIN);
-            (fixed, times[fixed..end].partition_point(|time| load(time) <= since))
+            let fixed = count_until(&times[..end], i64::MIN);
+            (fixed, count_until(&times[fixed..end], bound.saturating_sub(window)))
         });
         let most = self.latest.map_or(usize::MAX, |fanouts| fanouts[relation]);
         let early = (end - gap).saturating_sub(most);
@@ -362,6 +383,7 @@ impl<'a, I: Id> From<Csc<'a, I>> for View<'a, I> {
             num_sources: csc.num_sources(),
             extra: Extra::default(),
             latest: None,
+            paths: false,
         }
     }
 }

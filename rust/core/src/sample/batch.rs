@@ -62,6 +62,8 @@ pub struct Subgraph<I: Id> {
     /// [num_edge_types] edges with positions in `nodes`. Row i is node i of the type of
     /// their destinations.
     pub edges: Vec<Hop<I>>,
+    /// [num_trees] the time of each tree, empty unless paths bound what nodes see.
+    pub tree_times: Vec<i64>,
 }
 
 /// The memory that a batch sets aside, in elements.

@@ -41,6 +41,8 @@ pub(crate) struct Edges<I: Id> {
     pub weight: Option<List<f32>>,
     pub relation: Option<List<i16>>,
     pub importance: Option<Importance>,
+    /// [num_edges] times of the edges, where paths bound what sources see.
+    pub since: Option<List<i64>>,
 }
 
 impl<I: Id> Edges<I> {
@@ -55,6 +57,7 @@ impl<I: Id> Edges<I> {
             weight: importance.map(|_| List::with_capacity(sizes.edges)),
             relation: relations.map(|_| List::with_capacity(sizes.edges)),
             importance,
+            since: graph.times_of_paths().map(|_| List::with_capacity(sizes.edges)),
         }
     }
 
@@ -73,6 +76,10 @@ impl<I: Id> Edges<I> {
         if let (Some(relation), Some(others)) = (&mut self.relation, &others.relation) {
             reserve(relation, more, "number of draws", begin as usize)?;
             relation.extend_from_slice(others);
+        }
+        if let (Some(since), Some(others)) = (&mut self.since, &others.since) {
+            reserve(since, more, "number of draws", begin as usize)?;
+            since.extend_from_slice(others);
         }
         Ok(())
     }
@@ -187,6 +194,11 @@ impl<I: Id> Edges<I> {
         mut see: impl FnMut(usize),
     ) -> Result<(), Error> {
         let (indices, order) = (graph.indices(), graph.edge_order());
+        if let (Some(since), Some(times)) = (&mut self.since, graph.times_of_paths()) {
+            reserve(since, Some(edges.len()), "number of draws", edges.end)?;
+            let positions = self.edge_ids[edges.clone()].iter();
+            since.extend(positions.map(|&edge| load(&times[edge as usize])));
+        }
         reserve(&mut self.sources, Some(edges.len()), "number of draws", edges.end)?;
         let end = self.sources.len() + edges.len();
         let spare = self.sources.spare_capacity_mut();

@@ -6,6 +6,7 @@ use super::batch::Nodes;
 use super::crew::Crew;
 use super::edges::{BLOCK, Draw, Edges, LAG, ask_ahead, ask_first, draw_rows};
 use super::law::Law;
+use super::paths::PathTrees;
 use super::table::Table;
 use crate::Error;
 use crate::csc::Id;
@@ -57,6 +58,8 @@ pub(crate) struct Expand<'a, I: Id, T> {
     pub edges: &'a mut Edges<I>,
     pub known: &'a mut Nodes<I>,
     pub table: &'a mut T,
+    /// `None`: sources are of their row's tree.
+    pub paths: Option<&'a mut PathTrees>,
 }
 
 impl<I: Id, T: Table + Send> Task<I> for Expand<'_, I, T> {
@@ -77,6 +80,7 @@ impl<I: Id, T: Table + Send> Task<I> for Expand<'_, I, T> {
             edges,
             known,
             table,
+            mut paths,
         } = self;
         let draw = Draw {
             graph,
@@ -96,6 +100,7 @@ impl<I: Id, T: Table + Send> Task<I> for Expand<'_, I, T> {
                 edges: &mut *edges,
                 known: &mut *known,
                 table: &mut *table,
+                paths: paths.as_deref_mut(),
             })
         })
     }
@@ -120,6 +125,7 @@ impl<I: Id, T: Table, L: Law> Kernel for OnOne<'_, '_, I, T, L> {
             edges,
             known,
             table,
+            mut paths,
             ..
         } = self.task;
         let mut room = crew.take_room::<L>();
@@ -143,7 +149,8 @@ impl<I: Id, T: Table, L: Law> Kernel for OnOne<'_, '_, I, T, L> {
                 ask_trees(edges, first + begin, &trees[block(begin)], table);
             }
             if let Some(begin) = begin.checked_sub((2 * LAG - 1) * BLOCK) {
-                number_trees(graph, edges, first + begin, &trees[block(begin)], known, table)?;
+                let paths = paths.as_deref_mut();
+                number_trees(graph, edges, first + begin, &trees[block(begin)], known, table, paths)?;
             }
         }
         crew.give_room(room);
@@ -159,6 +166,7 @@ struct Number<'a, I: Id, T> {
     edges: &'a mut Edges<I>,
     known: &'a mut Nodes<I>,
     table: &'a mut T,
+    paths: Option<&'a mut PathTrees>,
 }
 
 impl<I: Id, T: Table> Kernel for Number<'_, I, T> {
@@ -174,13 +182,14 @@ impl<I: Id, T: Table> Kernel for Number<'_, I, T> {
             edges,
             known,
             table,
+            mut paths,
         } = self;
         let (begin, first) = (edges.sources.len(), edges.indptr.len() - 1);
         edges.append(&drawn)?;
         let block = |at: usize| &trees[trees.len().min(at)..trees.len().min(at + BLOCK)];
         for at in (0..trees.len()).step_by(BLOCK) {
             ask_trees(edges, first + at + BLOCK, block(at + BLOCK), table);
-            number_trees(graph, edges, first + at, block(at), known, table)?;
+            number_trees(graph, edges, first + at, block(at), known, table, paths.as_deref_mut())?;
         }
         if !trees.is_empty() {
             return Ok(());
@@ -217,12 +226,23 @@ fn number_trees<I: Id, T: Table>(
     trees: &[u32],
     known: &mut Nodes<I>,
     table: &mut T,
+    mut paths: Option<&mut PathTrees>,
 ) -> Result<(), Error> {
     for (row, &tree) in (first..).zip(trees) {
         let range = edges.indptr[row] as usize..edges.indptr[row + 1] as usize;
-        table.enter(tree);
-        number(graph, edges, range, known, table)?;
-        known.trees.resize(known.nodes.len(), tree);
+        let Some(paths) = paths.as_deref_mut() else {
+            table.enter(tree);
+            number(graph, edges, range, known, table)?;
+            known.trees.resize(known.nodes.len(), tree);
+            continue;
+        };
+        for at in range {
+            let time = edges.since.as_ref().map_or(i64::MIN, |since| since[at]);
+            let tree = paths.enter(tree, time)?;
+            table.enter(tree);
+            number(graph, edges, at..at + 1, known, table)?;
+            known.trees.resize(known.nodes.len(), tree);
+        }
     }
     check_count("nodes of a batch", known.nodes.len(), I::MAX.min(u32::MAX as usize))
 }

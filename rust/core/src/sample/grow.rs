@@ -7,6 +7,7 @@ use super::edges::{BLOCK, Edges};
 use super::expand::Expand;
 use super::law::Most;
 use super::numbering::{check_distinct, number_seeds};
+use super::paths::{PathTrees, Trees};
 use super::sampler::{Fanout, Sampler, Scratch};
 use super::table::{DENSE_NODES, Dense, DenseBatch, Hashed};
 use crate::Error;
@@ -40,15 +41,6 @@ pub struct Seeds<'a, I> {
     pub trees: &'a [u32],
     /// Number of nodes of the type.
     pub num_nodes: usize,
-}
-
-/// Trees of a batch: a node that several trees find is in the batch once per tree.
-#[derive(Debug, Clone, Copy)]
-pub struct Trees<'a> {
-    /// [num_trees] numbers that key the draws in each tree together with the node.
-    pub keys: &'a [i64],
-    /// [num_trees] the latest time that each tree sees. `None`: all times.
-    pub bounds: Option<&'a [i64]>,
 }
 
 /// What a batch is made of.
@@ -154,12 +146,16 @@ impl<'a, I: Id> Request<'a, I> {
             for (seeds, (tables, sizes)) in self.seeds.iter().zip(tables.iter_mut().zip(&crew.sizes)) {
                 known.push(Known::new(self, seeds, tables, *sizes)?);
             }
+            let mut paths = self.trees.and_then(|trees| Some(PathTrees::new(&trees, &trees.paths?)));
             let types = self.edge_types.iter().zip(&crew.sizes);
-            let new = |(of, sizes): (&EdgeType<'_, I>, &Sizes)| Edges::new(&of.graph, of.sampler.importance, *sizes);
+            let new = |(of, sizes): (&EdgeType<'_, I>, &Sizes)| {
+                let graph = of.graph.for_paths(paths.is_some());
+                Edges::new(&graph, of.sampler.importance, *sizes)
+            };
             let mut edges: Vec<_> = types.map(new).collect();
             for hop in 0..self.num_hops {
                 for (of, edges) in self.edge_types.iter().zip(&mut edges) {
-                    self.expand(of, hop, &mut known, edges, crew)?;
+                    self.expand(of, hop, &mut known, edges, crew, paths.as_mut())?;
                 }
                 for of in &mut known {
                     of.nodes.known.push(of.nodes.nodes.len());
@@ -181,7 +177,12 @@ impl<'a, I: Id> Request<'a, I> {
             for (at, sizes) in crew.sizes.iter_mut().enumerate() {
                 *sizes = Sizes::after(nodes.get(at), edges.get(at));
             }
-            Ok(Subgraph { nodes, edges })
+            let tree_times = paths.map(|paths| paths.times).unwrap_or_default();
+            Ok(Subgraph {
+                nodes,
+                edges,
+                tree_times,
+            })
         })
     }
 
@@ -194,14 +195,17 @@ impl<'a, I: Id> Request<'a, I> {
         {
             check_length("bounds", bounds.len(), num_trees)?;
         }
+        let paths = self.trees.and_then(|trees| trees.paths);
+        check_length("times", paths.map_or(num_trees, |paths| paths.times.len()), num_trees)?;
+        let most_trees = if paths.is_some() { u32::MAX as usize } else { num_trees };
         for seeds in self.seeds {
             check_length("trees", seeds.trees.len(), self.trees.map_or(0, |_| seeds.nodes.len()))?;
             let trees: Vec<i64> = seeds.trees.iter().map(|&tree| i64::from(tree)).collect();
             check_ids("trees", &trees, num_trees, "trees")?;
-            if seeds.num_nodes.checked_mul(num_trees).is_none() {
+            if seeds.num_nodes.checked_mul(most_trees).is_none() {
                 return Err(Error::TooLarge {
                     name: "number of trees",
-                    value: num_trees,
+                    value: most_trees,
                 });
             }
         }
@@ -229,6 +233,7 @@ impl<'a, I: Id> Request<'a, I> {
         known: &mut [Known<'_, I>],
         edges: &mut Edges<I>,
         crew: &mut Crew,
+        paths: Option<&mut PathTrees>,
     ) -> Result<(), Error> {
         let EdgeType { sampler, graph, .. } = of;
         let drawing = &known[of.destination];
@@ -239,14 +244,22 @@ impl<'a, I: Id> Request<'a, I> {
         // The list of nodes grows meanwhile.
         let rows = drawing.nodes.nodes[first..drawing.nodes.known[hop]].to_vec();
         let trees = match self.trees {
-            Some(trees) if trees.keys.len() != 1 => drawing.nodes.trees[first..drawing.nodes.known[hop]].to_vec(),
+            Some(trees) if !trees.are_one() => drawing.nodes.trees[first..drawing.nodes.known[hop]].to_vec(),
             _ => Vec::new(),
         };
-        let keys = self.keys(graph, &rows, &trees, if first == 0 { &drawing.repeats } else { &[] });
-        let bounds = self.bounds(&trees, rows.len());
+        let all = match (&paths, self.trees) {
+            (Some(paths), _) => Some((&paths.keys[..], Some(&paths.bounds[..]))),
+            (None, trees) => trees.map(|trees| (trees.keys, trees.bounds)),
+        };
+        let repeats = if first == 0 { &drawing.repeats[..] } else { &[] };
+        let keys = keys_of(graph, all.map(|(keys, _)| keys), &rows, &trees, repeats);
+        let bounds = all
+            .and_then(|(_, bounds)| bounds)
+            .map(|bounds| bounds_of(bounds, &trees, rows.len()));
         let fanouts = sampler.by_relation(graph, hop)?;
         self.check_draws(sampler, sampler.fanouts[hop], rows.len())?;
-        let graph = graph.for_hop(&fanouts).for_rows(keys.as_deref(), bounds.as_deref());
+        let graph = graph.for_hop(&fanouts).for_paths(paths.is_some());
+        let graph = graph.for_rows(keys.as_deref(), bounds.as_deref());
         let Known { nodes, table, .. } = &mut known[of.source];
         let num_draws = sampler.num_draws(hop, rows.len());
         with_table!(table, table => {
@@ -259,38 +272,9 @@ impl<'a, I: Id> Request<'a, I> {
                 edges,
                 known: nodes,
                 table,
+                paths,
             };
             sampler.with_law(&graph, self.seeds[of.destination].nodes, hop, of.key, Most(&fanouts), task)
-        })
-    }
-
-    /// Keys of the draws of rows, `None` where their global ids are these.
-    fn keys(&self, graph: &View<'_, I>, rows: &[I], trees: &[u32], repeats: &[usize]) -> Option<Vec<i64>> {
-        let num_nodes = graph.num_nodes() as i64;
-        let ids = rows.iter().map(|row| graph.row_id(row.index()) as i64);
-        if let Some(Trees { keys, .. }) = self.trees {
-            let of_tree = |tree: usize| load(&keys[tree]).wrapping_mul(num_nodes);
-            return Some(match keys.len() {
-                1 => {
-                    let key = of_tree(0);
-                    ids.map(|id| key.wrapping_add(id)).collect()
-                }
-                _ => ids
-                    .zip(trees)
-                    .map(|(id, &tree)| of_tree(tree as usize).wrapping_add(id))
-                    .collect(),
-            });
-        }
-        let mut keys: Vec<i64> = if repeats.is_empty() { return None } else { ids.collect() };
-        repeats.iter().for_each(|&at| keys[at] = num_nodes + at as i64);
-        Some(keys)
-    }
-
-    /// The latest time that each row sees.
-    fn bounds(&self, trees: &[u32], num_rows: usize) -> Option<Vec<i64>> {
-        Some(match self.trees?.bounds? {
-            [bound] => vec![load(bound); num_rows],
-            bounds => trees.iter().map(|&tree| load(&bounds[tree as usize])).collect(),
         })
     }
 
@@ -308,7 +292,8 @@ impl<'a, I: Id> Request<'a, I> {
     fn among(&self, of: &EdgeType<'_, I>, known: &[Known<'_, I>], sizes: Sizes) -> Result<Edges<I>, Error> {
         let mut edges = Edges::new(&of.graph, None, sizes);
         let Nodes { nodes, trees, .. } = &known[of.destination].nodes;
-        let bounds = self.bounds(trees, nodes.len());
+        let bounds = self.trees.and_then(|trees| trees.bounds);
+        let bounds = bounds.map(|bounds| bounds_of(bounds, trees, nodes.len()));
         let graph = of.graph.for_rows(None, bounds.as_deref());
         let mut both: Vec<(u32, usize)> = Vec::new(); // local ids and edges of a row
         for (at, node) in nodes.iter().enumerate() {
@@ -350,6 +335,42 @@ impl<'a, I: Id> Request<'a, I> {
     }
 }
 
+/// Keys of the draws of rows, `None` where their global ids are these.
+fn keys_of<I: Id>(
+    graph: &View<'_, I>,
+    of_trees: Option<&[i64]>,
+    rows: &[I],
+    trees: &[u32],
+    repeats: &[usize],
+) -> Option<Vec<i64>> {
+    let num_nodes = graph.num_nodes() as i64;
+    let ids = rows.iter().map(|row| graph.row_id(row.index()) as i64);
+    if let Some(keys) = of_trees {
+        let of_tree = |tree: usize| load(&keys[tree]).wrapping_mul(num_nodes);
+        return Some(match trees.is_empty() && keys.len() == 1 {
+            true => {
+                let key = of_tree(0);
+                ids.map(|id| key.wrapping_add(id)).collect()
+            }
+            false => ids
+                .zip(trees)
+                .map(|(id, &tree)| of_tree(tree as usize).wrapping_add(id))
+                .collect(),
+        });
+    }
+    let mut keys: Vec<i64> = if repeats.is_empty() { return None } else { ids.collect() };
+    repeats.iter().for_each(|&at| keys[at] = num_nodes + at as i64);
+    Some(keys)
+}
+
+/// The latest time that each row sees.
+fn bounds_of(bounds: &[i64], trees: &[u32], num_rows: usize) -> Vec<i64> {
+    match bounds {
+        [bound] => vec![load(bound); num_rows],
+        bounds => trees.iter().map(|&tree| load(&bounds[tree as usize])).collect(),
+    }
+}
+
 impl<'a, I: Id> Known<'a, I> {
     /// Numbers the seeds.
     fn new(
@@ -358,7 +379,7 @@ impl<'a, I: Id> Known<'a, I> {
         (dense, hashed): &'a mut (Dense, Hashed),
         sizes: Sizes,
     ) -> Result<Self, Error> {
-        let is_one_tree = of.trees.is_none_or(|trees| trees.keys.len() <= 1);
+        let is_one_tree = of.trees.is_none_or(|trees| trees.are_one());
         let is_dense = is_one_tree && seeds.num_nodes.max(seeds.nodes.len()) <= DENSE_NODES;
         let mut table = match is_dense {
             true => AnyTable::Dense(dense.start(seeds.num_nodes)),

@@ -7,7 +7,7 @@
 //! The files build on each other in this order, and no file imports a later one:
 //!
 //! 1. `batch` holds the results, `table` finds local ids, `numbering` numbers nodes for
-//!    samplers in Python, and `floyd` draws distinct numbers.
+//!    samplers in Python, `paths` finds trees by time, and `floyd` draws distinct numbers.
 //! 2. `law` says what a law is. `uniform`, `weighted`, `labor`, `cluster` and `visits`
 //!    are laws, and `balanced` is one that draws as `uniform` does.
 //! 3. `edges` draws rows by a law, `crew` does so on several threads, and `expand`
@@ -27,6 +27,7 @@ mod grow;
 mod labor;
 mod law;
 mod numbering;
+mod paths;
 mod sampler;
 mod table;
 #[cfg(test)]
@@ -39,8 +40,9 @@ pub use balanced::water_fill;
 pub use batch::{Batch, Hop, Nodes, Subgraph};
 pub use by_law::draw_by;
 pub use edges::Importance;
-pub use grow::{EdgeType, Request, Seeds, Trees};
+pub use grow::{EdgeType, Request, Seeds};
 pub use law::{Law, Row};
 pub use numbering::Numbering;
+pub use paths::{Paths, Trees};
 pub use sampler::{Fanout, Kind, MAX_HOPS, Sampler, Scratch};
 pub use table::DENSE_NODES;

@@ -276,7 +276,11 @@ fn in_trees<I: Id>(
         num_hops: sampler.fanouts.len(),
         edge_types: &[edge_type],
         seeds: &[seeds],
-        trees: Some(Trees { keys, bounds }),
+        trees: Some(Trees {
+            keys,
+            bounds,
+            paths: None,
+        }),
         repeat: false,
         induced: false,
         most_draws: usize::MAX,
