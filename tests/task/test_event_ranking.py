@@ -74,7 +74,7 @@ def expected(links: Links, split: str) -> list[tuple[float, float, float]]:
 
 
 def measure(links: Links, ranks: int) -> list[dict[str, float]]:
-    workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=False, links=links)
+    workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=False, rows=links)
     return Threads.run(lambda comm: EventRanking(links, K).measure(workers(comm), score, ("val", "test")), ranks)
 
 
