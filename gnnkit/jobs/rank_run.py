@@ -16,7 +16,7 @@ from torch import nn
 from gnnkit.comm import LEADER, Communicator, Mailbox, Survivors
 from gnnkit.config.settings import AUTO, TrainerSettings
 from gnnkit.errors import UserError
-from gnnkit.graph import SPLITS, Split
+from gnnkit.graph import Split
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.restarts import resumable
 from gnnkit.jobs.upload import copy_checkpoints
@@ -277,7 +277,7 @@ def _weight_decay(job: RankJob, worker: Worker, task: Task, model: nn.Module) ->
 
 def measured_splits(task: Task) -> Sequence[str] | None:
     """Returns the splits whose nodes the task measures, or None for all nodes."""
-    return None if task.pairs else tuple(SPLITS)
+    return None if task.pairs else task.splits
 
 
 def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> ExactEpochs | None:

@@ -202,18 +202,15 @@ def _target_edges(name: str, source: str, rows: Ids, times: Times, targets: Targ
 def _target_columns(database: Database, encoded: Mapping[str, Encoded], targets: Targets) -> Encoded:
     """Joins the entity's columns, where its row is visible, and those of its past.
 
-    Embedded text stays on the entity's node, because it identifies entities.
+    Embedded text stays on the entity's node, because it identifies entities. Pairs have
+    their own columns only, so that models rank by these instead of single rows.
     """
+    if targets.pairs is not None:
+        return targets.pairs.columns
     entities, columns = database.types[targets.entity], encoded[targets.entity]
     columns = columns.select([place for place, name in enumerate(columns.names) if not is_embedded(name)])
     visible = entities.times[targets.rows] <= np.where(targets.times == ALWAYS, NEVER - 1, targets.times)
     row = Encoded(columns.rows[targets.rows] * visible[:, None], columns.names, columns.sources)
-    if (pairs := targets.pairs) is not None:
-        listed = encoded[pairs.table]
-        listed = listed.select([place for place, name in enumerate(listed.names) if not is_embedded(name)])
-        names = tuple(f"{pairs.table}.{name}" for name in listed.names)
-        parts = [row, Encoded(listed.rows[pairs.items], names, listed.sources), pairs.columns]
-        return Encoded.join(parts, len(targets.rows))
     return Encoded.join([row, past_columns(database, dict(encoded), targets)], len(targets.rows))
 
 

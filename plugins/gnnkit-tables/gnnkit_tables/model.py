@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.model.base import GraphModel
+from gnnkit.model import GraphModel
 from gnnkit.model.rgcn import RGCN
 from gnnkit.utils.ranges import MAX_COUNT, whole
 from gnnkit_tables.scores import IS_SCORE, MARK
@@ -89,7 +89,7 @@ class Blend(RGCN):
 
 
 class Column(GraphModel):
-    """One input column with the other sign, such as the place that a rule gives a row.
+    """One input column, such as the place that a rule gives a row.
 
     Choose this model to rank by a rule, when no model is better: `job=init` does so.
 
@@ -110,4 +110,4 @@ class Column(GraphModel):
         if self.column >= x.shape[1]:
             raise UserError(f"model.column={self.column}: the data has {x.shape[1]} columns, numbered from 0")
         rows = x[: adjacency.num_dst, self.column, None].expand(-1, self.num_outputs)
-        return 0 * self.unused - rows
+        return rows + 0 * self.unused

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from gnnkit.graph import Split
 from gnnkit.graph.times import ALWAYS, NEVER, Times
@@ -22,7 +23,9 @@ BEST = 50  # candidates of each rule. A table with at most twice as many rows is
 _MANY = 1_000_000  # pairs whose history is read at once
 _LAST = (10, 10, 20)  # latest rows that a rule reads of the entity, of their rows, and of the entities of these
 _NEGATIVES = 10  # candidates outside a training list, for each in it
-_TRAINING = 100_000  # training pairs, at most, those of the latest targets
+_TRAINING = 50_000  # training pairs, at most, those of the latest targets
+_PENALTY, _STEPS = 0.1, 200  # inverse of the logistic regression's penalty, and its iterations
+LINEAR = "logistic regression"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,16 +72,10 @@ def pair_targets(database: Database, targets: Targets) -> Targets:
         say(line)
     keep = _drawn(targets, pairs, wanted)
     pairs, wanted = Candidates(*(getattr(pairs, name)[keep] for name in Candidates.__slots__)), wanted[keep]
-    rules = [rule for history in events for rule in history.rules(pairs, targets)]
-    known = targets.split[pairs.lists] != Split.NONE
+    train, known = targets.split[pairs.lists] == Split.TRAIN, targets.split[pairs.lists] != Split.NONE
+    rules, columns = _describe_pairs(targets, pairs, events, train, wanted)
     label = np.where(known, wanted, np.nan)
     sizes = np.where(known, lists.sizes[pairs.lists], np.nan)
-    train = targets.split[pairs.lists] == Split.TRAIN
-    parts = [history.columns(pairs, targets, train) for history in events]
-    places = np.stack([np.log1p(rank_within(pairs.lists, rule.scores)) for rule in rules], 1) if rules else None
-    if places is not None:
-        names = [rule.column for rule in rules]
-        parts.append(scaled(places, names, names, train))
     return replace(
         targets,
         rows=pairs.entities,
@@ -86,8 +83,41 @@ def pair_targets(database: Database, targets: Targets) -> Targets:
         labels=np.stack([label, pairs.lists.astype(np.float64), sizes], 1),
         split=targets.split[pairs.lists],
         lists=None,
-        pairs=Pairs(lists.table, lists.length, pairs.items, Encoded.join(parts, len(pairs.items)), rules),
+        pairs=Pairs(lists.table, lists.length, pairs.items, columns, rules),
     )
+
+
+def _describe_pairs(
+    targets: Targets, pairs: Candidates, events: Sequence[History], train: Mask, wanted: Mask
+) -> tuple[list[Rule], Encoded]:
+    """Returns the rules, and the columns of pairs, which include the rules' places."""
+    rules: list[Rule] = []
+    parts: list[Encoded] = []
+    for history in events:
+        alike = history.alike(pairs)
+        rules += history.rules(pairs, targets, alike)
+        parts.append(history.columns(pairs, targets, alike, train))
+    parts += [_places(pairs, rule, train) for rule in rules]
+    columns = Encoded.join(parts, len(pairs.items))
+    if len(np.unique(wanted[train])) > 1:
+        rules.append(Rule(LINEAR, f"{columns.rows.shape[1]} columns", _linear_scores(columns.rows, wanted, train)))
+        columns = Encoded.join([columns, _places(pairs, rules[-1], train)], len(pairs.items))
+    return rules, columns
+
+
+def _places(pairs: Candidates, rule: Rule, train: Mask) -> Encoded:
+    places = -np.log1p(rank_within(pairs.lists, rule.scores))[:, None]
+    return scaled(places, [rule.column], [rule.column], train)
+
+
+def _linear_scores(rows: Floats, wanted: Mask, train: Mask) -> Floats:  # [num_pairs]
+    """Returns probabilities from a logistic regression of the training pairs."""
+    from sklearn.linear_model import LogisticRegression  # slow to import
+
+    with threadpool_limits(1):  # sums in the order of one thread
+        fitted = LogisticRegression(C=_PENALTY, max_iter=_STEPS).fit(rows[train].astype(np.float64), wanted[train])
+        scores: Floats = fitted.predict_proba(rows.astype(np.float64))[:, 1]
+    return scores
 
 
 def _without_empty(targets: Targets, lists: Lists) -> tuple[Targets, Lists]:
@@ -160,7 +190,7 @@ class History:
     def _pair_keys(self, pairs: Candidates) -> Ids:
         return np.where(pairs.items < self.base, pairs.entities * self.base + pairs.items, -1)
 
-    def columns(self, pairs: Candidates, targets: Targets, fits: Mask) -> Encoded:
+    def columns(self, pairs: Candidates, targets: Targets, alike: Floats, fits: Mask) -> Encoded:
         """Counts events of pairs and of their ends, and the time since the last."""
         columns: list[Floats] = []
         names: list[str] = []
@@ -174,15 +204,19 @@ class History:
             columns += [np.log1p(count), np.log1p(since)]
             names += [f"{self.events.name}: {what}: {kind}" for kind in ("number of rows", "time since the last")]
         recent = self._recent(pairs, targets)
-        columns.append(np.log1p(recent))
+        popular = self.by_item.count(pairs.items, pairs.times)
+        columns += [np.log1p(recent), np.log1p(alike), alike / np.sqrt(1 + popular)]
         names.append(f"{self.events.name}: row: number of rows in the last {_window(targets)}")
+        names += [
+            f"{self.events.name}: entities with the same rows: {kind}" for kind in ("number", "number by popularity")
+        ]
         return scaled(np.stack(columns, 1).astype(np.float64), names, names, fits)
 
     def _recent(self, pairs: Candidates, targets: Targets) -> Ids:
         begin = pairs.times - (targets.horizon or 0)
         return self.by_item.count(pairs.items, pairs.times) - self.by_item.count(pairs.items, begin)
 
-    def rules(self, pairs: Candidates, targets: Targets) -> list[Rule]:
+    def rules(self, pairs: Candidates, targets: Targets, alike: Floats) -> list[Rule]:
         """Returns what ranks candidates without a model."""
         keys = self._pair_keys(pairs)
         popular = self.by_item.count(pairs.items, pairs.times).astype(np.float64)
@@ -191,7 +225,6 @@ class History:
         last = self.by_pair.last(keys, pairs.times)
         since = _since(last, pairs.times)
         latest = np.nan_to_num(2 - since / (1 + np.nanmax(since, initial=0)))
-        alike = self.alike(pairs)
         most = 1 + recent.max(initial=0)
         return [
             Rule(name, self.events.name, scores)

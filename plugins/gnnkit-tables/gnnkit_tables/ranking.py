@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.strategy import Worker
-from gnnkit.task.base import NodeTask, PredictionColumns, rows_of
+from gnnkit.task import NodeTask
+from gnnkit.task.base import PredictionColumns, rows_of
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_COUNT, whole
 from gnnkit_tables.lists import BETWEEN, METRICS, rank_figures, rank_within
