@@ -17,7 +17,8 @@ from gnnkit.utils.documents import read_yaml
 from gnnkit.utils.ranges import one_line, one_of, shown, shown_names, whole
 
 FILE = "manifest.yaml"
-_TYPES = ("classification", "regression", "ranking")
+RANKING = "ranking"
+_TYPES = ("classification", "regression", RANKING)
 # RelBench's names of entries of a ranking task
 _RELBENCH = {
     "src_entity_table": "table",
@@ -225,7 +226,7 @@ def _read_task(place: str, value: Any) -> TaskSpec:
         str(_name(f"{place}.label", entry["label"])),
         _name(f"{place}.time", entry.get("time")),
         _check_span(f"{place}.horizon", entry.get("horizon")),
-        "ranking"
+        RANKING
         if target is not None
         else None
         if entry.get("type") is None
@@ -242,14 +243,14 @@ def _read_task(place: str, value: Any) -> TaskSpec:
 
 def _check_ranking(place: str, entry: Mapping[str, Any], target: str | None) -> None:
     """Raises `UserError` for entries that only one of ranking and other types has."""
-    kind = entry.get("type") or ("ranking" if target else None)
-    if kind == "ranking" and target is None:
+    kind = entry.get("type") or (RANKING if target else None)
+    if kind == RANKING and target is None:
         raise UserError(f"{FILE}, {place}: type: ranking needs target, the table whose rows are listed")
-    if kind != "ranking" and target is not None:
+    if kind != RANKING and target is not None:
         raise UserError(f"{FILE}, {place}: target={target} is the table of lists, so type must be ranking, or left out")
-    if kind != "ranking" and entry.get("eval_k") is not None:
+    if kind != RANKING and entry.get("eval_k") is not None:
         raise UserError(f"{FILE}, {place}.eval_k is the length of lists: add target, or remove it")
-    if kind == "ranking" and entry.get("time") is None:
+    if kind == RANKING and entry.get("time") is None:
         raise UserError(
             f"{FILE}, {place}: ranking needs time, since lists are of what follows it; without times, use "
             "task=link_prediction with dataset=edges"

@@ -152,6 +152,20 @@ def test_other_forms_of_a_task_give_the_same_graph(tmp_path: Path, form: str) ->
     np.testing.assert_array_equal(graph.features, expected.features)
 
 
+@pytest.mark.parametrize("form", ["lists", "one row for each item"])
+def test_a_ranking_is_guessed_from_keys_of_another_table(tmp_path: Path, form: str) -> None:
+    orders = draw(60, 8)
+    task = task_of(orders)
+    if form != "lists":
+        rows = [{**row, "item_id": item} for row in task.to_pylist() for item in row["item_id"]]
+        task = pa.Table.from_pylist(rows)
+    folder = folder_of(tmp_path / "data", orders, task=task)
+    expected = pairs_of(Tables(str(folder)).load())
+    (folder / "manifest.yaml").unlink()
+    assert Tables(str(folder))._open()[1].tasks["buys"].target == "items"
+    assert pairs_of(Tables(str(folder)).load()) == expected
+
+
 def test_unknown_keys_duplicates_and_empty_lists_are_dropped_and_counted(tmp_path: Path, capsys: Any) -> None:
     orders = draw(60, 8)
     task = task_of(orders)
