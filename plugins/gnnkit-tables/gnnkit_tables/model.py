@@ -25,6 +25,7 @@ class Blend(RGCN):
     has the outputs of the GCN.
     """
 
+    compares_columns = True
     places: Tensor  # [in_features, num_scores] selects the last columns
 
     def __init__(
@@ -100,6 +101,7 @@ class Column(GraphModel):
     """
 
     num_layers = 1
+    compares_columns = True
 
     def __init__(self, in_features: int, num_classes: int, column: int = 0) -> None:
         super().__init__()
