@@ -73,9 +73,11 @@ PACKAGES = {
     "model": {
         "blend": "gnnkit-tables",
         "boosting": "gnnkit-boosting",
+        "column": "gnnkit-tables",
         "mixer": "gnnkit-temporal",
         "tgat": "gnnkit-temporal",
     },
+    "task": {"ranking": "gnnkit-tables"},
     "text": {"hashed": "gnnkit-tables"},
     "upload": {"fsspec": "gnnkit-upload"},
     "job": {

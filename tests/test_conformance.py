@@ -132,6 +132,7 @@ def test_datasets(name: str, arguments: dict[str, dict[str, Any]], tmp_path: Pat
 
 LABELS = {  # that a task reads, of 30 nodes
     "multilabel": np.random.default_rng(0).random((30, 4)) < 0.3,
+    "ranking": np.stack([np.arange(30) % 3 % 2, np.arange(30) // 5, np.full(30, 2)], 1).astype(float),
     "regression": np.where(np.arange(30) % 7 == 6, np.nan, np.random.default_rng(0).normal(size=30)),
 }
 

@@ -81,6 +81,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "features.degree": [0, 1, "yes", "auto", None],
     "model.skip": [0, 1, "yes", None],
     "model.events": COUNT,
+    "model.column": [-1, 2.5, NAN, INF],
+    "task.k": COUNT,
     "model.pairs": [0, 1, "yes", None],
     "comm.gigabits": [0, -1, NAN, INF, "fast"],
     "comm.milliseconds": [-1, NAN, INF, "short"],

@@ -381,6 +381,13 @@ _AGES = Topic(
         "and strategy=individual_sample": lambda s, p: p.sampler is None or p.sampler.time == "none",
     },
 )
+_COLUMNS = Topic(
+    lambda s, p: getattr(p.model, "compares_columns", False),
+    {
+        "features.scale=row: model={p.source.name} compares a column between rows, which would be divided by their sums: "
+        "remove the key": lambda s, p: s.features.scale == "row",
+    },
+)
 _DEGREE = Topic(
     lambda s, p: s.features.degree,
     {
@@ -444,6 +451,7 @@ TOPICS = (
     _LABEL_INPUTS,
     _TIME,
     _AGES,
+    _COLUMNS,
     _DEGREE,
     _LOST_WORKERS,
     _RESTARTS,

@@ -16,7 +16,7 @@ from torch import nn
 from gnnkit.comm import LEADER, Communicator, Mailbox, Survivors
 from gnnkit.config.settings import AUTO, TrainerSettings
 from gnnkit.errors import UserError
-from gnnkit.graph import SPLITS, Split
+from gnnkit.graph import Split
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.restarts import resumable
 from gnnkit.jobs.upload import copy_checkpoints
@@ -241,7 +241,7 @@ def make_module(
         model,
         strategy,
         worker,
-        job.evaluation(worker, model, learned=learned, splits=tuple(SPLITS), scratch=scratch),
+        job.evaluation(worker, model, learned=learned, splits=task.splits, scratch=scratch),
         task=task,
         embedding=embedding,
         label_inputs=job.label_inputs(worker),

@@ -37,6 +37,7 @@ class GraphModel(nn.Module):
     adds_rows_itself = False  # True: layers aggregate with torch functions, in the rows' dtype
     reads_relations = False  # True: layers use edge types, through `adjacency.aggregate_relations`
     reads_edge_age = False  # True: layers need `adjacency.edge_age`, so batches must be sampled by time
+    compares_columns = False  # True: columns mean the same in all rows, so no row may be divided by its sum
     undirected = False  # True: layers read each edge in both directions, so its reverse is added before training
     self_loops = False  # True: nodes without a self-loop get one of weight 1 before training
 

@@ -86,6 +86,7 @@ REFUSED = [
     [SAMPLED, *STRICT, "features.degree=true"],
     [SAMPLED, *STRICT, LABELS],
     [SAMPLED, "model=tgat"],
+    [FULL, "model=column", "features.scale=row"],
     [FULL, "task=link_prediction", "features.degree=true"],
     [SAMPLED, LOST, LEADER, "strategy.features=partitioned"],
     [FULL, LOST, LEADER],

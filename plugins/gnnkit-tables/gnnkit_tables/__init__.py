@@ -25,7 +25,7 @@ from gnnkit.graph.times import ALWAYS, NEVER, parse_time, show_time
 from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch, whole
-from gnnkit_tables.baselines import best_column, can_compare
+from gnnkit_tables.baselines import best_column, can_compare, rank_by_rules
 from gnnkit_tables.build import build_columns, build_graph, describe_outsiders, encode_types, with_scores
 from gnnkit_tables.database import Database, join_epochs, read_database, read_tables, read_times
 from gnnkit_tables.encode import Embed, Encoded
@@ -33,9 +33,11 @@ from gnnkit_tables.example import example_tasks
 from gnnkit_tables.folder import SHARE, Folder
 from gnnkit_tables.guess import Proposal, propose
 from gnnkit_tables.history import is_event
+from gnnkit_tables.lists import one_row_per_item
 from gnnkit_tables.manifest import FILE, Manifest, TaskSpec
+from gnnkit_tables.pairs import pair_targets
 from gnnkit_tables.question import Question
-from gnnkit_tables.select import Keys, list_candidates, metric_of, select_keys
+from gnnkit_tables.select import Keys, list_candidates, metric_of, rule_candidate, select_keys
 from gnnkit_tables.targets import SplitRule, Targets, read_targets
 
 FREEZES = ("none", "test")
@@ -164,8 +166,10 @@ class Tables(Dataset):
         columns, graph = build_columns(database, targets, encoded), self._build(database, targets, encoded)
         keys = graph_keys(database, targets)
         if minutes and can_compare(columns):
-            if baseline := best_column(columns):
-                say(str(baseline))
+            rules = [] if targets.pairs is None else rank_by_rules(targets)
+            baseline = max(rules, key=lambda rule: rule.val) if rules else best_column(columns)
+            for line in rules or [baseline] if baseline else ():
+                say(str(line))
             plain, scored = (
                 graph
                 if self.links and self.boosting == is_scored
@@ -173,6 +177,8 @@ class Tables(Dataset):
                 for is_scored in (False, True)
             )
             candidates = list_candidates(plain, scored, columns, keys)
+            if baseline and rules:
+                candidates.append(rule_candidate(columns, baseline, keys))
             keys = select_keys(candidates, metric_of(columns), minutes, seed, baseline)
         if default is not None:
             keys = {"dataset.split": (default, "the task table has none"), **keys}
@@ -207,6 +213,8 @@ class Tables(Dataset):
             say(f"tables: {targets.name} has no time in {FILE}, so its rows see all rows, however late they are")
         targets.check_times(database.unit)
         database, targets = self._as_of(database, targets)
+        if targets.lists is not None:
+            targets = pair_targets(database, targets)
         return database, targets, encode_types(database, targets, self.embed)
 
     def _build(self, database: Database, targets: Targets, encoded: Mapping[str, Encoded]) -> Graph:
@@ -226,6 +234,7 @@ class Tables(Dataset):
         columns = _time_columns(tables, manifest)
         if spec.query is None:
             task = folder.read_task(name, spec.entity, self.missing)
+            task = task if spec.target is None else one_row_per_item(task, spec.label)
             columns |= _task_times(name, task, spec.time)
         columns = join_epochs(columns, has_spans=isinstance(spec.horizon, str))
         path, answer = (self._manifest_file(folder) or folder.root / FILE).with_name(f"{name}{_ROWS}"), None
@@ -238,9 +247,7 @@ class Tables(Dataset):
             columns |= _task_times(name, task, spec.time)
         times, unit = read_times(columns)
         database = read_database(tables, manifest, times, unit)
-        index = database.types[spec.table].index
-        assert index is not None, "the manifest is checked"
-        targets = read_targets(name, spec, task, times.get((name, spec.time or "")), database, index)
+        targets = read_targets(name, spec, task, times.get((name, spec.time or "")), database)
         return Reading(database, targets, proposal, answer)
 
     def _ask(
@@ -333,6 +340,12 @@ def _task_names(folder: Folder, manifest: Manifest) -> list[str]:
 def graph_keys(database: Database, targets: Targets) -> Keys:
     """Returns the keys for a model of the graph, with their reasons."""
     keys: Keys = MODEL_KEYS if (targets.times == ALWAYS).all() else MODEL_KEYS | TIME_KEYS
+    if targets.pairs is not None:
+        lists: Keys = {
+            "task": ("ranking", "labels are rows of another table"),
+            "task.k": (targets.pairs.length, "length of the lists"),
+        }
+        keys = {**keys, **lists}
     return {**keys, **EVENT_KEYS} if is_event(database.types[targets.entity], targets) else keys
 
 

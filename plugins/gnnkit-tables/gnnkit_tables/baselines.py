@@ -11,6 +11,8 @@ import torch
 from gnnkit.graph import Floats, Graph, Split
 from gnnkit.task.ranking import mean_areas
 from gnnkit.utils.checks import Array
+from gnnkit_tables.lists import METRICS, Rule, rank_figures, rank_within
+from gnnkit_tables.targets import Targets
 
 Predict = Callable[[Array], Array]  # from columns [k, width] to scores or numbers [k]
 
@@ -23,13 +25,16 @@ class Baseline:
     metric: str
     val: float
     test: float
+    column: str = ""  # that has the places in lists, if it ranks
 
     def __str__(self) -> str:
         return f"baseline: {self.name}: val_{self.metric} {self.val:.4f}, test_{self.metric} {self.test:.4f}"
 
 
 def can_compare(columns: Graph) -> bool:
-    """Returns whether each part has targets of one number, or of several classes."""
+    """Returns whether each part has lists, one number, or several classes."""
+    if columns.labels.ndim > 1:  # of a ranking task, which has no other labels of two dimensions
+        return all((columns.split == part).any() for part in (Split.TRAIN, Split.VAL, Split.TEST))
     least = 1 if columns.labels.dtype.kind == "f" else 2
     parts = (columns.labels[columns.split == part] for part in (Split.TRAIN, Split.VAL, Split.TEST))
     return columns.labels.ndim == 1 and all(len(np.unique(labels)) >= least for labels in parts)
@@ -56,6 +61,24 @@ def best_column(columns: Graph) -> Baseline | None:
         return None
     test = _measure(columns, best[2], Split.TEST, metric)
     return Baseline(f"only {names[best[1]]}", metric, best[0], test)
+
+
+def rank_by_rules(targets: Targets) -> list[Baseline]:
+    """Measures each rule of a ranking task with the rows that validate best."""
+    pairs, best = targets.pairs, dict[str, Baseline]()
+    assert pairs is not None
+    for rule in pairs.rules:
+        val, test = (_measure_rule(targets, rule, pairs.length, part) for part in (Split.VAL, Split.TEST))
+        if rule.name not in best or val > best[rule.name].val:
+            best[rule.name] = Baseline(f"{rule.name} ({rule.events})", METRICS[0], val, test, rule.column)
+    return [*best.values()]
+
+
+def _measure_rule(targets: Targets, rule: Rule, length: int, part: Split) -> float:
+    mask = targets.split == part
+    wanted, lists, sizes = targets.labels[mask].T
+    ranks, is_listed = rank_within(lists, rule.scores[mask]), rule.scores[mask] > 0
+    return rank_figures(lists, ranks, wanted * is_listed, sizes, length)[METRICS[0]]
 
 
 def _line(place: int, slope: float, intercept: float) -> Predict:

@@ -20,6 +20,7 @@ from gnnkit.utils.ranges import shown
 from gnnkit_tables.database import Database, RowType
 from gnnkit_tables.encode import Embed, Encoded, Mask, encode, find_outsiders, is_embedded
 from gnnkit_tables.history import is_event, past_columns
+from gnnkit_tables.lists import BETWEEN
 from gnnkit_tables.scores import boosted_scores
 from gnnkit_tables.targets import Targets
 
@@ -143,6 +144,9 @@ def _rows_that_fit(database: Database, targets: Targets) -> dict[str, Mask]:
         return {name: np.ones(len(rows), np.bool_) for name, rows in fits.items()}
     if database.types[targets.entity].is_static:
         fits[targets.entity][targets.rows[targets.split == Split.TRAIN]] = True
+    if targets.pairs is not None and database.types[targets.pairs.table].is_static:
+        listed = (targets.split == Split.TRAIN) & (targets.labels[:, 0] == 1)
+        fits[targets.pairs.table][targets.pairs.items[listed]] = True
     for _ in database.types:  # static rows may refer to static rows
         for name, rows in database.types.items():
             for link in rows.links:
@@ -179,6 +183,10 @@ def _list_edges(database: Database, targets: Targets) -> Iterator[RelationEdges]
             yield edges.inverse
     entities = database.types[targets.entity]
     yield from _target_edges("entity", targets.entity, targets.rows, entities.times[targets.rows], targets)
+    if targets.pairs is not None:
+        items = targets.pairs.items
+        times = database.types[targets.pairs.table].times[items]
+        yield from _target_edges("row", targets.pairs.table, items, times, targets)
     if is_event(entities, targets):  # whose own row is as late as the target, and its parents are not
         for link in entities.links:
             yield from _target_edges(
@@ -194,8 +202,11 @@ def _target_edges(name: str, source: str, rows: Ids, times: Times, targets: Targ
 def _target_columns(database: Database, encoded: Mapping[str, Encoded], targets: Targets) -> Encoded:
     """Joins the entity's columns, where its row is visible, and those of its past.
 
-    Embedded text stays on the entity's node, because it identifies entities.
+    Embedded text stays on the entity's node, because it identifies entities. Pairs have
+    their own columns only, so that models rank by these instead of single rows.
     """
+    if targets.pairs is not None:
+        return targets.pairs.columns
     entities, columns = database.types[targets.entity], encoded[targets.entity]
     columns = columns.select([place for place, name in enumerate(columns.names) if not is_embedded(name)])
     visible = entities.times[targets.rows] <= np.where(targets.times == ALWAYS, NEVER - 1, targets.times)
@@ -215,6 +226,8 @@ def _node_ids(database: Database, targets: Targets) -> npt.NDArray[np.str_]:
         if unit is not None:
             times = pc.replace_substring_regex(pa.array(times, pa.large_string()), r"(T00:00:00(\.0+)?|\.0+)$", "")
         target = _join(target, pa.array(times, pa.large_string()), "@")
+    if (pairs := targets.pairs) is not None:
+        target = _join(target, keys[pairs.table].take(pa.array(pairs.items)), f"{BETWEEN}{pairs.table}:")
     ids = {name: _join(pa.array([name] * len(column), pa.large_string()), column, ":") for name, column in keys.items()}
     ids[targets.name] = _join(pa.array([targets.name] * len(target), pa.large_string()), target, ":")
     return np.concatenate([np.array(column.to_pylist(), np.str_) for column in ids.values()])

@@ -21,7 +21,7 @@ from gnnkit.utils.ranges import shown
 from gnnkit_tables.database import as_dates, find_unread_times
 from gnnkit_tables.folder import SPLIT
 from gnnkit_tables.keys import DANGLING, NULL, KeyIndex, find_parents, key_column
-from gnnkit_tables.manifest import Link, Manifest, TableSpec, TaskSpec
+from gnnkit_tables.manifest import RANKING, Link, Manifest, TableSpec, TaskSpec
 
 _HALF, _MOST = 0.5, 0.9  # shares of distinct values that a key of the same name, or other text, has in common
 _FEW = 3  # distinct values of text, at least, for a link by values
@@ -288,7 +288,19 @@ def _find_task(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tupl
     if len(rest) != 1:
         raise UserError(f"{table.name}: {len(rest)} columns may be the label; write tasks.{name} in the manifest")
     spec = TaskSpec(entity, (column,), rest[0], dates[0] if dates else None)
-    return spec, {"entity": f"{100 * shares[best]:.0f} % are keys of {entity}", "label": "the remaining column"}
+    reasons = {"entity": f"{100 * shares[best]:.0f} % are keys of {entity}", "label": "the remaining column"}
+    if dates and (target := _find_target(table, rest[0], entity, indices)):
+        spec, reasons["target"] = replace(spec, target=target, type=RANKING), "labels are keys of this table"
+    return spec, reasons
+
+
+def _find_target(table: Table, label: str, entity: str, indices: Mapping[str, KeyIndex]) -> str | None:
+    """Returns the other table that a label is named like and has keys of, if any."""
+    column = table.plain(label)
+    keys = pc.list_flatten(column) if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) else column
+    rows = Table(table.name, pa.table({label: keys}), missing=table.missing)
+    named = (other for other, index in indices.items() if other != entity and _is_named(label, other, index))
+    return next((other for other in named if _found_share(rows, label, indices[other]) >= _HALF), None)
 
 
 def _plain(name: str) -> str:

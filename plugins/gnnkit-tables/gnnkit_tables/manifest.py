@@ -17,7 +17,16 @@ from gnnkit.utils.documents import read_yaml
 from gnnkit.utils.ranges import one_line, one_of, shown, shown_names, whole
 
 FILE = "manifest.yaml"
-_TYPES = ("classification", "regression")
+RANKING = "ranking"
+_TYPES = ("classification", "regression", RANKING)
+# RelBench's names of entries of a ranking task
+_RELBENCH = {
+    "src_entity_table": "table",
+    "src_entity_col": "entity",
+    "dst_entity_table": "target",
+    "dst_entity_col": "label",
+    "time_col": "time",
+}
 _SPAN = re.compile(r"(\d{1,9})\s*(second|minute|hour|day|week)s?")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 Reasons = Mapping[tuple[str, ...], str]  # why a line of the manifest is as it is, by its path
@@ -56,12 +65,14 @@ class TaskSpec:
     label: str
     time: str | None = None  # column of the time of the prediction. None: a task without times
     horizon: str | int | None = None  # after which a label is known: a span, or units of plain times
-    type: str | None = None  # classification or regression. None: by the labels
+    type: str | None = None  # classification, regression or ranking. None: by the labels, or ranking with a target
     query: str | None = None  # SQL that computes the rows from the tables. None: they are a file
     val: str | int | None = None  # a query's first validation date, and first test date. None: by shares of the dates
     test: str | int | None = None
     train_dates: int | None = None  # at most this many dates, and so for validation and test each. None: all that fit
     eval_dates: int | None = None
+    target: str | None = None  # the table whose rows are listed, of which labels are keys
+    eval_k: int | None = None  # length of lists. None: 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,9 @@ class Manifest:
             for link in table.links
         ]
         places += [(f"tasks.{name}.table", task.table, task.entity) for name, task in self.tasks.items()]
+        places += [
+            (f"tasks.{name}.target", task.target, (task.label,)) for name, task in self.tasks.items() if task.target
+        ]
         for place, table, columns in places:
             if table not in self.tables:
                 raise UserError(f"{FILE}, {place}: no table {table!r}, only {shown_names(self.tables)}")
@@ -196,22 +210,51 @@ def _read_links(place: str, value: Any) -> tuple[Link, ...]:
 
 
 def _read_task(place: str, value: Any) -> TaskSpec:
-    entry = _mapping(place, value, [part.name for part in fields(TaskSpec)])
+    names = [part.name for part in fields(TaskSpec)]
+    entry = _mapping(place, value, [*names, *_RELBENCH])
+    for other, name in _RELBENCH.items():
+        if other in entry and name in entry:
+            raise UserError(f"{FILE}, {place}: {other} is RelBench's name of {name}; remove one of them")
+    entry = {_RELBENCH.get(key, key): part for key, part in entry.items()}
     if missing := [key for key in ("table", "entity", "label") if entry.get(key) is None]:
         raise UserError(f"{FILE}, {place}: {missing[0]} is missing")
+    target = _name(f"{place}.target", entry.get("target"))
+    _check_ranking(place, entry, target)
     return TaskSpec(
         str(_name(f"{place}.table", entry["table"])),
         _names(f"{place}.entity", entry["entity"]),
         str(_name(f"{place}.label", entry["label"])),
         _name(f"{place}.time", entry.get("time")),
         _check_span(f"{place}.horizon", entry.get("horizon")),
-        None if entry.get("type") is None else one_of(f"{FILE}, {place}.type", entry["type"], _TYPES),
+        RANKING
+        if target is not None
+        else None
+        if entry.get("type") is None
+        else one_of(f"{FILE}, {place}.type", entry["type"], _TYPES),
         query if (query := _name(f"{place}.query", entry.get("query"))) is None else query.strip(),
         _read_date(f"{place}.val", entry.get("val")),
         _read_date(f"{place}.test", entry.get("test")),
         _read_count(f"{place}.train_dates", entry.get("train_dates")),
         _read_count(f"{place}.eval_dates", entry.get("eval_dates")),
+        target,
+        _read_count(f"{place}.eval_k", entry.get("eval_k")),
     )
+
+
+def _check_ranking(place: str, entry: Mapping[str, Any], target: str | None) -> None:
+    """Raises `UserError` for entries that only one of ranking and other types has."""
+    kind = entry.get("type") or (RANKING if target else None)
+    if kind == RANKING and target is None:
+        raise UserError(f"{FILE}, {place}: type: ranking needs target, the table whose rows are listed")
+    if kind != RANKING and target is not None:
+        raise UserError(f"{FILE}, {place}: target={target} is the table of lists, so type must be ranking, or left out")
+    if kind != RANKING and entry.get("eval_k") is not None:
+        raise UserError(f"{FILE}, {place}.eval_k is the length of lists: add target, or remove it")
+    if kind == RANKING and entry.get("time") is None:
+        raise UserError(
+            f"{FILE}, {place}: ranking needs time, since lists are of what follows it; without times, use "
+            "task=link_prediction with dataset=edges"
+        )
 
 
 def _read_date(place: str, value: Any) -> str | int | None:

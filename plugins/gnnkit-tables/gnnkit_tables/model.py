@@ -1,15 +1,17 @@
-"""A model of the graph that is averaged with gradient boosting: model=blend."""
+"""Models of databases: a mean with gradient boosting, and a single column."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
+from gnnkit.model import GraphModel
 from gnnkit.model.rgcn import RGCN
+from gnnkit.utils.ranges import MAX_COUNT, whole
 from gnnkit_tables.scores import IS_SCORE, MARK
 
 
@@ -23,6 +25,7 @@ class Blend(RGCN):
     has the outputs of the GCN.
     """
 
+    compares_columns = True
     places: Tensor  # [in_features, num_scores] selects the last columns
 
     def __init__(
@@ -84,3 +87,29 @@ class Blend(RGCN):
         is_marked = (first > 0) & (second == first * (MARK[1] / MARK[0]))
         part = torch.where(is_marked, first / MARK[0], 0).to(out.dtype)  # 1, or less on a path from zeros
         return out + (scores - out) * (part / 2)
+
+
+class Column(GraphModel):
+    """One input column, such as the place that a rule gives a row.
+
+    Choose this model to rank by a rule, when no model is better: `job=init` does so.
+
+    Args:
+        in_features: Number of input features.
+        num_classes: Number of outputs, which are equal.
+        column: Number of the column.
+    """
+
+    num_layers = 1
+    compares_columns = True
+
+    def __init__(self, in_features: int, num_classes: int, column: int = 0) -> None:
+        super().__init__()
+        self.column, self.num_outputs = whole("model.column", column, 0, MAX_COUNT), num_classes
+        self.unused = nn.Parameter(torch.zeros(()))  # optimizers and DDP need a parameter. Its gradient is 0
+
+    def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
+        if self.column >= x.shape[1]:
+            raise UserError(f"model.column={self.column}: the data has {x.shape[1]} columns, numbered from 0")
+        rows = x[: adjacency.num_dst, self.column, None].expand(-1, self.num_outputs)
+        return rows + 0 * self.unused

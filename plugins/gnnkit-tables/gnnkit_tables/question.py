@@ -23,6 +23,7 @@ from gnnkit.launch.phases import say
 from gnnkit.utils.ranges import one_line, shown_names
 from gnnkit_tables.folder import SHARE, SPLIT
 from gnnkit_tables.keys import key_column
+from gnnkit_tables.lists import one_row_per_item
 from gnnkit_tables.lookahead import Lookahead
 from gnnkit_tables.manifest import FILE, Manifest, TaskSpec, read_span
 
@@ -142,7 +143,7 @@ class Question:
         self._check_text(tables)
         views = {name: _view(name, table, times, manifest, self.unit) for name, table in tables.items()}
         dates = np.concatenate([*self.dates.values()])
-        rows = self._ask(dates, views)
+        rows = self._ask_items(dates, views)
         assert self.spec.time is not None, "create requires a time"
         columns = (*self.spec.entity, self.spec.time, self.spec.label)
         for column in columns:
@@ -158,7 +159,8 @@ class Question:
             raise UserError(
                 f"{FILE}, tasks.{self.name}.query: no row has an entity, a time and a label; change the query"
             )
-        rows = rows.sort_by([(column, "ascending") for column in (self.spec.time, *self.spec.entity)])
+        order = (self.spec.time, *self.spec.entity, *self._labels)
+        rows = rows.sort_by([(column, "ascending") for column in order])
         self._describe_later(Lookahead(self._ask_columns, views, times, manifest), dates)
         return Table(f"tasks.{self.name}.query", rows.append_column(SPLIT, self._split(rows[self.spec.time])))
 
@@ -168,8 +170,21 @@ class Question:
 
     def _ask_columns(self, dates: Times, views: Mapping[str, pa.Table]) -> pa.Table:
         """Returns entities and labels, in the entities' order."""
-        columns = list(dict.fromkeys([*self.spec.entity, self.spec.label]))
-        return self._ask(dates, views).select(columns).sort_by([(column, "ascending") for column in self.spec.entity])
+        columns, order = list(dict.fromkeys([*self.spec.entity, self.spec.label])), (*self.spec.entity, *self._labels)
+        return self._ask_items(dates, views).select(columns).sort_by([(column, "ascending") for column in order])
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        """The label of a ranking task, by which rows of an entity are ordered."""
+        return () if self.spec.target is None else (self.spec.label,)
+
+    def _ask_items(self, dates: Times, views: Mapping[str, pa.Table]) -> pa.Table:
+        """Runs the query, and gives a ranking task one row for each item."""
+        rows = self._ask(dates, views)
+        if self.spec.target is None:
+            return rows
+        table = one_row_per_item(Table(f"tasks.{self.name}.query", rows), self.spec.label)
+        return pa.table({name: table.plain(name) for name in table.names})
 
     def _describe_later(self, lookahead: Lookahead, dates: Times) -> None:
         """Warns if labels depend on rows after their horizon, or on missing rows."""

@@ -43,11 +43,14 @@ def boosted_scores(columns: Encoded, targets: Targets) -> Encoded:
         Scores [num_targets, k + 2]: log-probabilities of the classes, or a number in
             deviations of the training labels, followed by `MARK`.
     """
-    if targets.labels.ndim > 1:
+    if targets.pairs is None and targets.labels.ndim > 1:
         raise UserError("dataset.boosting=true needs one label for each target; remove the key")
     train, val = (targets.split == part for part in (Split.TRAIN, Split.VAL))
-    is_number = targets.labels.dtype.kind == "f"
+    is_pair = targets.pairs is not None
+    is_number = targets.labels.dtype.kind == "f" and not is_pair
     labels = _standard(targets.labels, train) if is_number else targets.labels
+    if is_pair:
+        labels = (targets.labels[:, 0] == 1).astype(np.int64)
     with threadpool_limits(1):  # sums in the order of one thread
         estimator = _estimator(is_number).fit(columns.rows[train], labels[train])
     stages = estimator.staged_predict if is_number else estimator.staged_predict_proba
@@ -56,9 +59,11 @@ def boosted_scores(columns: Encoded, targets: Targets) -> Encoded:
         if number % _STRIDE == 0 and (loss := _loss(stage[val], labels[val], estimator)) < best:
             best, scores = loss, stage
     if not is_number:
-        whole = np.full((len(labels), int(labels.max()) + 1), _RARE)
+        whole = np.full((len(labels), 2 if is_pair else int(labels.max()) + 1), _RARE)
         whole[:, estimator.classes_] = np.maximum(scores, _RARE)
         scores = np.log(whole)
+    if is_pair:  # log-odds
+        scores = scores[:, 1:] - scores[:, :1]
     marked = np.column_stack([scores, np.tile(MARK, (len(labels), 1))])
     rows: Floats = np.where(train[:, None], 0, marked).astype(np.float32)
     names = tuple(f"boosting {place}" for place in range(rows.shape[1]))

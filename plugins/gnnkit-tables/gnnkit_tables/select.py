@@ -19,6 +19,7 @@ from gnnkit.graph import Graph
 from gnnkit.launch.phases import say
 from gnnkit.utils.ranges import one_line
 from gnnkit_tables.baselines import Baseline
+from gnnkit_tables.lists import METRICS
 
 Keys = Mapping[str, tuple[Any, str]]  # value and reason by configuration key
 COLUMNS: Keys = {
@@ -67,11 +68,13 @@ def list_candidates(graph: Graph, scored: Graph, columns: Graph, graph_keys: Key
         columns: The targets and their columns, from `build_columns`.
         graph_keys: Keys of the model of the graph.
     """
-    is_number = columns.labels.dtype.kind == "f"
+    ranks = columns.labels.ndim > 1
+    is_number = columns.labels.dtype.kind == "f" and not ranks
     loss: Keys = {"task": ("regression", "labels are numbers"), "task.loss": ("absolute", "the error that is judged")}
     shared: Keys = {
         "trainer.monitor": (f"val_{metric_of(columns)}", "the figure that selects the best epoch"),
         **(loss if is_number else {}),
+        **{key: value for key, value in graph_keys.items() if key.startswith("task")},
     }
     candidates: list[Candidate] = [
         ("a model of the graph", graph, {**graph_keys, **shared}),
@@ -82,8 +85,23 @@ def list_candidates(graph: Graph, scored: Graph, columns: Graph, graph_keys: Key
     return candidates
 
 
+def rule_candidate(columns: Graph, baseline: Baseline, graph_keys: Keys) -> Candidate:
+    """Returns a rule of a ranking task as a model of one column."""
+    keys: Keys = {
+        "strategy": COLUMNS["strategy"],
+        "dataset.links": COLUMNS["dataset.links"],
+        "model": ("column", f"lists by {baseline.name}"),
+        "model.column": ((columns.feature_names or ()).index(baseline.column), f"the column {baseline.column}"),
+        "trainer.max_epochs": (1, "nothing is trained"),
+        **{key: value for key, value in graph_keys.items() if key.startswith("task")},
+    }
+    return baseline.name, columns, keys
+
+
 def metric_of(columns: Graph) -> str:
     """Returns the metric that selects a model."""
+    if columns.labels.ndim > 1:
+        return METRICS[0]
     is_number = columns.labels.dtype.kind == "f"
     return "mae" if is_number else "roc_auc" if columns.num_classes == 2 else "accuracy"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,17 +23,32 @@ from gnnkit.graph.split import random_split
 from gnnkit.graph.time_split import TimeSplit, parts_of
 from gnnkit.graph.times import ALWAYS, NEVER, Times, show_time
 from gnnkit.graph.types import Ids, Labels
+from gnnkit.launch.phases import say
 from gnnkit.utils.ranges import shown, shown_names
 from gnnkit_tables.database import Database, RowType
+from gnnkit_tables.encode import Encoded
 from gnnkit_tables.folder import SHARE, SPLIT
 from gnnkit_tables.keys import KeyIndex, find_parents
+from gnnkit_tables.lists import Lists, Rule, read_items
 from gnnkit_tables.manifest import TaskSpec, read_span
 
 _SAME = 0.999  # share of training rows in which a column equals the label
 _FEW = 10  # entities with a training row below which equal columns are chance
 _CLASSES = 100  # distinct labels above which they are numbers
 _EXAMPLES = 3  # values in a message
+LENGTH = 10  # of ranked lists, by default
 SplitRule = TimeSplit | tuple[float, float, float] | None  # value of dataset.split
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """The row of another table that each target may list, if targets are pairs."""
+
+    table: str  # type of the rows
+    length: int  # of lists
+    items: Ids  # [num_targets] rows
+    columns: Encoded  # [num_targets, width]
+    rules: Sequence[Rule]  # what ranks pairs without a model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +63,8 @@ class Targets:
     class_names: list[str] | None
     split: npt.NDArray[np.int8]  # [num_targets] values of `Split`
     horizon: int | None  # after which a label is known. None: unknown
+    lists: Lists | None = None  # of a ranking task, whose labels are the lists' sizes
+    pairs: Pairs | None = None  # of a ranking task, once its targets are pairs
 
     @property
     def cut(self) -> int:
@@ -59,6 +77,8 @@ class Targets:
         """Describes the labels, and how many targets each part has."""
         parts = ", ".join(f"{np.count_nonzero(self.split == part):,} {part.name.lower()}" for part in Split if part)
         known = self.labels[labelled(self.labels)]
+        if self.lists is not None:
+            return f"tables: {self.name} has {parts} lists of {known.mean():.1f} rows of {self.lists.table} on average"
         what = "numbers" if known.dtype.kind == "f" else f"{len(np.unique(known))} classes"
         return f"tables: {self.name} has {parts} rows, and labels are {what}"
 
@@ -116,6 +136,7 @@ class Targets:
             times=np.concatenate([self.times, np.full(len(rows), time)]),
             labels=np.concatenate([self.labels, unlabelled(self.labels, len(rows))]),
             split=np.concatenate([self.split, np.zeros(len(rows), np.int8)]),
+            lists=None if self.lists is None else self.lists.with_empty(len(rows)),
         )
 
     def check_times(self, unit: str | None) -> None:
@@ -130,9 +151,7 @@ class Targets:
             )
 
 
-def read_targets(
-    name: str, spec: TaskSpec, table: Table, times: Times | None, database: Database, index: KeyIndex
-) -> Targets:
+def read_targets(name: str, spec: TaskSpec, table: Table, times: Times | None, database: Database) -> Targets:
     """Reads a task table.
 
     Raises `UserError` for unknown entities, repeated rows, and labels that are columns
@@ -144,8 +163,8 @@ def read_targets(
         table: Its rows.
         times: [num_rows] in the database's unit, or None in a task without times.
         database: The tables.
-        index: The entities by primary key.
     """
+    index = _index_of(database, spec.table)
     for column in (*spec.entity, spec.label):
         require(table.name, table.names, column, f"; change tasks.{name} in the manifest")
     rows = find_parents(table, spec.entity, index)
@@ -155,6 +174,8 @@ def read_targets(
             f"{table.name}, column {spec.entity[0]!r}: {len(bad):,} of {len(rows):,} rows name no row of {spec.table}, such "
             f"as {shown(examples)}; remove them, or add these entities"
         )
+    if spec.target is not None:
+        return _read_lists(name, spec, table, rows, times, database)
     labels, class_names = _read_labels(name, spec, table)
     split = table.splits(SPLIT) if SPLIT in table.names else None
     targets = Targets(
@@ -173,13 +194,66 @@ def read_targets(
     return targets
 
 
+def _index_of(database: Database, table: str) -> KeyIndex:
+    index = database.types[table].index
+    assert index is not None, "the manifest is checked"
+    return index
+
+
+def _read_lists(name: str, spec: TaskSpec, table: Table, rows: Ids, times: Times | None, database: Database) -> Targets:
+    """Reads a ranking task, which has one row for each item of a list.
+
+    Args:
+        name: The task.
+        spec: Its entry in the manifest.
+        table: Its rows.
+        rows: [num_rows] row of the entity.
+        times: [num_rows].
+        database: The tables.
+    """
+    assert spec.target is not None
+    assert times is not None, "the manifest is checked"
+    items = read_items(table, spec, _index_of(database, spec.target))
+    known = np.flatnonzero(items >= 0)
+    split = Split.of(table.splits(SPLIT), len(rows)) if SPLIT in table.names else np.zeros(len(rows), np.int8)
+    keys, places = np.unique(np.stack([times, rows], 1)[known], axis=0, return_inverse=True)
+    places = places.reshape(-1)
+    lists = Lists.of(spec.target, spec.eval_k or LENGTH, places, items[known], len(keys))
+    if count := len(known) - len(lists.items):
+        say(f"tables: {count:,} of {len(known):,} rows of {table.name} repeat an item of a list: dropped")
+    parts = np.zeros(len(keys), np.int8)
+    parts[places] = split[known]
+    if (mixed := parts[places] != split[known]).any():
+        row = int(known[mixed.argmax()])
+        raise UserError(f"{table.name}, row {row}: rows of one list have different splits; use one split for each list")
+    horizon = read_span(f"tasks.{name}.horizon", spec.horizon, database.unit)
+    targets = Targets(
+        name, spec.table, keys[:, 1], keys[:, 0], lists.sizes.astype(np.float64), None, parts, horizon, lists
+    )
+    _check_links(targets, lists, database.types[spec.table], table, spec)
+    return targets
+
+
+def _check_links(targets: Targets, lists: Lists, entities: RowType, table: Table, spec: TaskSpec) -> None:
+    """Raises `UserError` if a link of the entity's row names a row of its lists."""
+    train = (targets.split == Split.TRAIN) & (entities.times[targets.rows] <= targets.times)
+    pairs, size = np.stack([lists.targets, lists.items], 1), int(lists.items.max(initial=0)) + 1
+    for link in entities.links if len(np.unique(targets.rows[train])) >= _FEW else ():
+        named = link.rows[targets.rows]
+        found = np.isin(np.arange(len(named)) * size + named, pairs @ [size, 1]) & (named >= 0) & (named < size)
+        if link.parent == lists.table and found[train].mean() >= _SAME:
+            raise UserError(
+                f"{table.name}, column {spec.label!r}: {link.name} of {spec.table} names a row of at least {100 * _SAME:g} % of "
+                f"{train.sum():,} training lists, so it may be known later only; remove this link, or list it under ignore"
+            )
+
+
 def _read_labels(name: str, spec: TaskSpec, table: Table) -> tuple[Labels, list[str] | None]:
     """Reads labels. Raises `UserError` for lists, and for text as numbers."""
     if pa.types.is_nested(table.kinds[spec.label]):
         raise UserError(
-            f"{table.name}, column {spec.label!r} holds {table.kinds[spec.label]}: ranking rows of another table is "
-            "unsupported; use one row of the task for each pair, with the other row as a link of a table of pairs and a "
-            "label of 0 or 1, or task=link_prediction with dataset=edges"
+            f"{table.name}, column {spec.label!r} holds {table.kinds[spec.label]}: name the table of these keys as "
+            f"tasks.{name}.target in the manifest to rank its rows"
         )
     labels, class_names = read_labels(lambda: [table], spec.label)
     if spec.type != "regression" or labels.dtype.kind == "f":

@@ -191,7 +191,7 @@ REFUSALS = [
     ({"query": "SELECT 1 AS user_id"}, "the result of tasks.busy.query has no column 'date', only 'user_id'; change"),
     ({"query": QUERY.replace("t.timestamp AS", "t.timestamp + INTERVAL '1 hour' AS")}, "rows have a time that is no timestamp of the question, such as 2024-01-02 01:00:00"),
     ({"query": QUERY.replace("t.timestamp AS", "42 AS")}, "column 'date': int32, expected a timestamp"),
-    ({"query": QUERY.replace("COUNT(o", "LIST(o")}, "ranking rows of another table is unsupported; use one row"),
+    ({"query": QUERY.replace("COUNT(o", "LIST(o")}, "name the table of these keys as tasks.busy.target"),
     ({"query": QUERY.replace("u.id AS", "u.id + 100 AS")}, "18 of 18 rows name no row of users, such as [110, 111, 112]"),
     ({"query": QUERY.replace("GROUP", "WHERE false GROUP")}, "tasks.busy.query: no row has an entity, a time and a label"),
     ({"query": QUERY.replace("COUNT(o.order_id)", "NULL")}, "tasks.busy.query: no row has an entity, a time and a label"),
