@@ -271,7 +271,8 @@ def test_several_folders_of_a_user_are_searched(tmp_path: Path) -> None:
     for name, hidden in (("first", 1), ("second", 2), ("both", 1)):
         assert compose(["strategy=auto", f"model={name}"], config_dirs=folders)["model"]["hidden"] == hidden
     with pytest.raises(
-        UserError, match=r"^model=firts is not known: did you mean first\? there are: blend, boosting, both, column, first, "
+        UserError,
+        match=r"^model=firts is not known: did you mean first\? there are: blend, boosting, both, column, first, ",
     ):
         compose(["strategy=auto", "model=firts"], config_dirs=folders)
 
