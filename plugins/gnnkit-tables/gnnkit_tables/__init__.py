@@ -352,7 +352,10 @@ def graph_keys(database: Database, targets: Targets) -> Keys:
 def _as_parquet(table: Table, spec: TaskSpec) -> bytes:
     """Returns the rows of a question as a file, with the question."""
     buffer, columns = io.BytesIO(), {name: table.plain(name) for name in table.names}
-    pyarrow.parquet.write_table(pa.table(columns, metadata={"question": repr(spec)}), buffer)
+    metadata = {"question": repr(spec)}
+    if pa.types.is_timestamp(kind := columns[str(spec.time)].type):
+        metadata["unit"] = kind.unit  # Parquet has no seconds
+    pyarrow.parquet.write_table(pa.table(columns, metadata=metadata), buffer)
     return buffer.getvalue()
 
 
@@ -363,7 +366,11 @@ def _read_answer(path: Path, name: str, spec: TaskSpec, missing: Sequence[str]) 
     if metadata.get(b"question") != repr(spec).encode():
         raise UserError(f"{path} has the rows of another question than tasks.{name} in {FILE}; remove this file")
     say(f"tables: the rows of {name} are in {path}; remove this file to run the query again")
-    return table
+    if (unit := metadata.get(b"unit")) is None:
+        return table
+    columns = {column: table.plain(column) for column in table.names}
+    columns[str(spec.time)] = columns[str(spec.time)].cast(pa.timestamp(unit.decode()))
+    return Table(table.name, pa.table(columns), missing=missing)
 
 
 def _name(key: str, value: object) -> str | None:

@@ -25,7 +25,7 @@ _LAST = (10, 10, 20)  # latest rows that a rule reads of the entity, of their ro
 _NEGATIVES = 10  # candidates outside a training list, for each in it
 _TRAINING = 50_000  # training pairs, at most, those of the latest targets
 _PENALTY, _STEPS = 0.1, 200  # inverse of the logistic regression's penalty, and its iterations
-LINEAR = "logistic regression"
+LINEAR, RECENT = "logistic regression", "popularity in the last horizon"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +63,7 @@ def pair_targets(database: Database, targets: Targets) -> Targets:
     """
     lists = targets.lists
     assert lists is not None
-    targets, lists = _without_empty(targets, lists)
+    targets, lists = _in_time_order(targets, lists)
     events = [history for part in list_events(database, targets, lists) if (history := History.of(part))]
     num_items = database.types[lists.table].num_rows
     pairs = find_candidates(database, targets, lists, events)
@@ -120,7 +120,7 @@ def _linear_scores(rows: Floats, wanted: Mask, train: Mask) -> Floats:  # [num_p
     return scores
 
 
-def _without_empty(targets: Targets, lists: Lists) -> tuple[Targets, Lists]:
+def _in_time_order(targets: Targets, lists: Lists) -> tuple[Targets, Lists]:
     """Orders targets by time, so that later ones change the numbers of no others."""
     order = np.lexsort([targets.rows, targets.times])
     places = np.empty(len(order), np.int64)
@@ -206,7 +206,7 @@ class History:
         recent = self._recent(pairs, targets)
         popular = self.by_item.count(pairs.items, pairs.times)
         columns += [np.log1p(recent), np.log1p(alike), alike / np.sqrt(1 + popular)]
-        names.append(f"{self.events.name}: row: number of rows in the last {_window(targets)}")
+        names.append(f"{self.events.name}: row: number of rows in the last horizon")
         names += [
             f"{self.events.name}: entities with the same rows: {kind}" for kind in ("number", "number by popularity")
         ]
@@ -230,13 +230,14 @@ class History:
             Rule(name, self.events.name, scores)
             for name, scores in (
                 ("popularity", popular),
-                (f"popularity in the last {_window(targets)}", recent),
+                (RECENT, recent),
                 ("rows of the entity's past, by number", count),
                 ("rows of the entity's past, the latest first", latest),
                 ("rows of the entity's past, then popularity", count + recent / most),
                 ("rows of the latest past, then popularity", np.maximum(latest, recent / most)),
                 ("rows of entities with the same rows", alike),
             )
+            if name != RECENT or targets.horizon
         ]
 
     def alike(self, pairs: Candidates) -> Floats:  # [num_pairs]
@@ -416,7 +417,3 @@ def _since(last: Times, times: Times) -> Floats:
     """Returns the time since the last event, NaN if there is none."""
     known = last != ALWAYS  # also the time of no event
     return np.where(known, times - np.where(known, last, times), np.nan)
-
-
-def _window(targets: Targets) -> str:
-    return "horizon" if targets.horizon else "moment"

@@ -53,9 +53,6 @@ class Ranking(NodeTask):
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs[:, 0], labels[:, 0].to(outputs.dtype), reduction="none")
 
-    def probabilities(self, outputs: Tensor) -> Tensor:  # [k, 1]
-        return outputs.sigmoid()
-
     def predict(self, outputs: Tensor) -> Tensor:  # [k]
         return outputs[:, 0]
 

@@ -207,6 +207,23 @@ REFUSALS = [
 ]  # fmt: skip
 
 
+def test_stored_rows_have_the_unit_of_the_answer(tmp_path: Path) -> None:
+    orders = tables()["orders"].slice(0, 6)
+    late = orders.slice(0, 1).set_column(4, "at", pa.array([day(LAST)], pa.timestamp("us")))
+    orders = pa.concat_tables([orders, late])
+    orders = orders.set_column(0, "order_id", pa.array(range(len(orders))))
+    seconds = orders["at"].cast(pa.timestamp("s")).cast(pa.int64())
+    folder = shops(tmp_path / "data", orders=orders.set_column(4, "at", seconds))
+    expected, written = Tables(str(folder)).load(), Tables(str(folder)).advise(0, 0).files
+    (tmp_path / "new").mkdir()
+    for name, content in written.items():
+        (tmp_path / "new" / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    graph = Tables(str(folder), manifest=str(tmp_path / "new/manifest.yaml")).load()
+    assert graph.time_unit == expected.time_unit == "s"
+    assert graph.node_ids.tolist() == expected.node_ids.tolist()
+    np.testing.assert_array_equal(np.asarray(graph.features), np.asarray(expected.features))
+
+
 @pytest.mark.parametrize(("entries", "message"), REFUSALS)
 def test_what_is_wrong_with_a_question_is_named(tmp_path: Path, entries: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from gnnkit_tables.pairs import BEST
 from gnnkit_tables.scores import boosted_scores
 
 import gnnkit
+from gnnkit.__main__ import main
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from tests.shops import day, days
@@ -261,6 +264,29 @@ def test_lists_that_only_the_future_explains_are_at_chance(
     assert low <= figures["map"] <= high
 
 
+def test_lists_without_a_split_are_split_by_time(tmp_path: Path) -> None:
+    orders = draw(150, 8)
+    folder = folder_of(tmp_path / "data", orders, task=task_of(orders).drop(["split"]))
+    split = {"by": "time", "borders": ["2024-02-20", "2024-03-01"]}
+    expected = Tables(str(folder_of(tmp_path / "other", orders, task=task_of(orders)))).load()
+    assert pairs_of(Tables(str(folder), split=split).load()) == pairs_of(expected)
+    with pytest.raises(UserError, match=r"no row has the split train"):
+        Tables(str(folder)).load()
+
+
+@pytest.mark.parametrize("freeze", ["none", "test"])
+def test_a_frozen_test_reads_no_row_after_the_first_test_time(tmp_path: Path, freeze: str) -> None:
+    past, found = draw(150, 8, last=60), []
+    task = task_of([*past, *draw(40, 8, 61)])
+    late = pa.concat_tables([task, task_of(past).slice(0, 3).set_column(1, "date", days(65, 65, 65))])
+    late = late.set_column(3, "split", pa.array([*task["split"].to_pylist(), "test", "test", "test"]))
+    for seed in (1, 2):
+        rows = [*past, *draw(60, 8, 61, 64, seed)]
+        folder = folder_of(tmp_path / str(seed), rows, task=late)
+        found.append(np.asarray(Tables(str(folder), links=False, freeze=freeze).load().features))
+    assert np.array_equal(*found) == (freeze == "test")
+
+
 def test_figures_are_those_of_relbench() -> None:
     rng = np.random.default_rng(0)
     lists, wanted = np.repeat(np.arange(5), 20), rng.random(100) < 0.3
@@ -379,6 +405,27 @@ def test_lists_as_of_a_date_have_the_best_rows_of_each_entity(tmp_path: Path) ->
     for first in range(0, len(table), 3):
         scores = [row["score"] for row in table[first : first + 3]]
         assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.slow
+def test_two_commands_rank_and_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder_of(tmp_path / "data", draw(300, 8))
+    assert main(["job=init", "dataset=tables", "dataset.root=data", "init.minutes=0.2", "output=new"]) == 0
+    lines = capsys.readouterr().out
+    assert "baseline: popularity in the last horizon" in lines
+    trials = re.findall(r"trial: (.*): val_map 0\.\d{4}, test_map 0\.\d{4}", lines)
+    assert trials[:2] == ["a model of the graph", "its mean with gradient boosting"]
+    assert len(trials) >= 3  # a rule, too
+    assert main(["--config-dir", "new", "+experiment=mine", "trainer.max_epochs=1", "report=false", "output=run"]) == 0
+    run = json.loads((tmp_path / "run/result.json").read_text(encoding="utf-8"))
+    assert run["task"] == "ranking"
+    assert 0 < run["test_map"] <= 1
+    explain = ["job=explain", "checkpoint=run", "dataset=tables", "dataset.root=data", "output=explained"]
+    node = "buys:3@2024-02-20 > items:2"
+    assert main([*explain, f"nodes=['{node}']", "write_format=parquet"]) == 0
+    table = pyarrow.parquet.read_table(tmp_path / "explained/explained_nodes.parquet").to_pydict()
+    assert any(column == [node] for column in table.values())
 
 
 def test_a_task_without_lists_is_refused(tmp_path: Path) -> None:
