@@ -78,7 +78,7 @@ def score_all_at(
         now: The time.
         first_item: Id of the first item.
     """
-    parts, (at, columns) = [], (torch.from_numpy(ids).to(sources.device)[:, None], items.split(_PIECE))
+    parts, (at, columns) = [], (torch.from_numpy(ids).to(sources.device)[:, None], torch.split(items, _PIECE))
     for column, rows in enumerate(columns):
         shape = len(sources), len(rows)
         places = first_item + column * _PIECE + torch.arange(len(rows), device=sources.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +51,8 @@ class EventRanking:
         events = at_times(getattr(links, split), getattr(links, f"{split}_time"))
         most = max(len(events) * (1 + links.eval_negatives) // max(len(self._items), 1), 1)
         new = np.flatnonzero(links.history.count(codes(events, links.num_nodes), events[:, 2]) == 0)
-        order = np.argsort(derive(links.seed, new.astype(np.uint64)), kind="stable")
+        hashes: Any = derive(links.seed, new.astype(np.uint64))  # type: ignore[arg-type]
+        order = np.argsort(hashes, kind="stable")
         return events[np.sort(new[order[:most]])]
 
     @torch.no_grad()

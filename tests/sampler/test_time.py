@@ -112,8 +112,8 @@ def test_threads_and_owners_number_the_trees_of_paths_alike(disjoint: bool) -> N
         for threads in (1, 4)
     )
     assert len(one.blocks[0].indices) > 80_000, "so that several threads draw"
-    np.testing.assert_array_equal(one.nodes, many.nodes)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(one.times, many.times)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(one.nodes, many.nodes)
+    np.testing.assert_array_equal(one.times, many.times)
     np.testing.assert_array_equal(one.blocks[0].indices, many.blocks[0].indices)
     of, known = PathOccurrences(np.array([3, 5, 5][: 3 if disjoint else 2]), 10, disjoint=disjoint), {}
     for tree, time in enumerate(of.times.tolist()):

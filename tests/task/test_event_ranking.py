@@ -33,13 +33,13 @@ def purchases(count: int = 120) -> tuple[Graph, Links]:
         USERS + ITEMS,
         edge_types=np.zeros(count, np.int64),
         edge_type_names=[relation.edge_type],
-        node_types=[("user", USERS), ("item", ITEMS)],
-        relations=[relation],
+        node_types=(("user", USERS), ("item", ITEMS)),
+        relations=(relation,),
         edge_time=10 + np.sort(rng.integers(0, 40, count)),
         node_time=[0] * USERS + rng.integers(0, 50, ITEMS).tolist(),
     )
     graph = graph.split_by_time(borders=[18, 30])
-    return LinkPrediction(relation=relation.edge_type, eval_negatives=40).prepare(graph)  # type: ignore[return-value]
+    return LinkPrediction(relation=relation.edge_type, eval_negatives=40).prepare(graph)
 
 
 GRAPH, LINKS = purchases()

@@ -157,8 +157,8 @@ def purchases(later: Any = (), time: int = 0) -> Graph:
     graph = Graph.from_edges(
         *edges.T,
         users + items,
-        node_types=[("user", users), ("item", items)],
-        relations=[Relation("user", "buys", "item")],
+        node_types=(("user", users), ("item", items)),
+        relations=(Relation("user", "buys", "item"),),
         edge_types=np.zeros(len(edges), np.int64),
         edge_type_names=["user-buys-item"],
         edge_time=times,
