@@ -78,7 +78,7 @@ class LabelledEdges(NodeTask):
         check_pairs(self.key, strategy, sampler)
 
     def prepare(self, graph: Graph) -> tuple[Graph, Targets]:
-        if graph.edge_labels is None or not (targets := _rows_of(graph, self.relation)).labelled.any():
+        if graph.edge_labels is None or not (targets := edge_targets(graph, self.relation)).labelled.any():
             raise UserError(
                 f"task={self.key}: no edge has a label: name their column in dataset.edge_label (edge_label= of "
                 "Graph.from_tables, edge_labels= of Graph.from_edges, data.edge_label of PyG)"
@@ -88,11 +88,11 @@ class LabelledEdges(NodeTask):
         return _without_labels(_before_split(graph), rows.class_names), self._with_features(targets)
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Targets]:
-        targets = self._with_features(_rows_of(graph, self.relation))
+        targets = self._with_features(edge_targets(graph, self.relation))
         return _without_labels(graph, graph.edge_class_names), targets
 
     def read_rows(self, graph: Graph) -> Graph:
-        return self._read_targets(_rows_of(graph, self.relation), graph.edge_class_names)
+        return self._read_targets(edge_targets(graph, self.relation), graph.edge_class_names)
 
     def _read_targets(self, targets: Targets, names: Sequence[str] | None) -> Graph:
         """Returns the rows as a graph's nodes, with labels in the task's form."""
@@ -147,7 +147,7 @@ class LabelledEdges(NodeTask):
         return torch.cat(parts)
 
 
-def _rows_of(graph: Graph, name: str | None) -> Targets:
+def edge_targets(graph: Graph, name: str | None) -> Targets:
     """Returns the edges of a relation, or all, without added reverse edges."""
     number = relation_number(graph, name)
     split = np.zeros(graph.num_edges, np.int8) if graph.edge_split is None else graph.edge_split
@@ -184,7 +184,7 @@ def inputs_of_head(edges: Graph | Targets, relation: str | Sequence[str] | None 
             list.
         relation: The relation of a graph's rows, as `task.relation` of the run.
     """
-    rows = _rows_of(edges, read_relation(relation)) if isinstance(edges, Graph) else edges
+    rows = edge_targets(edges, read_relation(relation)) if isinstance(edges, Graph) else edges
     columns = np.log1p(np.stack(_count_edges(rows.rows, rows.time), 1)).astype(np.float32)
     return columns if rows.features is None else np.hstack([rows.features, columns])
 
