@@ -35,8 +35,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import SAGEConv
 
 from gnnkit.graph import Split
-from gnnkit.sampler.targets import Targets
-from gnnkit.task.labelled_edges import NUM_COUNTS, LabelledEdges, inputs_of_head
+from gnnkit.task.labelled_edges import NUM_COUNTS, LabelledEdges, edge_targets, inputs_of_head
 from gnnkit.task.node_classification import EdgeClassification
 from gnnkit.task.regression import EdgeRegression
 
@@ -53,7 +52,7 @@ class Edges:
         self.split = f"{{by: time, shares: {SHARES}}}" if timed else str(SHARES)
         self.graph = graph.split_by_time(SHARES) if timed else graph.draw_edge_split(SHARES, seed)
         self.task: LabelledEdges = EdgeRegression(scale="none") if numbers else EdgeClassification()
-        self.rows, targets = self.task.read_rows(self.graph), Targets.of_edges(self.graph, None)
+        self.rows, targets = self.task.read_rows(self.graph), edge_targets(self.graph, None)
         self.ends, known = targets.rows, inputs_of_head(targets)
         self.columns = np.hstack([known, *(np.asarray(graph.features)[end] for end in targets.rows.T)])
         self.counts = np.arange(known.shape[1] - NUM_COUNTS, known.shape[1])

@@ -42,7 +42,8 @@ from gnnkit.comm.threads import Threads
 from gnnkit.graph import CSC, Graph, Split, random_split
 from gnnkit.model.pyg import PyG
 from gnnkit.partition import Grid, Partition, cut_all
-from gnnkit.sampler.links import Links, pairs_of
+from gnnkit.sampler.links import pairs_of
+from gnnkit.sampler.targets import TaskRows
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.task.link_prediction import LinkPrediction
@@ -71,7 +72,7 @@ class Problem:
     task: Task
     given: Graph  # what gnnkit reads
     graph: Graph  # what trains
-    links: Links | None
+    links: TaskRows
 
     @classmethod
     def of(cls, name: str, graph: Graph) -> Problem:
@@ -86,7 +87,7 @@ class Problem:
         (shard,) = cut_all(self.graph, owner)
 
         def work(comm: Threads) -> dict[str, float]:
-            return self.task.measure(outputs, Worker(comm, shard, torch.float32, 0, links=self.links))
+            return self.task.measure(outputs, Worker(comm, shard, torch.float32, 0, rows=self.links))
 
         return Threads.run(work, 1, timeout=60.0)[0]
 
@@ -177,7 +178,7 @@ def theirs(problem: Problem, epochs: int, seed: int, *, disjoint: bool) -> dict[
     optimizer = torch.optim.Adam([group for group in groups if group["params"]], lr=LR)
     for _ in range(epochs):
         optimizer.zero_grad()
-        loss = edge_loss(model, x, edges, disjoint) if problem.links else node_loss(problem, model(x, edges))
+        loss = edge_loss(model, x, edges, disjoint) if problem.links.drawn else node_loss(problem, model(x, edges))
         torch.autograd.backward(loss)
         optimizer.step()
     with torch.no_grad():
@@ -225,7 +226,7 @@ def compare(name: str, graph: Graph, options: argparse.Namespace) -> None:
     problem, figure = Problem.of(name, graph), TASKS[name][1]
     keys = {"strategy": "vertex_centric", "workers": options.workers}
     rows: dict[str, list[float]] = {"gnnkit": [], "PyG": []}
-    if problem.links:
+    if problem.links.drawn:
         rows |= {"PyG, disjoint": []}
     for seed in range(options.seeds):
         rows["gnnkit"].append(ours(problem, keys, options.epochs, seed)[figure])

@@ -161,12 +161,12 @@ def link_file(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def fingerprint(graph: Graph, rows: TaskRows = NODES) -> str:
+def fingerprint(graph: Graph, task_rows: TaskRows = NODES) -> str:
     """Hashes a graph's sizes and up to about a million numbers per array.
 
     Args:
         graph: The graph.
-        rows: The rows to predict, which may have labels that the graph lacks.
+        task_rows: The rows to predict, which may have labels that the graph lacks.
     """
     digest = hashlib.sha256()
     csc, columns = graph.csc, graph.edge_columns
@@ -174,7 +174,7 @@ def fingerprint(graph: Graph, rows: TaskRows = NODES) -> str:
     of_edges = [columns.get("features"), columns.get("relation")]
     of_edges += [columns[name] for name in RULES if name in columns and name not in _FIRST_COLUMNS]
     of_edges += [] if graph.node_time is None else [graph.node_time]
-    label, split, _ = rows.values(graph)
+    label, split, _ = task_rows.values(graph)
     of_edges += [] if label is graph.labels else [label, split]
     for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, *of_edges):
         if array is None:

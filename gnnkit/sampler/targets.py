@@ -216,7 +216,7 @@ class NodeRows(TaskRows):
         return [describe_parts(trained.node_time, trained.split, trained.time_unit, "labelled nodes")]
 
 
-NODES = NodeRows()
+NODES: TaskRows = NodeRows()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

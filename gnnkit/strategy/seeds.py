@@ -20,7 +20,7 @@ from gnnkit.engine.block_edges import relation_counts
 from gnnkit.engine.remote import Reach
 from gnnkit.engine.remote.owners import Sent, to_all
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Block, Ids, MiniBatch, RelationGroups, Split
+from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch, RelationGroups, Split
 from gnnkit.graph.times import Times
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.relations import shared_weights
@@ -126,9 +126,7 @@ class Seeds(ABC):
 class ScheduledSeeds(Seeds):
     """Rows by number, which all ranks' batches cover once per epoch."""
 
-    def __init__(
-        self, worker: Worker, ids: Ids, schedule: BatchSchedule, costs: npt.NDArray[np.float64] | None = None
-    ) -> None:
+    def __init__(self, worker: Worker, ids: Ids, schedule: BatchSchedule, costs: Floats | None = None) -> None:
         """Stores the schedule.
 
         Args:

@@ -79,7 +79,7 @@ class LabelledEdges(NodeTask):
         check_pairs(self.key, strategy, sampler)
 
     def prepare(self, graph: Graph) -> tuple[Graph, Targets]:
-        if graph.edge_labels is None or not (targets := _rows_of(graph, self.relation)).labelled.any():
+        if graph.edge_labels is None or not (targets := edge_targets(graph, self.relation)).labelled.any():
             raise UserError(
                 f"task={self.key}: no edge has a label: name their column in dataset.edge_label (edge_label= of "
                 "Graph.from_tables, edge_labels= of Graph.from_edges, data.edge_label of PyG)"
@@ -89,11 +89,11 @@ class LabelledEdges(NodeTask):
         return _without_labels(_before_split(graph), rows.class_names), self._with_features(graph, targets)
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Targets]:
-        targets = self._with_features(graph, _rows_of(graph, self.relation))
+        targets = self._with_features(graph, edge_targets(graph, self.relation))
         return _without_labels(graph, graph.edge_class_names), targets
 
     def read_rows(self, graph: Graph) -> Graph:
-        return self._read_targets(_rows_of(graph, self.relation), graph.edge_class_names)
+        return self._read_targets(edge_targets(graph, self.relation), graph.edge_class_names)
 
     def _read_targets(self, targets: Targets, names: Sequence[str] | None) -> Graph:
         """Returns the rows as a graph's nodes, with labels in the task's form."""
@@ -149,7 +149,7 @@ class LabelledEdges(NodeTask):
         return torch.cat(parts)
 
 
-def _rows_of(graph: Graph, name: str | None) -> Targets:
+def edge_targets(graph: Graph, name: str | None) -> Targets:
     """Returns the edges of a relation, or all, without added reverse edges."""
     number = relation_number(graph, name)
     split = np.zeros(graph.num_edges, np.int8) if graph.edge_split is None else graph.edge_split
@@ -193,7 +193,7 @@ def inputs_of_head(
     """
     if isinstance(edges, Targets):
         return _with_counts(edges, NEVER if edges.time is None else newest(edges.time) + 1, window)
-    return _with_counts(_rows_of(edges, read_relation(relation)), _after_newest(edges), window)
+    return _with_counts(edge_targets(edges, read_relation(relation)), _after_newest(edges), window)
 
 
 def _after_newest(graph: Graph) -> int:

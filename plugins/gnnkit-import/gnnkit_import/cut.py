@@ -32,6 +32,7 @@ from gnnkit.prepare.times import describe_store
 from gnnkit.prepare.trained import Inputs, fit
 from gnnkit.prepare.transform import InputRows, warn_of_edges
 from gnnkit.result.folder import INPUTS, PARTITION
+from gnnkit.sampler.targets import NODES
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, save_array, whole_folder, write_atomically
 from gnnkit_import.npy_writer import NpyWriter
@@ -72,7 +73,7 @@ def write_store(settings: Settings, folder: Path, imported: Path, key: str) -> J
         if not holds_graph:
             shutil.rmtree(folder / PARTS / GRAPH)
         phase("writing the manifest")
-        contents = manifest(settings, key, raw, graph, None, quality, folder, rounded, rows, digests)
+        contents = manifest(settings, key, raw, graph, NODES, quality, folder, rounded, rows, digests)
     _save_manifest(settings, contents, folder)
     shutil.rmtree(imported.parent)
     lines = [*describe(graph, settings, partition), *quality.table(), *describe_store(graph), *lines]
