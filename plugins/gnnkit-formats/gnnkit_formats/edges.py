@@ -483,18 +483,15 @@ class FolderGraph(TableGraph):
         try:
             yield
         except UnfitColumns as error:
-            tables = self.tables
-            edges = list(tables.edges.values())
-            weight = [tables.names.weight] if tables.names.weight in edges[0].kept else []
-            unfit = table_columns(edges, [*weight, *tables.edge_features], is_nodes=False).find_unfit()
+            tables, edges = self.tables, list(self.tables.edges.values())
+            columns = [name for name in (tables.names.weight, *tables.edge_features) if name in edges[0].kept]
+            found = [table_columns(edges, columns, is_nodes=False)]
             if tables.nodes is not None:
-                nodes = table_columns([tables.nodes], tables.node_features, is_nodes=True)
-                unfit_pairs = [*nodes.find_unfit().items(), *unfit.items()]
-            else:
-                unfit_pairs = [*unfit.items()]
-            if not unfit_pairs:
+                found.insert(0, table_columns([tables.nodes], tables.node_features, is_nodes=True))
+            unfit = [pair for one in found for pair in one.find_unfit().items()]
+            if not unfit:
                 raise
-            raise IgnorableColumns(unfit_pairs, self.folder.ignore) from error
+            raise IgnorableColumns(unfit, self.folder.ignore) from error
 
     def node_array(self, name: str, column: Array | None = None) -> Array | None:
         nodes = self.tables.nodes
