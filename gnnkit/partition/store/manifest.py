@@ -131,11 +131,8 @@ def shaping(composed: Mapping[str, Any]) -> Json:
     """Returns the keys of a composed configuration that determine the parts."""
     keys = {key: composed[key] for key in KEYS}
     window = (composed.get("sampler") or {}).get("window")
-    return {
-        **keys,
-        "features": {key: keys["features"][key] for key in _OF_FEATURES},
-        "sampler": {"window": window},  # in which the ends' edges of labelled edges are counted
-    }
+    shaped = {**keys, "features": {key: keys["features"][key] for key in _OF_FEATURES}}
+    return shaped if window is None else {**shaped, "sampler": {"window": window}}  # counts of labelled edges' ends
 
 
 def differing(
