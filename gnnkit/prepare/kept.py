@@ -166,7 +166,7 @@ def fingerprint(graph: Graph, task_rows: TaskRows = NODES) -> str:
 
     Args:
         graph: The graph.
-        task_rows: The rows to predict, which may have labels that the graph lacks.
+        task_rows: The rows to predict, which may have labels of their own.
     """
     digest = hashlib.sha256()
     csc, columns = graph.csc, graph.edge_columns

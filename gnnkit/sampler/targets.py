@@ -135,7 +135,7 @@ class TaskRows:
         """Writes the rows into `folder` atomically, unless they are a graph's nodes."""
 
     def with_inverse_edges(self, num_relations: int) -> TaskRows:
-        """Returns the rows for a graph with inverse edges, whose relations come last.
+        """Returns the rows for a graph with inverse edges. Their relations come last.
 
         Args:
             num_relations: Number of relations without the inverse ones.

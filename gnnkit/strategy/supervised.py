@@ -86,7 +86,7 @@ class KeyedEdges(Supervision):
         """Collects the held edges. Collective.
 
         Args:
-            worker: This rank, whose links draw the edges and negative pairs.
+            worker: This rank. Its links draw the edges and negative pairs.
             engine: The engine over the shards.
             num_layers: The model's number of layers, for counting rows.
         """
