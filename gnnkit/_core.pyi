@@ -570,7 +570,11 @@ def grow(
     induced: bool,
     most_draws: int,
     threads: int,
-) -> tuple[list[tuple[_Ids, _Ids, list[int]]], list[tuple[_Ids, _Ids, _Ids, _Floats | None, _Ids | None]], _Ids]:
+) -> tuple[
+    list[tuple[_Ids, _Ids, list[int]]],
+    list[tuple[_Ids, _Ids, _Ids, _Floats | None, _Ids | None]],
+    npt.NDArray[np.int64],
+]:
     """Draws all hops of a batch of several types.
 
     All edge types of a hop draw in turn for the nodes known when the hop begins.

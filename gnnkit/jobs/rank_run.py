@@ -367,10 +367,9 @@ def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool) -> 
         assert name is not None
         lower = name == LOSS or task.is_lower_better(name)
         return Plateau(name, lower)
-    warmup = settings.warmup_epochs
-    if warmup == AUTO:
-        warms_up = warms_up and own_method(model, "configure_optimizers") is None
-        warmup = int(WARM_UP * settings.max_epochs) if warms_up else 0
+    warms_up = warms_up and own_method(model, "configure_optimizers") is None
+    default = int(WARM_UP * settings.max_epochs) if warms_up else 0
+    warmup = default if settings.warmup_epochs == "auto" else settings.warmup_epochs
     return RateSchedule(settings.schedule, warmup, settings.max_epochs) if settings.schedule or warmup else None
 
 

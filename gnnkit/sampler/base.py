@@ -420,8 +420,8 @@ class NativeSampler(Sampler):
             threads=self._num_threads(),
         )
         batch = self.batch((np.arange(len(nodes), dtype=nodes.dtype), known, *hop))
-        of_tree = of_tree if paths is None else path_times
-        row_times = of_tree[tree_of] if len(of_tree) != 1 else np.full(len(nodes), of_tree[0])
+        bounds: Times = of_tree if paths is None else path_times
+        row_times = bounds[tree_of] if len(bounds) != 1 else np.full(len(nodes), bounds[0])
         return MiniBatch(nodes[: len(seeds)], batch.blocks, nodes, row_times)
 
     def batch(self, sampled: _core.Batch) -> MiniBatch:

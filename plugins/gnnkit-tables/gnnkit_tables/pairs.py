@@ -268,8 +268,7 @@ class History:
                 lists[part][rows[further]] * self.base + self.events.items[events], return_counts=True
             )
             found.append((codes, counts.astype(np.float64)))
-        codes, counts = (np.concatenate(part) for part in zip(*found, strict=True))
-        return codes, counts
+        return np.concatenate([codes for codes, _ in found]), np.concatenate([counts for _, counts in found])
 
     def _latest(self, history: EventHistory, keys: Ids, times: Times, count: int) -> tuple[Ids, Ids]:
         """Returns pairs of a key's place and one of its latest events before a time."""
@@ -325,11 +324,12 @@ def find_candidates(database: Database, targets: Targets, lists: Lists, events: 
     """
     times, num_items = database.types[lists.table].times, database.types[lists.table].num_rows
     numbers = np.arange(len(targets.rows))
+    codes: list[Ids]
     if num_items <= 2 * BEST:
         codes = [np.arange(len(numbers) * num_items)]
     else:
         codes = [
-            np.stack([code // history.base, code % history.base], 1) @ [num_items, 1]
+            code // history.base * num_items + code % history.base
             for history in events
             for code in _best_codes(history, targets, numbers)
         ]
@@ -393,7 +393,8 @@ def _drawn(targets: Targets, pairs: Candidates, wanted: Mask) -> Mask:
     trains = keep & (split == Split.TRAIN)
     sizes = np.bincount(pairs.lists[trains], minlength=num_lists)
     late = np.cumsum(sizes[::-1])[::-1] <= _TRAINING  # targets are in the order of their times
-    return keep & (late[pairs.lists] | ~trains)
+    drawn: Mask = keep & (late[pairs.lists] | ~trains)
+    return drawn
 
 
 def _describe(database: Database, targets: Targets, lists: Lists, pairs: Candidates, wanted: Mask) -> Iterator[str]:
