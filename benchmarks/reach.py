@@ -5,10 +5,10 @@
     uv run python benchmarks/reach.py amazon_photo.npz --slowdown 2 --batches 8
 
 Trains each scheme on four workers, in turn for each seed. With `--batches`, workers
-train on mini-batches, and the schemes are modes of a parameter server. A step of each
-worker sleeps for `--base` seconds, and one of the last worker `--slowdown` times as
-long, so cores do not count where `--base` is far above the cost of a step. The link is
-that of `comm=slow_link`.
+train on mini-batches, and the schemes are modes of a parameter server. A step with an
+equal share of the rows sleeps for `--base` seconds, other steps in proportion to their
+rows, and those of the last worker `--slowdown` times as long, so cores do not count
+where `--base` is far above the cost of a step. The link is that of `comm=slow_link`.
 
 Prints for each scheme, as means over seeds: seconds of steps, those of the slowest
 worker, and steps until the validation figure first reaches 99 % of the best one of the
@@ -40,21 +40,22 @@ from gnnkit.model.sage import GraphSAGE
 PARTS = ("wait", "compute", "exchange", "sync")
 SHARE = 0.99
 FULL = ("exact", "quantized", "local_iterations=4", "pipelined", "sampled", "ssp, staleness 7")
+REBALANCED = {"leader": {"rebalance": True}}
 Run = list[tuple[float, int, float]]  # for each evaluation: seconds and steps before it, validation accuracy
 
 
 def slept(kind: type[nn.Module], seconds: Sequence[float]) -> type[nn.Module]:
-    """Returns a model whose training steps sleep.
+    """Returns a model whose training steps sleep for each row of its output.
 
     Args:
         kind: A model.
-        seconds: [num_workers] of a step.
+        seconds: [num_workers] of a row.
     """
 
     class Slept(kind):  # type: ignore[misc, valid-type]
         def forward(self, x: Tensor, adjacencies: Sequence[Any]) -> Tensor:
             if self.training:
-                time.sleep(seconds[int(os.environ.get("RANK", "0"))])
+                time.sleep(seconds[int(os.environ.get("RANK", "0"))] * adjacencies[-1].num_dst)
             rows: Tensor = super().forward(x, adjacencies)
             return rows
 
@@ -64,15 +65,17 @@ def slept(kind: type[nn.Module], seconds: Sequence[float]) -> type[nn.Module]:
 def schemes(batch_size: int | None) -> dict[str, dict[str, Any]]:
     """Returns the keys of each scheme. The first is synchronous."""
     if batch_size is None:
-        return {name: SCHEMES[name] for name in FULL}
+        return {name: SCHEMES[name] for name in FULL} | {"exact, rebalanced": SCHEMES["exact"] | REBALANCED}
     batches = {"strategy": {"name": "individual_sample", "batch_size": batch_size}}
     server = {"name": "parameter_server"}
-    return {mode: batches | {"sync": server | {"mode": mode}} for mode in ("sync", "async", "ssp")}
+    modes = {mode: batches | {"sync": server | {"mode": mode}} for mode in ("sync", "async", "ssp")}
+    return modes | {"sync, rebalanced": modes["sync"] | REBALANCED}
 
 
 def run(graph: Graph, options: argparse.Namespace, keys: Mapping[str, Any], seed: int) -> Run:
     """Trains once."""
-    seconds = [options.base] * (options.workers - 1) + [options.base * options.slowdown]
+    base = options.base / (options.batches or graph.num_nodes / options.workers)
+    seconds = [base] * (options.workers - 1) + [base * options.slowdown]
     kind = GCN if options.batches is None else GraphSAGE
 
     def model(in_features: int, num_classes: int) -> nn.Module:
@@ -90,7 +93,12 @@ def run(graph: Graph, options: argparse.Namespace, keys: Mapping[str, Any], seed
             workers=options.workers,
             threads=1,
             partition=options.partition,
-            trainer={"max_epochs": options.epochs, "check_val_every_n_epoch": 1, "checkpoint": False, "lr": options.lr},
+            trainer={
+                "max_epochs": options.epochs,
+                "check_val_every_n_epoch": 1,
+                "checkpoint_every": 2,
+                "lr": options.lr,
+            },
             seed=seed,
             report=False,
             logger="none",
