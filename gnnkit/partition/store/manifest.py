@@ -27,6 +27,7 @@ KEYS = (
     "features",
     "task",
 )  # configuration sections that determine the parts
+_SAMPLER, _OF_SAMPLER = "sampler", ("window",)  # for counts of labelled edges' ends
 _OF_FEATURES = (
     "scale",
     "fill",
@@ -130,9 +131,10 @@ class Manifest:
 def shaping(composed: Mapping[str, Any]) -> Json:
     """Returns the keys of a composed configuration that determine the parts."""
     keys = {key: composed[key] for key in KEYS}
-    window = (composed.get("sampler") or {}).get("window")
     shaped = {**keys, "features": {key: keys["features"][key] for key in _OF_FEATURES}}
-    return shaped if window is None else {**shaped, "sampler": {"window": window}}  # counts of labelled edges' ends
+    sampler = composed.get(_SAMPLER) or {}
+    counted = {key: sampler[key] for key in _OF_SAMPLER if sampler.get(key) is not None}
+    return {**shaped, _SAMPLER: counted} if counted else shaped
 
 
 def differing(
