@@ -135,7 +135,15 @@ def test_an_argument_of_the_class_is_converted_in_a_recorded_run(tmp_path: Path)
     assert of_run(tmp_path)["sampler"] == {"name": "weighted", "options": {"alpha": 1.0}}
     overrides, _ = of_file("config", [tmp_path], [])
     composed = compose(["strategy=individual_sample", *overrides])
-    options = {"fanouts": [15, 10], "replace": False, "time": "none", "window": None, "pick": "uniform", "time_bound": "seed", "alpha": 1.0}
+    options = {
+        "fanouts": [15, 10],
+        "replace": False,
+        "time": "none",
+        "window": None,
+        "pick": "uniform",
+        "time_bound": "seed",
+        "alpha": 1.0,
+    }
     assert settle(composed).sampler == Choice("sampler", "weighted", options)
 
 
