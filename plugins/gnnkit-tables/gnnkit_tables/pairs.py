@@ -14,7 +14,7 @@ from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.graph.types import Floats, Ids
 from gnnkit.launch.phases import say
 from gnnkit.sampler.events import EventHistory
-from gnnkit_tables.database import Database
+from gnnkit_tables.database import Database, RowLink, RowType
 from gnnkit_tables.encode import Encoded, Mask, scaled
 from gnnkit_tables.lists import Lists, Rule, rank_within
 from gnnkit_tables.targets import Pairs, Targets
@@ -133,14 +133,14 @@ def _in_time_order(targets: Targets, lists: Lists) -> tuple[Targets, Lists]:
 def list_events(database: Database, targets: Targets, lists: Lists) -> Iterator[PairEvents]:
     """Yields pairs of entity and row in other tables, and those of earlier lists."""
     for row_type in database.types.values():
-        if any(link.is_same for link in row_type.links):
+        if row_type.is_static or any(link.is_same for link in row_type.links):
             continue  # the row itself has the same links
-        for link in row_type.links if not row_type.is_static else ():
-            if link.parent != targets.entity:
-                continue
-            for name, items, times in _paths(database, row_type.name, lists.table, link.name):
-                known = np.flatnonzero((link.rows >= 0) & (items >= 0) & (times != NEVER))
-                yield PairEvents(f"{row_type.name}.{link.name}{name}", link.rows[known], items[known], times[known])
+        for owner, entities, without, begin in _owners(database, row_type.name, targets.entity):
+            is_near = owner == without
+            for name, items, times in _paths(database, row_type.name, lists.table, without, is_near=is_near):
+                known = np.flatnonzero((entities >= 0) & (items >= 0) & (times != NEVER) & (begin != NEVER))
+                at = np.maximum(times, begin)[known]
+                yield PairEvents(f"{row_type.name}.{owner}{name}", entities[known], items[known], at)
     if targets.horizon is not None:
         known_at = targets.times[lists.targets] + targets.horizon
         # At the end of the horizon, a list is known, and events are read before a time
@@ -149,22 +149,43 @@ def list_events(database: Database, targets: Targets, lists: Lists) -> Iterator[
         yield PairEvents("earlier lists", owners[known], lists.items[known], known_at[known] - 1)
 
 
-def _paths(database: Database, start: str, end: str, without: str) -> Iterator[tuple[str, Ids, Times]]:
-    """Yields the listed row of each row, over one or two links, and its time."""
+def _owners(database: Database, start: str, entity: str) -> Iterator[tuple[str, Ids, str, Times]]:
+    """Yields the entity of each row, over one or two links.
+
+    Also the name of the first link, and the time from which the path is visible.
+    """
+    first = database.types[start]
+    for link in first.links:
+        if link.parent == entity:
+            yield link.name, link.rows, link.name, first.times
+        elif link.parent != start:
+            for name, rows, times in _further(database, first, link, entity):
+                yield name, rows, link.name, times
+
+
+def _further(database: Database, first: RowType, link: RowLink, end: str) -> Iterator[tuple[str, Ids, Times]]:
+    """Yields the row of `end` to which the parent of each row refers, and the path's time."""
+    parent = database.types[link.parent]
+    times = np.maximum(first.times, np.append(parent.times, [ALWAYS, ALWAYS])[link.rows])
+    for further in parent.links:
+        if further.parent == end and not further.is_same:
+            yield f"{further.name} of {link.name}", np.append(further.rows, [-1, -1])[link.rows], times
+
+
+def _paths(
+    database: Database, start: str, end: str, without: str, *, is_near: bool
+) -> Iterator[tuple[str, Ids, Times]]:
+    """Yields the listed row of each row, and its time, over one link, or two from `is_near`."""
     first = database.types[start]
     if start == end:
         yield "", np.arange(first.num_rows), first.times
     for link in first.links:
         if link.name == without or link.is_same:
             continue
-        parent = database.types[link.parent]
         if link.parent == end:
             yield f" with {link.name}", link.rows, first.times
-        times = np.maximum(first.times, np.append(parent.times, [ALWAYS, ALWAYS])[link.rows])
-        for further in parent.links if link.parent != start else ():
-            if further.parent == end and not further.is_same:
-                rows = np.append(further.rows, [-1, -1])[link.rows]
-                yield f" with {further.name} of {link.name}", rows, times
+        for name, rows, times in _further(database, first, link, end) if is_near and link.parent != start else ():
+            yield f" with {name}", rows, times
 
 
 @dataclass(frozen=True, slots=True, eq=False)

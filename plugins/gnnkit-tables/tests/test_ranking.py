@@ -219,6 +219,38 @@ def test_columns_of_pairs_count_the_rows_before_the_target(tmp_path: Path) -> No
         )
 
 
+def test_items_of_order_lines_are_a_past_like_items_of_orders(tmp_path: Path) -> None:
+    orders = draw(150, 8)
+    task, found = task_of(orders), []
+    for name in ("orders", "lines"):
+        folder = folder_of(tmp_path / name, orders, task=task)
+        if name == "lines":
+            with_lines(folder, orders)
+        data = Tables(str(folder), links=False)
+        _, targets, _ = data._encode(data._read(*data._open()), None)
+        assert targets.pairs is not None
+        found.append({(rule.name, rule.events): rule.scores for rule in targets.pairs.rules})
+    for name, events in found[0]:
+        if events == "orders.user_id with item_id":
+            np.testing.assert_array_equal(
+                found[1][name, "lines.user_id of order_id with item_id"], found[0][name, events]
+            )
+    assert ("popularity", "lines.user_id of order_id with item_id") in found[1]
+
+
+def with_lines(folder: Path, orders: Rows) -> None:
+    """Moves the items of orders to a table of its own, without times."""
+    user, item, at = zip(*orders, strict=True)
+    ids = np.arange(len(orders))
+    table = pa.table({"id": ids, "user_id": user, "at": days(*at)})
+    pyarrow.parquet.write_table(table, folder / "tables/orders.parquet")
+    pyarrow.parquet.write_table(pa.table({"order_id": ids, "item_id": item}), folder / "tables/lines.parquet")
+    content = yaml.safe_load((folder / "manifest.yaml").read_text(encoding="utf-8"))
+    content["tables"]["orders"] = {"key": "id", "time": "at", "links": {"user_id": "users"}}
+    content["tables"]["lines"] = {"links": {"order_id": "orders", "item_id": "items"}}
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+
+
 @pytest.mark.parametrize("num_items", [8, 2 * BEST + 30])
 def test_rows_of_the_future_change_no_bit(tmp_path: Path, num_items: int) -> None:
     past = draw(150, num_items, last=60)
