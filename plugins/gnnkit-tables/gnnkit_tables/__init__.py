@@ -18,15 +18,23 @@ from gnnkit_formats.table_files import read_table
 from gnnkit import plugins
 from gnnkit.dataset.base import Advice, Dataset
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Schema
+from gnnkit.graph import Graph, Schema, Split
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.time_split import read_split
 from gnnkit.graph.times import ALWAYS, NEVER, parse_time, show_time
+from gnnkit.graph.types import Ids
 from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch, whole
 from gnnkit_tables.baselines import best_column, can_compare, rank_by_rules
-from gnnkit_tables.build import build_columns, build_graph, describe_outsiders, encode_types, with_scores
+from gnnkit_tables.build import (
+    are_targets_at,
+    build_columns,
+    build_graph,
+    describe_outsiders,
+    encode_types,
+    with_scores,
+)
 from gnnkit_tables.database import Database, join_epochs, read_database, read_tables, read_times
 from gnnkit_tables.encode import Embed, Encoded
 from gnnkit_tables.example import example_tasks
@@ -190,9 +198,12 @@ class Tables(Dataset):
             files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer, proposal.tasks[targets.name])
         return Advice({"dataset.manifest": (FILE, "guesses have reasons: correct them"), **keys}, files, graph)
 
-    def predicted_nodes(self, schema: Schema) -> slice:
-        """Returns the task's rows, which are the last node type."""
-        return schema.nodes(schema.node_types[-1][0])
+    def predicted_nodes(self, schema: Schema, ids: Array) -> slice | Ids:
+        """Returns the task's rows, the last node type, or only those as of `until`."""
+        rows = schema.nodes(schema.node_types[-1][0])
+        if self.until is None:
+            return rows
+        return np.flatnonzero(are_targets_at(self.until, ids[rows])) + rows.start
 
     def _open(self) -> tuple[Folder, Proposal]:
         folder = Folder.find(self.root)
@@ -277,6 +288,13 @@ class Tables(Dataset):
             database = database.until(targets.first_test)
         if self.until is not None:
             time = parse_time("dataset.until", self.until, database.unit)
+            if targets.lists is not None and (
+                count := int(((targets.times == time) & (targets.split == Split.TRAIN)).sum())
+            ):
+                raise UserError(
+                    f"dataset.until={self.until}: {count:,} training lists of {targets.name} have this time, of which only some "
+                    "rows are read; use another time"
+                )
             targets = targets.with_all(database.types[targets.entity], time)
         return database, targets
 

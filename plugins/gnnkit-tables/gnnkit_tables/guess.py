@@ -225,7 +225,10 @@ def _find_time(
     if not fits:
         if not dates and (unread := next(find_unread_times(table), None)):
             return None, f"{unread[0]} holds {unread[1]}, which is not read as a date: rows are always visible"
-        return None, f"{dates[0]} is a date of another kind" if dates else "no column of dates: rows are always visible"
+        if dates:
+            return None, f"{dates[0]} is a date of another kind"
+        visible = "visible with the rows to which they refer" if specs[name].links else "always visible"
+        return None, f"no column of dates: rows are {visible}"
     latest = max(fits, key=lambda column: _mean_time(table, column))
     why = (
         "the only column of dates"

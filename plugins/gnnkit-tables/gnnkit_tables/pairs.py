@@ -164,7 +164,7 @@ def _owners(database: Database, start: str, entity: str) -> Iterator[tuple[str, 
 
 
 def _further(database: Database, first: RowType, link: RowLink, end: str) -> Iterator[tuple[str, Ids, Times]]:
-    """Yields the row of `end` to which the parent of each row refers, and the path's time."""
+    """Yields the row of `end` to which each row's parent refers, and the path time."""
     parent = database.types[link.parent]
     times = np.maximum(first.times, np.append(parent.times, [ALWAYS, ALWAYS])[link.rows])
     for further in parent.links:
@@ -175,7 +175,10 @@ def _further(database: Database, first: RowType, link: RowLink, end: str) -> Ite
 def _paths(
     database: Database, start: str, end: str, without: str, *, is_near: bool
 ) -> Iterator[tuple[str, Ids, Times]]:
-    """Yields the listed row of each row, and its time, over one link, or two from `is_near`."""
+    """Yields the listed row of each row, and its time, over one link.
+
+    With `is_near`, also over two links.
+    """
     first = database.types[start]
     if start == end:
         yield "", np.arange(first.num_rows), first.times

@@ -92,6 +92,15 @@ def test_a_date_is_the_time_of_a_row_unless_its_children_are_earlier(
     assert reason in text
 
 
+def test_rows_without_dates_have_the_time_of_the_rows_to_which_they_refer(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", None, items=tables()["items"])
+    lines = pa.table({"order_id": tables()["orders"]["order_id"], "count": pa.array([1] * len(tables()["orders"]))})
+    pyarrow.parquet.write_table(lines, folder / "tables/lines.parquet")
+    manifest, text = guess(folder)
+    assert manifest.tables["lines"].time is None
+    assert "no column of dates: rows are visible with the rows to which they refer" in text.partition("lines:")[2]
+
+
 def test_a_task_without_one_label_is_refused(tmp_path: Path) -> None:
     rows = task().append_column("other", pa.array([1.0] * 6))
     with pytest.raises(UserError, match=r"2 columns may be the label; write tasks\.returns in the manifest"):

@@ -357,7 +357,8 @@ def test_manifests_of_rankings_are_checked(tmp_path: Path, fault: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("unknown entity", r"name no row of users"),
+        ("unknown entity", r"name no row of users, such as \[99\]; remove them"),
+        ("unknown entity of a query", r"name no row of users, such as \[99\]; join users in the query"),
         ("no known key", r"no key is one of items"),
         ("splits of a list", r"rows of one list have different splits"),
         ("no target", r"name the table of these keys as tasks\.buys\.target"),
@@ -369,6 +370,8 @@ def test_tables_of_rankings_are_checked(tmp_path: Path, fault: str, message: str
     task, entries = task_of(orders), {}
     if fault == "unknown entity":
         task = task.set_column(0, "user_id", pa.array([99] * len(task)))
+    elif fault == "unknown entity of a query":
+        orders, task, entries = [*orders, (99, 1, 45), (99, 2, 46)], None, {"query": ROWS, **DATED}
     elif fault == "no known key":
         task = task.set_column(2, "item_id", pa.array([[99]] * len(task)))
     elif fault == "struct":
@@ -437,6 +440,15 @@ def test_lists_as_of_a_date_have_the_best_rows_of_each_entity(tmp_path: Path) ->
     for first in range(0, len(table), 3):
         scores = [row["score"] for row in table[first : first + 3]]
         assert scores == sorted(scores, reverse=True)
+
+
+def test_lists_at_a_date_of_the_task_are_predicted_for_every_entity(tmp_path: Path) -> None:
+    folder = str(folder_of(tmp_path / "data", draw(60, 8)))
+    pairs = pairs_of(Tables(folder, until="2024-03-01").load())
+    assert len({user for user, date, _ in pairs if date == 60}) == USERS
+    assert all(part == "none" and np.isnan(label) for (_, date, _), (part, label) in pairs.items() if date == 60)
+    with pytest.raises(UserError, match=r"dataset\.until=2024-02-10: \d+ training lists of buys have this time"):
+        Tables(folder, until="2024-02-10").load()
 
 
 @pytest.mark.slow
