@@ -244,7 +244,7 @@ class Tables(Dataset):
         tables = read_tables(folder, manifest, self.missing)
         columns = _time_columns(tables, manifest)
         if spec.query is None:
-            task = folder.read_task(name, spec.entity, self.missing)
+            task = folder.read_task(name, spec.keys, self.missing)
             task = task if spec.target is None else one_row_per_item(task, spec.label)
             columns |= _task_times(name, task, spec.time)
         columns = join_epochs(columns, has_spans=isinstance(spec.horizon, str))
@@ -345,7 +345,7 @@ class Tables(Dataset):
         tasks = {name: folder.read_task(name, (), self.missing) for name in names}
         proposal = propose(tables, tasks)
         again = read_tables(folder, proposal.manifest, self.missing)
-        task_rows = {name: folder.read_task(name, proposal.tasks[name].entity, self.missing) for name in tasks}
+        task_rows = {name: folder.read_task(name, proposal.tasks[name].keys, self.missing) for name in tasks}
         before, after = [*tables.values(), *tasks.values()], [*again.values(), *task_rows.values()]
         is_same = [part.kinds for part in before] == [part.kinds for part in after]
         return proposal if is_same else propose(again, task_rows)
@@ -379,7 +379,7 @@ def _as_parquet(table: Table, spec: TaskSpec) -> bytes:
 
 def _read_answer(path: Path, name: str, spec: TaskSpec, missing: Sequence[str]) -> Table:
     """Reads what `_as_parquet` wrote. Raises `UserError` for another question."""
-    table = read_table(path, spec.entity, missing, narrow=True)
+    table = read_table(path, spec.keys, missing, narrow=True)
     metadata = pyarrow.parquet.read_schema(path).metadata or {}
     if metadata.get(b"question") != repr(spec).encode():
         raise UserError(f"{path} has the rows of another question than tasks.{name} in {FILE}; remove this file")

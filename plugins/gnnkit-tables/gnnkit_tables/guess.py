@@ -65,8 +65,18 @@ def propose(tables: Mapping[str, Table], tasks: Mapping[str, Table]) -> Proposal
         proposal.reasons |= {("tables", name, "links", column): reason for column, reason in reasons.items()}
     for name, table in tables.items():
         time, reason = _find_time(name, table, tables, proposal.tables, indices)
-        proposal.tables[name] = replace(proposal.tables[name], time=time)
+        later = [] if time is None else _find_later(table, time)
+        proposal.tables[name] = replace(proposal.tables[name], time=time, later=dict.fromkeys(later, ()))
         proposal.reasons["tables", name, "time"] = reason
+        proposal.reasons |= {
+            (
+                "tables",
+                name,
+                "later",
+                column,
+            ): f"mostly later than {time}, so it is hidden until then; list columns known then"
+            for column in later
+        }
     for name, table in tasks.items():
         spec, reasons = _find_task(name, table, indices)
         proposal.tasks[name] = spec
@@ -232,6 +242,8 @@ def _find_time(
     latest = max(fits, key=lambda column: _mean_time(table, column))
     why = (
         "the only column of dates"
+        if len(dates) == 1
+        else f"the first of {', '.join(dates)} that can be the time of rows"
         if len(fits) == 1
         else (
             f"the latest of {', '.join(fits)}; if columns are known at different times, use the first and name the rest: "
@@ -239,6 +251,18 @@ def _find_time(
         )
     )
     return latest, why
+
+
+def _find_later(table: Table, time: str) -> list[str]:
+    """Returns columns of dates that are mostly later than the row's time."""
+    begin = as_dates(table.times(time))
+    columns = (column for column in table.names if column != time and _holds_dates(table, column))
+    ends = {column: as_dates(table.times(column)) for column in columns if not _NEVER_TIMES.search(column)}
+    return [
+        column
+        for column, end in ends.items()
+        if 2 * np.count_nonzero(end > begin) > np.count_nonzero(~np.isnat(end) & ~np.isnat(begin))
+    ]
 
 
 def _holds_dates(table: Table, column: str) -> bool:

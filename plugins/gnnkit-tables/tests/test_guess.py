@@ -92,6 +92,14 @@ def test_a_date_is_the_time_of_a_row_unless_its_children_are_earlier(
     assert reason in text
 
 
+def test_a_date_after_the_row_s_time_is_hidden_until_then(tmp_path: Path) -> None:
+    users = tables()["users"].append_column("opened", days(0, 0, 0)).append_column("closed", days(11, 12, 13))
+    manifest, text = guess(write(tmp_path / "data", None, users=users.append_column("birth", days(1, 2, 3))))
+    assert (manifest.tables["users"].time, manifest.tables["users"].later) == ("opened", {"closed": ()})
+    assert "opened  # the first of opened, closed, birth that can be the time of rows" in text
+    assert "closed: []  # mostly later than opened, so it is hidden until then" in text
+
+
 def test_rows_without_dates_have_the_time_of_the_rows_to_which_they_refer(tmp_path: Path) -> None:
     folder = write(tmp_path / "data", None, items=tables()["items"])
     lines = pa.table({"order_id": tables()["orders"]["order_id"], "count": pa.array([1] * len(tables()["orders"]))})

@@ -169,6 +169,28 @@ def test_a_ranking_is_guessed_from_keys_of_another_table(tmp_path: Path, form: s
     assert pairs_of(Tables(str(folder)).load()) == expected
 
 
+def test_keys_of_lists_in_text_keep_their_zeros(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "tasks").mkdir(parents=True)
+    orders = draw(60, 8)
+    rows = [(user, date, item) for (user, date), items in lists_of(orders).items() for item in sorted(items)]
+    split = {50: "val", 60: "test"}
+    files = {
+        "users.csv": ["id,age", *(f"{user},{user % 5}" for user in range(USERS))],
+        "items.csv": ["code,price", *(f"{item:03d},{item / 2}" for item in range(8))],
+        "orders.csv": ["user_id,code,at", *(f"{user},{item:03d},{str(day(at))[:10]}" for user, item, at in orders)],
+        "tasks/buys.csv": [
+            "user_id,date,code,split",
+            *(f"{user},{str(day(date))[:10]},{item:03d},{split.get(date, 'train')}" for user, date, item in rows),
+        ],
+    }
+    for name, lines in files.items():
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    data = Tables(str(folder))
+    assert data._open()[1].tasks["buys"].target == "items"
+    assert {key for key, (_, label) in pairs_of(data.load()).items() if label} == set(rows)
+
+
 def test_unknown_keys_duplicates_and_empty_lists_are_dropped_and_counted(tmp_path: Path, capsys: Any) -> None:
     orders = draw(60, 8)
     task = task_of(orders)
