@@ -188,6 +188,8 @@ class Tables(Dataset):
             if baseline and rules:
                 candidates.append(rule_candidate(columns, baseline, keys))
             keys = select_keys(candidates, metric_of(columns), minutes, seed, baseline)
+        elif minutes:
+            say(f"tables: no trials, because {targets.name} needs rows of train, val and test, with different labels")
         if default is not None:
             keys = {"dataset.split": (default, "the task table has none"), **keys}
         if not (proposal.reasons or reading.answer is not None or self.manifest):

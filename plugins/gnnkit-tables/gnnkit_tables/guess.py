@@ -307,6 +307,9 @@ def _find_task(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tupl
         if _is_named(column, other, index) or index.names == (column,)
     }
     best = max(shares, key=lambda pair: (shares[pair] >= _HALF and _names_table(*pair), shares[pair]), default=None)
+    for column, other in shares:
+        if best and (not shares[best] or (_names_table(column, other) and not _names_table(*best))):
+            _refuse_unlike(name, table, column, indices[other])
     if best is None or not shares[best]:
         raise UserError(f"{table.name}: no column is named like a primary key; write tasks.{name} in the manifest")
     column, entity = best
@@ -316,18 +319,32 @@ def _find_task(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tupl
         raise UserError(f"{table.name}: {len(rest)} columns may be the label; write tasks.{name} in the manifest")
     spec = TaskSpec(entity, (column,), rest[0], dates[0] if dates else None)
     reasons = {"entity": f"{100 * shares[best]:.0f} % are keys of {entity}", "label": "the remaining column"}
-    if dates and (target := _find_target(table, rest[0], entity, indices)):
+    if dates and (target := _find_target(name, table, rest[0], entity, indices)):
         spec, reasons["target"] = replace(spec, target=target, type=RANKING), "labels are keys of this table"
     return spec, reasons
 
 
-def _find_target(table: Table, label: str, entity: str, indices: Mapping[str, KeyIndex]) -> str | None:
+def _find_target(name: str, table: Table, label: str, entity: str, indices: Mapping[str, KeyIndex]) -> str | None:
     """Returns the other table that a label is named like and has keys of, if any."""
     column = table.plain(label)
     keys = pc.list_flatten(column) if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) else column
     rows = Table(table.name, pa.table({label: keys}), missing=table.missing)
-    named = (other for other, index in indices.items() if other != entity and _is_named(label, other, index))
-    return next((other for other in named if _found_share(rows, label, indices[other]) >= _HALF), None)
+    named = [other for other, index in indices.items() if other != entity and _is_named(label, other, index)]
+    shares = {other: _found_share(rows, label, indices[other]) for other in named}
+    best = max(shares, key=lambda other: shares[other], default=None)
+    if best is not None and not shares[best]:
+        _refuse_unlike(name, rows, label, indices[best])
+    return best
+
+
+def _refuse_unlike(name: str, table: Table, column: str, index: KeyIndex) -> None:
+    """Raises `UserError` for a column with other values than the keys."""
+    values = table.plain(column).drop_null()
+    if len(values) and len(index.columns[0]):
+        raise UserError(
+            f"{table.name}: column {column!r} is named like the key of {index.table}, but {shown(str(values[0]))} is unlike "
+            f"{index.show(0)}; write both alike, or write tasks.{name} in the manifest"
+        )
 
 
 def _plain(name: str) -> str:

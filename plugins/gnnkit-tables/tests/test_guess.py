@@ -115,6 +115,16 @@ def test_a_task_without_one_label_is_refused(tmp_path: Path) -> None:
         guess(write(tmp_path / "data", None, returns=rows))
 
 
+def test_keys_of_a_task_in_another_form_are_refused(tmp_path: Path) -> None:
+    rows = task().set_column(0, "user_id", pa.array([f"u{number}" for number in task()["user_id"].to_pylist()]))
+    message = r"column 'user_id' is named like the key of .*users.*, but u\d+ is unlike \d+; write both alike, or"
+    with pytest.raises(UserError, match=message):
+        guess(write(tmp_path / "alone", None, returns=rows))
+    rows = rows.set_column(2, "item_id", pa.array(["a"] * len(rows)))
+    with pytest.raises(UserError, match=message):  # although item_id has keys
+        guess(write(tmp_path / "beside", None, returns=rows, items=pa.table({"item_id": ["a", "b"]})))
+
+
 def test_a_manifest_is_read_as_it_is_written(tmp_path: Path) -> None:
     users = TableSpec(("a", "b"), None, (Link(("c", "d"), "users"),), {}, ("x y",))
     orders = TableSpec((), "at", (Link(("a: b",), "more"),), {"known": ("delay", "no")}, ())

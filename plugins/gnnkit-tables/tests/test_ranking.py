@@ -191,6 +191,16 @@ def test_keys_of_lists_in_text_keep_their_zeros(tmp_path: Path) -> None:
     assert {key for key, (_, label) in pairs_of(data.load()).items() if label} == set(rows)
 
 
+def test_labels_that_are_named_like_keys_in_another_form_are_refused(tmp_path: Path) -> None:
+    orders = draw(60, 8)
+    task = task_of(orders)
+    items = [[f"i{item}" for item in row] for row in task["item_id"].to_pylist()]
+    folder = folder_of(tmp_path / "data", orders, task=task.set_column(2, "item_id", pa.array(items)))
+    (folder / "manifest.yaml").unlink()
+    with pytest.raises(UserError, match=r"column 'item_id' is named like the key of .*items.*, but i\d is unlike \d"):
+        Tables(str(folder)).load()
+
+
 def test_unknown_keys_duplicates_and_empty_lists_are_dropped_and_counted(tmp_path: Path, capsys: Any) -> None:
     orders = draw(60, 8)
     task = task_of(orders)
@@ -511,3 +521,11 @@ def test_labels_of_test_lists_change_no_score(tmp_path: Path) -> None:
         data = Tables(str(folder_of(tmp_path / str(number), draw(150, 8), task=changed)), boosting=True)
         rows.append(np.asarray(data.load().features))
     np.testing.assert_array_equal(*rows)
+
+
+def test_a_task_without_validation_has_no_trials(tmp_path: Path, capsys: Any) -> None:
+    orders = draw(60, 8)
+    task = task_of(orders).filter(pa.array([part != "val" for part in task_of(orders)["split"].to_pylist()]))
+    keys = Tables(str(folder_of(tmp_path / "data", orders, task=task))).advise(1, 0).keys
+    assert "no trials, because buys needs rows of train, val and test" in capsys.readouterr().out
+    assert keys["model"][0] == "rgcn"
