@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.graph.types import Floats, Ids
@@ -17,6 +18,7 @@ from gnnkit.sampler.events import EventHistory
 from gnnkit_tables.database import Database, RowLink, RowType
 from gnnkit_tables.encode import Encoded, Mask, scaled
 from gnnkit_tables.lists import Lists, Rule, rank_within
+from gnnkit_tables.manifest import FILE
 from gnnkit_tables.targets import Pairs, Targets
 
 BEST = 50  # candidates of each rule. A table with at most twice as many rows is listed entirely
@@ -55,7 +57,7 @@ def pair_targets(database: Database, targets: Targets) -> Targets:
     own past, by number and by time, popular rows in all the past and in the last
     horizon, rows of entities with the same rows, and new rows. All of these read rows
     before the target's time. Of a training list, all its rows that are candidates and
-    some of the others are pairs.
+    some of the others are pairs. Raises `UserError` if no table holds such a past.
 
     Args:
         database: The tables, as of the configured times.
@@ -65,6 +67,11 @@ def pair_targets(database: Database, targets: Targets) -> Targets:
     assert lists is not None
     targets, lists = _in_time_order(targets, lists)
     events = [history for part in list_events(database, targets, lists) if (history := History.of(part))]
+    if not events:
+        raise UserError(
+            f"tasks.{targets.name}: no table with times has rows of {targets.entity} with {lists.table}, so pairs have no past; "
+            f"add tasks.{targets.name}.horizon to {FILE}, so that earlier lists are read, or links of such a table"
+        )
     num_items = database.types[lists.table].num_rows
     pairs = find_candidates(database, targets, lists, events)
     wanted = np.isin(pairs.lists * num_items + pairs.items, lists.targets * num_items + lists.items)

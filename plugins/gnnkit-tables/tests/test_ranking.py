@@ -283,6 +283,18 @@ def with_lines(folder: Path, orders: Rows) -> None:
     (folder / "manifest.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
 
 
+def test_lists_without_any_past_are_refused(tmp_path: Path) -> None:
+    orders = draw(60, 8)
+    folder = folder_of(tmp_path / "data", orders, task=task_of(orders), horizon=None)
+    content = yaml.safe_load((folder / "manifest.yaml").read_text(encoding="utf-8"))
+    del content["tables"]["orders"]["links"]["item_id"]
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"no table with times has rows of users with items, .*add tasks\.buys\.horizon"
+    ):
+        Tables(str(folder)).load()
+
+
 @pytest.mark.parametrize("num_items", [8, 2 * BEST + 30])
 def test_rows_of_the_future_change_no_bit(tmp_path: Path, num_items: int) -> None:
     past = draw(150, num_items, last=60)
