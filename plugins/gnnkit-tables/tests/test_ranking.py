@@ -484,6 +484,8 @@ def test_lists_as_of_a_date_have_the_best_rows_of_each_entity(tmp_path: Path) ->
     for first in range(0, len(table), 3):
         scores = [row["score"] for row in table[first : first + 3]]
         assert scores == sorted(scores, reverse=True)
+    with pytest.raises(UserError, match=r"ranked lists, which are not served; use job=predict"):
+        gnnkit.serve(str(run.folder), Tables(str(folder), until="2024-04-01").load())
 
 
 def test_lists_at_a_date_of_the_task_are_predicted_for_every_entity(tmp_path: Path) -> None:
