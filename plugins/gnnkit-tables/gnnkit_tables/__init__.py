@@ -205,7 +205,8 @@ class Tables(Dataset):
         rows = schema.nodes(schema.node_types[-1][0])
         if self.until is None:
             return rows
-        return np.flatnonzero(are_targets_at(self.until, ids[rows])) + rows.start
+        places: Ids = np.flatnonzero(are_targets_at(self.until, ids[rows])) + rows.start
+        return places
 
     def _open(self) -> tuple[Folder, Proposal]:
         folder = Folder.find(self.root)
