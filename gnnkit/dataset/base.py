@@ -14,6 +14,7 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Schema, TimeSplit
+from gnnkit.graph.types import Ids
 from gnnkit.utils.checks import Array, one_line
 from gnnkit.utils.ranges import shown, shown_names
 
@@ -81,8 +82,13 @@ class Dataset(ABC):
         """
         return Advice()
 
-    def predicted_nodes(self, schema: Schema) -> slice:
-        """Returns the nodes that tables of predictions list. Default: all."""
+    def predicted_nodes(self, schema: Schema, ids: Array) -> slice | Ids:
+        """Returns the nodes that tables of predictions list. Default: all.
+
+        Args:
+            schema: The graph's node types.
+            ids: [num_nodes] names of the nodes.
+        """
         return slice(None)
 
     @abstractmethod

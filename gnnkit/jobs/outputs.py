@@ -17,6 +17,7 @@ from gnnkit import plugins
 from gnnkit.comm import LEADER
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
+from gnnkit.graph.types import Ids
 from gnnkit.jobs import weights
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.recommendations import write_top, write_vectors
@@ -198,17 +199,21 @@ def write_targets(
     if job.settings.write_format == "npy":
         write_array(job, worker, f"{name}.npy", rows, of_nodes=of_nodes)
     elif of_nodes or worker.targets.rows.ndim == 1:
-        some = slice(None) if of_nodes else _predicted_nodes(job)
-        _write_joined(job, worker, name, by_node(rows, worker), lambda rows, ids: columns(rows[some], ids[some]))
+
+        def of_predicted(rows: Array, ids: Array) -> Mapping[str, Any]:
+            some = slice(None) if of_nodes else _predicted_nodes(job, ids)
+            return columns(rows[some], ids[some])
+
+        _write_joined(job, worker, name, by_node(rows, worker), of_predicted)
     else:
         _write_joined(job, worker, name, by_row(rows, worker), functools.partial(_edge_columns, worker, columns))
 
 
-def _predicted_nodes(job: RankJob) -> slice:
+def _predicted_nodes(job: RankJob, ids: Array) -> slice | Ids:
     """Returns the nodes that tables list, by the data set, unless it is from Python."""
     dataset, schema = job.settings.dataset, job.schema
     is_known = schema is not None and dataset.name in plugins.names("dataset")
-    return dataset.create().predicted_nodes(schema) if is_known else slice(None)
+    return dataset.create().predicted_nodes(schema, ids) if is_known else slice(None)
 
 
 def _edge_columns(worker: Worker, columns: Columns, rows: Array, node_ids: Array) -> dict[str, Any]:

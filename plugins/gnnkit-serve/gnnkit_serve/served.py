@@ -81,6 +81,8 @@ class ServedRun:
         for name in written_by(settings):
             self._columns |= pyarrow.parquet.read_table(tables / f"{name}.parquet").to_pydict()
         self._place = {node: place for place, node in enumerate(self._columns["id"])}
+        if "rank" in self._columns:
+            raise UserError("serve: the run predicts ranked lists, which are not served; use job=predict")
         if len(self._place) < len(self._columns["id"]):
             raise UserError("serve: an id occurs twice in the predictions: give nodes of all types distinct ids")
         self._task: NodeTask = settings.task.create()

@@ -18,15 +18,23 @@ from gnnkit_formats.table_files import read_table
 from gnnkit import plugins
 from gnnkit.dataset.base import Advice, Dataset
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Schema
+from gnnkit.graph import Graph, Schema, Split
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.time_split import read_split
 from gnnkit.graph.times import ALWAYS, NEVER, parse_time, show_time
+from gnnkit.graph.types import Ids
 from gnnkit.launch.phases import say
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import local_path, one_of, shown, shown_names, switch, whole
 from gnnkit_tables.baselines import best_column, can_compare, rank_by_rules
-from gnnkit_tables.build import build_columns, build_graph, describe_outsiders, encode_types, with_scores
+from gnnkit_tables.build import (
+    are_targets_at,
+    build_columns,
+    build_graph,
+    describe_outsiders,
+    encode_types,
+    with_scores,
+)
 from gnnkit_tables.database import Database, join_epochs, read_database, read_tables, read_times
 from gnnkit_tables.encode import Embed, Encoded
 from gnnkit_tables.example import example_tasks
@@ -180,6 +188,8 @@ class Tables(Dataset):
             if baseline and rules:
                 candidates.append(rule_candidate(columns, baseline, keys))
             keys = select_keys(candidates, metric_of(columns), minutes, seed, baseline)
+        elif minutes:
+            say(f"tables: no trials, because {targets.name} needs rows of train, val and test, with different labels")
         if default is not None:
             keys = {"dataset.split": (default, "the task table has none"), **keys}
         if not (proposal.reasons or reading.answer is not None or self.manifest):
@@ -190,9 +200,13 @@ class Tables(Dataset):
             files[f"{targets.name}{_ROWS}"] = _as_parquet(reading.answer, proposal.tasks[targets.name])
         return Advice({"dataset.manifest": (FILE, "guesses have reasons: correct them"), **keys}, files, graph)
 
-    def predicted_nodes(self, schema: Schema) -> slice:
-        """Returns the task's rows, which are the last node type."""
-        return schema.nodes(schema.node_types[-1][0])
+    def predicted_nodes(self, schema: Schema, ids: Array) -> slice | Ids:
+        """Returns the task's rows, the last node type, or only those as of `until`."""
+        rows = schema.nodes(schema.node_types[-1][0])
+        if self.until is None:
+            return rows
+        places: Ids = np.flatnonzero(are_targets_at(self.until, ids[rows])) + rows.start
+        return places
 
     def _open(self) -> tuple[Folder, Proposal]:
         folder = Folder.find(self.root)
@@ -233,7 +247,7 @@ class Tables(Dataset):
         tables = read_tables(folder, manifest, self.missing)
         columns = _time_columns(tables, manifest)
         if spec.query is None:
-            task = folder.read_task(name, spec.entity, self.missing)
+            task = folder.read_task(name, spec.keys, self.missing)
             task = task if spec.target is None else one_row_per_item(task, spec.label)
             columns |= _task_times(name, task, spec.time)
         columns = join_epochs(columns, has_spans=isinstance(spec.horizon, str))
@@ -277,6 +291,13 @@ class Tables(Dataset):
             database = database.until(targets.first_test)
         if self.until is not None:
             time = parse_time("dataset.until", self.until, database.unit)
+            if targets.lists is not None and (
+                count := int(((targets.times == time) & (targets.split == Split.TRAIN)).sum())
+            ):
+                raise UserError(
+                    f"dataset.until={self.until}: {count:,} training lists of {targets.name} have this time, of which only some "
+                    "rows are read; use another time"
+                )
             targets = targets.with_all(database.types[targets.entity], time)
         return database, targets
 
@@ -327,7 +348,7 @@ class Tables(Dataset):
         tasks = {name: folder.read_task(name, (), self.missing) for name in names}
         proposal = propose(tables, tasks)
         again = read_tables(folder, proposal.manifest, self.missing)
-        task_rows = {name: folder.read_task(name, proposal.tasks[name].entity, self.missing) for name in tasks}
+        task_rows = {name: folder.read_task(name, proposal.tasks[name].keys, self.missing) for name in tasks}
         before, after = [*tables.values(), *tasks.values()], [*again.values(), *task_rows.values()]
         is_same = [part.kinds for part in before] == [part.kinds for part in after]
         return proposal if is_same else propose(again, task_rows)
@@ -361,7 +382,7 @@ def _as_parquet(table: Table, spec: TaskSpec) -> bytes:
 
 def _read_answer(path: Path, name: str, spec: TaskSpec, missing: Sequence[str]) -> Table:
     """Reads what `_as_parquet` wrote. Raises `UserError` for another question."""
-    table = read_table(path, spec.entity, missing, narrow=True)
+    table = read_table(path, spec.keys, missing, narrow=True)
     metadata = pyarrow.parquet.read_schema(path).metadata or {}
     if metadata.get(b"question") != repr(spec).encode():
         raise UserError(f"{path} has the rows of another question than tasks.{name} in {FILE}; remove this file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from gnnkit.graph import Graph, Relation, Split
 from gnnkit.graph.graph import EdgeListFields
 from gnnkit.graph.labels import unlabelled
 from gnnkit.graph.schema import pack_tables
-from gnnkit.graph.times import ALWAYS, NEVER, Times
+from gnnkit.graph.times import ALWAYS, NEVER, Times, parse_time
 from gnnkit.graph.types import Ids
 from gnnkit.utils.ranges import shown
 from gnnkit_tables.database import Database, RowType
@@ -219,18 +220,33 @@ def _node_ids(database: Database, targets: Targets) -> npt.NDArray[np.str_]:
     keys = {name: _row_keys(rows) for name, rows in database.types.items()}
     target = keys[targets.entity].take(pa.array(targets.rows))
     if not (targets.times == ALWAYS).all():
-        unit = database.unit
-        times = (
-            targets.times.astype(np.str_) if unit is None else np.datetime_as_string(targets.times.view(f"M8[{unit}]"))
-        )
-        if unit is not None:
-            times = pc.replace_substring_regex(pa.array(times, pa.large_string()), r"(T00:00:00(\.0+)?|\.0+)$", "")
-        target = _join(target, pa.array(times, pa.large_string()), "@")
+        target = _join(target, _time_texts(targets.times, database.unit), "@")
     if (pairs := targets.pairs) is not None:
         target = _join(target, keys[pairs.table].take(pa.array(pairs.items)), f"{BETWEEN}{pairs.table}:")
     ids = {name: _join(pa.array([name] * len(column), pa.large_string()), column, ":") for name, column in keys.items()}
     ids[targets.name] = _join(pa.array([targets.name] * len(target), pa.large_string()), target, ":")
     return np.concatenate([np.array(column.to_pylist(), np.str_) for column in ids.values()])
+
+
+def _time_texts(times: Times, unit: str | None) -> pa.Array:  # [k] large_string
+    """Returns times as text, dates without the zeros that their unit adds."""
+    if unit is None:
+        return pa.array(times).cast(pa.large_string())
+    texts = pa.array(np.datetime_as_string(times.view(f"M8[{unit}]")), pa.large_string())
+    return pc.replace_substring_regex(texts, r"(T00:00:00(\.0+)?|\.0+)$", "")
+
+
+def are_targets_at(time: Any, ids: npt.NDArray[np.str_]) -> Mask:  # [k]
+    """Returns whether ids name targets as of a time.
+
+    Args:
+        time: Value of `dataset.until`.
+        ids: [k] from `build_graph`.
+    """
+    unit = None if isinstance(time, int) else "ns"  # the finest
+    (end,) = _time_texts(np.array([parse_time("dataset.until", time, unit)]), unit).to_pylist()
+    names = pa.array(ids.tolist(), pa.large_string())
+    return np.asarray(pc.or_(pc.ends_with(names, f"@{end}"), pc.match_substring(names, f"@{end}{BETWEEN}")))
 
 
 def _join(left: pa.Array, right: pa.Array, mark: str) -> pa.Array:

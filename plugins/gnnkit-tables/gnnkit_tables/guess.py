@@ -65,8 +65,18 @@ def propose(tables: Mapping[str, Table], tasks: Mapping[str, Table]) -> Proposal
         proposal.reasons |= {("tables", name, "links", column): reason for column, reason in reasons.items()}
     for name, table in tables.items():
         time, reason = _find_time(name, table, tables, proposal.tables, indices)
-        proposal.tables[name] = replace(proposal.tables[name], time=time)
+        later = [] if time is None else _find_later(table, time)
+        proposal.tables[name] = replace(proposal.tables[name], time=time, later=dict.fromkeys(later, ()))
         proposal.reasons["tables", name, "time"] = reason
+        proposal.reasons |= {
+            (
+                "tables",
+                name,
+                "later",
+                column,
+            ): f"mostly later than {time}, so it is hidden until then; list columns known then"
+            for column in later
+        }
     for name, table in tasks.items():
         spec, reasons = _find_task(name, table, indices)
         proposal.tasks[name] = spec
@@ -225,10 +235,15 @@ def _find_time(
     if not fits:
         if not dates and (unread := next(find_unread_times(table), None)):
             return None, f"{unread[0]} holds {unread[1]}, which is not read as a date: rows are always visible"
-        return None, f"{dates[0]} is a date of another kind" if dates else "no column of dates: rows are always visible"
+        if dates:
+            return None, f"{dates[0]} is a date of another kind"
+        visible = "visible with the rows to which they refer" if specs[name].links else "always visible"
+        return None, f"no column of dates: rows are {visible}"
     latest = max(fits, key=lambda column: _mean_time(table, column))
     why = (
         "the only column of dates"
+        if len(dates) == 1
+        else f"the first of {', '.join(dates)} that can be the time of rows"
         if len(fits) == 1
         else (
             f"the latest of {', '.join(fits)}; if columns are known at different times, use the first and name the rest: "
@@ -236,6 +251,18 @@ def _find_time(
         )
     )
     return latest, why
+
+
+def _find_later(table: Table, time: str) -> list[str]:
+    """Returns columns of dates that are mostly later than the row's time."""
+    begin = as_dates(table.times(time))
+    columns = (column for column in table.names if column != time and _holds_dates(table, column))
+    ends = {column: as_dates(table.times(column)) for column in columns if not _NEVER_TIMES.search(column)}
+    return [
+        column
+        for column, end in ends.items()
+        if 2 * np.count_nonzero(end > begin) > np.count_nonzero(~np.isnat(end) & ~np.isnat(begin))
+    ]
 
 
 def _holds_dates(table: Table, column: str) -> bool:
@@ -280,6 +307,9 @@ def _find_task(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tupl
         if _is_named(column, other, index) or index.names == (column,)
     }
     best = max(shares, key=lambda pair: (shares[pair] >= _HALF and _names_table(*pair), shares[pair]), default=None)
+    for column, other in shares:
+        if best and (not shares[best] or (_names_table(column, other) and not _names_table(*best))):
+            _refuse_unlike(name, table, column, indices[other])
     if best is None or not shares[best]:
         raise UserError(f"{table.name}: no column is named like a primary key; write tasks.{name} in the manifest")
     column, entity = best
@@ -289,18 +319,32 @@ def _find_task(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tupl
         raise UserError(f"{table.name}: {len(rest)} columns may be the label; write tasks.{name} in the manifest")
     spec = TaskSpec(entity, (column,), rest[0], dates[0] if dates else None)
     reasons = {"entity": f"{100 * shares[best]:.0f} % are keys of {entity}", "label": "the remaining column"}
-    if dates and (target := _find_target(table, rest[0], entity, indices)):
+    if dates and (target := _find_target(name, table, rest[0], entity, indices)):
         spec, reasons["target"] = replace(spec, target=target, type=RANKING), "labels are keys of this table"
     return spec, reasons
 
 
-def _find_target(table: Table, label: str, entity: str, indices: Mapping[str, KeyIndex]) -> str | None:
+def _find_target(name: str, table: Table, label: str, entity: str, indices: Mapping[str, KeyIndex]) -> str | None:
     """Returns the other table that a label is named like and has keys of, if any."""
     column = table.plain(label)
     keys = pc.list_flatten(column) if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) else column
     rows = Table(table.name, pa.table({label: keys}), missing=table.missing)
-    named = (other for other, index in indices.items() if other != entity and _is_named(label, other, index))
-    return next((other for other in named if _found_share(rows, label, indices[other]) >= _HALF), None)
+    named = [other for other, index in indices.items() if other != entity and _is_named(label, other, index)]
+    shares = {other: _found_share(rows, label, indices[other]) for other in named}
+    best = max(shares, key=lambda other: shares[other], default=None)
+    if best is not None and not shares[best]:
+        _refuse_unlike(name, rows, label, indices[best])
+    return best
+
+
+def _refuse_unlike(name: str, table: Table, column: str, index: KeyIndex) -> None:
+    """Raises `UserError` for a column with other values than the keys."""
+    values = table.plain(column).drop_null()
+    if len(values) and len(index.columns[0]):
+        raise UserError(
+            f"{table.name}: column {column!r} is named like the key of {index.table}, but {shown(str(values[0]))} is unlike "
+            f"{index.show(0)}; write both alike, or write tasks.{name} in the manifest"
+        )
 
 
 def _plain(name: str) -> str:

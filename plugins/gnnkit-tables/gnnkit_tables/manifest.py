@@ -74,6 +74,11 @@ class TaskSpec:
     target: str | None = None  # the table whose rows are listed, of which labels are keys
     eval_k: int | None = None  # length of lists. None: 10
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Columns with primary keys."""
+        return self.entity if self.target is None else (*self.entity, self.label)
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:

@@ -9,14 +9,16 @@ from itertools import pairwise
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.graph.times import ALWAYS, NEVER, Times
 from gnnkit.graph.types import Floats, Ids
 from gnnkit.launch.phases import say
 from gnnkit.sampler.events import EventHistory
-from gnnkit_tables.database import Database
+from gnnkit_tables.database import Database, RowLink, RowType
 from gnnkit_tables.encode import Encoded, Mask, scaled
 from gnnkit_tables.lists import Lists, Rule, rank_within
+from gnnkit_tables.manifest import FILE
 from gnnkit_tables.targets import Pairs, Targets
 
 BEST = 50  # candidates of each rule. A table with at most twice as many rows is listed entirely
@@ -55,7 +57,7 @@ def pair_targets(database: Database, targets: Targets) -> Targets:
     own past, by number and by time, popular rows in all the past and in the last
     horizon, rows of entities with the same rows, and new rows. All of these read rows
     before the target's time. Of a training list, all its rows that are candidates and
-    some of the others are pairs.
+    some of the others are pairs. Raises `UserError` if no table holds such a past.
 
     Args:
         database: The tables, as of the configured times.
@@ -65,6 +67,11 @@ def pair_targets(database: Database, targets: Targets) -> Targets:
     assert lists is not None
     targets, lists = _in_time_order(targets, lists)
     events = [history for part in list_events(database, targets, lists) if (history := History.of(part))]
+    if not events:
+        raise UserError(
+            f"tasks.{targets.name}: no table with times has rows of {targets.entity} with {lists.table}, so pairs have no past; "
+            f"add tasks.{targets.name}.horizon to {FILE}, so that earlier lists are read, or links of such a table"
+        )
     num_items = database.types[lists.table].num_rows
     pairs = find_candidates(database, targets, lists, events)
     wanted = np.isin(pairs.lists * num_items + pairs.items, lists.targets * num_items + lists.items)
@@ -133,14 +140,14 @@ def _in_time_order(targets: Targets, lists: Lists) -> tuple[Targets, Lists]:
 def list_events(database: Database, targets: Targets, lists: Lists) -> Iterator[PairEvents]:
     """Yields pairs of entity and row in other tables, and those of earlier lists."""
     for row_type in database.types.values():
-        if any(link.is_same for link in row_type.links):
+        if row_type.is_static or any(link.is_same for link in row_type.links):
             continue  # the row itself has the same links
-        for link in row_type.links if not row_type.is_static else ():
-            if link.parent != targets.entity:
-                continue
-            for name, items, times in _paths(database, row_type.name, lists.table, link.name):
-                known = np.flatnonzero((link.rows >= 0) & (items >= 0) & (times != NEVER))
-                yield PairEvents(f"{row_type.name}.{link.name}{name}", link.rows[known], items[known], times[known])
+        for owner, entities, without, begin in _owners(database, row_type.name, targets.entity):
+            is_near = owner == without
+            for name, items, times in _paths(database, row_type.name, lists.table, without, is_near=is_near):
+                known = np.flatnonzero((entities >= 0) & (items >= 0) & (times != NEVER) & (begin != NEVER))
+                at = np.maximum(times, begin)[known]
+                yield PairEvents(f"{row_type.name}.{owner}{name}", entities[known], items[known], at)
     if targets.horizon is not None:
         known_at = targets.times[lists.targets] + targets.horizon
         # At the end of the horizon, a list is known, and events are read before a time
@@ -149,22 +156,46 @@ def list_events(database: Database, targets: Targets, lists: Lists) -> Iterator[
         yield PairEvents("earlier lists", owners[known], lists.items[known], known_at[known] - 1)
 
 
-def _paths(database: Database, start: str, end: str, without: str) -> Iterator[tuple[str, Ids, Times]]:
-    """Yields the listed row of each row, over one or two links, and its time."""
+def _owners(database: Database, start: str, entity: str) -> Iterator[tuple[str, Ids, str, Times]]:
+    """Yields the entity of each row, over one or two links.
+
+    Also the name of the first link, and the time from which the path is visible.
+    """
+    first = database.types[start]
+    for link in first.links:
+        if link.parent == entity:
+            yield link.name, link.rows, link.name, first.times
+        elif link.parent != start:
+            for name, rows, times in _further(database, first, link, entity):
+                yield name, rows, link.name, times
+
+
+def _further(database: Database, first: RowType, link: RowLink, end: str) -> Iterator[tuple[str, Ids, Times]]:
+    """Yields the row of `end` to which each row's parent refers, and the path time."""
+    parent = database.types[link.parent]
+    times = np.maximum(first.times, np.append(parent.times, [ALWAYS, ALWAYS])[link.rows])
+    for further in parent.links:
+        if further.parent == end and not further.is_same:
+            yield f"{further.name} of {link.name}", np.append(further.rows, [-1, -1])[link.rows], times
+
+
+def _paths(
+    database: Database, start: str, end: str, without: str, *, is_near: bool
+) -> Iterator[tuple[str, Ids, Times]]:
+    """Yields the listed row of each row, and its time, over one link.
+
+    With `is_near`, also over two links.
+    """
     first = database.types[start]
     if start == end:
         yield "", np.arange(first.num_rows), first.times
     for link in first.links:
         if link.name == without or link.is_same:
             continue
-        parent = database.types[link.parent]
         if link.parent == end:
             yield f" with {link.name}", link.rows, first.times
-        times = np.maximum(first.times, np.append(parent.times, [ALWAYS, ALWAYS])[link.rows])
-        for further in parent.links if link.parent != start else ():
-            if further.parent == end and not further.is_same:
-                rows = np.append(further.rows, [-1, -1])[link.rows]
-                yield f" with {further.name} of {link.name}", rows, times
+        for name, rows, times in _further(database, first, link, end) if is_near and link.parent != start else ():
+            yield f" with {name}", rows, times
 
 
 @dataclass(frozen=True, slots=True, eq=False)

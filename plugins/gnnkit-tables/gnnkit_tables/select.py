@@ -91,7 +91,10 @@ def rule_candidate(columns: Graph, baseline: Baseline, graph_keys: Keys) -> Cand
         "strategy": COLUMNS["strategy"],
         "dataset.links": COLUMNS["dataset.links"],
         "model": ("column", f"lists by {baseline.name}"),
-        "model.column": ((columns.feature_names or ()).index(baseline.column), f"the column {baseline.column}"),
+        "model.column": (
+            (columns.feature_names or ()).index(baseline.column),
+            f"number of the column {baseline.column!r}",
+        ),
         "trainer.max_epochs": (1, "nothing is trained"),
         **{key: value for key, value in graph_keys.items() if key.startswith("task")},
     }

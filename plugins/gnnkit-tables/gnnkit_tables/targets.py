@@ -126,16 +126,19 @@ class Targets:
     def with_all(self, entities: RowType, time: int) -> Targets:
         """Adds a row without a label for each entity that is visible at a time.
 
-        Entities that have a row at this time are skipped.
+        Entities that have a row at this time are skipped. A ranking task, which has
+        rows of lists that are not empty only, predicts the held-out ones again.
         """
-        present = self.rows[self.times == time]
+        is_present = self.times == time
+        present, is_held_out = self.rows[is_present], is_present & (self.split != Split.TRAIN)
+        split = self.split if self.lists is None else np.where(is_held_out, Split.NONE, self.split).astype(np.int8)
         rows = np.setdiff1d(np.flatnonzero(entities.times <= time), present)
         return replace(
             self,
             rows=np.concatenate([self.rows, rows]),
             times=np.concatenate([self.times, np.full(len(rows), time)]),
             labels=np.concatenate([self.labels, unlabelled(self.labels, len(rows))]),
-            split=np.concatenate([self.split, np.zeros(len(rows), np.int8)]),
+            split=np.concatenate([split, np.zeros(len(rows), np.int8)]),
             lists=None if self.lists is None else self.lists.with_empty(len(rows)),
         )
 
@@ -169,10 +172,11 @@ def read_targets(name: str, spec: TaskSpec, table: Table, times: Times | None, d
         require(table.name, table.names, column, f"; change tasks.{name} in the manifest")
     rows = find_parents(table, spec.entity, index)
     if len(bad := np.flatnonzero(rows < 0)):
-        examples = [table.plain(spec.entity[0])[row].as_py() for row in bad[:_EXAMPLES].tolist()]
+        examples = pc.unique(table.plain(spec.entity[0]).take(bad)).to_pylist()[:_EXAMPLES]
+        remedy = "remove them, or add these entities" if spec.query is None else f"join {spec.table} in the query"
         raise UserError(
             f"{table.name}, column {spec.entity[0]!r}: {len(bad):,} of {len(rows):,} rows name no row of {spec.table}, such "
-            f"as {shown(examples)}; remove them, or add these entities"
+            f"as {shown(examples)}; {remedy}"
         )
     if spec.target is not None:
         return _read_lists(name, spec, table, rows, times, database)

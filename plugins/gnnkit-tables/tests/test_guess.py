@@ -92,10 +92,37 @@ def test_a_date_is_the_time_of_a_row_unless_its_children_are_earlier(
     assert reason in text
 
 
+def test_a_date_after_the_row_s_time_is_hidden_until_then(tmp_path: Path) -> None:
+    users = tables()["users"].append_column("opened", days(0, 0, 0)).append_column("closed", days(11, 12, 13))
+    manifest, text = guess(write(tmp_path / "data", None, users=users.append_column("birth", days(1, 2, 3))))
+    assert (manifest.tables["users"].time, manifest.tables["users"].later) == ("opened", {"closed": ()})
+    assert "opened  # the first of opened, closed, birth that can be the time of rows" in text
+    assert "closed: []  # mostly later than opened, so it is hidden until then" in text
+
+
+def test_rows_without_dates_have_the_time_of_the_rows_to_which_they_refer(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", None, items=tables()["items"])
+    lines = pa.table({"order_id": tables()["orders"]["order_id"], "count": pa.array([1] * len(tables()["orders"]))})
+    pyarrow.parquet.write_table(lines, folder / "tables/lines.parquet")
+    manifest, text = guess(folder)
+    assert manifest.tables["lines"].time is None
+    assert "no column of dates: rows are visible with the rows to which they refer" in text.partition("lines:")[2]
+
+
 def test_a_task_without_one_label_is_refused(tmp_path: Path) -> None:
     rows = task().append_column("other", pa.array([1.0] * 6))
     with pytest.raises(UserError, match=r"2 columns may be the label; write tasks\.returns in the manifest"):
         guess(write(tmp_path / "data", None, returns=rows))
+
+
+def test_keys_of_a_task_in_another_form_are_refused(tmp_path: Path) -> None:
+    rows = task().set_column(0, "user_id", pa.array([f"u{number}" for number in task()["user_id"].to_pylist()]))
+    message = r"column 'user_id' is named like the key of .*users.*, but u\d+ is unlike \d+; write both alike, or"
+    with pytest.raises(UserError, match=message):
+        guess(write(tmp_path / "alone", None, returns=rows))
+    rows = rows.set_column(2, "item_id", pa.array(["a"] * len(rows)))
+    with pytest.raises(UserError, match=message):  # although item_id has keys
+        guess(write(tmp_path / "beside", None, returns=rows, items=pa.table({"item_id": ["a", "b"]})))
 
 
 def test_a_manifest_is_read_as_it_is_written(tmp_path: Path) -> None:

@@ -169,6 +169,38 @@ def test_a_ranking_is_guessed_from_keys_of_another_table(tmp_path: Path, form: s
     assert pairs_of(Tables(str(folder)).load()) == expected
 
 
+def test_keys_of_lists_in_text_keep_their_zeros(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "tasks").mkdir(parents=True)
+    orders = draw(60, 8)
+    rows = [(user, date, item) for (user, date), items in lists_of(orders).items() for item in sorted(items)]
+    split = {50: "val", 60: "test"}
+    files = {
+        "users.csv": ["id,age", *(f"{user},{user % 5}" for user in range(USERS))],
+        "items.csv": ["code,price", *(f"{item:03d},{item / 2}" for item in range(8))],
+        "orders.csv": ["user_id,code,at", *(f"{user},{item:03d},{str(day(at))[:10]}" for user, item, at in orders)],
+        "tasks/buys.csv": [
+            "user_id,date,code,split",
+            *(f"{user},{str(day(date))[:10]},{item:03d},{split.get(date, 'train')}" for user, date, item in rows),
+        ],
+    }
+    for name, lines in files.items():
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    data = Tables(str(folder))
+    assert data._open()[1].tasks["buys"].target == "items"
+    assert {key for key, (_, label) in pairs_of(data.load()).items() if label} == set(rows)
+
+
+def test_labels_that_are_named_like_keys_in_another_form_are_refused(tmp_path: Path) -> None:
+    orders = draw(60, 8)
+    task = task_of(orders)
+    items = [[f"i{item}" for item in row] for row in task["item_id"].to_pylist()]
+    folder = folder_of(tmp_path / "data", orders, task=task.set_column(2, "item_id", pa.array(items)))
+    (folder / "manifest.yaml").unlink()
+    with pytest.raises(UserError, match=r"column 'item_id' is named like the key of .*items.*, but i\d is unlike \d"):
+        Tables(str(folder)).load()
+
+
 def test_unknown_keys_duplicates_and_empty_lists_are_dropped_and_counted(tmp_path: Path, capsys: Any) -> None:
     orders = draw(60, 8)
     task = task_of(orders)
@@ -217,6 +249,50 @@ def test_columns_of_pairs_count_the_rows_before_the_target(tmp_path: Path) -> No
             for buyer, item, at in orders
             if buyer == user and day(at).astype(np.int64) < time
         )
+
+
+def test_items_of_order_lines_are_a_past_like_items_of_orders(tmp_path: Path) -> None:
+    orders = draw(150, 8)
+    task, found = task_of(orders), []
+    for name in ("orders", "lines"):
+        folder = folder_of(tmp_path / name, orders, task=task)
+        if name == "lines":
+            with_lines(folder, orders)
+        data = Tables(str(folder), links=False)
+        _, targets, _ = data._encode(data._read(*data._open()), None)
+        assert targets.pairs is not None
+        found.append({(rule.name, rule.events): rule.scores for rule in targets.pairs.rules})
+    for name, events in found[0]:
+        if events == "orders.user_id with item_id":
+            np.testing.assert_array_equal(
+                found[1][name, "lines.user_id of order_id with item_id"], found[0][name, events]
+            )
+    assert ("popularity", "lines.user_id of order_id with item_id") in found[1]
+
+
+def with_lines(folder: Path, orders: Rows) -> None:
+    """Moves the items of orders to a table of its own, without times."""
+    user, item, at = zip(*orders, strict=True)
+    ids = np.arange(len(orders))
+    table = pa.table({"id": ids, "user_id": user, "at": days(*at)})
+    pyarrow.parquet.write_table(table, folder / "tables/orders.parquet")
+    pyarrow.parquet.write_table(pa.table({"order_id": ids, "item_id": item}), folder / "tables/lines.parquet")
+    content = yaml.safe_load((folder / "manifest.yaml").read_text(encoding="utf-8"))
+    content["tables"]["orders"] = {"key": "id", "time": "at", "links": {"user_id": "users"}}
+    content["tables"]["lines"] = {"links": {"order_id": "orders", "item_id": "items"}}
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+
+
+def test_lists_without_any_past_are_refused(tmp_path: Path) -> None:
+    orders = draw(60, 8)
+    folder = folder_of(tmp_path / "data", orders, task=task_of(orders), horizon=None)
+    content = yaml.safe_load((folder / "manifest.yaml").read_text(encoding="utf-8"))
+    del content["tables"]["orders"]["links"]["item_id"]
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"no table with times has rows of users with items, .*add tasks\.buys\.horizon"
+    ):
+        Tables(str(folder)).load()
 
 
 @pytest.mark.parametrize("num_items", [8, 2 * BEST + 30])
@@ -325,7 +401,8 @@ def test_manifests_of_rankings_are_checked(tmp_path: Path, fault: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("unknown entity", r"name no row of users"),
+        ("unknown entity", r"name no row of users, such as \[99\]; remove them"),
+        ("unknown entity of a query", r"name no row of users, such as \[99\]; join users in the query"),
         ("no known key", r"no key is one of items"),
         ("splits of a list", r"rows of one list have different splits"),
         ("no target", r"name the table of these keys as tasks\.buys\.target"),
@@ -337,6 +414,8 @@ def test_tables_of_rankings_are_checked(tmp_path: Path, fault: str, message: str
     task, entries = task_of(orders), {}
     if fault == "unknown entity":
         task = task.set_column(0, "user_id", pa.array([99] * len(task)))
+    elif fault == "unknown entity of a query":
+        orders, task, entries = [*orders, (99, 1, 45), (99, 2, 46)], None, {"query": ROWS, **DATED}
     elif fault == "no known key":
         task = task.set_column(2, "item_id", pa.array([[99]] * len(task)))
     elif fault == "struct":
@@ -405,6 +484,17 @@ def test_lists_as_of_a_date_have_the_best_rows_of_each_entity(tmp_path: Path) ->
     for first in range(0, len(table), 3):
         scores = [row["score"] for row in table[first : first + 3]]
         assert scores == sorted(scores, reverse=True)
+    with pytest.raises(UserError, match=r"ranked lists, which are not served; use job=predict"):
+        gnnkit.serve(str(run.folder), Tables(str(folder), until="2024-04-01").load())
+
+
+def test_lists_at_a_date_of_the_task_are_predicted_for_every_entity(tmp_path: Path) -> None:
+    folder = str(folder_of(tmp_path / "data", draw(60, 8)))
+    pairs = pairs_of(Tables(folder, until="2024-03-01").load())
+    assert len({user for user, date, _ in pairs if date == 60}) == USERS
+    assert all(part == "none" and np.isnan(label) for (_, date, _), (part, label) in pairs.items() if date == 60)
+    with pytest.raises(UserError, match=r"dataset\.until=2024-02-10: \d+ training lists of buys have this time"):
+        Tables(folder, until="2024-02-10").load()
 
 
 @pytest.mark.slow
@@ -445,3 +535,11 @@ def test_labels_of_test_lists_change_no_score(tmp_path: Path) -> None:
         data = Tables(str(folder_of(tmp_path / str(number), draw(150, 8), task=changed)), boosting=True)
         rows.append(np.asarray(data.load().features))
     np.testing.assert_array_equal(*rows)
+
+
+def test_a_task_without_validation_has_no_trials(tmp_path: Path, capsys: Any) -> None:
+    orders = draw(60, 8)
+    task = task_of(orders).filter(pa.array([part != "val" for part in task_of(orders)["split"].to_pylist()]))
+    keys = Tables(str(folder_of(tmp_path / "data", orders, task=task))).advise(1, 0).keys
+    assert "no trials, because buys needs rows of train, val and test" in capsys.readouterr().out
+    assert keys["model"][0] == "rgcn"

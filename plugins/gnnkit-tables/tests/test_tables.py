@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +261,11 @@ def test_targets_are_split_by_time(tmp_path: Path) -> None:
 def test_every_entity_is_predicted_as_of_a_time(tmp_path: Path) -> None:
     folder = write(tmp_path / "data")
     graph, trained = load(folder, until="2024-01-08"), load(folder)
-    assert graph.node_ids[-3:].tolist() == [f"returns:{user}@2024-01-08" for user in (10, 11, 12)]
+    added = [f"returns:{user}@2024-01-08" for user in (10, 11, 12)]
+    assert graph.node_ids[-3:].tolist() == added
+    for time in ("2024-01-08", datetime.date(2024, 1, 8)):
+        predicted = Tables(str(folder), until=time).predicted_nodes(graph.schema, graph.node_ids)
+        assert graph.node_ids[predicted].tolist() == added
     assert graph.labels[-3:].tolist() == [-1] * 3
     assert graph.split[-3:].tolist() == [0] * 3
     assert graph.feature_names == trained.feature_names
@@ -273,7 +278,7 @@ def test_every_entity_is_predicted_as_of_a_time(tmp_path: Path) -> None:
 def test_tables_of_predictions_list_the_targets(tmp_path: Path, links: bool) -> None:
     dataset = Tables(str(write(tmp_path / "data")), links=links)
     graph = dataset.load()
-    ids = graph.node_ids[dataset.predicted_nodes(graph.schema)].tolist()
+    ids = graph.node_ids[dataset.predicted_nodes(graph.schema, graph.node_ids)].tolist()
     assert len(ids) == 6
     assert all(name.startswith("returns:") for name in ids)
 
