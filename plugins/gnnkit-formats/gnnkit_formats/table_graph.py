@@ -286,8 +286,8 @@ class EdgeTables:
         columns = [] if are_text else [self._distinct_ids(name, room) for name in ends]
         if ONE in self.sources and key and not sized_by:
             plain = columns or [pa.concat_arrays([table.plain(end) for table in tables]) for end in ends]
-            if hint := check_one_type(self.first.title, plain, ends, key):
-                warnings.warn(hint, stacklevel=4)
+            if advice := check_one_type(self.first.title, plain, ends, key):
+                warnings.warn(advice, stacklevel=4)
         if not are_text:
             return joined_numbers(self.first.title, columns, hint)
         if any(form_of(Path(table.name)) in CSV_FORMS and table.holds_numbers(ends) for table in tables):
@@ -541,9 +541,9 @@ class TableGraph(GraphPieces):
     def edge_labels(self) -> Fields:
         """Reads the labels of edges at once."""
         name, sources = self.tables.names.edge_label, self.tables.edges.values()
-        return (
-            {} if name is None else read_edge_labels([piece for one in sources for piece in one.pieces(_PIECE)], name)
-        )
+        if name is None:
+            return {}
+        return read_edge_labels([piece.without(one.ignored) for one in sources for piece in one.pieces(_PIECE)], name)
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         del num_nodes, room
