@@ -35,6 +35,8 @@ from gnnkit.training.step import own_method
 from gnnkit.utils.ranges import shown
 from gnnkit.utils.storage import Array, read_npy
 
+_TIMES = {"time": "none", "window": None, "time_bound": "seed"}  # keys of samplers on what rows see, and their defaults
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedRun:
@@ -216,14 +218,17 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths) -> None:
 def _check_time(job: RankJob, worker: Worker) -> None:
     """Reports other times than in training, and refuses a model by time all edges."""
     assert job.settings.checkpoint is not None, "a trained model was read"
-    trained = of_run(Path(job.settings.checkpoint)).get("sampler") or {}
-    rule, window = trained.get("time", "none"), trained.get("window")
-    sampler = worker.sampler
-    if sampler is not None and (sampler.time, sampler.window) != (rule, window) and worker.comm.rank == LEADER:
-        say(
-            f"sampler.time={sampler.time} sampler.window={sampler.window or 'null'}: the model was trained with "
-            f"sampler.time={rule} sampler.window={window or 'null'}"
-        )
+    trained, sampler = of_run(Path(job.settings.checkpoint)).get("sampler") or {}, worker.sampler
+    there = {name: trained.get(name, value) for name, value in _TIMES.items()}
+    here = there if sampler is None else {name: getattr(sampler, name) for name in _TIMES}
+    if here != there and worker.comm.rank == LEADER:
+        names = [name for name in _TIMES if name == "time" or {here[name], there[name]} != {_TIMES[name]}]
+        texts = [
+            " ".join(f"sampler.{name}={'null' if keys[name] is None else keys[name]}" for name in names)
+            for keys in (here, there)
+        ]
+        say(f"{texts[0]}: the model was trained with {texts[1]}")
+    rule = there["time"]
     if rule != "none" and not worker.samples_by_time:
         raise UserError(
             f"checkpoint={job.settings.checkpoint}: the model was trained with sampler.time={rule}, and this job reads all "

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from gnnkit.callback import LeaderHook
     from gnnkit.training.run_site import RunSite
 
-WARM_UP = 0.1  # share of the epochs in which steps of mini-batches, or on a schedule, increase the learning rate
+WARM_UP = 10  # epochs in which the learning rate of mini-batches and schedules increases, or a tenth if that is less
 WIDE = 4  # input features per training node above which weights decay by default
 
 
@@ -359,7 +359,7 @@ def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool) -> 
         job: The job.
         task: Knows the metrics.
         model: The model. One that configures its optimisers has schedules of its own.
-        warms_up: Whether `trainer.warmup_epochs=auto` is a tenth of the epochs.
+        warms_up: Whether `trainer.warmup_epochs=auto` is a tenth of the epochs, at most 10.
     """
     settings = job.settings.trainer
     if settings.schedule == "plateau":
@@ -368,7 +368,7 @@ def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool) -> 
         lower = name == LOSS or task.is_lower_better(name)
         return Plateau(name, lower)
     warms_up = warms_up and own_method(model, "configure_optimizers") is None
-    default = int(WARM_UP * settings.max_epochs) if warms_up else 0
+    default = min(settings.max_epochs // 10, WARM_UP) if warms_up else 0
     warmup = default if settings.warmup_epochs == "auto" else settings.warmup_epochs
     return RateSchedule(settings.schedule, warmup, settings.max_epochs) if settings.schedule or warmup else None
 

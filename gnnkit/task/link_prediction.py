@@ -17,6 +17,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.graph.graph import HELD_OUT
 from gnnkit.graph.time_split import warn_random_split
+from gnnkit.graph.times import newest
 from gnnkit.graph.types import Fields
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
@@ -281,7 +282,7 @@ class LinkPrediction(Task):
         assert links.events is not None
         assert links.relation is not None
         assert links.relation.ends is not None
-        now = int(links.events[:, 2].max(initial=0)) + 1
+        now = newest(links.events[:, 2].astype(np.int64)) + 1
         score = functools.partial(self._decoder, links=links)
         return functools.partial(score_all_at, score=score, now=now, first_item=links.relation.ends[2])
 

@@ -603,6 +603,24 @@ def test_columns_may_be_left_out_of_either_table(tmp_path: Path) -> None:
         load(tmp_path, ignore=3)
 
 
+@pytest.mark.parametrize("name", ["src", "dst", "id"])
+def test_columns_of_ids_cannot_be_left_out(tmp_path: Path, name: str) -> None:
+    table = "nodes" if name == "id" else "edges"
+    with pytest.raises(UserError, match=rf"{table}.csv has no column '{name}', only .*; use dataset.{name}=COLUMN"):
+        load(folder(tmp_path), ignore=[name])
+
+
+def test_labels_and_splits_of_edges_may_be_left_out(tmp_path: Path) -> None:
+    edges = "src,dst,lab,split\n10,20,a,train\n30,10,b,test\n"
+    path = folder(tmp_path, edges_csv=edges)
+    unsplit = load(path, edge_label="lab", ignore=["split"]).edge_split
+    assert unsplit is None or not unsplit.any()
+    with pytest.warns(UserWarning, match=r"edges.csv has no 'lab' \(dataset.edge_label\)"):
+        graph = load(path, edge_label="lab", ignore=["lab", "split"])
+    assert graph.edge_labels is not None
+    assert (graph.edge_labels == -1).all()
+
+
 def test_cells_of_a_csv_may_have_line_breaks_wherever_a_block_ends(tmp_path: Path) -> None:
     rows = 100_000  # several of pyarrow's blocks
     graph = load(folder(tmp_path, edges_csv="src,dst,kind\n" + '10,20,"a\nb"\n' * rows), symmetrize=False)

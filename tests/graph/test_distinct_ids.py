@@ -55,6 +55,15 @@ def test_distinct_ids_are_the_nodes_and_keep_their_numbers(read: Read, far: int,
     np.testing.assert_array_equal(graph.csc.indices, [1, 2])
 
 
+@pytest.mark.parametrize("dst", [[7, 90], [90, 91]], ids=["one type", "perhaps two"])
+def test_ids_with_gaps_name_the_key_that_numbers_nodes(dst: list[int], tmp_path: Path) -> None:
+    with pytest.warns(
+        UserWarning, match=r"are the nodes; use dataset.num_nodes=N if all numbers from 0 to N-1"
+    ) as told:
+        _folder(tmp_path, {"src": [5, 7], "dst": dst}, "csv").load()
+    assert not any("are the nodesno" in str(warning.message) for warning in told)
+
+
 @each_reader
 def test_ids_without_gaps_are_read_without_a_warning(read: Read, tmp_path: Path) -> None:
     for first in (0, 1):

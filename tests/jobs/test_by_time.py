@@ -371,7 +371,9 @@ TASKS: dict[str, tuple[Callable[[], Graph], dict[str, Any]]] = {
 }
 
 
-def test_paths_bound_what_neighbours_see(train: Callable[..., Result], tmp_path: Path) -> None:
+def test_paths_bound_what_neighbours_see(
+    train: Callable[..., Result], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     options: dict[str, Any] = {
         "sampler": {"fanouts": [-1, -1]},
         "model": {"name": "gcn", "hidden": 8},
@@ -381,6 +383,14 @@ def test_paths_bound_what_neighbours_see(train: Callable[..., Result], tmp_path:
     options["sampler"] |= PATH
     run = train(reported(), **options)
     assert not np.allclose(logits(run), seed)
+    for overrides in ([], ["sampler.time_bound=seed"]):
+        folder = tmp_path / f"predicted{len(overrides)}"
+        gnnkit.predict(tmp_path / "run", reported(), folder=folder, overrides=overrides, **BARE)
+        told = (
+            "sampler.time=strict sampler.time_bound=seed: the model was trained with sampler.time=strict "
+            "sampler.time_bound=path"
+        )
+        assert (told in capfd.readouterr().out) == bool(overrides)
     options |= {"sampler": options["sampler"] | {"name": "weighted"}, "output": str(tmp_path / "weighted")}
     np.testing.assert_allclose(logits(train(reported(), **options)), logits(run), atol=1e-12)
     with pytest.raises(gnnkit.UserError, match=r"sampler.time_bound=path: job=explain names"):

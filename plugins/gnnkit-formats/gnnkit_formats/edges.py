@@ -373,8 +373,6 @@ class FolderGraph(TableGraph):
         nodes, paths = self._open_nodes(), folder.edge_tables()
         ends, edges = self._open_edges(paths, nodes)
         sources = [*([] if nodes is None else [nodes]), *edges.values()]
-        for source in sources:
-            source.ignored, source.missing = folder.ignore, folder.missing
         folder.check_ignored({source.title: source.names for source in sources})
         check_relations({source.title: source.kept for source in edges.values()} if ONE not in edges else {})
         first = next(iter(edges.values()))
@@ -399,14 +397,14 @@ class FolderGraph(TableGraph):
             if folder.sort_ids:
                 raise UserError("dataset.sort_ids=true needs nodes.csv or nodes.parquet")
             return None
-        nodes = self.open_table(path, self.root, [folder.id], folder.label)
+        nodes = self._open(path, self.root, [folder.id], folder.label)
         if folder.num_nodes is not None:
             raise UserError(
                 f"dataset.num_nodes={folder.num_nodes}: {path.name} already defines the nodes; remove the key"
             )
-        folder.check_column("id", nodes.names, nodes.title)
+        folder.check_column("id", nodes.kept, nodes.title)
         if folder.label != "label":
-            folder.check_column("label", nodes.names, nodes.title)
+            folder.check_column("label", nodes.kept, nodes.title)
         return nodes
 
     def _open_edges(
@@ -419,7 +417,7 @@ class FolderGraph(TableGraph):
 
         def opened(ends: tuple[str, str]) -> dict[str, Columns]:
             return {
-                name: self.open_table(path, self.root if name == ONE else path.parent, ends, folder.edge_label, narrow)
+                name: self._open(path, self.root if name == ONE else path.parent, ends, folder.edge_label, narrow)
                 for name, path in paths.items()
             }
 
@@ -428,8 +426,14 @@ class FolderGraph(TableGraph):
             ends, edges = pair, opened(pair)  # reads ids as text first
         for source in edges.values():
             for end, column in zip(("src", "dst"), ends, strict=True):
-                folder.check_column(end, source.names, source.title, column)
+                folder.check_column(end, source.kept, source.title, column)
         return ends, edges
+
+    def _open(self, *args: Any) -> Columns:
+        """Opens a table for the data set's keys. Arguments as of `open_table`."""
+        table = self.open_table(*args)
+        table.ignored, table.missing = self.folder.ignore, self.folder.missing
+        return table
 
     def open_table(self, path: Path, root: Path, ids: Sequence[str], label: str | None, narrow: bool = True) -> Columns:
         """Opens a table. Arguments as of `read_table`.
@@ -508,7 +512,7 @@ class FolderGraph(TableGraph):
         """Reads the labels of edges. New data need not have any."""
         tables, name = self.tables, self.folder.edge_label
         first = next(iter(tables.edges.values()))
-        if name is None or name in first.names:
+        if name is None or name in first.kept:
             return super().edge_labels()
-        warn_unlabelled(first.title, name, first.names)
+        warn_unlabelled(first.title, name, first.kept)
         return {"edge_labels": np.full(self.num_edges or 0, -1)}

@@ -171,7 +171,7 @@ class GraphPieces(ABC):
     seed: int = 0  # seed of this split
     duplicates: str = KEEP  # how to handle edges with the same ends and type, one of `DUPLICATES`
     # Whether edges are sorted by destination. They then keep their order, unless
-    # reverse # edges are added. Otherwise in-edges are sorted by source, stably.
+    # reverse edges are added. Otherwise in-edges are sorted by source, stably.
     in_order: bool = False
     is_divided: bool = False  # whether several processes may read edges, by `stretches` and `edges_of`
     finds_ids: bool = False  # whether ids are looked up; edges are then cached for the second pass

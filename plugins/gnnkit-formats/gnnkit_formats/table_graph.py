@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from gnnkit.graph.types import Fields, Floats, Ids, Labels
 from gnnkit.graph.unfit_columns import UnfitColumns
 from gnnkit.utils.checks import Array
 from gnnkit_formats.bipartite import UNNAMED, check_one_type, join_ids, two_types
-from gnnkit_formats.columns import Columns
+from gnnkit_formats.columns import Columns, TableInMemory
 from gnnkit_formats.duplicates import KEEP, SUM, node_hint
 from gnnkit_formats.feature_columns import TableColumns, find_readings, warn_readings
 from gnnkit_formats.id_columns import joined_ids, joined_numbers
@@ -42,6 +42,7 @@ ONE = ""  # name of a table with all relations
 _ID_BYTES = 64  # of a numeric id, while ids are read and looked up
 _INT32 = 2**31
 _PIECE = 1 << 16  # rows of a column that are read at once
+Lookup: TypeAlias = IdTable | pa.Array | None  # finds ids' nodes, see `IdColumns.positions`. None: ids are node numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class EdgeTables:
         self._is_bipartite, self._has_nodes = tables.is_bipartite, tables.nodes is not None
         self._sums = duplicates == SUM
         self.first = next(iter(self.sources.values()))
-        self.ids: tuple[IdTable | None, IdTable | None] = (None, None)  # find each end's node. None: node numbers
+        self.ids: tuple[Lookup, Lookup] = (None, None)  # find each end's node
         self.offset = 0  # of destinations, which are a node type of their own
         self.num_nodes: int | None = None  # None: any id is a node
         self.feature_names: Sequence[str] | None = None  # once a piece was read
@@ -285,8 +286,8 @@ class EdgeTables:
         columns = [] if are_text else [self._distinct_ids(name, room) for name in ends]
         if ONE in self.sources and key and not sized_by:
             plain = columns or [pa.concat_arrays([table.plain(end) for table in tables]) for end in ends]
-            if hint := check_one_type(self.first.title, plain, ends, key):
-                warnings.warn(hint, stacklevel=4)
+            if advice := check_one_type(self.first.title, plain, ends, key):
+                warnings.warn(advice, stacklevel=4)
         if not are_text:
             return joined_numbers(self.first.title, columns, hint)
         if any(form_of(Path(table.name)) in CSV_FORMS and table.holds_numbers(ends) for table in tables):
@@ -307,7 +308,7 @@ class EdgeTables:
                 if (high := int(numbers[is_low].max(initial=-1)) + 1) > len(low_ids):
                     low_ids = np.pad(low_ids, (0, max(high, min(2 * len(low_ids), limit)) - len(low_ids)))
                 low_ids[numbers[is_low]] = True
-                parts.append(np.unique(numbers[~is_low]))
+                parts.append(numbers_of(pc.unique(pa.array(numbers[~is_low]))))
                 size += len(parts[-1])
                 if size > max(len(ids), _PIECE):  # merging after each piece would take quadratic time
                     ids, parts, size = np.unique(np.concatenate([ids, *parts])), [], 0
@@ -493,7 +494,7 @@ class TableGraph(GraphPieces):
         if isinstance(ids, int):
             edges.num_nodes = ids
         elif ids is not None:
-            table = IdTable(ids, room.threads)
+            table = _lookup_of(ids, edges, room)
             edges.num_nodes, edges.ids = len(ids), (table, table)
             self._node_ids, self.finds_ids = ids, True
         return edges.num_nodes
@@ -503,7 +504,7 @@ class TableGraph(GraphPieces):
         (source,), ends = edges.sources.values(), self.tables.names.ends
         pieces = list(source.pieces(_PIECE, ends, source.as_text(*ends)))
         ids = [pc.unique(pa.concat_arrays([piece.id_column(end) for piece in pieces])).sort() for end in ends]
-        first, second = (IdTable(of_end, room.threads) for of_end in ids)
+        first, second = (_lookup_of(of_end, edges, room) for of_end in ids)
         edges.ids, edges.offset, edges.num_nodes = (first, second), len(ids[0]), sum(map(len, ids))
         self._node_ids, self.finds_ids = join_ids(ids), True
         self._two_types = two_types(ends, list(map(len, ids)), edges.relations)
@@ -540,9 +541,9 @@ class TableGraph(GraphPieces):
     def edge_labels(self) -> Fields:
         """Reads the labels of edges at once."""
         name, sources = self.tables.names.edge_label, self.tables.edges.values()
-        return (
-            {} if name is None else read_edge_labels([piece for one in sources for piece in one.pieces(_PIECE)], name)
-        )
+        if name is None:
+            return {}
+        return read_edge_labels([piece.without(one.ignored) for one in sources for piece in one.pieces(_PIECE)], name)
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         del num_nodes, room
@@ -614,6 +615,12 @@ def leave_out_index(sources: Sequence[Columns], known: Sequence[str], hint: str)
     warn_index(sources[0].title, index, hint)
     for source in sources:
         source.ignored = (*source.ignored, *index)
+
+
+def _lookup_of(ids: pa.Array, edges: EdgeTables, room: Room) -> Lookup:
+    """Returns what finds ids: Arrow in whole columns, a table kept over many pieces."""
+    in_memory = all(isinstance(source, TableInMemory) for source in edges.sources.values())
+    return ids if in_memory else IdTable(ids, room.threads)
 
 
 def _words(pieces: Iterable[Table], name: str) -> list[str]:

@@ -195,6 +195,12 @@ def test_lists_are_measured_at_each_events_time_and_written_as_of_the_newest_edg
     )
     expected = {(int(s), int(d)): score for s, d, score in np.load(tested.folder / "predictions.npy")}
     np.testing.assert_allclose(tables[0]["score"], [expected[tuple(pair)] for pair in pairs.tolist()], atol=1e-5)
+    before_1970 = replace(purchases(), edge_time=np.asarray(purchases().edge_time) - 1000, time_borders=None)
+    folder = tmp_path / "before_1970"
+    gnnkit.predict(runs[1].folder, before_1970, folder=folder, workers=1, comm="threads")
+    np.testing.assert_array_equal(
+        pyarrow.parquet.read_table(folder / "topk.parquet").to_pandas()["score"], tables[0]["score"]
+    )
     untimed = replace(purchases(), edge_time=None, time_borders=None)
     with pytest.raises(UserError, match="the model scores pairs at a time, and the edges have none"):
         gnnkit.predict(runs[1].folder, untimed, folder=tmp_path / "untimed", workers=1, comm="threads")
