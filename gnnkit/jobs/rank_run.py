@@ -359,7 +359,7 @@ def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool) -> 
         job: The job.
         task: Knows the metrics.
         model: The model. One that configures its optimisers has schedules of its own.
-        warms_up: Whether `trainer.warmup_epochs=auto` is a tenth of the epochs, at most 10.
+        warms_up: Whether `trainer.warmup_epochs=auto` is above 0.
     """
     settings = job.settings.trainer
     if settings.schedule == "plateau":
