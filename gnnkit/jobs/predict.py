@@ -216,7 +216,10 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths) -> None:
 
 
 def _check_time(job: RankJob, worker: Worker) -> None:
-    """Reports other times than in training, and refuses a model by time all edges."""
+    """Reports sampling by other times than in training.
+
+    Raises `UserError` if a model that samples by time would read all edges.
+    """
     assert job.settings.checkpoint is not None, "a trained model was read"
     trained, sampler = of_run(Path(job.settings.checkpoint)).get("sampler") or {}, worker.sampler
     there = {name: trained.get(name, value) for name, value in _TIMES.items()}
