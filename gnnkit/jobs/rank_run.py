@@ -236,7 +236,8 @@ def make_module(
     embedding = job.set_up(strategy, worker, model)
     learned = None if embedding is None else embedding.rows
     exact_epochs = _exact_epochs(job, strategy, worker, model)
-    on_schedule = exact_epochs is not None and exact_epochs.phases.first > 0
+    by_batches = not strategy.has_whole_steps
+    on_schedule = None if exact_epochs is None else exact_epochs.phases.first > 0
     module = TrainingModule(
         model,
         strategy,
@@ -248,7 +249,7 @@ def make_module(
         optimizer=settings.optimizer,
         lr=settings.learning_rate(model),
         weight_decay=_weight_decay(job, worker, model),
-        schedule=_schedule(job, task, model, warms_up=on_schedule or not strategy.has_whole_steps),
+        schedule=_schedule(job, task, model, warms_up=by_batches or on_schedule),
         clip_norm=settings.clip_norm,
         accumulate=settings.accumulate,
         exact_epochs=exact_epochs,
@@ -352,14 +353,18 @@ def _lacks_memory(
     return f"a step with all neighbours may take {needed:,.0f} MiB (trainer.evaluation_memory)"
 
 
-def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool) -> Schedules | None:
+def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool | None) -> Schedules | None:
     """Creates the learning-rate schedule, or None for a constant rate.
+
+    A run that warms up by default has a schedule with any number of epochs, so that a
+    run of more epochs can resume it.
 
     Args:
         job: The job.
         task: Knows the metrics.
         model: The model. One that configures its optimisers has schedules of its own.
-        warms_up: Whether `trainer.warmup_epochs=auto` is above 0.
+        warms_up: Whether `trainer.warmup_epochs=auto` is above 0 in runs of ten epochs.
+            None: in runs of no number of epochs.
     """
     settings = job.settings.trainer
     if settings.schedule == "plateau":
@@ -367,10 +372,12 @@ def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool) -> 
         assert name is not None
         lower = name == LOSS or task.is_lower_better(name)
         return Plateau(name, lower)
-    warms_up = warms_up and own_method(model, "configure_optimizers") is None
-    default = min(settings.max_epochs // 10, WARM_UP) if warms_up else 0
+    may_warm_up = warms_up is not None and own_method(model, "configure_optimizers") is None
+    default = min(settings.max_epochs // 10, WARM_UP) if may_warm_up and warms_up else 0
     warmup = default if settings.warmup_epochs == "auto" else settings.warmup_epochs
-    return RateSchedule(settings.schedule, warmup, settings.max_epochs) if settings.schedule or warmup else None
+    if settings.schedule or warmup or (may_warm_up and settings.warmup_epochs == "auto"):
+        return RateSchedule(settings.schedule, warmup, settings.max_epochs)
+    return None
 
 
 def _check(job: RankJob, module: TrainingModule) -> None:

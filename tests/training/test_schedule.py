@@ -135,6 +135,13 @@ def test_mini_batches_and_stale_rows_warm_up_for_a_tenth(tmp_path: Path, keys: d
 
 
 @pytest.mark.slow
+def test_a_run_of_few_mini_batches_is_resumed_by_one_that_warms_up(tmp_path: Path) -> None:
+    run(tmp_path / "few", strategy="individual_sample", trainer={"max_epochs": 3})
+    trainer = {"max_epochs": 12, "resume": str(tmp_path / "few")}
+    assert run(tmp_path / "more", strategy="individual_sample", trainer=trainer)["epochs"] == 9
+
+
+@pytest.mark.slow
 @few("comm", ["threads", "gloo"], default=["threads"])
 def test_training_ends_when_time_is_over(tmp_path: Path, comm: str, capfd: pytest.CaptureFixture[str]) -> None:
     result = run(tmp_path / "run", comm=comm, trainer={"max_epochs": 100_000, "max_time": 0.5})

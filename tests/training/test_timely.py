@@ -138,7 +138,7 @@ class Wait(L.Callback):
 
 
 def train(folder: Path, max_epochs: int, seconds: float = 0.0, **keys: Any) -> Any:
-    trainer = {"max_epochs": max_epochs, "checkpoint_every": NEVER, **keys.pop("trainer", {})}
+    trainer = {"max_epochs": max_epochs, "checkpoint_every": NEVER, "warmup_epochs": 0, **keys.pop("trainer", {})}
     given = {"strategy": "vertex_centric", "workers": 2, "threads": 1, "comm": "gloo", **BARE, **keys}
     return gnnkit.train(small_graph(), folder=folder, trainer=trainer, callbacks=[Wait(seconds)], **given)
 
