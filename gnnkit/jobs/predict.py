@@ -29,13 +29,12 @@ from gnnkit.launch.phases import say
 from gnnkit.prepare.inputs import IDS
 from gnnkit.prepare.trained import Inputs
 from gnnkit.result.figures import merge
+from gnnkit.sampler.base import TIME_ARGUMENTS
 from gnnkit.strategy import Worker
 from gnnkit.task import Task
 from gnnkit.training.step import own_method
 from gnnkit.utils.ranges import shown
 from gnnkit.utils.storage import Array, read_npy
-
-_TIMES = {"time": "none", "window": None, "time_bound": "seed"}  # keys of samplers on what rows see, and their defaults
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,10 +221,11 @@ def _check_time(job: RankJob, worker: Worker) -> None:
     """
     assert job.settings.checkpoint is not None, "a trained model was read"
     trained, sampler = of_run(Path(job.settings.checkpoint)).get("sampler") or {}, worker.sampler
-    there = {name: trained.get(name, value) for name, value in _TIMES.items()}
-    here = there if sampler is None else {name: getattr(sampler, name) for name in _TIMES}
+    there = {name: trained.get(name, value) for name, value in TIME_ARGUMENTS.items()}
+    here = there if sampler is None else {name: getattr(sampler, name) for name in TIME_ARGUMENTS}
     if here != there and worker.comm.rank == LEADER:
-        names = [name for name in _TIMES if name == "time" or {here[name], there[name]} != {_TIMES[name]}]
+        others = {name: {here[name], there[name]} != {default} for name, default in TIME_ARGUMENTS.items()}
+        names = [name for name, differs in others.items() if differs or name == "time"]
         texts = [
             " ".join(f"sampler.{name}={'null' if keys[name] is None else keys[name]}" for name in names)
             for keys in (here, there)

@@ -363,8 +363,8 @@ def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool | No
         job: The job.
         task: Knows the metrics.
         model: The model. One that configures its optimisers has schedules of its own.
-        warms_up: Whether `trainer.warmup_epochs=auto` is above 0 in runs of ten epochs.
-            None: in runs of no number of epochs.
+        warms_up: Whether the rate increases by default, from ten epochs on. None: not
+            in runs of any length, which therefore need no schedule.
     """
     settings = job.settings.trainer
     if settings.schedule == "plateau":

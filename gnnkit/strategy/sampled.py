@@ -22,6 +22,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Ids, MiniBatch, RelationGroups, Split
 from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import FullSampler, Loader, gather_rows
+from gnnkit.sampler.base import TIME_ARGUMENTS
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
 from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.on_disk import AnnouncedBatches, bytes_of, prepare_window
@@ -48,8 +49,7 @@ def whole_steps(worker: Worker, model: nn.Module) -> tuple[Worker, int]:
 
     The step has all training rows, and its sampler takes all neighbours.
     """
-    names = () if worker.sampler is None else ("time", "window", "time_bound")
-    by_time = {name: getattr(worker.sampler, name) for name in names}
+    by_time = {} if worker.sampler is None else {name: getattr(worker.sampler, name) for name in TIME_ARGUMENTS}
     sampler = FullSampler(model.num_layers, threads=worker.threads, **by_time)  # type: ignore[arg-type]
     num_nodes = worker.shard.num_nodes
     return replace(worker, sampler=sampler), max(num_nodes, worker.rows.num_rows(num_nodes), 1)
