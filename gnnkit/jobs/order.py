@@ -89,7 +89,7 @@ def redact_config(composed: Mapping[str, Any]) -> dict[str, Any]:
 
 def to_yaml(composed: Mapping[str, Any]) -> str:
     """Formats a configuration as YAML with a comment for each key, without secrets."""
-    return keys.annotated(redact_config(composed))
+    return keys.annotate(redact_config(composed))
 
 
 def plain_yaml(node: Mapping[str, Any] | Sequence[Any]) -> str:

@@ -20,7 +20,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from gnnkit.config import is_default, is_former_default, removed
+from gnnkit.config import is_default, is_former_default, removed_keys
 from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard
@@ -189,7 +189,7 @@ def _difference(key: str, saved_value: Any, wanted: Any, path: str) -> str:
     if key == "dataset":
         return f"trainer.resume: the graph is not the graph of the checkpoint {path}: choose the same dataset"
     saved, asked = _format_value(saved_value), _format_value(wanted)
-    if wanted is None and key in removed():
+    if wanted is None and key in removed_keys():
         return f"{key}={saved} in the checkpoint {path} was removed: start anew"
     return f"{key}={asked} differs from {saved} in the checkpoint {path}: leave it, or start anew"
 

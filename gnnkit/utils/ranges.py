@@ -235,18 +235,18 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def local_path(name: str, value: str | Path, more: str = "") -> Path:
+def local_path(name: str, value: str | Path, hint: str = "") -> Path:
     """Returns `value` as a path. Raises `UserError` for URLs and other types.
 
     Args:
         name: Configuration key or argument, for the message.
-        more: Hint that ends the message for URLs.
+        hint: Hint that ends the message for URLs.
     """
     if not isinstance(value, str | os.PathLike) or not _names_file(str(value)):
         raise UserError(f"{name}={shown(repr(value))} must be a path")
     if is_url(str(value)):
         raise UserError(
-            f"{name}={shown(value)} is a URL, but gnnkit reads and writes local files only: use a local folder{more}"
+            f"{name}={shown(value)} is a URL, but gnnkit reads and writes local files only: use a local folder{hint}"
         )
     return Path(value)
 
