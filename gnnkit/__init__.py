@@ -326,9 +326,9 @@ def _start(
         return settled
 
     if model is not None:
-        from gnnkit.jobs.models import check_given
+        from gnnkit.jobs.models import check_python_model
 
-        check_given(model)
+        check_python_model(model)
     if graph is not None:
         from gnnkit.graph import Graph
 

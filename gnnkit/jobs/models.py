@@ -32,7 +32,7 @@ from gnnkit.task.base import HEAD
 from gnnkit.utils.ranges import shown
 
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
-Given = nn.Module | ModelFactory | Program | None  # from Python, replacing the configured model
+PythonModel = nn.Module | ModelFactory | Program | None  # from Python, replacing the configured model
 
 
 _WRAPPERS = {
@@ -64,7 +64,7 @@ _EMBEDS = "embeds"  # constructor argument: `Task.embeds`
 DERIVED = (*WIDTHS, _EMBEDS)  # constructor arguments that are no keys
 
 
-def check_given(model: object) -> None:
+def check_python_model(model: object) -> None:
     """Raises `UserError` for an invalid model from Python."""
     if isinstance(model, nn.Module):
         check_module(model)
@@ -106,7 +106,7 @@ class ModelSource:
     """The source of a run's model: the configuration or Python."""
 
     choice: Choice
-    python_model: Given = None
+    python_model: PythonModel = None
 
     @property
     def name(self) -> str:
@@ -260,10 +260,10 @@ def fit(settings: Settings, strategy: ExecutionStrategy, sampler: Sampler | None
     """
     if not isinstance(model, EdgeIndexModel) or strategy.reads.all_edges:
         return
-    if why := strategy.lacks(JoinedLayers):
-        raise UserError(f"strategy={settings.strategy.name}: model={type(model).__name__} {why}")
-    joined = strategy.ability(JoinedLayers)
-    if joined is not None and joined.by_owners and sampler is not None and sampler.redraw:
+    if reason := strategy.lacks(JoinedLayers):
+        raise UserError(f"strategy={settings.strategy.name}: model={type(model).__name__} {reason}")
+    ability = strategy.ability(JoinedLayers)
+    if ability is not None and ability.by_owners and sampler is not None and sampler.redraw:
         raise UserError(
             f"sampler.redraw=true: model={type(model).__name__} reads one edge_index in all layers, and owners draw for "
             f"strategy={settings.strategy.name}: remove the option, or use strategy=individual_sample"
@@ -292,9 +292,9 @@ def dense_readers(settings: Settings, source: ModelSource, strategy: ExecutionSt
 def describe(model: nn.Module) -> dict[str, str]:
     """Describes parameters and buffers by name: index, shape and dtype."""
     parameters, buffers = list(model.named_parameters()), list(model.named_buffers())
-    trained = {name: "trained" if parameter.requires_grad else "not trained" for name, parameter in parameters}
+    status = {name: "trained" if parameter.requires_grad else "not trained" for name, parameter in parameters}
     return {
-        **{f"model.{name}": f"parameter {i}, {_form(p)}, {trained[name]}" for i, (name, p) in enumerate(parameters)},
+        **{f"model.{name}": f"parameter {i}, {_form(p)}, {status[name]}" for i, (name, p) in enumerate(parameters)},
         **{f"model.{name}": f"buffer {i}, {_form(buffer)}" for i, (name, buffer) in enumerate(buffers)},
     }
 

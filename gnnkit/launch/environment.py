@@ -137,12 +137,12 @@ def check_tasks(environment: Mapping[str, str] = os.environ) -> None:
     Args:
         environment: Environment variables, without a rank. Default: `os.environ`.
     """
-    for name, cure in _TASKS.items():
+    for name, remedy in _TASKS.items():
         chosen = name.startswith("SLURM_") and "SLURM_STEP_ID" in environment  # a step with one task
         alone = () if name == "RANK" else ("", "1")
         if name in environment and environment[name] not in alone and not chosen:
             raise UserError(
-                f"{name}={environment[name]} is set, but no rank: {cure}, or choose a launcher, such as "
+                f"{name}={environment[name]} is set, but no rank: {remedy}, or choose a launcher, such as "
                 "launcher=processes for ranks on this machine only"
             )
 

@@ -15,7 +15,7 @@ _MISSING = "nothing"
 _LONGEST = 200  # maximum characters of a value in a message
 
 
-def agree(comm: Communicator, identity: Mapping[str, str], cure: str = "") -> None:
+def agree(comm: Communicator, identity: Mapping[str, str], remedy: str = "") -> None:
     """Raises `UserError` on all ranks unless they have the same identity. Collective.
 
     The leader compares. The message names the first key that differs, with the ranks
@@ -23,7 +23,7 @@ def agree(comm: Communicator, identity: Mapping[str, str], cure: str = "") -> No
 
     Args:
         identity: This rank's values, by configuration key or name.
-        cure: The message's last part: what to do.
+        remedy: The message's last part: what to do.
     """
     text = json.dumps(dict(identity)).encode()
     gathered = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device), dst=LEADER)
@@ -33,7 +33,7 @@ def agree(comm: Communicator, identity: Mapping[str, str], cure: str = "") -> No
     problem = comm.share(difference(records) if records else None, src=LEADER)
     if problem is not None:
         _part(comm)
-        raise UserError(problem + cure)
+        raise UserError(problem + remedy)
 
 
 def difference(identities: Sequence[Mapping[str, str] | None]) -> str | None:

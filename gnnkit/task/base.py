@@ -257,7 +257,7 @@ class Task(ABC):
         """
         return {}
 
-    def doubts(self, measured: Mapping[str, float]) -> list[str]:
+    def score_warnings(self, measured: Mapping[str, float]) -> list[str]:
         """Returns reasons why `measured` metrics are not meaningful. Default: none."""
         return []
 

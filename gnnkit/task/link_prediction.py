@@ -345,7 +345,7 @@ class LinkPrediction(Task):
             self._rules = links, measure_rules(worker, links, self.splits)
         return self._rules[1]
 
-    def doubts(self, measured: Mapping[str, float]) -> list[str]:
+    def score_warnings(self, measured: Mapping[str, float]) -> list[str]:
         tied = [split for split in self.splits if _are_tied(split, measured, self.eval_negatives)]
         if not tied:
             return []
@@ -394,9 +394,9 @@ def _check_ranking(top_k: str | int | None, relation: LinkRelation | None, *, fi
     """Raises `UserError` if `task.top_k` is set for edges that cannot be ranked."""
     joins_types = relation is not None and relation.joins_types
     if top_k not in ("auto", None) and not (joins_types and filtered):
-        cure = "set task.filtered=true" if joins_types else "set task.top_k=null, or predict such a relation"
+        remedy = "set task.filtered=true" if joins_types else "set task.top_k=null, or predict such a relation"
         reason = "needs the filter of seen edges" if joins_types else "needs a relation between two node types"
-        raise UserError(f"task.top_k={top_k} {reason}: {cure}")
+        raise UserError(f"task.top_k={top_k} {reason}: {remedy}")
 
 
 def _ranks(task: LinkPrediction, links: Links) -> bool:

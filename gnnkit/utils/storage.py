@@ -343,15 +343,15 @@ def of_disk(error: OSError) -> UserError | None:
 
     Returns None for other errors, and for those that do not name a file.
     """
-    cure = _CURES.get(error.errno or 0)
-    if cure is None or error.filename is None:
+    remedy = _REMEDIES.get(error.errno or 0)
+    if remedy is None or error.filename is None:
         return None
-    return UserError(f"{error.filename}: {error.strerror}: {cure}")
+    return UserError(f"{error.filename}: {error.strerror}: {remedy}")
 
 
 _ROOM = "free some, or name a folder on another disk with output=FOLDER; on_exists=resume goes on from a checkpoint"
 _WRITABLE = "change its permissions, or name a folder that you may write with output=FOLDER"
-_CURES = {
+_REMEDIES = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
     errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",

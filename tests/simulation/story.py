@@ -56,7 +56,7 @@ def settings(most: int, on_exists: str) -> Any:
 
 @dataclass(frozen=True)
 class Asked:
-    """What `folder.resumed` reads of an order."""
+    """What `folder.resume_order` reads of an order."""
 
     settings: Any
     named_folder: str
@@ -157,7 +157,7 @@ class Story:
         """Is the launching process."""
         try:
             asked: Any = Asked(settings(self.most, "resume" if resuming else "refuse"), "/run")
-            asked = folder.resumed(asked)
+            asked = folder.resume_order(asked)
             with lock.locked(self.folder), self._holding():  # type: ignore[arg-type]
                 folder._end_writers(self.folder, asked.settings)  # type: ignore[arg-type]
                 self.outcome = restarts.restarting(functools.partial(self._start, process), self._job(asked))

@@ -87,7 +87,7 @@ class ServedRun:
             raise UserError("serve: an id occurs twice in the predictions: give nodes of all types distinct ids")
         self._task: NodeTask = settings.task.create()
         self._task.recall(weights.read_facts(self._folder))
-        self._trained: nn.Module = adapted(weights.trained(self._folder, copy.deepcopy(model))).eval()
+        self._trained: nn.Module = adapted(weights.restore_model(self._folder, copy.deepcopy(model))).eval()
         self._base = self._read_graph(graph)
         if why := self.changed():
             raise UserError(f"serve: {why} while the server started: start it again")
