@@ -28,7 +28,7 @@ from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program
 from gnnkit.result.figures import merge
 from gnnkit.strategy import Worker
-from gnnkit.task import numbered
+from gnnkit.task import name_columns
 from gnnkit.utils.storage import Lines
 
 
@@ -69,7 +69,9 @@ def run_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
         outcome = iterate(program, worker, watch)
     values = outcome.values
     rows = values[:, 0] if values.shape[1] == 1 else values
-    write_targets(job, worker, "values", rows, lambda rows, ids: {"id": ids, **numbered("value", rows)}, of_nodes=True)
+    write_targets(
+        job, worker, "values", rows, lambda rows, ids: {"id": ids, **name_columns("value", rows)}, of_nodes=True
+    )
     scores: dict[str, float | None] = {}
     if program.classifies:
         task = job.task()

@@ -26,7 +26,7 @@ from gnnkit.launch.phases import warn
 from gnnkit.result.folder import CLASSES
 from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy import Worker
-from gnnkit.task import Task, numbered
+from gnnkit.task import Task, name_columns
 from gnnkit.task.evaluation import Evaluation, by_node, by_row
 from gnnkit.utils.storage import Array, write_atomically
 
@@ -130,7 +130,7 @@ def _check_finite(logits: Tensor, worker: Worker, checkpoint: str | None) -> Non
 
 def _columns(name: str, titles: Sequence[str] | None, rows: Array, ids: Array) -> dict[str, Array]:
     """Returns the table columns for rows [num_nodes, width]."""
-    return {"id": ids, **numbered(name, rows, titles)}
+    return {"id": ids, **name_columns(name, rows, titles)}
 
 
 class Body(nn.Module):

@@ -42,7 +42,7 @@ from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import count_labelled
 from gnnkit.training.saving import Checkpoints
 from gnnkit.training.schedule import Plateau, RateSchedule, Schedules
-from gnnkit.training.step import LOSS, monitored, own_method
+from gnnkit.training.step import LOSS, monitored_metric, own_method
 from gnnkit.utils.documents import read_object
 from gnnkit.utils.spans import Spans, record, stop
 from gnnkit.utils.storage import write_atomically
@@ -370,7 +370,7 @@ def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool | No
     """
     settings = job.settings.trainer
     if settings.schedule == "plateau":
-        name = monitored(settings.monitor, task)
+        name = monitored_metric(settings.monitor, task)
         assert name is not None
         lower = name == LOSS or task.is_lower_better(name)
         return Plateau(name, lower)

@@ -36,7 +36,7 @@ from gnnkit.training.monitor import Monitor, count_labelled, ended_by_user, sele
 from gnnkit.training.run_site import RunSite
 from gnnkit.training.saving import PeriodicCheckpoint
 from gnnkit.training.schedule import TimeLimit
-from gnnkit.training.step import monitored, own_method
+from gnnkit.training.step import monitored_metric, own_method
 from gnnkit.training.timely import TimelyCheckpoint
 from gnnkit.training.trainer import make_trainer
 from gnnkit.utils.ranges import shown
@@ -175,7 +175,7 @@ def _monitor(run: RankRun) -> Monitor | None:
     empty and no other key needs the metric.
     """
     settings = run.job.settings.trainer
-    name = monitored(settings.monitor, run.task)
+    name = monitored_metric(settings.monitor, run.task)
     is_required = settings.patience is not None or settings.schedule == "plateau"
     if name is None or (settings.monitor == AUTO and not is_required and not count_labelled(run.worker, Split.VAL)):
         return None

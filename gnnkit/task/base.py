@@ -199,16 +199,16 @@ class Task(ABC):
                 is an edge, else 0.
         """
 
-    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:  # [k]
+    def losses_of(self, out: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:  # [k]
         """Computes `losses` of some output rows, which a task may do without a copy.
 
         Args:
-            reached: [num_reached, width] model outputs.
+            out: [num_rows, width] model outputs.
             rows: [k] positions of rows, or [k, 2] for node pairs.
             labels: [k, ...] as for `losses`.
             features: [k, edge_width] features of labelled edges, or None.
         """
-        outputs = reached[rows]
+        outputs = out[rows]
         return self.losses(outputs.to(wide(outputs.dtype)), labels)
 
     def probabilities(self, outputs: Tensor) -> Tensor:  # [k, ...]
@@ -257,8 +257,8 @@ class Task(ABC):
         """
         return {}
 
-    def score_warnings(self, measured: Mapping[str, float]) -> list[str]:
-        """Returns reasons why `measured` metrics are not meaningful. Default: none."""
+    def score_warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        """Returns reasons why the metrics are not meaningful. Default: none."""
         return []
 
     @abstractmethod
@@ -298,7 +298,7 @@ class Task(ABC):
             ids: Original id of each row: of the nodes, or positions in the edge list.
             classes: [num_classes] class names, or None.
         """
-        return {"id": ids, **numbered("prediction", rows)}
+        return {"id": ids, **name_columns("prediction", rows)}
 
     def output_names(self, classes: Sequence[str] | None) -> Sequence[str] | None:
         """Returns the output columns' names, if the outputs are named classes.
@@ -402,7 +402,7 @@ class NodeTask(Task):
         return by_row(self.predict(outputs), worker)
 
 
-def numbered(name: str, rows: Array, titles: Sequence[str] | None = None) -> dict[str, Array]:
+def name_columns(name: str, rows: Array, titles: Sequence[str] | None = None) -> dict[str, Array]:
     """Splits rows into named columns, such as `logit_0`, or `logit_cat` with titles.
 
     Args:
@@ -435,8 +435,8 @@ def f1(counts: Tensor) -> Tensor:  # [num_classes]
     Args:
         counts: [3, num_classes] true positives, predictions and labels per class.
     """
-    hits, predicted, actual = counts
-    scores: Tensor = 2 * hits / (predicted + actual)
+    hits, predictions, actual = counts
+    scores: Tensor = 2 * hits / (predictions + actual)
     return scores
 
 

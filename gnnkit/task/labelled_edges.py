@@ -125,8 +125,8 @@ class LabelledEdges(NodeTask):
             self._head = EdgeMLP(self.width, edge_width, max(num_outputs, 1), self._unit if edge_width else None)
         return self._head
 
-    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:
-        outputs = self.head()(reached[rows], features)
+    def losses_of(self, out: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:
+        outputs = self.head()(out[rows], features)
         return self.losses(outputs.to(wide(outputs.dtype)), labels)
 
     @torch.no_grad()
@@ -134,18 +134,18 @@ class LabelledEdges(NodeTask):
         """Returns the outputs of the edges into this rank's nodes. Collective."""
         targets, head, parts = worker.targets, self.head(), []
         if worker.embed is not None:
-            reached = worker.embed(targets.rows, targets.end_times).flatten(0, 1)
-            ends = torch.arange(len(reached), device=outputs.device).reshape(-1, 2)
+            embeddings = worker.embed(targets.rows, targets.end_times).flatten(0, 1)
+            ends = torch.arange(len(embeddings), device=outputs.device).reshape(-1, 2)
         else:
             if self._reached is None or self._reached[0] is not worker:  # all ranks' workers are replaced together
                 lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
                 self._reached = worker, *lookup.find(targets.rows)
             _, reach, ends = self._reached
-            reached = reach(outputs)
+            embeddings = reach(outputs)
         for begin in range(0, max(len(targets), 1), _PIECE):
             piece = slice(begin, begin + _PIECE)
             features = None if targets.features is None else torch.from_numpy(np.array(targets.features[piece]))
-            parts.append(head(reached[ends[piece]], None if features is None else features.to(outputs.device)))
+            parts.append(head(embeddings[ends[piece]], None if features is None else features.to(outputs.device)))
         return torch.cat(parts)
 
 

@@ -82,10 +82,10 @@ class NodeClassification(ClassTask):
             raise UserError(
                 f"task.threshold={self.threshold} decides between two classes, and there are {graph.num_classes}: leave it out"
             )
-        joined = None if graph.class_names is None else _joined(graph.class_names)
-        if joined is not None:
+        joint_name = None if graph.class_names is None else _find_joint_name(graph.class_names)
+        if joint_name is not None:
             raise UserError(
-                f"task={self.key} needs one class per {self.noun}, but the name {joined!r} combines several: use "
+                f"task={self.key} needs one class per {self.noun}, but the name {joint_name!r} combines several: use "
                 "task=multilabel, or names without semicolons"
             )
         return graph
@@ -161,9 +161,9 @@ class NodeClassification(ClassTask):
         metrics = super().measure(outputs, worker)
         for split in self.splits if outputs.shape[1] == 2 else ():
             logits, labels = rows_of(split, outputs, worker)
-            ranked = self._facts.positive
-            scores = logits[:, [ranked]] - logits[:, [1 - ranked]]
-            areas = areas_of_all(scores, (labels == ranked)[:, None], worker)
+            positive = self._facts.positive
+            scores = logits[:, [positive]] - logits[:, [1 - positive]]
+            areas = areas_of_all(scores, (labels == positive)[:, None], worker)
             metrics |= {f"{split}_{name}": value for name, value in areas.items()}
         return metrics
 
@@ -187,8 +187,8 @@ class NodeClassification(ClassTask):
         return super().chance(outputs, worker) | areas
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
-        predicted, width = self.predict(outputs), outputs.shape[1]
-        parts = (labels[predicted == labels], predicted, labels)
+        predictions, width = self.predict(outputs), outputs.shape[1]
+        parts = (labels[predictions == labels], predictions, labels)
         return torch.cat([torch.bincount(part, minlength=width) for part in parts]).to(torch.float64)
 
     def confusions(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [num_classes, num_classes]
@@ -298,7 +298,7 @@ def _weights(value: object) -> str | tuple[float, ...] | None:
     return tuple(real("task.class_weights", weight, above=0, high=1e6) for weight in value)
 
 
-def _joined(names: Sequence[str]) -> str | None:
+def _find_joint_name(names: Sequence[str]) -> str | None:
     """Returns a name with semicolons that shares a part with another name."""
     parts = {name: {part.strip() for part in name.split(";")} for name in names}
     counts = Counter(part for members in parts.values() for part in members)

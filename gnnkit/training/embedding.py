@@ -87,14 +87,14 @@ class Embedding:
     @torch.no_grad()
     def _decay(self, like: Optimizer) -> None:
         """Applies weight decay to rows with a gradient."""
-        owned, grad = self.rows.owned, self.rows.owned.grad
+        rows, grad = self.rows.owned, self.rows.owned.grad
         assert grad is not None
         read: Tensor | slice = grad.indices()[0] if grad.is_sparse else slice(None)
         values = grad.values() if grad.is_sparse else grad
         if isinstance(like, AdamW):
-            owned[read] *= 1 - like.param_groups[0]["lr"] * self._weight_decay
+            rows[read] *= 1 - like.param_groups[0]["lr"] * self._weight_decay
         else:
-            values += self._weight_decay * owned[read]
+            values += self._weight_decay * rows[read]
 
     def _following(self, like: Optimizer) -> Optimizer:
         """Returns the rows' optimiser, created at the first call."""

@@ -16,7 +16,7 @@ from torch import nn
 from gnnkit.errors import UserError
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.strategy import Batch
-from gnnkit.training.module import TrainingModule, copied
+from gnnkit.training.module import TrainingModule, copy_model
 from gnnkit.training.step import own_method
 
 _UNCHECKED = (
@@ -45,7 +45,7 @@ class LossCheck(Callback):
         if self._checked or not brings_step or module.worker.comm.world_size == 1 or serves_one_pass:
             return
         self._checked = True
-        model = copied(module)
+        model = copy_model(module)
         if not _anywhere(model is None, module):
             assert model is not None
             with _quiet(module, model):
@@ -66,8 +66,8 @@ def _check(module: TrainingModule, model: nn.Module, batch: Batch, index: int) -
     suspect = abs(2 * twice - once) > _TOLERANCE * abs(once)
     if not _anywhere(suspect, module):
         return
-    repeated = abs(loss(batch.total) - once) <= _TOLERANCE * abs(once)
-    if _anywhere(suspect and repeated, module):
+    is_repeatable = abs(loss(batch.total) - once) <= _TOLERANCE * abs(once)
+    if _anywhere(suspect and is_repeatable, module):
         if isinstance(module.model, EdgeIndexModel):
             raise UserError(
                 f"model={type(module.model).__name__}: training_step adds to the mean over the batch's rows, and each "

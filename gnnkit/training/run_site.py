@@ -74,10 +74,10 @@ class Validations:
         """
         values = [value for _, value, _ in self.looks]
         if self.lower_is_better:
-            reached = [value * 0.99 <= min(values) for value in values]
+            flags = [value * 0.99 <= min(values) for value in values]
         else:
-            reached = [value >= 0.99 * max(values) for value in values]
-        return next((seconds for (seconds, _, _), good in zip(self.looks, reached, strict=True) if good), None)
+            flags = [value >= 0.99 * max(values) for value in values]
+        return next((seconds for (seconds, _, _), good in zip(self.looks, flags, strict=True) if good), None)
 
     @property
     def best(self) -> dict[str, float] | None:

@@ -44,16 +44,16 @@ class SurvivorsEvaluation(Evaluation):
 
     def read(self, model: nn.Module, figures: Callable[[Tensor, Worker], T]) -> T:
         while True:
-            lost = self._comm.lost
-            self._take_over(lost)
+            lost_ranks = self._comm.lost
+            self._take_over(lost_ranks)
             features = super().read(model, figures)
-            if self._comm.lost == lost:
+            if self._comm.lost == lost_ranks:
                 return features
 
-    def _take_over(self, lost: frozenset[int]) -> None:
-        if self._comm.rank == ROOT and lost != self._adopted:
-            self._adopted = lost
-            self.worker = replace(self.worker, shard=self._adopt(lost))
+    def _take_over(self, lost_ranks: frozenset[int]) -> None:
+        if self._comm.rank == ROOT and lost_ranks != self._adopted:
+            self._adopted = lost_ranks
+            self.worker = replace(self.worker, shard=self._adopt(lost_ranks))
             self._own = self._make(self.worker)
 
     def _logits(self, model: nn.Module) -> Tensor:

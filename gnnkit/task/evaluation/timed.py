@@ -99,11 +99,11 @@ class TimedEvaluation(Evaluation):
         """Computes some nodes' outputs at times."""
         worker, draw, num_layers = self._whole, self._draw, int(model.num_layers)  # type: ignore[arg-type]
         step = step_at(worker, nodes, times)
-        drawn = draw(step, worker.comm, Sent.nothing(worker.comm.world_size), disjoint=not draw.sampler.rank_invariant)
-        blocks = drawn.batch.blocks[len(drawn.batch.blocks) - num_layers :]  # without its last layer, it reads fewer
-        x = self._inputs(drawn.batch, model)[: len(blocks[0].src_nodes)]
+        sample = draw(step, worker.comm, Sent.nothing(worker.comm.world_size), disjoint=not draw.sampler.rank_invariant)
+        blocks = sample.batch.blocks[len(sample.batch.blocks) - num_layers :]  # without its last layer, it reads fewer
+        x = self._inputs(sample.batch, model)[: len(blocks[0].src_nodes)]
         with default_dtype(worker.dtype):
-            outputs: Tensor = model(x, draw.layers(drawn).layers(blocks, key=0))
+            outputs: Tensor = model(x, draw.layers(sample).layers(blocks, key=0))
         return outputs
 
     def _inputs(self, batch: MiniBatch, model: nn.Module) -> Rows:
