@@ -61,9 +61,9 @@ class Heartbeats:
         self._thread.join()
 
     def _beat(self) -> None:
-        others = [rank for rank in range(self._mailbox.world_size) if rank != self._mailbox.rank]
+        other_ranks = [rank for rank in range(self._mailbox.world_size) if rank != self._mailbox.rank]
         while not self._ending.wait(self._pace):
-            for rank in others:
+            for rank in other_ranks:
                 with contextlib.suppress(RuntimeError):  # the rank may have exited
                     self._mailbox.put(rank, _TAG)
                 while self._mailbox.poll(_TAG, rank) is not None:

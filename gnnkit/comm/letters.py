@@ -60,8 +60,8 @@ class Letters:
         if self._lost is not None:
             return PeerLost(f"rank {me}: lost its peer rank {self._lost}, which failed", self._lost)
         if isinstance(error, PeerLost):
-            why = str(error).partition(", which ")[2] or "is gone"
-            return PeerLost(f"rank {me}: lost its peer rank {peer}, whose process {why}", peer)
+            reason = str(error).partition(", which ")[2] or "is gone"
+            return PeerLost(f"rank {me}: lost its peer rank {peer}, whose process {reason}", peer)
         if isinstance(error, DeadlineExceeded):
             return DeadlineExceeded(f"rank {me}: timed out after {self._timeout:g} s waiting for rank {peer}")
         return error

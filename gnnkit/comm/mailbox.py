@@ -162,10 +162,10 @@ class Inbox:
         """Returns whether rank `src` may send another message."""
         return self._held[src] < self.limit
 
-    def lose(self, rank: int, why: str) -> None:
+    def lose(self, rank: int, reason: str) -> None:
         """Records that `rank` sends no more messages. The first reason is kept."""
         with self._changed:
-            self._gone.setdefault(rank, why)
+            self._gone.setdefault(rank, reason)
             self._changed.notify_all()
 
     def gone(self) -> frozenset[int]:
@@ -173,10 +173,10 @@ class Inbox:
         with self._changed:
             return frozenset(self._gone)
 
-    def close(self, why: str) -> None:
+    def close(self, reason: str) -> None:
         """Drops all messages and ends every wait. The first reason is kept."""
         with self._changed:
-            self._closed = self._closed or why
+            self._closed = self._closed or reason
             self._queues.clear()
             self._held = [0] * len(self._held)
             self._changed.notify_all()
@@ -206,10 +206,10 @@ class Inbox:
         with self._changed:
             while (letter := self.poll(tag, src)) is None:
                 self.check(src)
-                left = deadline - time.monotonic()
-                if left <= 0:
+                seconds = deadline - time.monotonic()
+                if seconds <= 0:
                     raise DeadlineExceeded(self._late(tag, src, timeout))
-                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+                self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
             return letter
 
     def poll(self, tag: str | None, src: int | None) -> Letter | None:
@@ -231,12 +231,12 @@ class Inbox:
         letter = "letter" if tag is None else f"letter {tag!r}"
         sender = "any rank" if src is None else f"rank {src}"
         full = "".join(
-            f"; rank {rank} waits, because {held} bytes of its other messages are not taken"
-            for rank, held in enumerate(self._held)
-            if src in (None, rank) and held >= self.limit
+            f"; rank {rank} waits, because {num_bytes} bytes of its other messages are not taken"
+            for rank, num_bytes in enumerate(self._held)
+            if src in (None, rank) and num_bytes >= self.limit
         )
-        gone = "".join(f"; rank {rank} {why}" for rank, why in self._gone.items())
-        return f"rank {self.rank}: timed out after {timeout:g} s: no {letter} from {sender}{full}{gone}"
+        exits = "".join(f"; rank {rank} {reason}" for rank, reason in self._gone.items())
+        return f"rank {self.rank}: timed out after {timeout:g} s: no {letter} from {sender}{full}{exits}"
 
 
 def not_taken(src: int, dst: int, tag: str, timeout: float) -> DeadlineExceeded:

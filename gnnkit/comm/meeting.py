@@ -35,18 +35,18 @@ class ThreadRun:
     mailboxes: list[tuple[int, QueueMailbox]] = field(default_factory=list)  # rank in the run, mailbox
     letters: Letters | None = None  # connects ranks of other processes, if there are any
 
-    def end(self, rank: int, *, failed: bool) -> None:
+    def end(self, rank: int, *, has_failed: bool) -> None:
         """Records that a rank has exited. A failure ends every wait."""
-        why = "failed" if failed else "has ended"
+        reason = "failed" if has_failed else "has ended"
         with self.changed:
-            self.gone[rank] = why
-            if failed and self.failed is None:
+            self.gone[rank] = reason
+            if has_failed and self.failed is None:
                 self.failed = rank
             self.changed.notify_all()
         for owner, mailbox in list(self.mailboxes):
             if owner == rank:
-                mailbox.leave(why)
-        if failed and self.letters is not None:
+                mailbox.leave(reason)
+        if has_failed and self.letters is not None:
             self.letters.lose(rank)
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class ThreadGroup:
     near: tuple[int, ...]  # group ranks that are threads of this process, ascending
     posts: list[Any] = field(init=False)  # by group rank. None: in another process
     calls: list[Call | None] = field(init=False)  # by group rank. None: in another process
-    found: Tensor = field(init=False)  # a result that one thread computes for all
+    result: Tensor = field(init=False)  # a result that one thread computes for all
     arrived: set[int] = field(default_factory=set)  # run ranks
     rounds: int = 0  # number of completed waits
     gave_up: dict[int, str] = field(default_factory=dict)  # reason by run rank
@@ -105,14 +105,14 @@ class ThreadGroup:
 
         Raises `PeerLost` if a rank has exited, and `DeadlineExceeded` at the deadline.
         """
-        changed, number = self.run.changed, self.rounds
-        with changed:
+        condition, number = self.run.changed, self.rounds
+        with condition:
             self.arrived.add(rank)
             if len(self.arrived) == len(self.near) and self._lost() is None:
                 self.rounds += 1
                 self.arrived.clear()
-                changed.notify_all()
-            changed.wait_for(lambda: self.rounds > number or self._lost() is not None, self.run.timeout)
+                condition.notify_all()
+            condition.wait_for(lambda: self.rounds > number or self._lost() is not None, self.run.timeout)
             if self.rounds == number:
                 raise self._error(rank)
 
@@ -145,21 +145,23 @@ class ThreadGroup:
         return next((rank for rank in self.ranks if rank in self.run.gone or rank in self.gave_up), None)
 
     def _error(self, rank: int) -> RuntimeError:
-        lost = self._lost()
-        if lost is not None:
-            why = self.run.gone.get(lost) or self.gave_up[lost]
-            return PeerLost(f"rank {rank}: lost its peer rank {lost}, which {why}", lost)
-        late = named(self.ranks[other] for other in self.near if self.ranks[other] not in self.arrived)
+        lost_rank = self._lost()
+        if lost_rank is not None:
+            reason = self.run.gone.get(lost_rank) or self.gave_up[lost_rank]
+            return PeerLost(f"rank {rank}: lost its peer rank {lost_rank}, which {reason}", lost_rank)
+        late = format_ranks(
+            self.ranks[group_rank] for group_rank in self.near if self.ranks[group_rank] not in self.arrived
+        )
         self.gave_up[rank] = f"gave up waiting for {late}"
         self.run.changed.notify_all()
         return DeadlineExceeded(f"rank {rank}: timed out after {self.run.timeout:g} s waiting for {late}")
 
 
-def named(ranks: Iterable[int] | Sequence[int]) -> str:
+def format_ranks(ranks: Iterable[int] | Sequence[int]) -> str:
     """Formats ranks for a message."""
     return ", ".join(f"rank {rank}" for rank in ranks)
 
 
 def _format_call(call: Call) -> str:
-    name, *rest = call
-    return f"{name}{rest}" if rest else f"{name}"
+    name, *arguments = call
+    return f"{name}{arguments}" if arguments else f"{name}"

@@ -72,13 +72,13 @@ class ProcessGroup(Communicator):
         return self.start(rows, send_counts, recv_counts).wait()
 
     def start(self, rows: Tensor, send_counts: Counts, recv_counts: Counts, *, index: Tensor | None = None) -> Pending:
-        sent = rows.detach() if index is None else rows.detach().index_select(0, index)
-        received = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
+        send_buffer = rows.detach() if index is None else rows.detach().index_select(0, index)
+        recv_buffer = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
         work = dist.all_to_all_single(
-            received, sent, list(recv_counts), list(send_counts), group=self.group, async_op=True
+            recv_buffer, send_buffer, list(recv_counts), list(send_counts), group=self.group, async_op=True
         )
         assert work is not None
-        return _Started(work, sent, received)
+        return _Started(work, send_buffer, recv_buffer)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         dist.all_reduce(x, group=self.group)
@@ -96,8 +96,8 @@ class ProcessGroup(Communicator):
 class _Started(Pending):
     """An asynchronous torch collective."""
 
-    def __init__(self, work: dist.Work, sent: Tensor, received: Tensor) -> None:
-        self._work, self._sent, self._received = work, sent, received
+    def __init__(self, work: dist.Work, send_buffer: Tensor, recv_buffer: Tensor) -> None:
+        self._work, self._sent, self._received = work, send_buffer, recv_buffer
 
     def wait(self) -> Tensor:
         self._work.wait()
@@ -160,8 +160,8 @@ class Gloo(ProcessGroup):
     ) -> Pending:
         """Starts the part of an exchange with the ranks `far`."""
         goes, comes = ([n if rank in far else 0 for rank, n in enumerate(c)] for c in (send_counts, recv_counts))
-        chosen = torch.tensor([rank in far for rank in range(self.world_size)])
-        places = chosen.repeat_interleave(torch.tensor(send_counts)).nonzero()[:, 0]
+        is_far = torch.tensor([rank in far for rank in range(self.world_size)])
+        places = is_far.repeat_interleave(torch.tensor(send_counts)).nonzero()[:, 0]
         return super().start(rows, goes, comes, index=places if index is None else index[places])
 
     def _shared_memory(self) -> SharedMemory | None:
@@ -178,7 +178,7 @@ class Gloo(ProcessGroup):
         """Gathers bytes of equal length from all ranks. Collective."""
         ones = [1] * self.world_size
         row = torch.frombuffer(bytearray(payload), dtype=torch.uint8).repeat(self.world_size, 1)
-        return [bytes(received.tolist()) for received in super().start(row, ones, ones).wait()]
+        return [bytes(part.tolist()) for part in super().start(row, ones, ones).wait()]
 
 
 class Nccl(ProcessGroup):

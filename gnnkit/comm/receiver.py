@@ -157,7 +157,7 @@ class Receiver:
                 self._paused.remove(link)
                 self._watch(link)
 
-    def _end(self, link: SocketLink, why: str) -> None:
+    def _end(self, link: SocketLink, reason: str) -> None:
         self._selector.unregister(link.socket)
         link.hang_up()
         if link.rank is None:
@@ -165,7 +165,7 @@ class Receiver:
             link.socket.close()
             self._name_strangers()
         else:
-            self._inbox.lose(link.rank, why)
+            self._inbox.lose(link.rank, reason)
 
     def _name_strangers(self) -> None:
         """Reports once that a connection was rejected."""

@@ -74,8 +74,8 @@ def _connect(comm: Communicator, stack: contextlib.ExitStack) -> list[socket.soc
 def _accept(listener: socket.socket, token: bytes, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
     """Returns the connections that send the token before the deadline."""
     links, deadline = list[socket.socket](), time.monotonic() + _MEETING
-    while len(links) < count and (left := deadline - time.monotonic()) > 0:
-        listener.settimeout(left)
+    while len(links) < count and (seconds := deadline - time.monotonic()) > 0:
+        listener.settimeout(seconds)
         with contextlib.suppress(OSError):
             link = stack.enter_context(listener.accept()[0])
             link.settimeout(1.0)  # for connections that send nothing

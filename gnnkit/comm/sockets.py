@@ -73,8 +73,8 @@ class SocketMailbox(Mailbox):
         listener = listen(comm.world_size)
         try:
             token = comm.share(secrets.token_hex(16))
-            here = listener.getsockname()[:2]
-            addresses = [tuple(comm.share(here, src=rank)) for rank in range(comm.world_size)]
+            address = listener.getsockname()[:2]
+            addresses = [tuple(comm.share(address, src=rank)) for rank in range(comm.world_size)]
         except BaseException:
             listener.close()
             raise

@@ -60,8 +60,8 @@ class Survivors(Communicator):
         return part
 
     def all_to_all(self, rows: Tensor, send_counts: Counts, recv_counts: Counts) -> Tensor:
-        sent = torch.split(rows.detach(), list(send_counts))
-        parts = self._meet("all_to_all", dict(enumerate(sent)), _relay)
+        send_parts = torch.split(rows.detach(), list(send_counts))
+        parts = self._meet("all_to_all", dict(enumerate(send_parts)), _relay)
         for rank, count in enumerate(recv_counts):
             if count:
                 self._require(rank, parts)
@@ -102,13 +102,13 @@ class Survivors(Communicator):
             return self._here(_by_rank(letter.tensors))
         posts = {LEADER: {dst: part.cpu() for dst, part in parts.items()}} | self._collect(kind)
         self.lost = frozenset(range(self.world_size)) - posts.keys()
-        routed = route(posts)
+        deliveries = route(posts)
         for rank in posts.keys() - {LEADER}:
             try:
-                self._put(rank, {"lost": sorted(self.lost)}, routed[rank])
+                self._put(rank, {"lost": sorted(self.lost)}, deliveries[rank])
             except PeerLost:
                 continue  # the next collective counts this rank as lost
-        return self._here(routed[LEADER])
+        return self._here(deliveries[LEADER])
 
     def _collect(self, kind: str) -> dict[int, Parts]:
         """Takes the messages of all remaining ranks, on rank 0."""

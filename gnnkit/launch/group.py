@@ -18,7 +18,7 @@ from typing import Any
 from gnnkit.errors import UserError
 from gnnkit.launch.allocator import share_one_arena
 from gnnkit.launch.child import STARTED_AGAIN, Child
-from gnnkit.launch.signals import HANDLED, check, deferred, if_forced
+from gnnkit.launch.signals import HANDLED, check, defer_signals, if_forced
 from gnnkit.launch.watchdog import Patience, Watchdog, is_stopped
 from gnnkit.utils.ranges import one_line
 
@@ -95,7 +95,7 @@ class Group:
         Omits processes that failed while the others continued. Always ends all
         processes.
         """
-        with deferred(), if_forced(self._kill), self._ending():
+        with defer_signals(), if_forced(self._kill), self._ending():
             share_one_arena()
             self._starter.start()
             while not self._started.wait(POLL):
@@ -184,11 +184,11 @@ class Group:
         """
         start = time.monotonic()
         while any(child.running for child in self._children):
-            caused = any(child.failed and not child.report.lost_peer and not child.lost for child in self._children)
-            left = start + (GRACE if caused else GRACE_FOR_CAUSE) - time.monotonic()
-            if left <= 0:
+            has_cause = any(child.failed and not child.report.lost_peer and not child.lost for child in self._children)
+            seconds = start + (GRACE if has_cause else GRACE_FOR_CAUSE) - time.monotonic()
+            if seconds <= 0:
                 return
-            self._look(min(left, POLL))
+            self._look(min(seconds, POLL))
 
     def _look(self, seconds: float) -> None:
         """Waits at most `seconds` for events, and handles them."""
@@ -198,8 +198,8 @@ class Group:
 
     def _failure(self) -> Exception:
         """Returns the error of the rank that failed first."""
-        failed = [child for child in self._children if child.failed]
-        if any(child.exitcode == STARTED_AGAIN for child in failed):
+        failed_children = [child for child in self._children if child.failed]
+        if any(child.exitcode == STARTED_AGAIN for child in failed_children):
             return UserError(
                 'spawned ranks import this script again: move everything that it runs below `if __name__ == "__main__":`,'
                 " and keep classes and functions above"
@@ -207,21 +207,23 @@ class Group:
         silent = [child for child in self._children if child.working]
         if (
             silent
-            and all(child.report.lost_peer for child in failed)
-            and any(child.report.timed_out for child in failed)
+            and all(child.report.lost_peer for child in failed_children)
+            and any(child.report.timed_out for child in failed_children)
         ):
-            return self._stuck(_blamed(silent))
-        return self._error_of(min(failed, key=lambda child: (child.report.lost_peer, child.lost, child.failed_at)))
+            return self._stuck(_describe_silent(silent))
+        return self._error_of(
+            min(failed_children, key=lambda child: (child.report.lost_peer, child.lost, child.failed_at))
+        )
 
     def _error_of(self, cause: Child) -> Exception:
         """Returns a rank's error, followed by the other ranks' states."""
-        others = [str(child) for child in self._children if child is not cause]
-        error = RankError("\n".join([str(cause), *others, *cause.traceback]), self._in_parts(str(cause), cause))
+        other_states = [str(child) for child in self._children if child is not cause]
+        error = RankError("\n".join([str(cause), *other_states, *cause.traceback]), self._in_parts(str(cause), cause))
         if not cause.report.mendable:
             return error
-        mendable = UserError(cause.report.message)
-        mendable.__cause__ = error
-        return mendable
+        user_error = UserError(cause.report.message)
+        user_error.__cause__ = error
+        return user_error
 
     def _in_parts(self, cause: str, child: Child | None) -> Failure:
         """Creates a failure with the step of the process, or else of all processes.
@@ -236,9 +238,9 @@ class Group:
         name = None if child is None else child.name
         return Failure(name, one_line(cause), step or None, epoch or None, lost_peer, at)
 
-    def _stuck(self, why: str) -> RankError:
+    def _stuck(self, reason: str) -> RankError:
         """Returns the error of a group that hangs, with all stacks."""
-        lines, failure = [why, *map(str, self._children)], self._in_parts(why, None)
+        lines, failure = [reason, *map(str, self._children)], self._in_parts(reason, None)
         running = [child for child in self._children if child.working]
         phases = {child: child.phase for child in running}  # read before stopped processes continue
         for number in (signal.SIGUSR1, signal.SIGCONT):  # a stopped process writes its stacks when continued
@@ -298,9 +300,9 @@ _COMM = re.compile(r"[/\\](gnnkit[/\\]comm|torch[/\\]distributed)[/\\]")
 _WRAPPER = re.compile(r"[/\\](threading|socket|selectors|functools|contextlib)\.py$")  # frames below a transfer's
 
 
-def _blamed(silent: list[Child]) -> str:
+def _describe_silent(silent: list[Child]) -> str:
     """Formats the ranks that the others have waited for."""
-    stopped = [child for child in silent if is_stopped(child.pid)]
-    places = ", ".join(f"{child.name} in {child.phase}" for child in stopped or silent)
-    how = " (stopped by SIGSTOP)" if stopped else ""
-    return f"the others have waited until their deadline, comm.timeout, for {places}{how}"
+    stopped_children = [child for child in silent if is_stopped(child.pid)]
+    places = ", ".join(f"{child.name} in {child.phase}" for child in stopped_children or silent)
+    suffix = " (stopped by SIGSTOP)" if stopped_children else ""
+    return f"the others have waited until their deadline, comm.timeout, for {places}{suffix}"

@@ -362,9 +362,9 @@ class Actor:
             self.cluster.reach(self.host, lambda: None if self.is_ended else method(reference, *arguments))
         return reference
 
-    def lose(self, why: str) -> None:
+    def lose(self, reason: str) -> None:
         for each in self.references:
-            each.settle(error=RayError(why))
+            each.settle(error=RayError(reason))
 
     def end(self) -> None:
         """Ends the actor. Its agent hears so by the end of standard input."""

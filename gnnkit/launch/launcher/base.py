@@ -143,8 +143,8 @@ class Launcher:
     inline: ClassVar[bool] = False  # True: ranks are threads of the calling process
     comm: ClassVar[str | None] = None  # communicator for comm=auto. None: depends on the GPUs
 
-    def check(self, what: str) -> None:
-        """Raises `UserError` for a key unsupported with `what`: RANKS or JOBS."""
+    def check(self, target: str) -> None:
+        """Raises `UserError` for a key unsupported with `target`: RANKS or JOBS."""
 
     def suits(self, *, in_one_process: bool) -> bool:
         """Returns whether launcher=auto may select this launcher.
