@@ -89,10 +89,10 @@ class StateChannel:
             watch.lose(rank)
 
     def _take_arrived(self, mailbox: Mailbox, watch: Watch) -> None:
-        gone = mailbox.gone() if self._goes_on else frozenset()
+        lost_ranks = mailbox.gone() if self._goes_on else frozenset()
         while (letter := mailbox.poll(_STATE)) is not None:
             self._take(letter, watch)
-        for rank in gone & set(range(self._world_size)):
+        for rank in lost_ranks & set(range(self._world_size)):
             watch.lose(rank)
 
     def _take(self, letter: Letter, watch: Watch) -> None:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gnnkit.errors import UserError
 from gnnkit.utils.documents import check_regular, parse_json, read_bytes
-from gnnkit.utils.storage import put_in_place, synced, write_atomically
+from gnnkit.utils.storage import open_synced, put_in_place, write_atomically
 
 _WRITER = ".writer-"  # prefix of a writer's folder
 
@@ -120,7 +120,7 @@ def _write_tensors(tensors: Tensors, path: Path, writer: Path) -> tuple[str, str
     """Writes the tensor file. Returns its name and SHA-256."""
     temporary, digest = _temporary_path(path.with_name(f"{path.stem}.safetensors"), writer), hashlib.sha256()
     try:
-        with synced(temporary) as file:
+        with open_synced(temporary) as file:
             for piece in _file(tensors):
                 digest.update(piece)
                 file.write(piece)

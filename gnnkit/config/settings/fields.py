@@ -36,7 +36,7 @@ Switch = Annotated[bool, switch]
 
 def names(options: Collection[Any]) -> Rule:
     """Returns the rule that accepts one of the names."""
-    return functools.partial(one_of, known=options)
+    return functools.partial(one_of, choices=options)
 
 
 @dataclass(frozen=True, slots=True)
