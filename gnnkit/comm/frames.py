@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.comm.mailbox import Letter
+from gnnkit.comm.mailbox import Message
 
 PREFIX = struct.Struct("!IQ")  # bytes of the header, bytes of all tensors
 MAX_HEADER = 2**20  # bytes
@@ -44,11 +44,11 @@ def encode(
         header = json.dumps({"tag": tag, "fields": dict(fields or {}), "tensors": descriptions}).encode()
     except (TypeError, ValueError) as error:
         raise TypeError(f"message {tag!r}: fields must be plain JSON values: {error}") from None
-    _check_sizes(f"letter {tag!r}", len(header), sum(map(len, parts)), limit)
+    _check_sizes(f"message {tag!r}", len(header), sum(map(len, parts)), limit)
     return header, parts
 
 
-def open_letter(src: int, header: bytes | bytearray, body: int) -> Letter:
+def open_message(src: int, header: bytes | bytearray, body: int) -> Message:
     """Creates the message described by a header, with uninitialised tensors.
 
     Raises `ValueError` for a malformed header, before allocating tensors.
@@ -66,10 +66,10 @@ def open_letter(src: int, header: bytes | bytearray, body: int) -> Letter:
     num_bytes = sum(math.prod(shape) * dtype.itemsize for dtype, shape in shapes.values())
     if num_bytes != body:
         raise ValueError(f"tensors of {num_bytes} bytes were announced as {body} bytes")
-    return Letter(src, tag, fields, {name: _allocate(*layout) for name, layout in shapes.items()})
+    return Message(src, tag, fields, {name: _allocate(*layout) for name, layout in shapes.items()})
 
 
-def copy(src: int, header: bytes, parts: Sequence[memoryview]) -> tuple[Letter, int]:
+def copy(src: int, header: bytes, parts: Sequence[memoryview]) -> tuple[Message, int]:
     """Returns the encoded message with copied tensors, and its size in bytes.
 
     Args:
@@ -78,10 +78,10 @@ def copy(src: int, header: bytes, parts: Sequence[memoryview]) -> tuple[Letter, 
         parts: Bytes of each tensor.
     """
     body = sum(map(len, parts))
-    letter = open_letter(src, header, body)
-    for tensor, part in zip(letter.tensors.values(), parts, strict=True):
+    message = open_message(src, header, body)
+    for tensor, part in zip(message.tensors.values(), parts, strict=True):
         bytes_of(tensor)[:] = part
-    return letter, len(header) + body
+    return message, len(header) + body
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

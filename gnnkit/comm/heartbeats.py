@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 
-from gnnkit.comm.mailbox import DeadlineExceeded, Letter, Mailbox
+from gnnkit.comm.mailbox import DeadlineExceeded, Mailbox, Message
 
 _TAG = "heartbeat"
 
@@ -36,7 +36,7 @@ class Heartbeats:
         self._thread = threading.Thread(target=self._beat, name=f"heartbeats of rank {mailbox.rank}", daemon=True)
         self._thread.start()
 
-    def take(self, tag: str, src: int) -> Letter:
+    def take(self, tag: str, src: int) -> Message:
         """Removes and returns a rank's oldest message. Waits while the rank is alive.
 
         Raises `PeerLost` if there is no message and the rank has exited, and

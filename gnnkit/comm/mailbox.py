@@ -38,7 +38,7 @@ class DeadlineExceeded(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Letter:
+class Message:
     """A message from one rank to another."""
 
     src: int  # the sending rank
@@ -78,7 +78,7 @@ class Mailbox(ABC):
         """
 
     @abstractmethod
-    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Letter:
+    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Message:
         """Removes and returns the oldest matching message. Waits until there is one.
 
         Raises `DeadlineExceeded` after `timeout`. Raises `PeerLost` at once if no
@@ -92,7 +92,7 @@ class Mailbox(ABC):
         """
 
     @abstractmethod
-    def poll(self, tag: str | None = None, src: int | None = None) -> Letter | None:
+    def poll(self, tag: str | None = None, src: int | None = None) -> Message | None:
         """Removes and returns the oldest matching message, or returns None at once."""
 
     @abstractmethod
@@ -129,34 +129,34 @@ class Inbox:
         self.rank, self.limit = rank, limit
         self._changed = threading.Condition()
         self._arrivals = itertools.count()
-        self._queues: dict[tuple[int, str], deque[tuple[int, int, Letter]]] = {}  # arrival number, bytes, message
+        self._queues: dict[tuple[int, str], deque[tuple[int, int, Message]]] = {}  # arrival number, bytes, message
         self._held = [0] * world_size  # queued bytes by sender
         self._gone: dict[int, str] = {}  # reason by rank
         self._closed = ""  # reason
 
-    def add(self, letter: Letter, num_bytes: int) -> None:
+    def add(self, message: Message, num_bytes: int) -> None:
         """Appends a message, regardless of the limit."""
         with self._changed:
             if self._closed:
                 return
-            queue = self._queues.setdefault((letter.src, letter.tag), deque())
-            queue.append((next(self._arrivals), num_bytes + OVERHEAD, letter))
-            self._held[letter.src] += num_bytes + OVERHEAD
+            queue = self._queues.setdefault((message.src, message.tag), deque())
+            queue.append((next(self._arrivals), num_bytes + OVERHEAD, message))
+            self._held[message.src] += num_bytes + OVERHEAD
             self._changed.notify_all()
 
-    def add_in_time(self, letter: Letter, num_bytes: int, timeout: float) -> None:
+    def add_in_time(self, message: Message, num_bytes: int, timeout: float) -> None:
         """Appends a message once there is room, for a sender in the same process.
 
         Args:
             timeout: Maximum wait in seconds.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self.has_room(letter.src), timeout)
+            self._changed.wait_for(lambda: self._closed or self.has_room(message.src), timeout)
             if self._closed:
-                raise PeerLost(f"rank {letter.src}: lost its peer rank {self.rank}, which {self._closed}", self.rank)
-            if not self.has_room(letter.src):
-                raise not_taken(letter.src, self.rank, letter.tag, timeout)
-            self.add(letter, num_bytes)
+                raise PeerLost(f"rank {message.src}: lost its peer rank {self.rank}, which {self._closed}", self.rank)
+            if not self.has_room(message.src):
+                raise not_taken(message.src, self.rank, message.tag, timeout)
+            self.add(message, num_bytes)
 
     def has_room(self, src: int) -> bool:
         """Returns whether rank `src` may send another message."""
@@ -199,20 +199,20 @@ class Inbox:
         if rank is not None and not 0 <= rank < len(self._held):
             raise ValueError(f"rank {self.rank}: rank {rank} does not exist among {len(self._held)} ranks")
 
-    def take(self, tag: str | None, src: int | None, timeout: float) -> Letter:
+    def take(self, tag: str | None, src: int | None, timeout: float) -> Message:
         """Implements `Mailbox.take`."""
         self.check_rank(src)
         deadline = time.monotonic() + timeout
         with self._changed:
-            while (letter := self.poll(tag, src)) is None:
+            while (message := self.poll(tag, src)) is None:
                 self.check(src)
                 seconds = deadline - time.monotonic()
                 if seconds <= 0:
                     raise DeadlineExceeded(self._late(tag, src, timeout))
                 self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
-            return letter
+            return message
 
-    def poll(self, tag: str | None, src: int | None) -> Letter | None:
+    def poll(self, tag: str | None, src: int | None) -> Message | None:
         """Implements `Mailbox.poll`."""
         self.check_rank(src)
         with self._changed:
@@ -220,15 +220,15 @@ class Inbox:
             if not matching:
                 return None
             oldest = min(matching, key=lambda key: self._queues[key][0][0])
-            _, num_bytes, letter = self._queues[oldest].popleft()
+            _, num_bytes, message = self._queues[oldest].popleft()
             if not self._queues[oldest]:
                 del self._queues[oldest]
-            self._held[letter.src] -= num_bytes
+            self._held[message.src] -= num_bytes
             self._changed.notify_all()
-            return letter
+            return message
 
     def _late(self, tag: str | None, src: int | None, timeout: float) -> str:
-        letter = "letter" if tag is None else f"letter {tag!r}"
+        message = "message" if tag is None else f"message {tag!r}"
         sender = "any rank" if src is None else f"rank {src}"
         full = "".join(
             f"; rank {rank} waits, because {num_bytes} bytes of its other messages are not taken"
@@ -236,7 +236,7 @@ class Inbox:
             if src in (None, rank) and num_bytes >= self.limit
         )
         exits = "".join(f"; rank {rank} {reason}" for rank, reason in self._gone.items())
-        return f"rank {self.rank}: timed out after {timeout:g} s: no {letter} from {sender}{full}{exits}"
+        return f"rank {self.rank}: timed out after {timeout:g} s: no {message} from {sender}{full}{exits}"
 
 
 def not_taken(src: int, dst: int, tag: str, timeout: float) -> DeadlineExceeded:

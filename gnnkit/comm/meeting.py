@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.comm.letters import Letters
 from gnnkit.comm.mailbox import DeadlineExceeded, PeerLost
+from gnnkit.comm.process_links import ProcessLinks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +33,7 @@ class ThreadRun:
     gone: dict[int, str] = field(default_factory=dict)  # reason by rank
     failed: int | None = None  # the first rank that failed
     mailboxes: list[tuple[int, QueueMailbox]] = field(default_factory=list)  # rank in the run, mailbox
-    letters: Letters | None = None  # connects ranks of other processes, if there are any
+    process_links: ProcessLinks | None = None  # connects ranks of other processes, if there are any
 
     def end(self, rank: int, *, has_failed: bool) -> None:
         """Records that a rank has exited. A failure ends every wait."""
@@ -46,13 +46,13 @@ class ThreadRun:
         for owner, mailbox in list(self.mailboxes):
             if owner == rank:
                 mailbox.leave(reason)
-        if has_failed and self.letters is not None:
-            self.letters.lose(rank)
+        if has_failed and self.process_links is not None:
+            self.process_links.lose(rank)
 
     def close(self) -> None:
         """Closes connections."""
-        if self.letters is not None:
-            self.letters.close()
+        if self.process_links is not None:
+            self.process_links.close()
 
 
 @dataclass(eq=False)
@@ -74,10 +74,10 @@ class ThreadGroup:
     def __post_init__(self) -> None:
         self.posts, self.calls = [None] * len(self.ranks), [None] * len(self.ranks)
         self.far: dict[int, list[int]] = {}  # group ranks of each other process
-        self.process = 0 if self.run.letters is None else self.run.letters.process
+        self.process = 0 if self.run.process_links is None else self.run.process_links.process
         for rank in sorted({*range(len(self.ranks))} - {*self.near}):
-            assert self.run.letters is not None
-            self.far.setdefault(self.run.letters.process_of(self.ranks[rank]), []).append(rank)
+            assert self.run.process_links is not None
+            self.far.setdefault(self.run.process_links.process_of(self.ranks[rank]), []).append(rank)
         self.far_ranks = [rank for ranks in self.far.values() for rank in ranks]
 
     @classmethod
@@ -118,13 +118,13 @@ class ThreadGroup:
 
     def send(self, src: int, dst: int, rows: Tensor) -> None:
         """Sends rows from group rank `src` to `dst`, which is in another process."""
-        assert self.run.letters is not None
-        self.run.letters.send(self.ranks[src], self.ranks[dst], self.name, rows)
+        assert self.run.process_links is not None
+        self.run.process_links.send(self.ranks[src], self.ranks[dst], self.name, rows)
 
     def receive(self, src: int, dst: int) -> Tensor:
         """Receives rows that group rank `src`, in another process, sends to `dst`."""
-        assert self.run.letters is not None
-        return self.run.letters.receive(self.ranks[src], self.ranks[dst], self.name)
+        assert self.run.process_links is not None
+        return self.run.process_links.receive(self.ranks[src], self.ranks[dst], self.name)
 
     def check_calls(self, rank: int) -> None:
         """Raises `MismatchedCollectives` unless all ranks of this process agree.

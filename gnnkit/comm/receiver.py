@@ -50,7 +50,7 @@ class Receiver:
 
     def listen_to(self, link: SocketLink, rank: int) -> None:
         """Receives a rank's messages over an open connection. Called before `start`."""
-        link.start(rank, self._letters(rank))
+        link.start(rank, self._messages(rank))
         self._watch(link)
 
     def start(self) -> None:
@@ -183,9 +183,9 @@ class Receiver:
             raise ValueError(f"rank {rank} is not expected")
         del self._strangers[link]
         link.rank, self._links[rank] = rank, link
-        yield from self._letters(rank)
+        yield from self._messages(rank)
 
-    def _letters(self, src: int) -> Frames:
+    def _messages(self, src: int) -> Frames:
         """Yields buffers for messages of rank `src`, until the end of the stream."""
         while True:
             prefix = bytearray(frames.PREFIX.size)
@@ -195,7 +195,7 @@ class Receiver:
                 return
             header = bytearray(size)
             yield memoryview(header)
-            letter = frames.open_letter(src, header, body)
-            for tensor in letter.tensors.values():
+            message = frames.open_message(src, header, body)
+            for tensor in message.tensors.values():
                 yield frames.bytes_of(tensor)
-            self._inbox.add(letter, size + body)
+            self._inbox.add(message, size + body)

@@ -97,9 +97,9 @@ class Survivors(Communicator):
         """
         if self.rank != LEADER:
             self._put(LEADER, {"kind": kind}, parts)
-            letter = self._heartbeats.take(f"{self._tag} down", self._ranks[LEADER])
-            self.lost = frozenset(letter.fields["lost"])
-            return self._here(_by_rank(letter.tensors))
+            message = self._heartbeats.take(f"{self._tag} down", self._ranks[LEADER])
+            self.lost = frozenset(message.fields["lost"])
+            return self._here(_by_rank(message.tensors))
         posts = {LEADER: {dst: part.cpu() for dst, part in parts.items()}} | self._collect(kind)
         self.lost = frozenset(range(self.world_size)) - posts.keys()
         deliveries = route(posts)
@@ -117,12 +117,12 @@ class Survivors(Communicator):
             if rank == LEADER or rank in self.lost:
                 continue
             try:
-                letter = self._heartbeats.take(f"{self._tag} up", self._ranks[rank])
+                message = self._heartbeats.take(f"{self._tag} up", self._ranks[rank])
             except PeerLost:
                 continue
-            if letter.fields["kind"] != kind:
-                raise RuntimeError(f"rank {rank} calls {letter.fields['kind']}, while rank {LEADER} calls {kind}")
-            posts[rank] = _by_rank(letter.tensors)
+            if message.fields["kind"] != kind:
+                raise RuntimeError(f"rank {rank} calls {message.fields['kind']}, while rank {LEADER} calls {kind}")
+            posts[rank] = _by_rank(message.tensors)
         return posts
 
     def _put(self, dst: int, fields: Mapping[str, object], parts: Parts) -> None:

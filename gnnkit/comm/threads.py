@@ -19,10 +19,10 @@ from torch import Tensor
 
 from gnnkit.comm import frames
 from gnnkit.comm.base import Communicator
-from gnnkit.comm.letters import Letters
-from gnnkit.comm.mailbox import CLOSED, DeadlineExceeded, Fields, Inbox, Letter, Mailbox, PeerLost, Tensors
+from gnnkit.comm.mailbox import CLOSED, DeadlineExceeded, Fields, Inbox, Mailbox, Message, PeerLost, Tensors
 from gnnkit.comm.meeting import SAME_CALLS, Call, MismatchedCollectives, ThreadGroup, ThreadRun, format_ranks
 from gnnkit.comm.pending import Counts
+from gnnkit.comm.process_links import ProcessLinks
 from gnnkit.utils.ranges import even_ranges
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Threads(Communicator):
         run = ThreadRun(timeout)
         if among is not None:
             ranks, process = even_ranges(world_size, among.world_size), among.rank
-            run.letters = Letters(ranks, among, timeout)
+            run.process_links = ProcessLinks(ranks, among, timeout)
         try:
             return cls._run(function, ThreadGroup.of_run(run, world_size, ranks[process]))
         finally:
@@ -242,10 +242,10 @@ class QueueMailbox(Mailbox):
         header, parts = frames.encode(tag, fields, tensors, self._inbox.limit)
         self._inboxes[dst].add_in_time(*frames.copy(self.rank, header, parts), self._timeout)
 
-    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Letter:
+    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Message:
         return self._inbox.take(tag, src, timeout)
 
-    def poll(self, tag: str | None = None, src: int | None = None) -> Letter | None:
+    def poll(self, tag: str | None = None, src: int | None = None) -> Message | None:
         return self._inbox.poll(tag, src)
 
     def gone(self) -> frozenset[int]:

@@ -196,7 +196,7 @@ def _read_checkpoint(job: RankJob, rank: int) -> resume.Resume | None:
         return None
     resume_point = resume.Resume(resume.load(path, rank), resumable(job), ends=ends)
     if rank == LEADER:
-        resume_point.tell()
+        resume_point.report_damage()
     return resume_point
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from gnnkit.comm import LEADER, DeadlineExceeded, Letter, Mailbox, PeerLost
+from gnnkit.comm import LEADER, DeadlineExceeded, Mailbox, Message, PeerLost
 from gnnkit.leader.watch import Watch, WorkerState
 
 _STATE = "state"  # tag. A message without fields ends a rank's states
@@ -90,13 +90,13 @@ class StateChannel:
 
     def _take_arrived(self, mailbox: Mailbox, watch: Watch) -> None:
         lost_ranks = mailbox.gone() if self._goes_on else frozenset()
-        while (letter := mailbox.poll(_STATE)) is not None:
-            self._take(letter, watch)
+        while (message := mailbox.poll(_STATE)) is not None:
+            self._take(message, watch)
         for rank in lost_ranks & set(range(self._world_size)):
             watch.lose(rank)
 
-    def _take(self, letter: Letter, watch: Watch) -> None:
-        if letter.fields:
-            watch.take(WorkerState(**letter.fields))
+    def _take(self, message: Message, watch: Watch) -> None:
+        if message.fields:
+            watch.take(WorkerState(**message.fields))
         else:
-            self._ended.add(letter.src)
+            self._ended.add(message.src)

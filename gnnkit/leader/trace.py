@@ -83,11 +83,11 @@ def _receive_spans(rank: int, mailbox: Mailbox, timeout: float) -> Track:
         received_at = time.perf_counter()
         answers.append((received_at - sent_at, fields["clock"] - (sent_at + received_at) / 2))
     offset = 0.0 if fields["machine"] == _clock_id() else min(answers)[1]
-    letter = mailbox.take(_SPANS, src=rank, timeout=timeout)
-    kinds, times = letter.tensors["kinds"].tolist(), (letter.tensors["times"] - offset).tolist()
-    names = letter.fields["names"]
+    message = mailbox.take(_SPANS, src=rank, timeout=timeout)
+    kinds, times = message.tensors["kinds"].tolist(), (message.tensors["times"] - offset).tolist()
+    names = message.fields["names"]
     spans = [(*names[kind], begin, end) for kind, (begin, end) in zip(kinds, times, strict=True)]
-    return Track(rank, spans, letter.fields["dropped"], offset)
+    return Track(rank, spans, message.fields["dropped"], offset)
 
 
 def _clock_id() -> str:

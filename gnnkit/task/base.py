@@ -369,7 +369,7 @@ class NodeTask(Task):
         return metrics
 
     @property
-    def judged(self) -> tuple[str, ...]:
+    def baseline_metrics(self) -> tuple[str, ...]:
         """The metrics of `figures` that are compared with the baseline of `chance`."""
         return self.metrics[:1]
 
@@ -393,7 +393,7 @@ class NodeTask(Task):
         counts = self.counts(constant.expand(len(rows), -1), labels).to(torch.float64)
         *sums, num_rows = worker.comm.all_reduce(torch.cat([counts, counts.new_tensor([len(rows)])]))
         figures = self.figures(torch.stack(sums)) if num_rows > 0 else {}
-        return {f"train_{name}": figures[name] for name in self.judged if name in figures}
+        return {f"train_{name}": figures[name] for name in self.baseline_metrics if name in figures}
 
     def predict_rows(self, outputs: Tensor) -> Tensor | None:
         return self.predict(outputs) if type(self).predictions is NodeTask.predictions else None

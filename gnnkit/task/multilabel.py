@@ -49,7 +49,7 @@ class Multilabel(ClassTask):
         return graph.evolve(labels=sets, class_names=names)
 
     @property
-    def judged(self) -> tuple[str, ...]:
+    def baseline_metrics(self) -> tuple[str, ...]:
         return ("micro_f1",)
 
     def constant(self, labels: Tensor, width: int, comm: Communicator) -> Tensor:

@@ -168,7 +168,7 @@ class NodeClassification(ClassTask):
         return metrics
 
     @property
-    def judged(self) -> tuple[str, ...]:
+    def baseline_metrics(self) -> tuple[str, ...]:
         return ("accuracy",) if self.class_weights in (None, AUTO) else ("macro_f1",)
 
     @property
@@ -177,7 +177,7 @@ class NodeClassification(ClassTask):
 
         Accuracy is high without any prediction of the smaller class.
         """
-        return f"val_{self._ranking or self.judged[0]}"
+        return f"val_{self._ranking or self.baseline_metrics[0]}"
 
     def constant(self, labels: Tensor, width: int, comm: Communicator) -> Tensor:
         return comm.all_reduce(torch.bincount(labels, minlength=width).to(torch.float64))

@@ -102,7 +102,7 @@ class Regression(NodeTask):
         return size.sum(1) / is_known.sum(1).clamp(min=1)
 
     @property
-    def judged(self) -> tuple[str, ...]:
+    def baseline_metrics(self) -> tuple[str, ...]:
         return ("rmse",) if self.loss == "squared" else ("mae",)
 
     def constant(self, labels: Tensor, width: int, comm: Communicator) -> Tensor:

@@ -232,7 +232,7 @@ class Resume(Callback):
         self.saved, self.path, self.ends = saved_state, saved_state["path"], ends
         self.is_over = False  # no steps remain
 
-    def tell(self) -> None:
+    def report_damage(self) -> None:
         """Reports which newer checkpoints are damaged."""
         for problem in self.saved["damaged"]:
             print(f"{problem}: goes on from {self.path}", file=sys.stderr, flush=True)

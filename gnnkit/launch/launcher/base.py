@@ -84,15 +84,15 @@ class Ranks:
         """Connects the processes. Collective over them."""
         import torch
 
+        from gnnkit.comm.host_monitor import monitor_hosts
         from gnnkit.comm.process import Gloo
-        from gnnkit.comm.sentry import sentry
 
         cpu = torch.device("cpu")
         meeting = Gloo.connect(process, self.processes, device=cpu, timeout=self.timeout)
         try:
             if self.first is not None:
                 self.first(meeting)
-            stack.enter_context(sentry(meeting))
+            stack.enter_context(monitor_hosts(meeting))
             return meeting.mailbox()
         finally:
             meeting.close()  # Lightning would mistake it for the ranks' process group
@@ -100,7 +100,7 @@ class Ranks:
     def _run_alone(self, rank: int) -> Any:
         import torch
 
-        from gnnkit.comm.sentry import sentry
+        from gnnkit.comm.host_monitor import monitor_hosts
 
         device = torch.device(self.comm.device_type)
         if device.type == "cuda":
@@ -108,7 +108,7 @@ class Ranks:
             torch.cuda.set_device(device)
         comm = self.comm.connect(rank, self.world_size, device=device, timeout=self.timeout, **self.keys)
         try:
-            with sentry(comm):
+            with monitor_hosts(comm):
                 if self.first is not None:
                     self.first(comm)
                 return self.work(comm)

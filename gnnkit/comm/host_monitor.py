@@ -36,7 +36,7 @@ _GONE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
 @contextlib.contextmanager
-def sentry(comm: Communicator) -> Iterator[None]:
+def monitor_hosts(comm: Communicator) -> Iterator[None]:
     """Monitors the other processes' hosts within the context. Entering is collective.
 
     Does nothing if all processes are on this host.
@@ -46,7 +46,7 @@ def sentry(comm: Communicator) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         links = _connect(comm, stack)
-        watch = threading.Thread(target=_watch, args=(comm.rank, links), name="sentry", daemon=True)
+        watch = threading.Thread(target=_watch, args=(comm.rank, links), name="host monitor", daemon=True)
         watch.start()
         try:
             yield

@@ -11,7 +11,7 @@ from gnnkit.comm.mailbox import DeadlineExceeded, Mailbox, PeerLost
 _ROWS = "rows"
 
 
-class Letters:
+class ProcessLinks:
     """One process's connections to the other processes. Thread-safe."""
 
     def __init__(self, ranks: Sequence[range], mailbox: Mailbox, timeout: float) -> None:
@@ -40,10 +40,10 @@ class Letters:
     def receive(self, src: int, dst: int, group: str) -> Tensor:
         """Returns rows sent from a rank of another process to a rank of this one."""
         try:
-            letter = self._mailbox.take(_tag(src, dst, group), src=self.process_of(src), timeout=self._timeout)
+            message = self._mailbox.take(_tag(src, dst, group), src=self.process_of(src), timeout=self._timeout)
         except RuntimeError as error:
             raise self._in_ranks(error, dst, src) from error
-        return letter.tensors[_ROWS]
+        return message.tensors[_ROWS]
 
     def lose(self, rank: int) -> None:
         """Ends every wait after a rank of this process has failed."""
