@@ -153,7 +153,7 @@ def _answer(ranks: set[int], listener: socket.socket, token: str, deadline: floa
 
 
 def _caller(connection: socket.socket, token: str) -> int | None:
-    """Returns the rank that sent the first bytes, None without a valid token."""
+    """Returns the rank that sent the first bytes, or None if the token is invalid."""
     with contextlib.suppress(ValueError, OSError):
         if _user(connection) == os.geteuid():
             return frames.read_hello(connection.recv(frames.HELLO.size, socket.MSG_DONTWAIT), token)

@@ -104,7 +104,7 @@ def _watch(rank: int, links: list[socket.socket]) -> None:
 
 
 def hang_up(host: str | None) -> None:
-    """Shuts down this process's TCP connections with a host. If None, with all hosts.
+    """Shuts down this process's TCP connections with one host, or with all hosts.
 
     This includes Gloo's connections, because their waits cannot be ended otherwise.
     """

@@ -182,7 +182,7 @@ class Inbox:
             self._changed.notify_all()
 
     def check(self, rank: int | None) -> None:
-        """Raises if the mailbox is closed, or `rank` (None: every peer) has exited."""
+        """Raises if the mailbox is closed, or if `rank`, or every peer, has exited."""
         self.check_open()
         if rank is None and self._gone and len(self._gone) == len(self._held) - 1:
             rank = next(iter(self._gone))

@@ -1,4 +1,4 @@
-"""Rows between ranks that are threads of different processes."""
+"""Exchange of rows between ranks that are threads of different processes."""
 
 from __future__ import annotations
 

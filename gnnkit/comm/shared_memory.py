@@ -178,7 +178,7 @@ class SharedMemory:
         self._send(peer, [header, frames.bytes_of(rows.contiguous())])
 
     def arrivals(self, number: int, sizes: dict[int, int]) -> Iterator[tuple[int, _Parcel]]:
-        """Yields what peers have sent in one exchange, in order of arrival.
+        """Yields the parcels of one exchange in order of arrival.
 
         Args:
             sizes: Bytes from each sending peer.

@@ -152,7 +152,7 @@ def _keys_of(section: str, before: Sequence[str]) -> Iterator[keys.Key]:
 
 
 def _run_keys(before: Sequence[str]) -> tuple[keys.Key, ...]:
-    """Returns the keys outside plugins' sections, with those of the job on the line."""
+    """Returns the keys outside plugins' sections, with the keys of the line's job."""
     return (*keys.read("", "config").keys, *keys.read(plugins.JOBS, _find_option("job", before) or "").keys)
 
 

@@ -49,7 +49,7 @@ def of_run(folder: Path) -> Json:
 
 
 def _with_times(run: Json) -> Json:
-    """Lets a run of an earlier version read times as features, as it did."""
+    """Adds the key with which earlier versions read times as features."""
     section = run.get("dataset")
     if not isinstance(section, dict) or "time" in section or section.get("name") not in names("dataset"):
         return run
@@ -264,7 +264,7 @@ def _is_set(key: str, user_values: Mapping[str, str]) -> bool:
 
 
 def _keys_of_data(brought: Mapping[str, Any], job_name: str, workers: str | None) -> Json:
-    """Returns the data's keys that the job reads, with `parts` for other workers."""
+    """Returns the data's keys that the job reads, with `parts` if `workers` differs."""
     job = _selected_job({"job": job_name})
     keys = {key: value for key, value in brought.items() if not job.cuts or key not in _PARTITION_KEYS}
     is_other = workers not in (None, "auto", "null", str(keys.get("workers")))

@@ -116,7 +116,7 @@ def _plugin(key: str, config: Mapping[str, Any]) -> str | None:
 
 
 def _arguments(key: str, plugin: str | None) -> Mapping[str, tuple[Any, ...]]:
-    """Returns the defaults of a plugin's arguments, none for a key of no plugin."""
+    """Returns the defaults of a plugin's arguments, or none if `plugin` is None."""
     kind = key.partition(".")[0]
     if kind not in KINDS or plugin is None:
         return {}

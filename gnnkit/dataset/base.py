@@ -31,7 +31,7 @@ class Advice:
         default_factory=dict
     )  # content by file name; a key with this value names its path
     graph: Graph | None = None  # what `load` returns, if the advice needed it
-    missing: str = ""  # what data lack for a configuration, in which case only `files` are written
+    missing: str = ""  # properties that a configuration needs and the data lack. If set, only `files` are written
 
 
 class Dataset(ABC):

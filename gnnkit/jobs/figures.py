@@ -79,9 +79,10 @@ def circumstances(job: RankJob) -> Circumstances:
 
 
 def by_name(task: Task, metrics: dict[str, float]) -> dict[str, float | None]:
-    """Returns the task's figures by name. None for a split without nodes.
+    """Returns the task's figures by name.
 
-    Optional metrics that were not measured are omitted.
+    A figure is None if its split has no nodes. Optional metrics that were not measured
+    are omitted.
     """
     missing_names = {f"{split}_{metric}" for split in task.splits for metric in task.metrics_of_some} - metrics.keys()
     return {name: metrics.get(name) for name in task.names if name not in missing_names}
@@ -148,7 +149,7 @@ def words_between(tally: Tally, repetitions: int, worker: Worker) -> Tensor | No
         worker: This rank.
 
     Returns:
-        [from, to] int64 on the leader. None elsewhere, and above `MAX_RANKS`.
+        [from, to] int64 on the leader of at most `MAX_RANKS` ranks, else None.
     """
     num_ranks = worker.comm.world_size
     if num_ranks > MAX_RANKS:
@@ -195,7 +196,7 @@ def add_figures(run: RankRun, scores: Scores) -> None:
 
 
 def _resources(run: RankRun, states: Sequence[WorkerState]) -> Resources:
-    """Returns what the run has used, and what was predicted."""
+    """Returns the resources that the run has used, and the prediction, if any."""
     parameter_counts = [parameter.numel() for parameter in run.module.model.parameters() if parameter.requires_grad]
     if run.module.learned is not None:
         parameter_counts.append(run.worker.shard.num_nodes * run.module.learned.width)
@@ -304,7 +305,7 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
 
 
 def _schedule(run: RankRun) -> Json | None:
-    """Returns the numbers of exact and approximate epochs, and what they measured."""
+    """Returns the numbers of exact and approximate epochs, with their metrics."""
     exact, validations = run.module.exact_epochs, run.site.validations
     if exact is None:
         return None

@@ -208,7 +208,7 @@ def new_folder(base: Path) -> Path:
 
 
 def _clear(folder: Path, settings: Settings) -> Path | None:
-    """Clears an earlier run's folder. Returns where files were moved, or None."""
+    """Clears an earlier run's folder. Returns the moved files' folder, or None."""
     try:
         if _is_empty(folder) or _goes_on(folder, settings):
             return None

@@ -45,7 +45,7 @@ class Job(JobFacts, ABC):
         return order
 
     def preload(self, order: Order) -> None:
-        """Imports what the job needs, once before several processes fork."""
+        """Imports the job's modules, once before several processes fork."""
 
 
 class Run(Job):
@@ -271,7 +271,7 @@ class OnRanks(Run):
 
 
 def _planner() -> Any:
-    """Returns what resolves `auto`, with `possible(settings)` and `decide(order)`."""
+    """Returns the module that resolves `auto` by `possible` and `decide`."""
     return plugins.load(plugins.PLANNER, "auto")
 
 

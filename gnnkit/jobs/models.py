@@ -135,7 +135,7 @@ class ModelSource:
         return reads_types(self.python_model) or reads_types(self.trial())
 
     def unread(self, widths: Widths) -> str:
-        """Returns a warning if the model ignores the data's edge features, else ""."""
+        """Returns a warning if the model ignores the data's edge features, or ""."""
         if widths.edge_width == 0 or self.python_model is not None or not self.trains or "edge_width" in self._takes:
             return ""
         return (

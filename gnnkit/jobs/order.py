@@ -135,7 +135,7 @@ def _redact(node: Any, secrets: Mapping[str, str]) -> Any:
 
 
 def _hidden(value: Any, secrets: Mapping[str, str]) -> str:
-    """Replaces a secret by its variable's name if there is one."""
+    """Replaces a secret by its variable's name, or by `HIDDEN` if there is none."""
     interpolation = as_interpolation(value, secrets) if isinstance(value, str) else HIDDEN
     return interpolation if is_interpolation(interpolation) else HIDDEN
 

@@ -132,7 +132,7 @@ def read_learned(job: RankJob, worker: Worker, folder: Path) -> Array | None:  #
 
 
 def _trained_places(job: RankJob, folder: Path, num_trained: int) -> Ids | None:  # [num_nodes]
-    """Finds nodes in the training data by id, within their types. -1 for new nodes.
+    """Finds nodes in the training data by id, within their types, or -1 if new.
 
     A graph without ids has the ids 0, 1, ... Returns None if neither has ids, or if no
     node was trained. Raises `UserError` for other node types, and, without ids, for
@@ -215,7 +215,7 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths) -> None:
 
 
 def _check_time(job: RankJob, worker: Worker) -> None:
-    """Reports sampling by other times than in training.
+    """Reports sampling times that differ from training.
 
     Raises `UserError` if a model that samples by time would read all edges.
     """

@@ -328,7 +328,7 @@ class RankJob:
 
 
 def _trial_rows(worker: Worker, widths: Widths, graph_size: tuple[int, int]) -> TrialRows:
-    """Selects some of a rank's rows, for trials up to a number of nodes and edges."""
+    """Samples a rank's rows for trials on graphs of up to `graph_size`."""
     rng, data = np.random.default_rng(worker.seed), worker.shard if worker.graph is None else worker.graph
     features, edges = None, {}
     if widths.in_features == worker.features.width and len(worker.owned):  # otherwise rows are learned

@@ -61,7 +61,7 @@ class Restart:
 
 
 def restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dict[str, Any]:
-    """Starts the ranks, and restarts them after failures up to `restarts` times.
+    """Starts the ranks, and restarts them up to `restarts` times after failures.
 
     Returns the leader's figures with `restarts` and `restarted`. Raises the last
     `RankError`, with a line for each restart. `UserError` and signals end the run at

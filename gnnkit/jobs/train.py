@@ -73,7 +73,7 @@ def _train(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]
 
 
 def _describe(run: RankRun) -> None:
-    """Prints what is known before the first step. Collective."""
+    """Prints warnings and class weights before the first step. Collective."""
     job, task = run.job, run.task
     warnings = task.label_warnings(run.worker, job.prepared.class_names)
     if not run.is_leader:

@@ -234,7 +234,7 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
 
 
 def _shape(value: Tensor, stored_tensor: Tensor | None) -> list[int]:
-    """Returns the shape of a parameter. A lazy one gets that of the stored tensor."""
+    """Returns the shape of a parameter, or of the stored tensor if it is lazy."""
     if is_lazy(value):
         return [] if stored_tensor is None else list(stored_tensor.shape)
     return list(value.shape)

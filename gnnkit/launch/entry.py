@@ -114,6 +114,6 @@ def _describe(error: BaseException) -> RankReport:
     return RankReport(
         error=redact(f"{type(error).__name__}: {error}{notes}"),
         message=redact(str(user_error or error)),
-        mendable=user_error is not None,
+        is_user_error=user_error is not None,
         traceback=redact("".join(traceback.format_exception(trimmed_error))) if has_traceback else None,
     )

@@ -219,14 +219,14 @@ class Group:
         """Returns a rank's error, followed by the other ranks' states."""
         other_states = [str(child) for child in self._children if child is not cause]
         error = RankError("\n".join([str(cause), *other_states, *cause.traceback]), self._in_parts(str(cause), cause))
-        if not cause.report.mendable:
+        if not cause.report.is_user_error:
             return error
         user_error = UserError(cause.report.message)
         user_error.__cause__ = error
         return user_error
 
     def _in_parts(self, cause: str, child: Child | None) -> Failure:
-        """Creates a failure with the step of the process, or else of all processes.
+        """Creates a failure with the step of the process, or of all processes.
 
         Args:
             child: The process. If None, no single one.

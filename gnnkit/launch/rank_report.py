@@ -21,7 +21,7 @@ class RankReport:
     result: Any = None  # a JSON value
     error: str | None = None  # type and text. None: the work has succeeded
     message: str = ""  # text for users
-    mendable: bool = False  # whether the error is a `UserError`
+    is_user_error: bool = False  # whether the error is a `UserError`
     traceback: str | None = None  # None for disk errors
 
     @property

@@ -118,7 +118,7 @@ class Watchdog:
 
     @property
     def _usual(self) -> float:
-        """Seconds beyond which a silence is unusual, 0 while unknown."""
+        """Seconds after which a silence is unusual, or 0 if unknown."""
         return MEDIANS * statistics.median(self._intervals) if len(self._intervals) >= FEWEST else 0.0
 
     def _warn(self, processes: Sequence[Watched]) -> None:
@@ -181,13 +181,13 @@ def could_run(pid: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Returns whether SIGSTOP stops the process, False if unknown."""
+    """Returns whether SIGSTOP has stopped the process, or False if unknown."""
     fields = _stat(pid)
     return bool(fields) and fields[0] == "T"
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Returns the CPU seconds of a process and its descendants, None if unknown."""
+    """Returns the CPU seconds of a process and its descendants, or None if unknown."""
     fields = _stat(pid)
     if not fields:
         return None

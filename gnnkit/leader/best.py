@@ -101,7 +101,7 @@ class BestModel:
 
     @property
     def best_so_far(self) -> Best | None:
-        """The best model so far, None before the first value."""
+        """The best model so far, or None before the first value."""
         if self.parameters is None:
             return None
         return Best(self.sign * self.best, self.best_epoch, self.parameters)

@@ -67,7 +67,7 @@ class EpochLog:
         return {"begun": self._begun, "steps": self._steps, "sums": sums, "size": self._lines.path.stat().st_size}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Continues from a state of the same host. If None, clears the file."""
+        """Continues from a state of the same host, or clears the file without one."""
         os.truncate(self._lines.path, 0 if state is None else state["size"])
         if state is not None:
             self._begun, self._steps = state["begun"], state["steps"]

@@ -130,7 +130,7 @@ class Watch:
         if rank not in self.lost:
             self.lost.add(rank)
             after = self.states[0].step if self.states else 0
-            print(f"after step {after}: rank {rank} is lost, the run goes on", file=sys.stderr, flush=True)
+            print(f"after step {after}: rank {rank} is lost, the run continues", file=sys.stderr, flush=True)
             for step in sorted(self._waiting):
                 self._count(step)
 
@@ -160,9 +160,9 @@ class Watch:
         }
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Restores a state written on this host. If None, empties the files.
+        """Restores a state written on this host, and removes lines of later steps.
 
-        Lines of later steps are removed.
+        Without a state, empties the files.
         """
         assert self._lines is not None
         assert self._log is not None
@@ -192,7 +192,7 @@ class Watch:
 
     @property
     def pace(self) -> list[float] | None:  # [world_size]
-        """Each worker's compute seconds per step, None if no worker is slow."""
+        """Each worker's compute seconds per step, or None if no worker is slow."""
         return self._slow.pace() if self._slow.slow else None
 
     @property

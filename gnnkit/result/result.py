@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.launch.exits import MENDABLE
+from gnnkit.launch.exits import USER_ERROR
 from gnnkit.result.folder import EPOCHS
 from gnnkit.utils.documents import Json, parse_json, read_bytes
 from gnnkit.utils.storage import write_atomically
@@ -85,7 +85,7 @@ class Result(Mapping[str, Any]):
         Training that diverges cannot be verified, which other keys can fix.
         """
         if self.get("diverges"):
-            return MENDABLE
+            return USER_ERROR
         return 0 if self.get("verified", True) and not self.get("failed") else 1
 
     def with_figure(self, name: str, value: Any) -> Result:

@@ -164,13 +164,13 @@ class Task(ABC):
     def calibrate(self, outputs: Tensor, worker: Worker) -> list[str]:
         """Chooses decision thresholds and a temperature by validation. Collective.
 
-        Called once, on the trained model's outputs. Returns lines about what was
-        not chosen. The arguments are those of `measure`. Default: does nothing.
+        Called once, on the trained model's outputs. Returns a message for each decision
+        that was not made. Takes the arguments of `measure`. Default: does nothing.
         """
         return []
 
     def facts(self) -> LabelFacts:
-        """Returns what `begin` and `calibrate` set, to be used on other data."""
+        """Returns the statistics of `begin` and `calibrate`, for use on other data."""
         return LabelFacts()
 
     def label_warnings(self, worker: Worker, classes: Sequence[str] | None) -> list[str]:
@@ -238,14 +238,14 @@ class Task(ABC):
     def measure_progress(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         """Computes the metrics of an evaluation during training. Collective.
 
-        May omit test metrics that are expensive. Default: those of `measure`.
+        May omit test metrics that are expensive. Default: calls `measure`.
         """
         return self.measure(outputs, worker)
 
     def details(self, outputs: Tensor, worker: Worker) -> Json:
         """Returns the parts of `Classes` in `result.json`, by class number. Collective.
 
-        The arguments are those of `measure`. Default: empty.
+        Takes the arguments of `measure`. Default: empty.
         """
         return {}
 
@@ -263,9 +263,9 @@ class Task(ABC):
 
     @abstractmethod
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
-        """Returns the content for `predictions.npy` on rank 0, None on other ranks.
+        """Returns the content for `predictions.npy` on rank 0, or None on other ranks.
 
-        Collective. The arguments are those of `measure`.
+        Collective. Takes the arguments of `measure`.
         """
 
     def predict_rows(self, outputs: Tensor) -> Tensor | None:  # [k, ...]
@@ -430,7 +430,7 @@ def rows_of(split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor
 
 
 def f1(counts: Tensor) -> Tensor:  # [num_classes]
-    """Computes each class's F1 score, NaN for a class that does not occur.
+    """Computes each class's F1 score, or NaN if the class does not occur.
 
     Args:
         counts: [3, num_classes] true positives, predictions and labels per class.

@@ -58,14 +58,14 @@ class ClassTask(NodeTask):
 
     @abstractmethod
     def members(self, labels: Tensor, num_classes: int) -> Tensor:  # [k, num_classes] float64
-        """Returns 1 for a row's classes, else 0."""
+        """Returns a 0/1 matrix of each row's classes."""
 
     @abstractmethod
     def normalise(self, logits: Tensor) -> Tensor:  # [k, num_classes]
         """Converts calibrated logits to probabilities."""
 
     def offsets(self) -> Tensor:  # [num_classes] or [1] float64
-        """Returns what is added to the logits if a threshold decides. Default: 0."""
+        """Returns the offsets of the logits if a threshold decides. Default: 0."""
         return torch.zeros(1, dtype=torch.float64)
 
     def confusions(self, outputs: Tensor, labels: Tensor) -> Tensor | None:  # [num_classes, num_classes]

@@ -87,7 +87,7 @@ def _calibration(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
 
 
 def _verdicts(task: ClassTask, probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # [m] twice
-    """Returns the predictions' confidence, and 1 for correct ones, else 0."""
+    """Returns the predictions' confidence, and whether they are correct (1 or 0)."""
     if not task.exclusive:
         return probabilities.reshape(-1), labels.reshape(-1)
     confidence, predictions = probabilities.max(1)

@@ -24,9 +24,9 @@ PairScorer = Callable[[Ids], Tensor]  # [b, num_items, 3] sources, items and tim
 class EventRanking:
     """Ranks all destinations that exist at an event's time and are new to its source.
 
-    Events of earlier pairs are not measured, as a list has new destinations only. To
-    score no more pairs than the negative pairs of a split are, some of the events are
-    measured, chosen by a hash.
+    Events of earlier pairs are not measured, because lists contain new destinations
+    only. A hash selects a sample of the events, so that no more pairs are scored than
+    the split has negative pairs.
     """
 
     def __init__(self, links: Links, k: int) -> None:
@@ -57,7 +57,7 @@ class EventRanking:
 
     @torch.no_grad()
     def measure(self, worker: Worker, score: PairScorer, splits: Sequence[str]) -> dict[str, float]:
-        """Averages NDCG, recall and MRR over events, with those of popularity.
+        """Averages NDCG, recall and MRR over events, also for ranking by popularity.
 
         Collective. Popularity is an item's number of earlier events.
 
@@ -106,7 +106,7 @@ class EventRanking:
             yield pairs, part[:, 1] - self._items[0]
 
     def _are_no_candidates(self, pairs: Ids) -> Mask:  # [b, num_items]
-        """Returns which items do not exist yet or are not new to the source."""
+        """Returns a mask of items that do not exist yet or that the source has seen."""
         links, times = self.links, pairs[..., 2]
         assert links.node_time is not None
         keys = codes(pairs.reshape(-1, 3), links.num_nodes).reshape(times.shape)

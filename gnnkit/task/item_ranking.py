@@ -60,7 +60,7 @@ class TopItems:
 
 
 class ItemRanking:
-    """Ranks a relation's destinations for each source, without those already seen."""
+    """Ranks a relation's unseen destinations for each source."""
 
     def __init__(self, links: Links, k: int, cost: int = 1) -> None:
         """Groups the edges by source.
@@ -135,7 +135,7 @@ class ItemRanking:
     def _measure(
         self, split: str, worker: Worker, blocks: Callable[[Ids], Iterator[tuple[Ids, Tensor]]]
     ) -> dict[str, float]:
-        """Averages a split's metrics. Empty without held-out edges. Collective."""
+        """Averages a split's metrics, if it has held-out edges. Collective."""
         held_out = self._wanted[split]
         sources = np.flatnonzero(np.diff(held_out.indptr))
         if not len(sources):

@@ -45,7 +45,7 @@ class LabelledEdges(NodeTask):
     The constructor takes the keys of both classes. `read`, `losses`, `counts`,
     `figures` and `predict` of the other class then receive edges instead of nodes.
 
-    A predicted edge passes messages, because its existence is known. Its label is no
+    A predicted edge passes messages, because its existence is known. Its label is not a
     feature. Edges without a label are predicted, but not learned from.
 
     Args:
@@ -177,12 +177,12 @@ def edge_targets(graph: Graph, name: str | None) -> Targets:
 def inputs_of_head(
     edges: Graph | Targets, relation: str | Sequence[str] | None = None, window: int | None = None
 ) -> Floats:
-    """Returns what the MLP reads of n edges [n, edge_width + 4], besides embeddings.
+    """Returns the inputs of the MLP besides embeddings, [n, edge_width + 4].
 
-    After the edge's features come log(1 + count) of the edges out of the source, into
-    it, out of the destination, and into it. They describe how active the ends
-    are, which means over neighbours do not. Edges with times count earlier edges only,
-    and edges without a time count all.
+    An edge's features are followed by log(1 + count) of the edges out of the source,
+    into the source, out of the destination, and into the destination. Unlike means over
+    neighbours, these counts describe how active the ends are. Edges with times count
+    earlier edges only, and edges without a time count all.
 
     Args:
         edges: A task's rows, or a graph, whose edges are rows in the order of the edge
@@ -197,7 +197,7 @@ def inputs_of_head(
 
 
 def _after_newest(graph: Graph) -> int:
-    """Returns the time of rows that have none: the one after the newest edge."""
+    """Returns the time of rows without one: the time after the newest edge."""
     return newest(visible_from(graph)) + 1
 
 

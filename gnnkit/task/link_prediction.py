@@ -224,7 +224,7 @@ class LinkPrediction(Task):
         return graph.evolve(**dict.fromkeys(HELD_OUT)), self.prepare(graph)[1]
 
     def _with_sampling(self, links: Links, training: Ids, graph: Graph) -> Links:
-        """Returns the links with the data's negative pairs and the rules of others."""
+        """Adds the data's negative pairs, and the options of negative sampling."""
         if self.negative_sampling == "historical" and links.events is None:
             raise UserError(
                 "task.negative_sampling=historical draws earlier destinations, and the edges are not split by time: set "

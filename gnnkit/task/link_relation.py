@@ -32,9 +32,9 @@ def read_relation(value: object) -> str | None:
 def relation_number(graph: Graph, name: str | None) -> int | None:
     """Returns the position of a relation in the graph's schema.
 
-    None: the task predicts all edges, because no relation is named and the graph has
-    several relations, or one that joins all nodes. Raises `UserError` for names that
-    the graph does not have.
+    Returns None if the task predicts all edges, because no relation is named and the
+    graph has several relations, or one that joins all nodes. Raises `UserError` for
+    names that the graph does not have.
 
     Args:
         graph: The graph.

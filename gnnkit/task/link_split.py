@@ -106,7 +106,7 @@ def _count_events(pairs: Ids, num_nodes: int) -> tuple[Ids, Ids]:
 def split_events(graph: Graph, pairs: Ids, is_predicted: Mask) -> tuple[Ids, Ids, Mask, Fields]:
     """Holds out the edges from `Graph.time_borders` on, and no others of their pairs.
 
-    Edges that are never visible are no events. A node exists after `Graph.node_time`,
+    Edges that are never visible are not events. A node exists after `Graph.node_time`,
     or after its first edge.
 
     Args:
@@ -262,7 +262,7 @@ def held_out_scores(score: Callable[..., Tensor], outputs: Tensor, worker: Worke
 def score_at_times(score: Callable[..., Tensor], outputs: Tensor, worker: Worker, pairs: Ids) -> Tensor:  # [k, c]
     """Scores pairs [k, c, 2], or [k, c, 3] with their times. Collective.
 
-    The other arguments are those of `held_out_scores`.
+    Also takes the other arguments of `held_out_scores`.
     """
     embed = worker.embed or _lookup(outputs, worker)
     ends = embed(pairs[..., :2], pairs[..., 2:].repeat(2, -1))

@@ -147,7 +147,7 @@ class EdgeRegression(LabelledEdges, Regression):
 
 
 def _errors(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # [k, numbers] twice
-    """Returns the errors, 0 for unknown numbers, and a mask of known numbers."""
+    """Returns the errors (0 if unknown), and a mask of known numbers."""
     targets = labels.to(outputs.dtype).view(outputs.shape)
     is_known = ~targets.isnan()
     return torch.where(is_known, outputs - targets.nan_to_num(), 0), is_known

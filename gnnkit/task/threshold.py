@@ -38,7 +38,8 @@ def best_threshold(scores: Tensor, labels: Tensor) -> float:
 def threshold_table(splits: Mapping[str, Tensor], threshold: float | None) -> Json:
     """Returns precision and recall by threshold, for each split.
 
-    Thresholds are those of equal recall in the first split, 0.5, and the chosen one.
+    The thresholds are 0.5, the given one, and the ones at which the recall in the first
+    split is 0.1, 0.2, ..., 1.
 
     Args:
         splits: [n, 2] probabilities and labels of a class, 1 or 0, by split.

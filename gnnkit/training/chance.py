@@ -1,4 +1,4 @@
-"""Comparison of a model's metrics with those of a predictor that ignores its input."""
+"""Comparison of a model's metrics with a predictor that ignores its input."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def skill(task: Task, metrics: Mapping[str, float], chance: Mapping[str, float])
 
 
 def _skill(value: float, chance: float, lower_is_better: bool) -> float:
-    """Returns a metric's skill, 1 if chance is already perfect."""
+    """Returns a metric's skill, or 1 if chance is already perfect."""
     possible_gain = chance if lower_is_better else 1 - chance
     if possible_gain <= 0:
         return 1.0

@@ -170,7 +170,7 @@ def _temporary_path(path: Path, writer: Path) -> Path:
 
 
 def _named_tensors(path: Path) -> str | None:
-    """Returns the name of the tensor file, None for a damaged JSON."""
+    """Returns the name of the tensor file, or None if the JSON is damaged."""
     with contextlib.suppress(OSError, *_DAMAGE):
         name: str = _body(_text(path))["tensors"]
         return name

@@ -44,7 +44,7 @@ class _Place:
         return [self.step, self.epoch, self.order, self.place]
 
     def describe(self, model: nn.Module) -> str:
-        """Describes the place."""
+        """Describes the place, such as the name of a module."""
         if self.place >= _MODULES:
             name = list(dict(model.named_modules()))[self.place - _MODULES]
             return f"first in the output of {name or 'the model'}"
@@ -329,7 +329,7 @@ def _tell(module: TrainingModule, text: str) -> None:
 
 
 def _names(ranks: list[int]) -> str:
-    """Formats ranks."""
+    """Formats rank numbers for a message."""
     if not ranks:
         return "no rank alone"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

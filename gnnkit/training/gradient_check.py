@@ -26,12 +26,12 @@ class GradientCheck:
 
     Once per evaluation, a copy of the model repeats a step's forward and backward pass
     with current rows of all nodes. If workers hold different parameters, the copy has
-    their mean, and the gradients compared with it are those of a superstep's last local
-    step. Learned rows are not part of the gradients.
+    their mean, and is compared with the gradients of a superstep's last local step.
+    Learned rows are not part of the gradients.
     """
 
     def __init__(self, reason: str | None = None) -> None:
-        """Takes the reason why nothing is measured, or None."""
+        """Stores the reason why gradients are not compared, or None."""
         self.unmeasured = reason
         self.measured: list[list[float]] = []  # epoch from 1, cosine, and norm over that of the exact gradient
 
@@ -51,7 +51,7 @@ class GradientCheck:
             self._compare(module, gradients, epoch, is_summed=is_summed)
 
     def _compare(self, module: TrainingModule, gradients: Sequence[Tensor], epoch: int, *, is_summed: bool) -> None:
-        """Compares gradients with those of an exact step. Collective."""
+        """Compares gradients with the gradients of an exact step. Collective."""
         batch = module.strategy.exact_batch(module.current_epoch)
         exact = None if batch is None else self._gradient(module, batch)
         if batch is None or exact is None:

@@ -30,10 +30,10 @@ REDUCTIONS = ("mean", "sum", "min", "max")
 
 @dataclass(frozen=True, slots=True)
 class LoggedValue:
-    """A value of one rank, or reduced over several steps or ranks."""
+    """A logged value of one rank, or reduced over several steps or ranks."""
 
     value: float
-    weight: float  # number of rows, the weight in a mean. Values of weight 0 count only if there is no other
+    weight: float  # number of rows, the weight in a mean. Values of weight 0 count only if all weights are 0
     reduce: str  # a key of `REDUCTIONS`
     prog_bar: bool
     keys: Mapping[str, Any]  # further plain arguments of Lightning's `log`
@@ -158,7 +158,7 @@ class UserLog:
         return True
 
     def _logged(self, value: float | Tensor, reduce: str, prog_bar: bool, keys: dict[str, Any]) -> LoggedValue:
-        """Returns the value with its weight. Takes `batch_size` out of the keys."""
+        """Returns the value with its weight. Removes `batch_size` from the keys."""
         for key in ("sync_dist_group", "rank_zero_only"):
             keys.pop(key, None)
         weight = keys.pop("batch_size", None)

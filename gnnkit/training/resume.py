@@ -102,7 +102,7 @@ def state(trainer: L.Trainer, module: TrainingModule) -> RankState:
 def position(path: Path) -> tuple[int, int, int] | None:
     """Returns a checkpoint's epoch, step within the epoch, and number of steps.
 
-    None if there is no checkpoint.
+    Returns None if there is no checkpoint.
     """
     numbers = checkpoint.whole_numbers(path)
     names = ("epoch", "step", "global_step")
@@ -178,7 +178,7 @@ def check_identity(saved_state: SavedState, identity: Identity) -> None:
 def _was_default(key: str, saved_values: Mapping[str, Any], current_value: Any) -> bool:
     """Checks whether a checkpoint of an earlier version has a key at its default.
 
-    Null stood for what the plugin's YAML file now has.
+    Those versions saved null for defaults that are now in the plugin's YAML file.
     """
     section, value = key.rpartition(".")[0], saved_values.get(key)
     former_key = key.replace("partition.nodes.", "partition.options.")

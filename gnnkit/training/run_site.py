@@ -69,8 +69,8 @@ class Validations:
     def time_to_accuracy(self) -> float | None:
         """Seconds from the start of training to 99 % of the best value.
 
-        For errors, the bound is the best value divided by 0.99. None without a
-        validation.
+        For errors, the bound is the best value divided by 0.99. It is None without
+        validations.
         """
         values = [value for _, value, _ in self.looks]
         if self.lower_is_better:
@@ -83,7 +83,7 @@ class Validations:
     def best(self) -> dict[str, float] | None:
         """Epoch (from 1) and value of the best validation.
 
-        None if no validation returned a number.
+        It is None if no validation returned a number.
         """
         sign = -1 if self.lower_is_better else 1
         looks = [{"epoch": epoch, "value": value} for _, value, epoch in self.looks if not math.isnan(value)]
@@ -210,7 +210,7 @@ class RunSite(LeaderSite):
         return state
 
     def _add_work(self, computing: float, exchange: float, num_edges: int) -> None:
-        """Adds a step's seconds and edges to those of the epoch."""
+        """Adds a step's seconds and edges to the epoch's totals."""
         epoch = self._epoch
         seconds = (epoch.seconds_compute + computing, epoch.seconds_exchange + exchange)
         self._epoch = Measured(*seconds, epoch.seconds_sync + self.meter.seconds, epoch.edges + num_edges)

@@ -76,7 +76,7 @@ Schedules = RateSchedule | Plateau
 def check_optimizers(configuration: Any, model: str, *, by_steps: bool) -> Any:
     """Normalises the result of a model's `configure_optimizers`.
 
-    Raises `UserError` for what several ranks do not support.
+    Raises `UserError` for formats that several ranks do not support.
 
     Args:
         configuration: Optimisers and schedules, in any of Lightning's formats.

@@ -23,7 +23,7 @@ LOSS = "train_loss"  # the value of `trainer.monitor` that is checked after each
 
 
 def monitored_metric(name: str | None, task: Task) -> str | None:
-    """Returns the metric that a value of `trainer.monitor` selects."""
+    """Returns the name of the metric that a value of `trainer.monitor` selects."""
     return task.progress if name == AUTO else name
 
 

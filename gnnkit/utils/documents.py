@@ -61,12 +61,12 @@ def read_bytes(path: Path, limit: int = MAX_JSON, name: str = "") -> bytes:
 
 
 def read_json(path: Path, name: str = "", limit: int = MAX_JSON) -> Any:
-    """Reads a JSON file. Arguments are those of `read_bytes`."""
+    """Reads a JSON file. Takes the arguments of `read_bytes`."""
     return parse_json(read_bytes(path, limit, name), name or str(path))
 
 
 def read_object(path: Path, name: str = "", limit: int = MAX_JSON) -> Json:
-    """Reads a JSON object from a file. Arguments are those of `read_bytes`."""
+    """Reads a JSON object from a file. Takes the arguments of `read_bytes`."""
     content = read_json(path, name, limit)
     if not isinstance(content, dict):
         raise UserError(f"{name or path} holds no JSON object")

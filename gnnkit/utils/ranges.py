@@ -102,7 +102,7 @@ def _printable(character: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """Returns a name as part of a file name: distinct ones for distinct names."""
+    """Converts a name to a part of a file name, distinct for distinct names."""
     safe = "".join(character if character.isprintable() and character != "/" else "_" for character in name)[:50]
     return name if safe == name else f"{safe}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
@@ -114,7 +114,7 @@ def shown(value: object) -> str:
 
 
 def shown_names(names: Iterable[object]) -> str:
-    """Lists names in at most 60 characters, without those that do not fit."""
+    """Lists as many names as fit in 60 characters."""
     words = [*map(str, names)]
     lists = (words[:count] + ["..."] * (count < len(words)) for count in range(min(len(words), 30), 0, -1))
     return next((text for part in lists if len(text := one_line(", ".join(part))) <= 60), shown(", ".join(words)))

@@ -108,8 +108,8 @@ def _map(path: Path) -> Array:
 def mapped_file(array: Array) -> tuple[Path, int] | None:
     """Returns the file from which an array is mapped, and the offset of its data.
 
-    None for an array in memory, and for one that is not a contiguous range of the
-    mapping.
+    Returns None for an array in memory, and for an array that is not a contiguous range
+    of the mapping.
     """
     owner: Any = array
     while isinstance(owner, np.ndarray) and isinstance(owner.base, np.ndarray):

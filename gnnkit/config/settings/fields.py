@@ -77,7 +77,8 @@ class KeyRule:
     def read(self, key: str, value: Any) -> Any:
         """Checks a value, or a section.
 
-        For messages, a number stays as the user typed it.
+        A value that equals the checked one is returned as the user typed it, for
+        messages.
         """
         if self.section is not None:
             return self.section.read(key, value)

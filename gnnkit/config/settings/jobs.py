@@ -46,7 +46,7 @@ class LeaderSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings(Section):
-    """The section `plan`, which describes another machine. If None, this machine."""
+    """The section `plan`, which may describe a machine other than this one."""
 
     conditions = (
         OnlyWith(

@@ -36,7 +36,7 @@ class AutoWorkers:
 def replace_auto(
     config: Json, launcher: Choice, started_rank: StartedRank | None
 ) -> tuple[tuple[str, ...], AutoWorkers | None]:
-    """Replaces each `auto`. workers=auto becomes the fewest workers for now.
+    """Replaces each `auto`, and workers=auto provisionally by the fewest workers.
 
     Returns notes for the user, one line each, and the candidates for workers=auto.
     """
@@ -105,7 +105,7 @@ def _auto_workers(config: Mapping[str, Any], servers: int) -> AutoWorkers:
 
 
 def _ranks_here(ranks: int, started_rank: StartedRank | None) -> int:
-    """Returns this host's number of ranks. All processes have equally many."""
+    """Returns this host's number of ranks. All processes have the same number."""
     return ranks if started_rank is None else -(-ranks // started_rank.world_size) * started_rank.local_world_size
 
 

@@ -36,7 +36,7 @@ class _Keys:
 
     @classmethod
     def of(cls, job: type[JobFacts]) -> Self:
-        """Returns the keys of all jobs, and those of one."""
+        """Returns the keys that all jobs read, and the keys of one job."""
         rules = (*key_rules(Settings), *(key_rules(job.keys) if job.keys else ()))
         sections = {rule.name: rule.section for rule in rules if rule.section is not None}
         return cls(tuple(rule for rule in rules if rule.rule is not None), sections)
@@ -114,7 +114,7 @@ class _CommunicatorFields(TypedDict):
 
 
 def _communicator(choice: Choice) -> _CommunicatorFields:
-    """Reads the section `comm`, in which a backend may have keys of its own."""
+    """Reads the section `comm`, which may contain keys of the selected backend."""
     keys = dict(choice.arguments)
     timeout = real("comm.timeout", keys.pop("timeout", 120.0), high=MAX_TIMEOUT, above=0)
     check = choice.load().check_keys if keys else None

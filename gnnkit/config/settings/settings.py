@@ -63,7 +63,7 @@ _CHECKPOINT = by_job(lambda job: job.reads_checkpoint, hint="set trainer.resume 
 
 
 def job_class(key: str, value: object) -> type[JobFacts]:
-    """Imports a job's class. Raises `UserError` if its `name` is another one."""
+    """Imports a job's class. Raises `UserError` if its `name` differs."""
     name = value if isinstance(value, str) else one_of(key, value, plugins.names("job"))
     job: type[JobFacts] = plugins.load("job", name)
     if job.name != name:

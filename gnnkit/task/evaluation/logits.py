@@ -228,7 +228,7 @@ class ChunkEvaluation(Evaluation):
             yield chunk, self._after(model, layer, chunk, features)
 
     def _pieces(self, nodes: Ids, cost: Callable[[Floats], Floats]) -> Iterator[Ids]:
-        """Splits nodes into chunks that fit the memory limit. Empty without nodes.
+        """Splits nodes, if there are any, into chunks that fit the memory limit.
 
         Args:
             nodes: [num_nodes] ids.

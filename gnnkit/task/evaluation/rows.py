@@ -14,7 +14,7 @@ from gnnkit.strategy import Worker
 
 
 def by_node(rows: Tensor, worker: Worker) -> Tensor | None:  # [num_owned, ...] -> [num_nodes, ...]
-    """Returns all nodes' rows in the dataset's order on the leader, None elsewhere.
+    """Returns all nodes' rows in the dataset's order on the leader, and None elsewhere.
 
     Collective.
     """
