@@ -108,11 +108,11 @@ class ThreadGroup:
         condition, number = self.run.changed, self.rounds
         with condition:
             self.arrived.add(rank)
-            if len(self.arrived) == len(self.near) and self._lost() is None:
+            if len(self.arrived) == len(self.near) and self._find_lost() is None:
                 self.rounds += 1
                 self.arrived.clear()
                 condition.notify_all()
-            condition.wait_for(lambda: self.rounds > number or self._lost() is not None, self.run.timeout)
+            condition.wait_for(lambda: self.rounds > number or self._find_lost() is not None, self.run.timeout)
             if self.rounds == number:
                 raise self._error(rank)
 
@@ -138,14 +138,14 @@ class ThreadGroup:
             )
             raise MismatchedCollectives(f"rank {rank}: ranks are in different collectives ({calls}): {SAME_CALLS}")
 
-    def _lost(self) -> int | None:
+    def _find_lost(self) -> int | None:
         """Returns a rank that has exited."""
         if self.run.failed is not None:
             return self.run.failed
         return next((rank for rank in self.ranks if rank in self.run.gone or rank in self.gave_up), None)
 
     def _error(self, rank: int) -> RuntimeError:
-        lost_rank = self._lost()
+        lost_rank = self._find_lost()
         if lost_rank is not None:
             reason = self.run.gone.get(lost_rank) or self.gave_up[lost_rank]
             return PeerLost(f"rank {rank}: lost its peer rank {lost_rank}, which {reason}", lost_rank)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gnnkit.comm.base import Communicator
 from gnnkit.comm.pending import Counts, Pending
-from gnnkit.comm.rendezvous import absence_told, meeting, prove
+from gnnkit.comm.rendezvous import meeting, prove, report_absence
 from gnnkit.comm.shared_memory import SharedMemory
 
 
@@ -47,7 +47,7 @@ class ProcessGroup(Communicator):
     def _connect(cls, rank: int, world_size: int, device: torch.device, timeout: float) -> ProcessGroup:
         deadline = timedelta(seconds=timeout)
         with contextlib.ExitStack() as stack:
-            with absence_told(world_size, timeout):
+            with report_absence(world_size, timeout):
                 store = stack.enter_context(meeting(rank, world_size, timeout))
                 dist.init_process_group(cls.backend, store=store, rank=rank, world_size=world_size, timeout=deadline)
             # DDP and Lightning use the default group.
@@ -97,11 +97,11 @@ class _Started(Pending):
     """An asynchronous torch collective."""
 
     def __init__(self, work: dist.Work, send_buffer: Tensor, recv_buffer: Tensor) -> None:
-        self._work, self._sent, self._received = work, send_buffer, recv_buffer
+        self._work, self._send_buffer, self._recv_buffer = work, send_buffer, recv_buffer
 
     def wait(self) -> Tensor:
         self._work.wait()
-        return self._received
+        return self._recv_buffer
 
 
 _of_parent: list[object] = []  # kept alive: a destructor would wait for threads that do not exist after a fork
@@ -134,7 +134,7 @@ class Gloo(ProcessGroup):
     def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: float) -> None:
         super().__init__(group, device, timeout)
         self._memory: SharedMemory | None = None  # None: unavailable, or not set up yet
-        self._asked = not self.shares_memory
+        self._has_tried = not self.shares_memory
         self._ends: list[Callable[[], object]] = []  # close the shared memory of this group and its subgroups
 
     def split(self, ranks: Sequence[int]) -> Gloo:
@@ -166,10 +166,10 @@ class Gloo(ProcessGroup):
 
     def _shared_memory(self) -> SharedMemory | None:
         """Returns the group's shared memory. Collective at first use."""
-        if not self._asked:
+        if not self._has_tried:
             ranks = [dist.get_global_rank(self.group, rank) for rank in range(self.world_size)]
             self._memory = SharedMemory.open(self.rank, ranks, self._gather_bytes, self.timeout)
-            self._asked = True
+            self._has_tried = True
             if self._memory is not None:
                 self._ends.append(weakref.finalize(self, self._memory.close))
         return self._memory

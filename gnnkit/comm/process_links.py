@@ -21,7 +21,7 @@ class ProcessLinks:
             timeout: Deadline of every wait for a peer, in seconds.
         """
         self.process, self._ranks, self._mailbox, self._timeout = mailbox.rank, ranks, mailbox, timeout
-        self._lost: int | None = None  # this process's first rank that failed
+        self._lost_rank: int | None = None  # this process's first rank that failed
 
     def process_of(self, rank: int) -> int:
         """Returns a rank's process."""
@@ -47,8 +47,8 @@ class ProcessLinks:
 
     def lose(self, rank: int) -> None:
         """Ends every wait after a rank of this process has failed."""
-        if self._lost is None:
-            self._lost = rank
+        if self._lost_rank is None:
+            self._lost_rank = rank
         self._mailbox.close()
 
     def close(self) -> None:
@@ -57,8 +57,8 @@ class ProcessLinks:
 
     def _in_ranks(self, error: RuntimeError, me: int, peer: int) -> RuntimeError:
         """Converts an error about processes into one about ranks."""
-        if self._lost is not None:
-            return PeerLost(f"rank {me}: lost its peer rank {self._lost}, which failed", self._lost)
+        if self._lost_rank is not None:
+            return PeerLost(f"rank {me}: lost its peer rank {self._lost_rank}, which failed", self._lost_rank)
         if isinstance(error, PeerLost):
             reason = str(error).partition(", which ")[2] or "is gone"
             return PeerLost(f"rank {me}: lost its peer rank {peer}, whose process {reason}", peer)

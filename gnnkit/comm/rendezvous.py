@@ -158,7 +158,7 @@ def _reach(host: str, port: int, world_size: int, deadline: timedelta) -> Any:
 
 
 @contextlib.contextmanager
-def absence_told(world_size: int, timeout: float) -> Iterator[None]:
+def report_absence(world_size: int, timeout: float) -> Iterator[None]:
     """Raises `UserError` if ranks that were started externally do not arrive.
 
     Raises `PeerLost` if rank 0 arrived and exited.

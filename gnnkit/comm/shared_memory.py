@@ -360,12 +360,12 @@ class _Exchange(Pending):
             recv_counts: Number of rows from each rank of the group.
             far: The exchange with ranks on other hosts, if there are any.
         """
-        self._memory, self._number, self._sizes, self._own, self._far = memory, number, sizes, block, far
+        self._memory, self._number, self._sizes, self._block, self._far = memory, number, sizes, block, far
         self._firsts = list(accumulate(recv_counts, initial=0))
 
     def wait(self) -> Tensor:
-        rows, memory = self._own.new_empty((self._firsts[-1], *self._own.shape[1:])), self._memory
-        self._part(rows, memory.rank).copy_(self._own)
+        rows, memory = self._block.new_empty((self._firsts[-1], *self._block.shape[1:])), self._memory
+        self._part(rows, memory.rank).copy_(self._block)
         for peer, parcel in memory.arrivals(self._number, self._sizes):
             part = self._part(rows, peer)
             part.view(-1).view(torch.uint8).copy_(parcel.data)
@@ -380,13 +380,13 @@ class _Exchange(Pending):
 
     @contextlib.contextmanager
     def borrow(self) -> Iterator[Tensor]:
-        if len(self._own) or self._far is not None or len(self._sizes) != 1:
+        if len(self._block) or self._far is not None or len(self._sizes) != 1:
             yield self.wait()
             return
         ((peer, parcel),) = self._memory.arrivals(self._number, self._sizes)
         self._memory.end(self._number)
         try:
-            yield parcel.data.view(self._own.dtype).view(self._firsts[-1], *self._own.shape[1:])
+            yield parcel.data.view(self._block.dtype).view(self._firsts[-1], *self._block.shape[1:])
         finally:
             self._memory.release(peer, parcel)
 

@@ -171,7 +171,7 @@ class RunRecord:
         """Stores the run of this rank, which has a site."""
         assert run.job.start is not None
         self.run, self.start, self.watch = run, run.job.start, run.site.watch
-        self._step, self._taken, self._waits = 0, False, self.start.number > 0
+        self._step, self._is_restored, self._waits = 0, False, self.start.number > 0
 
     def end_step(self, step: int) -> None:
         """Counts a step. The first one also records the duration of a restart."""
@@ -183,7 +183,7 @@ class RunRecord:
 
     def begin(self) -> None:
         """Discards figures of the previous start, unless a checkpoint restored them."""
-        if self.start.number and not self._taken and self.watch is not None:
+        if self.start.number and not self._is_restored and self.watch is not None:
             self.watch.restore(None)
 
     def state_dict(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class RunRecord:
         """Restores the figures if they belong to an earlier start of this run."""
         if state["run"] != self.start.run:
             return
-        run, self._taken = self.run, True
+        run, self._is_restored = self.run, True
         counts = state["ranks"][run.worker.comm.rank]
         run.site.restore(state["site"])
         run.strategy.tally.restore(counts["tally"])

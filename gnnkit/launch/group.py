@@ -85,7 +85,7 @@ class Group:
         self._watchdog = Watchdog(patience)
         self._beside, self._meanwhile = beside, meanwhile
         self._cancelled = False
-        self._started, self._ended = threading.Event(), threading.Event()
+        self._start_event, self._end_event = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._starter = threading.Thread(target=self._start_and_stay, name="gnnkit-launcher", daemon=True)
 
@@ -98,7 +98,7 @@ class Group:
         with defer_signals(), if_forced(self._kill), self._ending():
             share_one_arena()
             self._starter.start()
-            while not self._started.wait(POLL):
+            while not self._start_event.wait(POLL):
                 check()
             if self._error is not None:
                 raise self._error
@@ -135,8 +135,8 @@ class Group:
         except BaseException as error:
             self._error = error
         finally:
-            self._started.set()
-        self._ended.wait()
+            self._start_event.set()
+        self._end_event.wait()
 
     def _watch(self) -> None:
         """Returns when all processes have succeeded, or linger after their results.
@@ -257,14 +257,14 @@ class Group:
         """Ends every process, by SIGTERM and then SIGKILL."""
         self._cancelled = True
         if self._starter.ident is not None:
-            self._started.wait()
+            self._start_event.wait()
         for number in (signal.SIGTERM, signal.SIGKILL):
             for child in self._children:
                 child.signal(number)
             deadline = time.monotonic() + 2.0  # to SIGKILL
             if all(child.ended_within(deadline) for child in self._children):
                 break
-        self._ended.set()
+        self._end_event.set()
 
     def _kill(self) -> None:
         """Kills every process, because this one is about to exit."""

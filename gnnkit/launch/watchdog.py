@@ -76,8 +76,8 @@ class Watchdog:
         self._last = time.monotonic()
         self._silent = 0.0  # seconds since the last report
         self._idle = 0.0  # seconds since a process last used a CPU
-        self._stopped: dict[int, float] = {}  # seconds by stopped process
-        self._rest: dict[int, float] = {}  # seconds without work by training process
+        self._stop_seconds: dict[int, float] = {}  # seconds by stopped process
+        self._idle_seconds: dict[int, float] = {}  # seconds without work by training process
         self._seconds: dict[int, float] = {}  # CPU time by process at the last check
         self._warned = False  # about the current silence
         self._counts: list[int] = []
@@ -103,11 +103,13 @@ class Watchdog:
         patience, steps = self._patience, self._usual
         places = _places(processes)
         for process in processes:
-            if (seconds := self._stopped.get(process.pid, 0.0)) > patience.stopped:
+            if (seconds := self._stop_seconds.get(process.pid, 0.0)) > patience.stopped:
                 return f"{process.name} has been stopped for {seconds:.0f} s (SIGSTOP), in {process.phase}"
         if self._idle > max(patience.idle, steps):
             return f"no progress for {self._silent:.0f} s, and nothing computes: {places}"
-        if any(process.training for process in processes) and min(self._rest.values()) > max(patience.idle, steps):
+        if any(process.training for process in processes) and min(self._idle_seconds.values()) > max(
+            patience.idle, steps
+        ):
             return f"no step for {self._silent:.0f} s, and no process does more than poll in short sleeps: {places}"
         if self._silent > max(patience.busy, BUSY * steps):
             return (
@@ -125,7 +127,7 @@ class Watchdog:
         """Warns once about the processes that work during a silence in training."""
         if self._warned or not self._usual or self._silent < max(LEAST, self._usual):
             return
-        slow = [process for process in processes if process.training and not self._rest.get(process.pid)]
+        slow = [process for process in processes if process.training and not self._idle_seconds.get(process.pid)]
         if slow:
             self._warned = True
             suffix = f", {len(processes) - len(slow)} others wait" if len(slow) < len(processes) else ""
@@ -158,13 +160,15 @@ class Watchdog:
             cpu_time = math.inf if now is None else now - self._seconds.get(pid, 0.0)
             # Idle: less than a quarter of a core, and no thread that can run.
             works = not self._silent or cpu_time >= 0.25 * interval or could_run(pid)
-            self._rest[pid] = max(self._rest.get(pid, 0.0) + (-3 * interval if works else interval), 0.0)
-            self._rest[pid] *= bool(self._silent)
-        self._rest = {pid: self._rest[pid] for pid in seconds}  # drops processes that have ended
+            self._idle_seconds[pid] = max(
+                self._idle_seconds.get(pid, 0.0) + (-3 * interval if works else interval), 0.0
+            )
+            self._idle_seconds[pid] *= bool(self._silent)
+        self._idle_seconds = {pid: self._idle_seconds[pid] for pid in seconds}  # drops processes that have ended
         self._seconds = {pid: now or 0.0 for pid, now in seconds.items()}
 
     def _note_stopped(self, pids: list[int], interval: float) -> None:
-        self._stopped = {pid: self._stopped.get(pid, 0.0) + interval for pid in pids if is_stopped(pid)}
+        self._stop_seconds = {pid: self._stop_seconds.get(pid, 0.0) + interval for pid in pids if is_stopped(pid)}
 
 
 def _places(processes: Sequence[Watched]) -> str:

@@ -26,7 +26,7 @@ class StateChannel:
         """
         self._mailbox, self._rank, self._world_size, self._watch = mailbox, rank, world_size, watch
         self._goes_on = goes_on
-        self._ended = {LEADER}  # on the leader: ranks that have sent their last state
+        self._finished_ranks = {LEADER}  # on the leader: ranks that have sent their last state
 
     def post(self, state: WorkerState) -> None:
         """Sends a state. The leader also processes the states that have arrived."""
@@ -73,7 +73,7 @@ class StateChannel:
             self._mailbox.put(LEADER, _STATE)
             return
         for rank in range(self._world_size):
-            while rank not in self._ended:
+            while rank not in self._finished_ranks:
                 self._wait_for(rank, timeout, self._watch)
         self._watch.finish()
 
@@ -85,7 +85,7 @@ class StateChannel:
         except PeerLost:
             if not self._goes_on:
                 raise
-            self._ended.add(rank)
+            self._finished_ranks.add(rank)
             watch.lose(rank)
 
     def _take_arrived(self, mailbox: Mailbox, watch: Watch) -> None:
@@ -99,4 +99,4 @@ class StateChannel:
         if message.fields:
             watch.take(WorkerState(**message.fields))
         else:
-            self._ended.add(message.src)
+            self._finished_ranks.add(message.src)

@@ -48,7 +48,7 @@ class Stragglers:
 
     def __init__(self, num_workers: int) -> None:
         self._recent: list[deque[float]] = [deque(maxlen=PERSISTENT) for _ in range(num_workers)]
-        self._own: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(num_workers)]  # without waits
+        self._without_waits: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(num_workers)]  # without waits
         self._slow: set[int] = set()  # reported workers. A worker that recovers may be reported again
 
     @property
@@ -73,9 +73,9 @@ class Stragglers:
         """
         for rank, value in seconds.items():
             self._recent[rank].append(value)
-            self._own[rank].append(max(value - (queue_seconds or {}).get(rank, 0.0), 0.0))
+            self._without_waits[rank].append(max(value - (queue_seconds or {}).get(rank, 0.0), 0.0))
         slow: dict[int, Straggler] = {}
-        for recent, steps in ((self._recent, PERSISTENT), (self._own, WINDOW)):
+        for recent, steps in ((self._recent, PERSISTENT), (self._without_waits, WINDOW)):
             if len(seconds) < 2 or len(recent[min(seconds)]) < steps:
                 continue
             place = steps // 2 if steps == WINDOW else steps // 4

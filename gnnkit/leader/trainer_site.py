@@ -41,8 +41,8 @@ class TrainerSite(LeaderSite):
         self._mailbox: Mailbox | None = None
         self._meter = SyncMeter()
         self._steps = 0
-        self._begun = self._arrived = self._queued = 0.0
-        self._known: set[str] = set()  # metrics logged before the evaluation
+        self._step_start = self._batch_arrival = self._queue_start = 0.0
+        self._logged_before: set[str] = set()  # metrics logged before the evaluation
         self._validates: bool | None = None  # whether evaluations log the metric. None: not yet known
 
     def begin(self, trainer: L.Trainer, module: Any) -> None:
@@ -70,16 +70,16 @@ class TrainerSite(LeaderSite):
         self.restart_clock(module)
 
     def restart_clock(self, module: Any) -> None:
-        self._begun = self._arrived = time.perf_counter()
-        self._queued = seconds_queued()
+        self._step_start = self._batch_arrival = time.perf_counter()
+        self._queue_start = seconds_queued()
         self._meter.reset()
 
     def batch_arrived(self) -> None:
-        self._arrived = time.perf_counter()
+        self._batch_arrival = time.perf_counter()
 
     def end_step(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any) -> WorkerState:
-        now, wait_seconds = time.perf_counter(), self._arrived - self._begun
-        compute_seconds = max(now - self._arrived - self._meter.seconds, 0.0)
+        now, wait_seconds = time.perf_counter(), self._batch_arrival - self._step_start
+        compute_seconds = max(now - self._batch_arrival - self._meter.seconds, 0.0)
         rows, edges = batch_sizes(batch)
         self._steps += 1
         state = WorkerState(
@@ -96,9 +96,9 @@ class TrainerSite(LeaderSite):
             seconds_exchange=0.0,
             seconds_sync=self._meter.seconds,
             edges=edges,
-            rows_per_second=rows / max(now - self._begun, 1e-9),
+            rows_per_second=rows / max(now - self._step_start, 1e-9),
             memory=peak_memory(module.device),
-            seconds_queued=min(seconds_queued() - self._queued, compute_seconds),
+            seconds_queued=min(seconds_queued() - self._queue_start, compute_seconds),
         )
         self.channel.post(state)
         self.restart_clock(module)
@@ -106,13 +106,13 @@ class TrainerSite(LeaderSite):
 
     def begin_evaluation(self, trainer: L.Trainer) -> None:
         if self._validates is None:
-            self._known = set(trainer.callback_metrics)
+            self._logged_before = set(trainer.callback_metrics)
 
     def end_evaluation(self, trainer: L.Trainer, module: Any) -> None:
         if self.rule is None or trainer.sanity_checking:
             return
         if self._validates is None:
-            self._validates = self.rule.name in set(trainer.callback_metrics) - self._known
+            self._validates = self.rule.name in set(trainer.callback_metrics) - self._logged_before
         if self._validates:
             self._check_metric(self.rule, trainer, module)
         self.restart_clock(module)

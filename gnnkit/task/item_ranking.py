@@ -80,8 +80,8 @@ class ItemRanking:
         self.known = ItemLists.of(_decode(links.known, links.num_nodes), ends)
         # The test set's seen items include the validation edges.
         seen_pairs = {"val": training, "test": np.concatenate([training, links.val])}
-        self._seen = {name: ItemLists.of(pairs, ends) for name, pairs in seen_pairs.items()}
-        self._wanted = {name: ItemLists.of(getattr(links, name), ends) for name in seen_pairs}
+        self._seen_items = {name: ItemLists.of(pairs, ends) for name, pairs in seen_pairs.items()}
+        self._held_out = {name: ItemLists.of(getattr(links, name), ends) for name in seen_pairs}
         self._by_popularity: dict[str, dict[str, float]] = {}  # by measured split
 
     @torch.no_grad()
@@ -136,13 +136,13 @@ class ItemRanking:
         self, split: str, worker: Worker, blocks: Callable[[Ids], Iterator[tuple[Ids, Tensor]]]
     ) -> dict[str, float]:
         """Averages a split's metrics, if it has held-out edges. Collective."""
-        held_out = self._wanted[split]
+        held_out = self._held_out[split]
         sources = np.flatnonzero(np.diff(held_out.indptr))
         if not len(sources):
             return {}
         sums = torch.zeros(3, dtype=torch.float64, device=worker.device)
         for block, scores in blocks(sources):
-            sums += rank_block(scores, self._seen[split].cells(block), held_out.cells(block), self.k)
+            sums += rank_block(scores, self._seen_items[split].cells(block), held_out.cells(block), self.k)
         means = worker.comm.all_reduce(sums) / len(sources)
         return {name: float(mean) for name, mean in zip(metric_names(self.k), means, strict=True)}
 

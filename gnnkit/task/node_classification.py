@@ -64,7 +64,7 @@ class NodeClassification(ClassTask):
         super().__init__(threshold, calibration)
         self.class_weights = _weights(class_weights)
         self._factors: Tensor | None = None  # [num_classes], None before `begin`
-        self._recalled = False  # whether the training data determine the factors
+        self._is_recalled = False  # whether the training data determine the factors
         self._ranking: str | None = None  # metric of two uneven classes
         self._is_rare = False  # whether validation has a rare one of two classes
 
@@ -92,7 +92,7 @@ class NodeClassification(ClassTask):
 
     def recall(self, facts: LabelFacts) -> None:
         super().recall(facts)
-        self._recalled = True
+        self._is_recalled = True
         if isinstance(self.class_weights, str) and facts.class_weights is not None:
             self._factors = torch.tensor(facts.class_weights, dtype=torch.float64)
 
@@ -100,9 +100,9 @@ class NodeClassification(ClassTask):
         counts, val_counts = _class_counts(worker, Split.TRAIN, Split.VAL)
         self._ranking = ranking_metric(counts.tolist(), val_counts.tolist())
         self._is_rare = self._ranking == AVERAGE_PRECISION
-        if not self._recalled and (shares := uneven_shares(counts.tolist())) is not None:
+        if not self._is_recalled and (shares := uneven_shares(counts.tolist())) is not None:
             self._facts = replace(self._facts, shares=shares)
-        if self._factors is None and not self._recalled:
+        if self._factors is None and not self._is_recalled:
             self._factors = self._make_factors(counts)
         if self._factors is not None:
             self._factors = self._factors.to(worker.device)

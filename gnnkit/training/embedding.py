@@ -42,8 +42,8 @@ class Embedding:
         """Returns the batch with its input nodes' current rows. Collective."""
         assert batch.nodes is not None, "a batch must name the nodes of its input rows"
         with self._tally.timed():
-            self._asked = self.rows.ask(batch.nodes)
-            return replace(batch, x=self.rows.send(self._asked).requires_grad_())
+            self._request = self.rows.ask(batch.nodes)
+            return replace(batch, x=self.rows.send(self._request).requires_grad_())
 
     def step(self, batch: Batch, like: Optimizer) -> None:
         """Updates the rows that batches read, after the backward pass. Collective.
@@ -55,8 +55,8 @@ class Embedding:
         assert isinstance(batch.x, Tensor)
         gradient = torch.zeros_like(batch.x) if batch.x.grad is None else batch.x.grad
         with self._tally.timed():
-            self.rows.owned.grad = self.rows.collect(self._asked, gradient)
-        self.rows.record(self._asked, self._tally)
+            self.rows.owned.grad = self.rows.collect(self._request, gradient)
+        self.rows.record(self._request, self._tally)
         optimizer = self._following(like)
         for group in optimizer.param_groups:
             group["lr"] = like.param_groups[0]["lr"]

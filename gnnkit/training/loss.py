@@ -36,15 +36,15 @@ class LossCheck(Callback):
     """
 
     def __init__(self) -> None:
-        self._checked = False
+        self._is_checked = False
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
         strategy = module.strategy
         serves_one_pass = strategy.steps.drift or strategy.steps.keep_state
         brings_step = own_method(module.model, "training_step") is not None
-        if self._checked or not brings_step or module.worker.comm.world_size == 1 or serves_one_pass:
+        if self._is_checked or not brings_step or module.worker.comm.world_size == 1 or serves_one_pass:
             return
-        self._checked = True
+        self._is_checked = True
         model = copy_model(module)
         if not _anywhere(model is None, module):
             assert model is not None

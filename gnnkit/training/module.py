@@ -188,7 +188,7 @@ class TrainingModule(hooks.OwnHooks):
         self._stop_requested = False  # by user code on this rank, in this epoch
         if isinstance(model, L.LightningModule):
             model.log = self.user_log.log  # type: ignore[assignment, method-assign]
-        self._known = _by_id(self)
+        self._parameters_by_id = _by_id(self)
         join_metrics(model, worker.comm)
 
     def train_dataloader(self) -> EpochBatches:
@@ -274,7 +274,7 @@ class TrainingModule(hooks.OwnHooks):
     def on_train_start(self) -> None:
         super().on_train_start()
         self._put_off_stop()
-        self._known = _by_id(self)  # hooks may have created parameters
+        self._parameters_by_id = _by_id(self)  # hooks may have created parameters
         hooks.before_step(self, self.clip_norm)
         if self.clip_norm is not None and not hooks.clips(self.model):
             for optimizer in self.trainer.optimizers:
@@ -305,7 +305,7 @@ class TrainingModule(hooks.OwnHooks):
         """
         parameters = dict(self.named_parameters())
         for name, parameter in parameters.items():
-            if id(parameter) not in self._known:
+            if id(parameter) not in self._parameters_by_id:
                 raise UserError(
                     f"model={type(self.model).__name__}: the parameter {name.removeprefix('model.')} was made after "
                     "training began, and no optimiser has it: make parameters in the constructor"

@@ -167,34 +167,34 @@ class Pieces:
         Args:
             room: Maximum bytes in the queue, in addition to one tensor.
         """
-        self._room, self._waiting, self._ended = room, deque[Tensor](), False
-        self._changed = threading.Condition()
+        self._room, self._waiting, self._is_over = room, deque[Tensor](), False
+        self._condition = threading.Condition()
 
     def put(self, piece: Tensor) -> None:
         """Adds a tensor when there is room. Discards it after the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or sum(map(len, self._waiting)) < self._room)
+        with self._condition:
+            self._condition.wait_for(lambda: self._is_over or sum(map(len, self._waiting)) < self._room)
             self._waiting.append(piece)
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def take(self, size: int) -> Iterator[Tensor]:
         """Yields tensors of `size` bytes in total. Raises `PiecesEnd` after the end."""
         while size:
-            with self._changed:
-                self._changed.wait_for(lambda: self._ended or self._waiting)
-                if self._ended:
+            with self._condition:
+                self._condition.wait_for(lambda: self._is_over or self._waiting)
+                if self._is_over:
                     raise PiecesEnd
                 piece = self._waiting.popleft()
-                self._changed.notify_all()
+                self._condition.notify_all()
             size -= len(piece)
             yield piece
 
     def end(self) -> None:
         """Ends all waits. Has no effect if everything was taken."""
-        with self._changed:
-            self._ended = True
+        with self._condition:
+            self._is_over = True
             self._waiting.clear()
-            self._changed.notify_all()
+            self._condition.notify_all()
 
 
 class Writer:

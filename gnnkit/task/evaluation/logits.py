@@ -104,7 +104,7 @@ class ShardEvaluation(Evaluation):
     """One pass over the shards, which exchanges rows between ranks."""
 
     def __init__(self, worker: Worker, learned_rows: LearnedRows | None) -> None:
-        self.worker, self._learned = worker, learned_rows
+        self.worker, self._learned_rows = worker, learned_rows
 
     def _logits(self, model: nn.Module) -> Tensor:
         engine = self.worker.engine(model)
@@ -115,8 +115,8 @@ class ShardEvaluation(Evaluation):
         return logits if engine.topology.by_id is None else logits[engine.topology.by_id]
 
     def _inputs(self, engine: Engine, model: nn.Module) -> Rows:  # [num_owned, width]
-        if self._learned is not None:
-            return self._learned.input_rows(engine.shard.owned, model)
+        if self._learned_rows is not None:
+            return self._learned_rows.input_rows(engine.shard.owned, model)
         rows = engine.fixed.rows
         if rows is not None and rows.dtype == self.worker.dtype:
             return rows  # keeps their cached sums
@@ -145,9 +145,9 @@ class ChunkEvaluation(Evaluation):
         learned_rows: LearnedRows | None,
         splits: Collection[str] | None = None,
     ) -> None:
-        self._whole, self._graph, self._memory, self._scratch = worker, graph, memory * MIB, scratch
+        self._full_worker, self._graph, self._memory, self._scratch = worker, graph, memory * MIB, scratch
         fits = graph.num_edges * BYTES_PER_EDGE <= self._memory  # omitting nodes would save little
-        self._learned, self._all = learned_rows, splits is None or learned_rows is not None or fits
+        self._learned_rows, self._all = learned_rows, splits is None or learned_rows is not None or fits
         self.worker = worker if self._all else of_splits(worker, splits or ())
         self._blocks = worker.layers(model)
 
@@ -159,8 +159,8 @@ class ChunkEvaluation(Evaluation):
     def _by_layer(self, model: nn.Module, scratch: Path) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
         table = self._graph.features
-        keeps = isinstance(table, SparseFeatures) or self._whole.disk is not None
-        features = self._whole.features if keeps else self._bounded(table)
+        keeps = isinstance(table, SparseFeatures) or self._full_worker.disk is not None
+        features = self._full_worker.features if keeps else self._bounded(table)
         files: list[_RowFile] = []
 
         def share_rows(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
@@ -180,8 +180,8 @@ class ChunkEvaluation(Evaluation):
 
         try:
             read = self._read_after(num_layers, scratch)
-            if self._learned is not None:
-                features = share_rows([(self.worker.owned, self._learned.owned.detach())])
+            if self._learned_rows is not None:
+                features = share_rows([(self.worker.owned, self._learned_rows.owned.detach())])
             for layer in range(num_layers - 1):
                 features = share_rows(self._layer(model, layer, read[layer], features))
             return _concatenate(self._layer(model, num_layers - 1, read[-1], features), len(read[-1]))
@@ -207,7 +207,7 @@ class ChunkEvaluation(Evaluation):
                     marks.write(block.src_nodes, torch.ones(len(block.src_nodes), dtype=torch.bool), self.worker)
                     forget_pages(self._graph.csc.indices)
                 marks.share(self.worker)
-                read.insert(0, self._whole.owned[marks.rows[self._whole.owned]])
+                read.insert(0, self._full_worker.owned[marks.rows[self._full_worker.owned]])
                 marks.share(self.worker)
             finally:
                 marks.remove(self.worker)
@@ -259,11 +259,11 @@ class ChunkEvaluation(Evaluation):
     def _by_neighbourhood(self, model: nn.Module) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
         sampler, owned_ids = FullSampler(num_hops=num_layers), self.worker.owned
-        features = self._learned or self._whole.features
+        features = self._learned_rows or self._full_worker.features
         rows = np.minimum(sampler.costs(self._graph.csc, owned_ids), self._graph.num_nodes)
         itemsize = torch.empty(0, dtype=self.worker.dtype).element_size()
         parts, row_chunks = [], list(chunks(owned_ids, rows * COPIES * features.width * itemsize, self._memory))
-        for nodes in alike(row_chunks, self.worker) if self._learned else row_chunks:
+        for nodes in alike(row_chunks, self.worker) if self._learned_rows else row_chunks:
             batch = sampler.sample(self._graph.csc, nodes, key=0)
             parts.append(model(features.rows(batch.input_nodes), self._blocks.layers(batch.blocks, key=0)))
         return torch.cat(parts)
