@@ -63,8 +63,8 @@ class ThreadGroup:
     name: str  # equal in all processes
     ranks: tuple[int, ...]  # run rank of each group rank
     near: tuple[int, ...]  # group ranks that are threads of this process, ascending
-    posts: list[Any] = field(init=False)  # by group rank. None: in another process
-    calls: list[Call | None] = field(init=False)  # by group rank. None: in another process
+    posts: list[Any] = field(init=False)  # by group rank, None for ranks of other processes
+    calls: list[Call | None] = field(init=False)  # by group rank, None for ranks of other processes
     result: Tensor = field(init=False)  # a result that one thread computes for all
     arrived: set[int] = field(default_factory=set)  # run ranks
     rounds: int = 0  # number of completed waits

@@ -133,7 +133,7 @@ class Gloo(ProcessGroup):
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: float) -> None:
         super().__init__(group, device, timeout)
-        self._memory: SharedMemory | None = None  # None: unavailable, or not set up yet
+        self._memory: SharedMemory | None = None  # None if unavailable or not set up yet
         self._has_tried = not self.shares_memory
         self._ends: list[Callable[[], object]] = []  # close the shared memory of this group and its subgroups
 

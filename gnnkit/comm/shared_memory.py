@@ -45,7 +45,7 @@ class _Parcel:
     """Rows received from one peer."""
 
     data: Tensor  # [num_bytes] uint8
-    buffer: int | None = None  # the sender's buffer. None: the rows were in the message
+    buffer: int | None = None  # the sender's buffer, or None if the message contained the rows
 
 
 @dataclass(slots=True, eq=False)

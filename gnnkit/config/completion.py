@@ -27,7 +27,7 @@ _gnnkit() {
     COMPREPLY=()
     local each
     for each in $words; do
-        # Readline counts = and : as ends of words, so what stands before stays.
+        # Readline ends words at = and :, so the text before them is kept.
         [[ "$each" == "$word"* ]] && COMPREPLY+=("${each#"${word%"${word##*[=:]}"}"}")
     done
 }

@@ -24,7 +24,7 @@ class Key:
     """A section's key."""
 
     name: str  # relative to the section, such as `hidden` or `options.seed`
-    default: str  # as YAML. Empty: no default
+    default: str  # as YAML, or empty without a default
     comment: str
 
     @property

@@ -51,11 +51,11 @@ class Widths:
 
     in_features: int
     num_classes: int  # output width
-    edge_width: int  # 0: no edge features
+    edge_width: int  # 0 without edge features
     num_relations: int = 1  # edge types
     num_node_types: int = 1
-    schema: Schema | None = None  # the data's types. None: not read yet
-    num_targets: int = 0  # outputs per labelled edge, which a task's head computes. 0: rows are nodes
+    schema: Schema | None = None  # the data's types, or None before they are read
+    num_targets: int = 0  # outputs of a task's head per labelled edge, or 0 if rows are nodes
 
 
 # The sizes that constructors take.
@@ -268,7 +268,7 @@ def fit(settings: Settings, strategy: ExecutionStrategy, sampler: Sampler | None
             f"sampler.redraw=true: model={type(model).__name__} reads one edge_index in all layers, and owners draw for "
             f"strategy={settings.strategy.name}: remove the option, or use strategy=individual_sample"
         )
-    # Unsampled batches: the edges within a share, and those into its seeds.
+    # Unsampled batches have the edges within a share, and the edges into its seeds.
     model.num_layers = 2 if sampler is None else sampler.num_hops
 
 

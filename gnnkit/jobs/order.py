@@ -40,7 +40,7 @@ class Order:
     settings: Settings
     graph: Graph | None = None  # replaces the data set
     model: PythonModel = None  # replaces the configured model
-    folder: str | Path | None = None  # the run folder. None: the key `output`, or a new folder
+    folder: str | Path | None = None  # the run folder, or None for the key `output` or a new folder
     overrides: Sequence[str] = ()  # as typed, and recorded in the run folder
     program: str = "gnnkit"  # the invoked program, for messages
     settle: Callable[[Sequence[str]], Settings] | None = None  # resolves other overrides in the same way

@@ -75,8 +75,8 @@ class RankJob:
     folder: Path
     prepared: Prepared
     model: PythonModel = None  # replaces the configured model
-    start: Start | None = None  # None: restarts are disabled
-    writer: Path | None = None  # the leader's folder of `checkpoint.writing`. None: no checkpoints
+    start: Start | None = None  # None if restarts are disabled
+    writer: Path | None = None  # the leader's folder of `checkpoint.writing`, or None without checkpoints
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[RankJob]:

@@ -72,7 +72,7 @@ class RankRun(LeaderRun):
     checkpoints: Checkpoints
     resume_point: resume.Resume | None  # the checkpoint to resume from
     guard: Guard
-    spans: Spans | None  # None: no trace is recorded
+    spans: Spans | None  # None if no trace is recorded
     figures: Figures = field(default_factory=Figures)
     loggers: Loggers = field(default_factory=Loggers)
     trainer: L.Trainer = field(init=False)

@@ -40,7 +40,7 @@ class Restart:
     """A failure, and the checkpoint position from which training resumes."""
 
     failure: Failure
-    position: tuple[int, int, int] | None  # (epochs done, step in the epoch, total steps). None: no checkpoint
+    position: tuple[int, int, int] | None  # (epochs done, step in the epoch, total steps), or None without a checkpoint
 
     @property
     def is_from(self) -> str:

@@ -40,11 +40,11 @@ class StartedRank:
     world_size: int
     local_rank: int  # among this host's ranks
     local_world_size: int
-    master_addr: str | None = None  # rank 0's host. None: unknown
+    master_addr: str | None = None  # rank 0's host, or None if unknown
     master_port: int | None = None
     by_torchrun: bool = False  # torchrun is the parent, and hosts the rendezvous store
-    store: str | None = None  # rendezvous file of ranks on this machine. None: they meet at the port
-    token: str | None = None  # the run's secret. None: GNNKIT_TOKEN of the environment
+    store: str | None = None  # rendezvous file of ranks on this machine, or None if they meet at the port
+    token: str | None = None  # the run's secret, or None for GNNKIT_TOKEN of the environment
 
     @property
     def on_loopback(self) -> bool:

@@ -33,9 +33,9 @@ LINGER = 10.0  # seconds from a rank's result to its exit
 class Failure:
     """Why the processes of a group ended."""
 
-    name: str | None = None  # the process's name. None: no single process
+    name: str | None = None  # the process's name, or None for several processes
     cause: str = ""  # one line
-    step: int | None = None  # training step, counted from 1. None: before the first
+    step: int | None = None  # training step, counted from 1, or None before the first
     epoch: int | None = None  # the step's epoch, counted from 1
     lost_peer: bool = False  # the failure is a consequence of another process's failure
     at: float = field(default_factory=time.monotonic)  # by time.monotonic

@@ -22,7 +22,7 @@ class LeaderSite(ABC):
 
     channel: StateChannel
     watch: Watch | None  # None on ranks other than 0
-    rule: BestModel | None  # None: no best model is stored
+    rule: BestModel | None  # None if no best model is stored
 
     @abstractmethod
     def begin(self, trainer: L.Trainer, module: Any) -> None:

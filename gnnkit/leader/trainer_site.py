@@ -37,13 +37,13 @@ class TrainerSite(LeaderSite):
         """Stores the arguments. For them, see `Leader`."""
         self.rule, self.folder, self.timeout = rule, folder, timeout
         self.watch: Watch | None = None
-        self._comm: Communicator | None = None  # None: there is one process, or it is not connected
+        self._comm: Communicator | None = None  # None with one process, or before connecting
         self._mailbox: Mailbox | None = None
         self._meter = SyncMeter()
         self._steps = 0
         self._step_start = self._batch_arrival = self._queue_start = 0.0
         self._logged_before: set[str] = set()  # metrics logged before the evaluation
-        self._validates: bool | None = None  # whether evaluations log the metric. None: not yet known
+        self._validates: bool | None = None  # whether evaluations log the metric, or None if not known yet
 
     def begin(self, trainer: L.Trainer, module: Any) -> None:
         self.close()

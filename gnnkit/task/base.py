@@ -36,7 +36,7 @@ class LabelFacts:
     """
 
     class_weights: tuple[float, ...] | None = None  # [num_classes] factors of the losses
-    mean: tuple[float, ...] | None = None  # [width], or [1] for all outputs. None: outputs stay as they are
+    mean: tuple[float, ...] | None = None  # [width], or [1] for all outputs. None if outputs are not scaled
     deviation: tuple[float, ...] | None = None  # [width], or [1] for all outputs
     thresholds: tuple[float, ...] | None = None  # [num_classes] lowest probabilities at which classes are predicted
     shares: tuple[float, ...] | None = None  # [num_classes] of the training nodes
@@ -77,7 +77,7 @@ class Task(ABC):
     hides_edges: ClassVar[bool] = False  # whether the edges that a step predicts pass no messages in it
     labels_nodes: ClassVar[bool] = False  # whether rows are nodes with labels
     timed: ClassVar[frozenset[str]] = frozenset()  # values of `write` that a row's time leaves undefined
-    noun: ClassVar[str] = "node"  # what is predicted, in messages
+    noun: ClassVar[str] = "node"  # noun for a predicted row, in messages
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
     reads_events: bool = False  # whether a score reads all events before its pair's time, also held-out ones
     window: int | None = None  # `Sampler.window` of the run, set before `prepare`

@@ -121,7 +121,7 @@ class EdgeMLP(nn.Module):
     standardised features.
     """
 
-    mean: Tensor | None  # [edge_width] of the training edges' features. None: there are none
+    mean: Tensor | None  # [edge_width] of the training edges' features, or None without features
     deviation: Tensor | None  # [edge_width]
 
     def __init__(self, width: int, edge_width: int, num_outputs: int, unit: tuple[Array, Array] | None = None) -> None:

@@ -37,7 +37,7 @@ class _Place:
     step: int = 0  # step of the run, counted from 1
     epoch: int = 0
     order: int = 0  # number of module calls before
-    place: int = 0  # 0: all numbers were finite
+    place: int = 0  # 0 if all numbers were finite
 
     def row(self) -> list[int]:
         """Returns the fields in order, for a tensor."""

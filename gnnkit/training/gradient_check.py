@@ -79,7 +79,7 @@ class GradientCheck:
         task = copy.copy(module.task)
         if (head := getattr(model, HEAD, None)) is not None:
             vars(task)["head"] = lambda: head  # of the copied model
-        # The learned rows or label inputs are those of the current step.
+        # Uses the learned rows or label inputs of the current step.
         batch = module.filled(batch) if module.embedding is None else replace(batch, x=module.batch.x)
         loss = loss_of(model, task, batch, 0)
         local = torch.autograd.grad(loss, trainable(model), allow_unused=True, materialize_grads=True)

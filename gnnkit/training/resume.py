@@ -48,7 +48,7 @@ class RankState(TypedDict):
     embedding: Kept
     sync: Kept
     exact_epochs: Kept  # empty: all steps are as configured
-    monitor: Kept | None  # all ranks' state. None: `trainer.monitor` is null
+    monitor: Kept | None  # all ranks' state, or None if `trainer.monitor` is null
     callbacks: dict[str, Kept]  # by key
     shard: str  # `fingerprint`
 
@@ -60,8 +60,8 @@ class SavedState(RankState):
     step: int  # the epoch's next step
     global_step: int
     identity: dict[str, Kept]
-    # [world_size] packed `RankState`, if ranks differ. Empty: equal to the leader's, or
-    # lost. None: not read.
+    # [world_size] packed `RankState`, if ranks differ. A tensor is empty if the rank is
+    # lost or equals the leader, and None if it was not read.
     workers: list[Tensor | None] | None
     path: str  # of the file
     damaged: list[str]  # messages about newer, damaged files

@@ -37,7 +37,7 @@ class RateSchedule:
     after the last epoch.
     """
 
-    name: str | None = None  # decay: cosine or linear. None: constant
+    name: str | None = None  # decay: cosine or linear, or None if constant
     warmup: int = 0  # number of epochs
     epochs: int = 1  # total number of epochs
 

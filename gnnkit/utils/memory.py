@@ -15,7 +15,7 @@ _JOINED = Path("/proc/self/cgroup")  # lines "number:controllers:/path", one per
 _GROUPS = Path("/sys/fs/cgroup")
 _ADDRESSES = Path("/proc/self/statm")  # pages of this process's address space
 _LIMIT = ("memory.max", "memory.limit_in_bytes")  # by cgroup version
-_SMALL = 2**27  # bytes that are always available, since reading what is takes a millisecond
+_SMALL = 2**27  # bytes assumed to be available, because reading the limits takes a millisecond
 _USED = ("memory.current", "memory.usage_in_bytes")
 
 

@@ -91,19 +91,19 @@ class Settings:
     inexact: Annotated[str, names(INEXACT)]  # models whose results depend on the number of ranks
     input_rows: Annotated[str, names(INPUT_ROWS), FEATURES]
     features: FeaturesSettings
-    embedding: Annotated[_Width | None, LEARNED]  # width of a learned row. None: rows are not learned
-    label_inputs: Annotated[LabelShare | None, FEATURES, by_job(lambda job: job.reads_rows)]  # None: no labels
+    embedding: Annotated[_Width | None, LEARNED]  # width of a learned row, or None if rows are not learned
+    label_inputs: Annotated[LabelShare | None, FEATURES, by_job(lambda job: job.reads_rows)]  # or None without labels
     learned: LearnedSettings
     seed: Annotated[int, functools.partial(whole, low=0, high=2**63 - 1)]
     workers: _Workers  # training ranks
     parts: _Workers | None  # equals `workers` if set
-    processes: int | None  # processes with several ranks each. None: up to the communicator
+    processes: int | None  # processes with several ranks each, or None if the communicator decides
     threads: Annotated[int, functools.partial(whole, low=1, high=MAX_THREADS, what="auto or a whole number")]
     output: Annotated[str, functools.partial(path, hint=UPLOADED)] | None  # the run folder
     on_exists: Annotated[str, names(ON_EXISTS)]  # action if the run folder already contains a run
     permissions: Annotated[str, names(PERMISSIONS)]  # access to the run folder
     upload: Annotated[Url | None, by_job(lambda job: job.one_run)]  # destination for a copy of the run folder
-    cache: Annotated[Path | None, cache_folder]  # folder for partitions and shards. None: not cached
+    cache: Annotated[Path | None, cache_folder]  # folder for partitions and shards, or None if not cached
     checkpoint: Annotated[LocalPath | None, _CHECKPOINT]  # the trained run's folder
     write: Annotated[tuple[str, ...], output_names]
     write_format: Annotated[str, names(FORMATS)]
@@ -111,9 +111,9 @@ class Settings:
     dataset: Choice
     partition: PartitionSettings
     order: Choice  # row order of full graphs in memory
-    sampler: Choice | None  # None: not selected
+    sampler: Choice | None  # None if not selected
     strategy: Choice
-    exchange: Choice | None  # None: not selected
+    exchange: Choice | None  # None if not selected
     comm: Choice
     timeout: float  # seconds that a rank waits for another rank
     launcher: Choice
@@ -131,9 +131,9 @@ class Settings:
     verbose: Switch  # whether the last lines have all figures
     restarts: Annotated[int, functools.partial(whole, low=0, high=1000)]  # limit, after ranks have died
     composed: Mapping[str, Any]  # plain data for config.yaml
-    job_keys: Any = None  # values of the job's class `keys`. None: it has no keys of its own
+    job_keys: Any = None  # values of the job's class `keys`, or None if it has none
     implies_task: bool = False  # whether the user has left the task at its default
-    auto_workers: AutoWorkers | None = None  # candidates for `workers`. None: the number is fixed
+    auto_workers: AutoWorkers | None = None  # candidates for `workers`, or None if the number is fixed
     notes: tuple[str, ...] = ()  # lines printed before the job
     read_otherwise: tuple[str, ...] = ()  # describes keys by which `dataset` differs from the checkpoint's data set
     # The leader's decision: its reason, each layout's figures, and the selected layout.

@@ -31,7 +31,7 @@ class Ranks:
     world_size: int
     comm: type[Communicator]
     timeout: float  # deadline of every wait for another rank, in seconds
-    processes: int = 0  # number of processes. 0: one per rank
+    processes: int = 0  # number of processes, or 0 for one per rank
     first: Callable[[Communicator], None] | None = None  # collective over the processes, before `work`
     keys: Mapping[str, Any] = field(default_factory=dict)  # the communicator's own, from the section `comm`
 
@@ -141,7 +141,7 @@ class Launcher:
     starts: ClassVar[Collection[str]] = (RANKS,)  # RANKS, JOBS or both
     in_one_process: ClassVar[bool] = False  # True: all ranks are threads of one process
     inline: ClassVar[bool] = False  # True: ranks are threads of the calling process
-    comm: ClassVar[str | None] = None  # communicator for comm=auto. None: depends on the GPUs
+    comm: ClassVar[str | None] = None  # communicator for comm=auto, or None if it depends on the GPUs
 
     def check(self, target: str) -> None:
         """Raises `UserError` for a key unsupported with `target`: RANKS or JOBS."""
