@@ -322,13 +322,13 @@ def _start(
             name = getattr(model, "__name__", type(model).__name__)
             settled = settings.with_choice(settled, settings.Choice("model", name, {}))
         for kind, objects in (given or {}).items():
-            settled = settings.with_given(settled, kind, _by_class(kind, objects))
+            settled = settings.with_plugins(settled, kind, _by_class(kind, objects))
         return settled
 
     if model is not None:
-        from gnnkit.jobs.models import check_given
+        from gnnkit.jobs.models import check_python_model
 
-        check_given(model)
+        check_python_model(model)
     if graph is not None:
         from gnnkit.graph import Graph
 

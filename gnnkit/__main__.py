@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from gnnkit.launch.signals import deferred, ending_process, exit_code
+from gnnkit.launch.signals import defer_signals, ending_process, exit_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code."""
-    with deferred():
+    with defer_signals():
         from gnnkit import command
 
         return command.run(sys.argv[1:] if argv is None else argv)

@@ -197,7 +197,7 @@ PARSES = {
     "training/logged.py": "facts of ranks",
     "training/checkpoint.py": "opens tensors whose hash was checked",
     "comm/base.py": "a broadcast",
-    "comm/frames.py": "letters between ranks",
+    "comm/frames.py": "messages between ranks",
     "comm/host.py": "ranks of one host",
     "comm/rendezvous.py": "where ranks of one run meet",
     "launch/child.py": "reports of processes",

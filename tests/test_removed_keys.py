@@ -12,14 +12,14 @@ import yaml
 
 from gnnkit import plugins
 from gnnkit.__main__ import main
-from gnnkit.config import compose, dotted, of_file, of_run
-from gnnkit.config.keys import read, shared
-from gnnkit.config.removed import removed
+from gnnkit.config import compose, dotted_keys, of_file, of_run
+from gnnkit.config.keys import read, shared_keys
+from gnnkit.config.removed import removed_keys
 from gnnkit.config.settings import Choice, settle
 from gnnkit.errors import UserError
 from gnnkit.plugins import KINDS, SEVERAL
 
-REMOVED = removed()
+REMOVED = removed_keys()
 SECTIONS = {"model": {"name": "gcn"}, "task": {"name": "node_classification"}}
 
 
@@ -91,7 +91,7 @@ def test_a_removed_key_is_refused_however_it_is_given(
 
 def test_no_yaml_file_of_the_core_has_a_removed_key() -> None:
     present = {f"{section}.{key.name}" for section in (*KINDS, "trainer") for name in (path.stem for path in (plugins.CONF / section).glob("*.yaml"))
-               for key in (*shared(section), *read(section, name).keys)} | {key.name for key in read("", "config").keys}  # fmt: skip
+               for key in (*shared_keys(section), *read(section, name).keys)} | {key.name for key in read("", "config").keys}  # fmt: skip
     assert not present & REMOVED.keys()
 
 
@@ -125,7 +125,7 @@ def test_a_recorded_run_may_have_removed_keys_at_their_defaults(key: str, tmp_pa
         accepted = inspect.signature(plugins.load(section, name)).parameters if section in KINDS else {}
         for value in (accepted[last].default,) if last in accepted else REMOVED[key][0]:
             record(tmp_path, key, name, value)
-            assert key not in dotted(of_run(tmp_path))
+            assert key not in dotted_keys(of_run(tmp_path))
             overrides, _ = of_file("config", [tmp_path], [])
             assert not [text for text in overrides if text.partition("=")[0] == key]
 

@@ -18,7 +18,7 @@ from gnnkit_plan import Plan
 
 from gnnkit import config, plugins
 from gnnkit.__main__ import main
-from gnnkit.config import SECTIONS, dotted, keys
+from gnnkit.config import SECTIONS, dotted_keys, keys
 from gnnkit.config.completion import of_comment
 from gnnkit.config.settings import Settings, TrainerSettings, ranks, settle, with_workers
 from gnnkit.config.settings.fields import KeyRule, key_rules
@@ -317,7 +317,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
 
 def leaves(section: str, composed: dict[str, Any]) -> Iterator[str]:
     """Yields the keys of a section that hold a value: `partition.options.seed`."""
-    for key in dotted({section: composed[section]}):
+    for key in dotted_keys({section: composed[section]}):
         if "." in key and not isinstance(read(composed, key), dict):
             yield key
 
@@ -733,9 +733,9 @@ def key_rules_by_name() -> dict[str, KeyRule]:
     return rules
 
 
-@pytest.mark.parametrize("key", keys.described().values(), ids=lambda key: key.name)
+@pytest.mark.parametrize("key", keys.run_keys().values(), ids=lambda key: key.name)
 def test_a_key_is_described_in_yaml_and_has_one_annotated_field(key: keys.Key) -> None:
-    name = next(name for name, described in keys.described().items() if described is key)
+    name = next(name for name, described in keys.run_keys().items() if described is key)
     if name in plugins.KINDS:
         return
     assert key.comment

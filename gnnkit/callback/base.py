@@ -73,14 +73,14 @@ def check(name: str, callback: object) -> None:
             raise UserError(
                 f"callback={name}: {base.__name__} does not work on several ranks: {_ALTERNATIVES[base.__name__]}"
             )
-    for hook in sorted(_overridden(callback)):
+    for hook in sorted(_overridden_hooks(callback)):
         if hook in _NOT_CALLED:
             raise UserError(f"callback={name}: {hook} is not called: {_NOT_CALLED[hook]}")
         if hook.startswith(_UNCALLED_PREFIXES):
             raise UserError(f"callback={name}: {hook} is not called: leave the hook out")
 
 
-def _overridden(callback: Callback) -> set[str]:
+def _overridden_hooks(callback: Callback) -> set[str]:
     """Returns the names of the hooks that a callback overrides."""
     hooks = {name for name in vars(Callback) if name.startswith("on_")}
     return {name for name in hooks if getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name)}

@@ -73,7 +73,7 @@ class Leader(Callback):
 
     @classmethod
     def of(cls, trainer: L.Trainer) -> Leader | None:
-        """Returns the trainer's leader, None if there is none."""
+        """Returns the trainer's leader, or None if there is none."""
         return next((callback for callback in trainer.callbacks if isinstance(callback, cls)), None)  # type: ignore[attr-defined]
 
     @property
@@ -103,7 +103,7 @@ class Leader(Callback):
 
     @property
     def stopped(self) -> str | None:
-        """The reason for early stopping, None if training was not stopped."""
+        """The reason for early stopping, or None if training was not stopped."""
         return None if self.site.rule is None else self.site.rule.stopped
 
     @property

@@ -16,6 +16,6 @@ class LearningRate(Callback):
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
         rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
-        named = {"lr": rates[0]} if len(set(rates)) == 1 else {f"lr/{i}": rate for i, rate in enumerate(rates)}
+        curves = {"lr": rates[0]} if len(set(rates)) == 1 else {f"lr/{i}": rate for i, rate in enumerate(rates)}
         for logger in trainer.loggers:
-            logger.log_metrics(named, step=trainer.global_step)
+            logger.log_metrics(curves, step=trainer.global_step)

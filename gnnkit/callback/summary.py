@@ -29,8 +29,8 @@ class Summary(Callback):
 
     def lines(self, model: nn.Module) -> list[str]:
         """Returns a line per module, with its number of trained parameters."""
-        shown = [(name, part) for name, part in model.named_modules() if name.count(".") < self.depth]
-        rows = [(name or type(model).__name__, type(part).__name__, _count(part)) for name, part in shown]
+        modules = [(name, part) for name, part in model.named_modules() if name.count(".") < self.depth]
+        rows = [(name or type(model).__name__, type(part).__name__, _count(part)) for name, part in modules]
         width = max(len(name) for name, _, _ in rows)
         kinds = max(len(kind) for _, kind, _ in rows)
         return [f"  {name:<{width}}  {kind:<{kinds}}  {count:>12,}" for name, kind, count in rows]

@@ -16,7 +16,7 @@ def drift(module: nn.Module, comm: Communicator) -> float:
     Covers parameters and saved floating-point buffers. Collective, and equal on all
     ranks.
     """
-    rows = comm.gather(to_vector(saved(module)[0])[None])
+    rows = comm.gather(to_vector(saved_tensors(module)[0])[None])
     largest = torch.zeros(1, dtype=torch.float64, device=comm.device)
     if rows:
         values = torch.cat(rows)
@@ -39,9 +39,9 @@ def average_parameters(module: nn.Module, comm: Communicator, weight: float) -> 
         comm: The run's ranks.
         weight: This rank's weight, its number of training nodes.
     """
-    numbers, others = saved(module)
+    numbers, integer_tensors = saved_tensors(module)
     from_vector(weighted_mean(to_vector(numbers), comm, weight), numbers)
-    for tensor in others:
+    for tensor in integer_tensors:
         tensor.copy_(comm.broadcast(tensor.detach().to(comm.device, torch.int64), src=0))
 
 
@@ -54,13 +54,13 @@ def weighted_mean(values: Tensor, comm: Communicator, weight: float) -> Tensor: 
     return comm.all_reduce(values * weight if weight else torch.zeros_like(values)) / total
 
 
-def saved(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+def saved_tensors(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     """Returns a saved model's floating-point tensors, and its other tensors.
 
     A tensor with two names is returned once.
     """
-    named = module.state_dict(keep_vars=True).values()
-    tensors = list({id(tensor): tensor for tensor in named if isinstance(tensor, Tensor)}.values())
+    state = module.state_dict(keep_vars=True).values()
+    tensors = list({id(tensor): tensor for tensor in state if isinstance(tensor, Tensor)}.values())
     floating = [tensor for tensor in tensors if tensor.is_floating_point()]
     return floating, [tensor for tensor in tensors if not tensor.is_floating_point()]
 

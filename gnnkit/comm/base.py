@@ -118,8 +118,8 @@ class Communicator(ABC):
             index: [sum(send_counts)] int64. Sends `rows[index]`, gathered directly into
                 the send buffer. Default: sends `rows`.
         """
-        sent = rows if index is None else rows.detach().index_select(0, index)
-        return Arrived(self.all_to_all(sent, send_counts, recv_counts))
+        send_buffer = rows if index is None else rows.detach().index_select(0, index)
+        return Arrived(self.all_to_all(send_buffer, send_counts, recv_counts))
 
     @abstractmethod
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -150,13 +150,13 @@ class Communicator(ABC):
         counts = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
         counts[self.rank] = len(x)
         lengths = self.all_reduce(counts).tolist()
-        here = self.rank == dst
-        received = self.all_to_all(
+        is_receiver = self.rank == dst
+        rows = self.all_to_all(
             x.contiguous(),
             [len(x) if rank == dst else 0 for rank in range(self.world_size)],
-            lengths if here else [0] * self.world_size,
+            lengths if is_receiver else [0] * self.world_size,
         )
-        return list(torch.split(received, lengths)) if here else []
+        return list(torch.split(rows, lengths)) if is_receiver else []
 
     def share(self, value: Any, *, src: int = 0) -> Any:
         """Returns the JSON value of rank `src` on all ranks."""

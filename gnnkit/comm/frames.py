@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.comm.mailbox import Letter
+from gnnkit.comm.mailbox import Message
 
 PREFIX = struct.Struct("!IQ")  # bytes of the header, bytes of all tensors
 MAX_HEADER = 2**20  # bytes
@@ -38,17 +38,17 @@ def encode(
         limit: Maximum size of all tensors, in bytes.
     """
     tensors = tensors or {}
-    described = [[name, _dtype_name(tag, name, tensor), list(tensor.shape)] for name, tensor in tensors.items()]
+    descriptions = [[name, _dtype_name(tag, name, tensor), list(tensor.shape)] for name, tensor in tensors.items()]
     parts = [bytes_of(tensor.detach().cpu().contiguous()) for tensor in tensors.values()]
     try:
-        header = json.dumps({"tag": tag, "fields": dict(fields or {}), "tensors": described}).encode()
+        header = json.dumps({"tag": tag, "fields": dict(fields or {}), "tensors": descriptions}).encode()
     except (TypeError, ValueError) as error:
         raise TypeError(f"message {tag!r}: fields must be plain JSON values: {error}") from None
-    _check_sizes(f"letter {tag!r}", len(header), sum(map(len, parts)), limit)
+    _check_sizes(f"message {tag!r}", len(header), sum(map(len, parts)), limit)
     return header, parts
 
 
-def open_letter(src: int, header: bytes | bytearray, body: int) -> Letter:
+def open_message(src: int, header: bytes | bytearray, body: int) -> Message:
     """Creates the message described by a header, with uninitialised tensors.
 
     Raises `ValueError` for a malformed header, before allocating tensors.
@@ -59,17 +59,17 @@ def open_letter(src: int, header: bytes | bytearray, body: int) -> Letter:
         body: Announced size of all tensors, in bytes.
     """
     match _parse(header):
-        case {"tag": str(tag), "fields": dict(fields), "tensors": list(described)}:
-            shapes = dict(_check_tensor(description) for description in described)
+        case {"tag": str(tag), "fields": dict(fields), "tensors": list(descriptions)}:
+            shapes = dict(_check_tensor(description) for description in descriptions)
         case _:
             raise ValueError("a header needs tag, fields and tensors")
-    expected = sum(math.prod(shape) * dtype.itemsize for dtype, shape in shapes.values())
-    if expected != body:
-        raise ValueError(f"tensors of {expected} bytes were announced as {body} bytes")
-    return Letter(src, tag, fields, {name: _allocate(*layout) for name, layout in shapes.items()})
+    num_bytes = sum(math.prod(shape) * dtype.itemsize for dtype, shape in shapes.values())
+    if num_bytes != body:
+        raise ValueError(f"tensors of {num_bytes} bytes were announced as {body} bytes")
+    return Message(src, tag, fields, {name: _allocate(*layout) for name, layout in shapes.items()})
 
 
-def copy(src: int, header: bytes, parts: Sequence[memoryview]) -> tuple[Letter, int]:
+def copy(src: int, header: bytes, parts: Sequence[memoryview]) -> tuple[Message, int]:
     """Returns the encoded message with copied tensors, and its size in bytes.
 
     Args:
@@ -78,10 +78,10 @@ def copy(src: int, header: bytes, parts: Sequence[memoryview]) -> tuple[Letter, 
         parts: Bytes of each tensor.
     """
     body = sum(map(len, parts))
-    letter = open_letter(src, header, body)
-    for tensor, part in zip(letter.tensors.values(), parts, strict=True):
+    message = open_message(src, header, body)
+    for tensor, part in zip(message.tensors.values(), parts, strict=True):
         bytes_of(tensor)[:] = part
-    return letter, len(header) + body
+    return message, len(header) + body
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
@@ -146,12 +146,12 @@ def _dtype_name(tag: str, name: str, tensor: Tensor) -> str:
     return _NAMES[tensor.dtype]
 
 
-def _check_tensor(described: Any) -> tuple[str, tuple[torch.dtype, list[int]]]:
-    match described:
+def _check_tensor(description: Any) -> tuple[str, tuple[torch.dtype, list[int]]]:
+    match description:
         case [str(name), str(dtype), list(shape)] if dtype in DTYPES and len(shape) <= 64:
             if all(type(size) is int and 0 <= size < 2**63 for size in shape):
                 return name, (DTYPES[dtype], shape)
-    raise ValueError(f"{described!r:.200} is not the name, dtype and shape of a tensor")
+    raise ValueError(f"{description!r:.200} is not the name, dtype and shape of a tensor")
 
 
 def _allocate(dtype: torch.dtype, shape: list[int]) -> Tensor:

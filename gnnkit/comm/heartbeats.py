@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 
-from gnnkit.comm.mailbox import DeadlineExceeded, Letter, Mailbox
+from gnnkit.comm.mailbox import DeadlineExceeded, Mailbox, Message
 
 _TAG = "heartbeat"
 
@@ -36,7 +36,7 @@ class Heartbeats:
         self._thread = threading.Thread(target=self._beat, name=f"heartbeats of rank {mailbox.rank}", daemon=True)
         self._thread.start()
 
-    def take(self, tag: str, src: int) -> Letter:
+    def take(self, tag: str, src: int) -> Message:
         """Removes and returns a rank's oldest message. Waits while the rank is alive.
 
         Raises `PeerLost` if there is no message and the rank has exited, and
@@ -61,9 +61,9 @@ class Heartbeats:
         self._thread.join()
 
     def _beat(self) -> None:
-        others = [rank for rank in range(self._mailbox.world_size) if rank != self._mailbox.rank]
+        other_ranks = [rank for rank in range(self._mailbox.world_size) if rank != self._mailbox.rank]
         while not self._ending.wait(self._pace):
-            for rank in others:
+            for rank in other_ranks:
                 with contextlib.suppress(RuntimeError):  # the rank may have exited
                     self._mailbox.put(rank, _TAG)
                 while self._mailbox.poll(_TAG, rank) is not None:

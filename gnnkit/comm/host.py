@@ -50,19 +50,19 @@ def meet(rank: int, world_size: int, gather: Gather, timeout: float, *, able: bo
     """
     token, links = secrets.token_hex(16), dict[int, socket.socket]()
     with contextlib.ExitStack() as stack:
-        here: Json = {"host": f"rank {rank}"}  # a unique default
+        own_record: Json = {"host": f"rank {rank}"}  # a unique default
         listener = _listen(world_size) if able else None
         if listener is not None:
             stack.enter_context(listener)
-            here = {"host": host(), "name": listener.getsockname().hex(), "token": token}
-        there = [json.loads(record) for record in gather(json.dumps(here).encode().ljust(RECORD))]
-        hosts = [record["host"] for record in there]
+            own_record = {"host": host(), "name": listener.getsockname().hex(), "token": token}
+        records = [json.loads(record) for record in gather(json.dumps(own_record).encode().ljust(RECORD))]
+        hosts = [record["host"] for record in records]
         if len(set(hosts)) == world_size:
             return None
         near = [peer for peer in range(world_size) if hosts[peer] == hosts[rank] and peer != rank]
         with contextlib.suppress(OSError):
             if listener is not None:
-                _connect(links, rank, near, listener, there, time.monotonic() + min(timeout, MEETING))
+                _connect(links, rank, near, listener, records, time.monotonic() + min(timeout, MEETING))
     if min(gather(bytes([len(links) == len(near)]))) == b"\0":
         for link in links.values():
             link.close()
@@ -98,41 +98,41 @@ def _connect(
     rank: int,
     near: Sequence[int],
     listener: socket.socket,
-    there: Sequence[Mapping[str, Any]],
+    records: Sequence[Mapping[str, Any]],
     deadline: float,
 ) -> None:
     """Connects to lower ranks, and accepts connections from higher ranks.
 
     Args:
-        there: Name and token of each rank's listener.
+        records: Name and token of each rank's listener.
         deadline: By time.monotonic.
     """
-    met = dict[int, socket.socket]()
+    connections = dict[int, socket.socket]()
     for peer in near:
         if peer < rank:
-            met[peer] = link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            link.settimeout(_left(deadline))
-            link.connect(bytes.fromhex(there[peer]["name"]))
+            connections[peer] = link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            link.settimeout(_seconds_left(deadline))
+            link.connect(bytes.fromhex(records[peer]["name"]))
             if _user(link) != os.geteuid():
                 raise PermissionError("a stranger listens")
-            link.send(frames.hello(there[peer]["token"], rank))
-    expected = {peer for peer in near if peer > rank}
-    met.update(_answer(expected, listener, there[rank]["token"], deadline))
-    for link in met.values():
+            link.send(frames.hello(records[peer]["token"], rank))
+    higher_ranks = {peer for peer in near if peer > rank}
+    connections.update(_answer(higher_ranks, listener, records[rank]["token"], deadline))
+    for link in connections.values():
         link.setblocking(False)
-    links.update(met)
+    links.update(connections)
 
 
-def _answer(expected: set[int], listener: socket.socket, token: str, deadline: float) -> dict[int, socket.socket]:
+def _answer(ranks: set[int], listener: socket.socket, token: str, deadline: float) -> dict[int, socket.socket]:
     """Accepts the connections of expected ranks, without waiting for other callers.
 
     Raises `TimeoutError` at the deadline.
     """
-    met = dict[int, socket.socket]()
+    connections = dict[int, socket.socket]()
     with selectors.DefaultSelector() as calls:
         calls.register(listener, selectors.EVENT_READ)
-        while expected - met.keys():
-            ready = calls.select(_left(deadline))
+        while ranks - connections.keys():
+            ready = calls.select(_seconds_left(deadline))
             if not ready and time.monotonic() >= deadline:
                 raise TimeoutError("ranks of this host did not connect")
             for connection in (key.fileobj for key, _ in ready):
@@ -142,18 +142,18 @@ def _answer(expected: set[int], listener: socket.socket, token: str, deadline: f
                     continue
                 calls.unregister(connection)
                 caller = _caller(connection, token)
-                if caller is None or caller not in expected - met.keys():
+                if caller is None or caller not in ranks - connections.keys():
                     connection.close()
                 else:
-                    met[caller] = connection
+                    connections[caller] = connection
         for key in list(calls.get_map().values()):  # unauthenticated connections
             if isinstance(key.fileobj, socket.socket) and key.fileobj is not listener:
                 key.fileobj.close()
-    return met
+    return connections
 
 
 def _caller(connection: socket.socket, token: str) -> int | None:
-    """Returns the rank that sent the first bytes, None without a valid token."""
+    """Returns the rank that sent the first bytes, or None if the token is invalid."""
     with contextlib.suppress(ValueError, OSError):
         if _user(connection) == os.geteuid():
             return frames.read_hello(connection.recv(frames.HELLO.size, socket.MSG_DONTWAIT), token)
@@ -166,5 +166,5 @@ def _user(link: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
-def _left(deadline: float) -> float:
+def _seconds_left(deadline: float) -> float:
     return max(deadline - time.monotonic(), 0.01)

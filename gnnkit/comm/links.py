@@ -66,14 +66,14 @@ class SocketLink:
         views = [view for view in views if len(view)]
         while views:
             try:
-                sent = self.socket.sendmsg(views[:64])  # in one write
+                num_sent = self.socket.sendmsg(views[:64])  # in one write
             except BlockingIOError:
                 self._wait_for_room(deadline)
                 continue
-            while views and sent >= len(views[0]):
-                sent -= len(views.pop(0))
-            if sent:
-                views[0] = views[0][sent:]
+            while views and num_sent >= len(views[0]):
+                num_sent -= len(views.pop(0))
+            if num_sent:
+                views[0] = views[0][num_sent:]
 
     def say_goodbye(self, deadline: float) -> None:
         """Announces the end of the stream, unless a message is still being sent."""
@@ -95,8 +95,8 @@ class SocketLink:
     def _wait_for_room(self, deadline: float) -> None:
         poll = select.poll()
         poll.register(self.socket, select.POLLOUT)
-        left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(min(left, 3600.0) * 1000):
+        seconds = deadline - time.monotonic()
+        if seconds <= 0 or not poll.poll(min(seconds, 3600.0) * 1000):
             raise TimeoutError
 
 

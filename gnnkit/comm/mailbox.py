@@ -38,7 +38,7 @@ class DeadlineExceeded(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Letter:
+class Message:
     """A message from one rank to another."""
 
     src: int  # the sending rank
@@ -78,7 +78,7 @@ class Mailbox(ABC):
         """
 
     @abstractmethod
-    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Letter:
+    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Message:
         """Removes and returns the oldest matching message. Waits until there is one.
 
         Raises `DeadlineExceeded` after `timeout`. Raises `PeerLost` at once if no
@@ -92,7 +92,7 @@ class Mailbox(ABC):
         """
 
     @abstractmethod
-    def poll(self, tag: str | None = None, src: int | None = None) -> Letter | None:
+    def poll(self, tag: str | None = None, src: int | None = None) -> Message | None:
         """Removes and returns the oldest matching message, or returns None at once."""
 
     @abstractmethod
@@ -127,116 +127,118 @@ class Inbox:
             limit: Queued bytes per sender at which the sender blocks.
         """
         self.rank, self.limit = rank, limit
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._arrivals = itertools.count()
-        self._queues: dict[tuple[int, str], deque[tuple[int, int, Letter]]] = {}  # arrival number, bytes, message
-        self._held = [0] * world_size  # queued bytes by sender
-        self._gone: dict[int, str] = {}  # reason by rank
-        self._closed = ""  # reason
+        self._queues: dict[tuple[int, str], deque[tuple[int, int, Message]]] = {}  # arrival number, bytes, message
+        self._queued_bytes = [0] * world_size  # queued bytes by sender
+        self._exit_reasons: dict[int, str] = {}  # reason by rank
+        self._close_reason = ""  # reason
 
-    def add(self, letter: Letter, num_bytes: int) -> None:
+    def add(self, message: Message, num_bytes: int) -> None:
         """Appends a message, regardless of the limit."""
-        with self._changed:
-            if self._closed:
+        with self._condition:
+            if self._close_reason:
                 return
-            queue = self._queues.setdefault((letter.src, letter.tag), deque())
-            queue.append((next(self._arrivals), num_bytes + OVERHEAD, letter))
-            self._held[letter.src] += num_bytes + OVERHEAD
-            self._changed.notify_all()
+            queue = self._queues.setdefault((message.src, message.tag), deque())
+            queue.append((next(self._arrivals), num_bytes + OVERHEAD, message))
+            self._queued_bytes[message.src] += num_bytes + OVERHEAD
+            self._condition.notify_all()
 
-    def add_in_time(self, letter: Letter, num_bytes: int, timeout: float) -> None:
+    def add_in_time(self, message: Message, num_bytes: int, timeout: float) -> None:
         """Appends a message once there is room, for a sender in the same process.
 
         Args:
             timeout: Maximum wait in seconds.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self.has_room(letter.src), timeout)
-            if self._closed:
-                raise PeerLost(f"rank {letter.src}: lost its peer rank {self.rank}, which {self._closed}", self.rank)
-            if not self.has_room(letter.src):
-                raise not_taken(letter.src, self.rank, letter.tag, timeout)
-            self.add(letter, num_bytes)
+        with self._condition:
+            self._condition.wait_for(lambda: self._close_reason or self.has_room(message.src), timeout)
+            if self._close_reason:
+                raise PeerLost(
+                    f"rank {message.src}: lost its peer rank {self.rank}, which {self._close_reason}", self.rank
+                )
+            if not self.has_room(message.src):
+                raise not_taken(message.src, self.rank, message.tag, timeout)
+            self.add(message, num_bytes)
 
     def has_room(self, src: int) -> bool:
         """Returns whether rank `src` may send another message."""
-        return self._held[src] < self.limit
+        return self._queued_bytes[src] < self.limit
 
-    def lose(self, rank: int, why: str) -> None:
+    def lose(self, rank: int, reason: str) -> None:
         """Records that `rank` sends no more messages. The first reason is kept."""
-        with self._changed:
-            self._gone.setdefault(rank, why)
-            self._changed.notify_all()
+        with self._condition:
+            self._exit_reasons.setdefault(rank, reason)
+            self._condition.notify_all()
 
     def gone(self) -> frozenset[int]:
         """Implements `Mailbox.gone`."""
-        with self._changed:
-            return frozenset(self._gone)
+        with self._condition:
+            return frozenset(self._exit_reasons)
 
-    def close(self, why: str) -> None:
+    def close(self, reason: str) -> None:
         """Drops all messages and ends every wait. The first reason is kept."""
-        with self._changed:
-            self._closed = self._closed or why
+        with self._condition:
+            self._close_reason = self._close_reason or reason
             self._queues.clear()
-            self._held = [0] * len(self._held)
-            self._changed.notify_all()
+            self._queued_bytes = [0] * len(self._queued_bytes)
+            self._condition.notify_all()
 
     def check(self, rank: int | None) -> None:
-        """Raises if the mailbox is closed, or `rank` (None: every peer) has exited."""
+        """Raises if the mailbox is closed, or if `rank`, or every peer, has exited."""
         self.check_open()
-        if rank is None and self._gone and len(self._gone) == len(self._held) - 1:
-            rank = next(iter(self._gone))
-        if rank in self._gone:
-            raise PeerLost(f"rank {self.rank}: lost its peer rank {rank}, which {self._gone[rank]}", rank)
+        if rank is None and self._exit_reasons and len(self._exit_reasons) == len(self._queued_bytes) - 1:
+            rank = next(iter(self._exit_reasons))
+        if rank in self._exit_reasons:
+            raise PeerLost(f"rank {self.rank}: lost its peer rank {rank}, which {self._exit_reasons[rank]}", rank)
 
     def check_open(self) -> None:
         """Raises if this mailbox is closed."""
-        if self._closed:
-            raise RuntimeError(f"rank {self.rank} {self._closed}")
+        if self._close_reason:
+            raise RuntimeError(f"rank {self.rank} {self._close_reason}")
 
     def check_rank(self, rank: int | None) -> None:
         """Raises if the rank does not exist."""
-        if rank is not None and not 0 <= rank < len(self._held):
-            raise ValueError(f"rank {self.rank}: rank {rank} does not exist among {len(self._held)} ranks")
+        if rank is not None and not 0 <= rank < len(self._queued_bytes):
+            raise ValueError(f"rank {self.rank}: rank {rank} does not exist among {len(self._queued_bytes)} ranks")
 
-    def take(self, tag: str | None, src: int | None, timeout: float) -> Letter:
+    def take(self, tag: str | None, src: int | None, timeout: float) -> Message:
         """Implements `Mailbox.take`."""
         self.check_rank(src)
         deadline = time.monotonic() + timeout
-        with self._changed:
-            while (letter := self.poll(tag, src)) is None:
+        with self._condition:
+            while (message := self.poll(tag, src)) is None:
                 self.check(src)
-                left = deadline - time.monotonic()
-                if left <= 0:
+                seconds = deadline - time.monotonic()
+                if seconds <= 0:
                     raise DeadlineExceeded(self._late(tag, src, timeout))
-                self._changed.wait(min(left, threading.TIMEOUT_MAX))
-            return letter
+                self._condition.wait(min(seconds, threading.TIMEOUT_MAX))
+            return message
 
-    def poll(self, tag: str | None, src: int | None) -> Letter | None:
+    def poll(self, tag: str | None, src: int | None) -> Message | None:
         """Implements `Mailbox.poll`."""
         self.check_rank(src)
-        with self._changed:
+        with self._condition:
             matching = [key for key in self._queues if src in (None, key[0]) and tag in (None, key[1])]
             if not matching:
                 return None
             oldest = min(matching, key=lambda key: self._queues[key][0][0])
-            _, num_bytes, letter = self._queues[oldest].popleft()
+            _, num_bytes, message = self._queues[oldest].popleft()
             if not self._queues[oldest]:
                 del self._queues[oldest]
-            self._held[letter.src] -= num_bytes
-            self._changed.notify_all()
-            return letter
+            self._queued_bytes[message.src] -= num_bytes
+            self._condition.notify_all()
+            return message
 
     def _late(self, tag: str | None, src: int | None, timeout: float) -> str:
-        letter = "letter" if tag is None else f"letter {tag!r}"
+        message = "message" if tag is None else f"message {tag!r}"
         sender = "any rank" if src is None else f"rank {src}"
         full = "".join(
-            f"; rank {rank} waits, because {held} bytes of its other messages are not taken"
-            for rank, held in enumerate(self._held)
-            if src in (None, rank) and held >= self.limit
+            f"; rank {rank} waits, because {num_bytes} bytes of its other messages are not taken"
+            for rank, num_bytes in enumerate(self._queued_bytes)
+            if src in (None, rank) and num_bytes >= self.limit
         )
-        gone = "".join(f"; rank {rank} {why}" for rank, why in self._gone.items())
-        return f"rank {self.rank}: timed out after {timeout:g} s: no {letter} from {sender}{full}{gone}"
+        exits = "".join(f"; rank {rank} {reason}" for rank, reason in self._exit_reasons.items())
+        return f"rank {self.rank}: timed out after {timeout:g} s: no {message} from {sender}{full}{exits}"
 
 
 def not_taken(src: int, dst: int, tag: str, timeout: float) -> DeadlineExceeded:

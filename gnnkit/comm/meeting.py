@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.comm.letters import Letters
 from gnnkit.comm.mailbox import DeadlineExceeded, PeerLost
+from gnnkit.comm.process_links import ProcessLinks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,26 +33,26 @@ class ThreadRun:
     gone: dict[int, str] = field(default_factory=dict)  # reason by rank
     failed: int | None = None  # the first rank that failed
     mailboxes: list[tuple[int, QueueMailbox]] = field(default_factory=list)  # rank in the run, mailbox
-    letters: Letters | None = None  # connects ranks of other processes, if there are any
+    process_links: ProcessLinks | None = None  # connects ranks of other processes, if there are any
 
-    def end(self, rank: int, *, failed: bool) -> None:
+    def end(self, rank: int, *, has_failed: bool) -> None:
         """Records that a rank has exited. A failure ends every wait."""
-        why = "failed" if failed else "has ended"
+        reason = "failed" if has_failed else "has ended"
         with self.changed:
-            self.gone[rank] = why
-            if failed and self.failed is None:
+            self.gone[rank] = reason
+            if has_failed and self.failed is None:
                 self.failed = rank
             self.changed.notify_all()
         for owner, mailbox in list(self.mailboxes):
             if owner == rank:
-                mailbox.leave(why)
-        if failed and self.letters is not None:
-            self.letters.lose(rank)
+                mailbox.leave(reason)
+        if has_failed and self.process_links is not None:
+            self.process_links.lose(rank)
 
     def close(self) -> None:
         """Closes connections."""
-        if self.letters is not None:
-            self.letters.close()
+        if self.process_links is not None:
+            self.process_links.close()
 
 
 @dataclass(eq=False)
@@ -63,9 +63,9 @@ class ThreadGroup:
     name: str  # equal in all processes
     ranks: tuple[int, ...]  # run rank of each group rank
     near: tuple[int, ...]  # group ranks that are threads of this process, ascending
-    posts: list[Any] = field(init=False)  # by group rank. None: in another process
-    calls: list[Call | None] = field(init=False)  # by group rank. None: in another process
-    found: Tensor = field(init=False)  # a result that one thread computes for all
+    posts: list[Any] = field(init=False)  # by group rank, None for ranks of other processes
+    calls: list[Call | None] = field(init=False)  # by group rank, None for ranks of other processes
+    result: Tensor = field(init=False)  # a result that one thread computes for all
     arrived: set[int] = field(default_factory=set)  # run ranks
     rounds: int = 0  # number of completed waits
     gave_up: dict[int, str] = field(default_factory=dict)  # reason by run rank
@@ -74,10 +74,10 @@ class ThreadGroup:
     def __post_init__(self) -> None:
         self.posts, self.calls = [None] * len(self.ranks), [None] * len(self.ranks)
         self.far: dict[int, list[int]] = {}  # group ranks of each other process
-        self.process = 0 if self.run.letters is None else self.run.letters.process
+        self.process = 0 if self.run.process_links is None else self.run.process_links.process
         for rank in sorted({*range(len(self.ranks))} - {*self.near}):
-            assert self.run.letters is not None
-            self.far.setdefault(self.run.letters.process_of(self.ranks[rank]), []).append(rank)
+            assert self.run.process_links is not None
+            self.far.setdefault(self.run.process_links.process_of(self.ranks[rank]), []).append(rank)
         self.far_ranks = [rank for ranks in self.far.values() for rank in ranks]
 
     @classmethod
@@ -105,26 +105,26 @@ class ThreadGroup:
 
         Raises `PeerLost` if a rank has exited, and `DeadlineExceeded` at the deadline.
         """
-        changed, number = self.run.changed, self.rounds
-        with changed:
+        condition, number = self.run.changed, self.rounds
+        with condition:
             self.arrived.add(rank)
-            if len(self.arrived) == len(self.near) and self._lost() is None:
+            if len(self.arrived) == len(self.near) and self._find_lost() is None:
                 self.rounds += 1
                 self.arrived.clear()
-                changed.notify_all()
-            changed.wait_for(lambda: self.rounds > number or self._lost() is not None, self.run.timeout)
+                condition.notify_all()
+            condition.wait_for(lambda: self.rounds > number or self._find_lost() is not None, self.run.timeout)
             if self.rounds == number:
                 raise self._error(rank)
 
     def send(self, src: int, dst: int, rows: Tensor) -> None:
         """Sends rows from group rank `src` to `dst`, which is in another process."""
-        assert self.run.letters is not None
-        self.run.letters.send(self.ranks[src], self.ranks[dst], self.name, rows)
+        assert self.run.process_links is not None
+        self.run.process_links.send(self.ranks[src], self.ranks[dst], self.name, rows)
 
     def receive(self, src: int, dst: int) -> Tensor:
         """Receives rows that group rank `src`, in another process, sends to `dst`."""
-        assert self.run.letters is not None
-        return self.run.letters.receive(self.ranks[src], self.ranks[dst], self.name)
+        assert self.run.process_links is not None
+        return self.run.process_links.receive(self.ranks[src], self.ranks[dst], self.name)
 
     def check_calls(self, rank: int) -> None:
         """Raises `MismatchedCollectives` unless all ranks of this process agree.
@@ -138,28 +138,30 @@ class ThreadGroup:
             )
             raise MismatchedCollectives(f"rank {rank}: ranks are in different collectives ({calls}): {SAME_CALLS}")
 
-    def _lost(self) -> int | None:
+    def _find_lost(self) -> int | None:
         """Returns a rank that has exited."""
         if self.run.failed is not None:
             return self.run.failed
         return next((rank for rank in self.ranks if rank in self.run.gone or rank in self.gave_up), None)
 
     def _error(self, rank: int) -> RuntimeError:
-        lost = self._lost()
-        if lost is not None:
-            why = self.run.gone.get(lost) or self.gave_up[lost]
-            return PeerLost(f"rank {rank}: lost its peer rank {lost}, which {why}", lost)
-        late = named(self.ranks[other] for other in self.near if self.ranks[other] not in self.arrived)
+        lost_rank = self._find_lost()
+        if lost_rank is not None:
+            reason = self.run.gone.get(lost_rank) or self.gave_up[lost_rank]
+            return PeerLost(f"rank {rank}: lost its peer rank {lost_rank}, which {reason}", lost_rank)
+        late = format_ranks(
+            self.ranks[group_rank] for group_rank in self.near if self.ranks[group_rank] not in self.arrived
+        )
         self.gave_up[rank] = f"gave up waiting for {late}"
         self.run.changed.notify_all()
         return DeadlineExceeded(f"rank {rank}: timed out after {self.run.timeout:g} s waiting for {late}")
 
 
-def named(ranks: Iterable[int] | Sequence[int]) -> str:
+def format_ranks(ranks: Iterable[int] | Sequence[int]) -> str:
     """Formats ranks for a message."""
     return ", ".join(f"rank {rank}" for rank in ranks)
 
 
 def _format_call(call: Call) -> str:
-    name, *rest = call
-    return f"{name}{rest}" if rest else f"{name}"
+    name, *arguments = call
+    return f"{name}{arguments}" if arguments else f"{name}"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gnnkit.comm.base import Communicator
 from gnnkit.comm.pending import Counts, Pending
-from gnnkit.comm.rendezvous import absence_told, meeting, prove
+from gnnkit.comm.rendezvous import meeting, prove, report_absence
 from gnnkit.comm.shared_memory import SharedMemory
 
 
@@ -47,7 +47,7 @@ class ProcessGroup(Communicator):
     def _connect(cls, rank: int, world_size: int, device: torch.device, timeout: float) -> ProcessGroup:
         deadline = timedelta(seconds=timeout)
         with contextlib.ExitStack() as stack:
-            with absence_told(world_size, timeout):
+            with report_absence(world_size, timeout):
                 store = stack.enter_context(meeting(rank, world_size, timeout))
                 dist.init_process_group(cls.backend, store=store, rank=rank, world_size=world_size, timeout=deadline)
             # DDP and Lightning use the default group.
@@ -72,13 +72,13 @@ class ProcessGroup(Communicator):
         return self.start(rows, send_counts, recv_counts).wait()
 
     def start(self, rows: Tensor, send_counts: Counts, recv_counts: Counts, *, index: Tensor | None = None) -> Pending:
-        sent = rows.detach() if index is None else rows.detach().index_select(0, index)
-        received = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
+        send_buffer = rows.detach() if index is None else rows.detach().index_select(0, index)
+        recv_buffer = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
         work = dist.all_to_all_single(
-            received, sent, list(recv_counts), list(send_counts), group=self.group, async_op=True
+            recv_buffer, send_buffer, list(recv_counts), list(send_counts), group=self.group, async_op=True
         )
         assert work is not None
-        return _Started(work, sent, received)
+        return _Started(work, send_buffer, recv_buffer)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         dist.all_reduce(x, group=self.group)
@@ -96,12 +96,12 @@ class ProcessGroup(Communicator):
 class _Started(Pending):
     """An asynchronous torch collective."""
 
-    def __init__(self, work: dist.Work, sent: Tensor, received: Tensor) -> None:
-        self._work, self._sent, self._received = work, sent, received
+    def __init__(self, work: dist.Work, send_buffer: Tensor, recv_buffer: Tensor) -> None:
+        self._work, self._send_buffer, self._recv_buffer = work, send_buffer, recv_buffer
 
     def wait(self) -> Tensor:
         self._work.wait()
-        return self._received
+        return self._recv_buffer
 
 
 _of_parent: list[object] = []  # kept alive: a destructor would wait for threads that do not exist after a fork
@@ -133,8 +133,8 @@ class Gloo(ProcessGroup):
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: float) -> None:
         super().__init__(group, device, timeout)
-        self._memory: SharedMemory | None = None  # None: unavailable, or not set up yet
-        self._asked = not self.shares_memory
+        self._memory: SharedMemory | None = None  # None if unavailable or not set up yet
+        self._has_tried = not self.shares_memory
         self._ends: list[Callable[[], object]] = []  # close the shared memory of this group and its subgroups
 
     def split(self, ranks: Sequence[int]) -> Gloo:
@@ -160,16 +160,16 @@ class Gloo(ProcessGroup):
     ) -> Pending:
         """Starts the part of an exchange with the ranks `far`."""
         goes, comes = ([n if rank in far else 0 for rank, n in enumerate(c)] for c in (send_counts, recv_counts))
-        chosen = torch.tensor([rank in far for rank in range(self.world_size)])
-        places = chosen.repeat_interleave(torch.tensor(send_counts)).nonzero()[:, 0]
+        is_far = torch.tensor([rank in far for rank in range(self.world_size)])
+        places = is_far.repeat_interleave(torch.tensor(send_counts)).nonzero()[:, 0]
         return super().start(rows, goes, comes, index=places if index is None else index[places])
 
     def _shared_memory(self) -> SharedMemory | None:
         """Returns the group's shared memory. Collective at first use."""
-        if not self._asked:
+        if not self._has_tried:
             ranks = [dist.get_global_rank(self.group, rank) for rank in range(self.world_size)]
             self._memory = SharedMemory.open(self.rank, ranks, self._gather_bytes, self.timeout)
-            self._asked = True
+            self._has_tried = True
             if self._memory is not None:
                 self._ends.append(weakref.finalize(self, self._memory.close))
         return self._memory
@@ -178,7 +178,7 @@ class Gloo(ProcessGroup):
         """Gathers bytes of equal length from all ranks. Collective."""
         ones = [1] * self.world_size
         row = torch.frombuffer(bytearray(payload), dtype=torch.uint8).repeat(self.world_size, 1)
-        return [bytes(received.tolist()) for received in super().start(row, ones, ones).wait()]
+        return [bytes(part.tolist()) for part in super().start(row, ones, ones).wait()]
 
 
 class Nccl(ProcessGroup):

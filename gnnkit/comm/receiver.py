@@ -39,8 +39,8 @@ class Receiver:
         self._inbox, self._links, self._world_size, self._token = inbox, links, world_size, token
         self._strangers: dict[SocketLink, float] = {}  # deadline of each handshake, by time.monotonic
         self._latest: tuple[Any, ...] = ("",)  # address of the last connection
-        self._named = False  # whether a rejected connection has been reported
-        self._paused: set[SocketLink] = set()
+        self._has_reported = False  # whether a rejected connection has been reported
+        self._paused_links: set[SocketLink] = set()
         self._stops_at = math.inf  # by time.monotonic
         self._selector = selectors.DefaultSelector()
         self._listener, (self._bell, self._button) = listener, socket.socketpair()
@@ -50,7 +50,7 @@ class Receiver:
 
     def listen_to(self, link: SocketLink, rank: int) -> None:
         """Receives a rank's messages over an open connection. Called before `start`."""
-        link.start(rank, self._letters(rank))
+        link.start(rank, self._messages(rank))
         self._watch(link)
 
     def start(self) -> None:
@@ -61,7 +61,7 @@ class Receiver:
 
     def resume(self) -> None:
         """Continues to read from blocked senders. Called after a message was taken."""
-        if self._paused:
+        if self._paused_links:
             self._ring()
 
     def stop(self, deadline: float) -> None:
@@ -149,15 +149,15 @@ class Receiver:
             self._end(link, f"sent a malformed frame: {error}")
         if link.rank is not None and not link.ended and not self._inbox.has_room(link.rank):
             self._selector.unregister(link.socket)
-            self._paused.add(link)
+            self._paused_links.add(link)
 
     def _resume(self) -> None:
-        for link in list(self._paused):
+        for link in list(self._paused_links):
             if link.rank is not None and self._inbox.has_room(link.rank):
-                self._paused.remove(link)
+                self._paused_links.remove(link)
                 self._watch(link)
 
-    def _end(self, link: SocketLink, why: str) -> None:
+    def _end(self, link: SocketLink, reason: str) -> None:
         self._selector.unregister(link.socket)
         link.hang_up()
         if link.rank is None:
@@ -165,12 +165,12 @@ class Receiver:
             link.socket.close()
             self._name_strangers()
         else:
-            self._inbox.lose(link.rank, why)
+            self._inbox.lose(link.rank, reason)
 
     def _name_strangers(self) -> None:
         """Reports once that a connection was rejected."""
-        if not self._named:
-            self._named = True
+        if not self._has_reported:
+            self._has_reported = True
             line = f"rank {self._inbox.rank} rejects connections without the run's token, from {self._latest[0]}"
             print(line, file=sys.stderr, flush=True)
 
@@ -183,9 +183,9 @@ class Receiver:
             raise ValueError(f"rank {rank} is not expected")
         del self._strangers[link]
         link.rank, self._links[rank] = rank, link
-        yield from self._letters(rank)
+        yield from self._messages(rank)
 
-    def _letters(self, src: int) -> Frames:
+    def _messages(self, src: int) -> Frames:
         """Yields buffers for messages of rank `src`, until the end of the stream."""
         while True:
             prefix = bytearray(frames.PREFIX.size)
@@ -195,7 +195,7 @@ class Receiver:
                 return
             header = bytearray(size)
             yield memoryview(header)
-            letter = frames.open_letter(src, header, body)
-            for tensor in letter.tensors.values():
+            message = frames.open_message(src, header, body)
+            for tensor in message.tensors.values():
                 yield frames.bytes_of(tensor)
-            self._inbox.add(letter, size + body)
+            self._inbox.add(message, size + body)

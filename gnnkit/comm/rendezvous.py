@@ -102,14 +102,14 @@ def _serve(port: int, world_size: int, deadline: timedelta) -> tuple[Any, tuple[
     address = os.environ["MASTER_ADDR"]
     listener = _listen(address, port, world_size)
     if listener is None:  # a previous process group of this process still holds the port
-        shared = dist.TCPStore(address, port, world_size, True, deadline, wait_for_workers=False, multi_tenant=True)  # type: ignore[attr-defined]
-        return shared, (address, port)
+        store = dist.TCPStore(address, port, world_size, True, deadline, wait_for_workers=False, multi_tenant=True)  # type: ignore[attr-defined]
+        return store, (address, port)
     host, port = listener.getsockname()[:2]
-    reached = socket.gethostbyname(socket.gethostname()) if host in ("0.0.0.0", "::") else address
+    reachable_host = socket.gethostbyname(socket.gethostname()) if host in ("0.0.0.0", "::") else address
     store = dist.TCPStore(  # type: ignore[attr-defined]
         address, port, world_size, True, deadline, wait_for_workers=False, master_listen_fd=listener.detach()
     )
-    return store, (reached, port)
+    return store, (reachable_host, port)
 
 
 def _call() -> int:
@@ -129,26 +129,26 @@ def _join(rank: int, world_size: int, timeout: float, lasting: Any) -> Any:
     """
     end, board = time.monotonic() + timeout, lasting
     while True:
-        left, posted = timedelta(seconds=max(end - time.monotonic(), _POLL)), None
+        remaining, run = timedelta(seconds=max(end - time.monotonic(), _POLL)), None
         try:
             if board is None:
-                board = _reach(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size, left)
-            board.wait([_POSTED], left)
-            posted = json.loads(board.get(_POSTED))
+                board = _reach(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size, remaining)
+            board.wait([_POSTED], remaining)
+            run = json.loads(board.get(_POSTED))
         except dist.DistError:
             if lasting is not None or time.monotonic() >= end:
                 raise
             board = None
-        if posted is not None and posted["call"] == _call():
+        if run is not None and run["call"] == _call():
             break
-        if posted is not None and posted["call"] < _call():
+        if run is not None and run["call"] < _call():
             end = time.monotonic() + timeout
-        if time.monotonic() >= end or (posted is not None and posted["call"] > _call()):
+        if time.monotonic() >= end or (run is not None and run["call"] > _call()):
             raise dist.DistStoreError("rank 0 is not in this run")
         time.sleep(_POLL)
-    if posted["place"] is None:
-        return dist.PrefixStore(f"gnnkit-{posted['name']}", board)  # type: ignore[attr-defined]
-    host, port = posted["place"]
+    if run["place"] is None:
+        return dist.PrefixStore(f"gnnkit-{run['name']}", board)  # type: ignore[attr-defined]
+    host, port = run["place"]
     return _reach(host, port, world_size, timedelta(seconds=timeout))
 
 
@@ -158,7 +158,7 @@ def _reach(host: str, port: int, world_size: int, deadline: timedelta) -> Any:
 
 
 @contextlib.contextmanager
-def absence_told(world_size: int, timeout: float) -> Iterator[None]:
+def report_absence(world_size: int, timeout: float) -> Iterator[None]:
     """Raises `UserError` if ranks that were started externally do not arrive.
 
     Raises `PeerLost` if rank 0 arrived and exited.
@@ -191,11 +191,11 @@ def prove(group: dist.ProcessGroup, device: torch.device) -> None:
     if world_size == 1:
         return
     token, peers = os.environ.get(TOKEN, "").encode(), range(world_size)
-    asked = [secrets.token_bytes(_SIZE) for _ in peers]
-    heard = _swap(asked, group, device)
-    answers = _swap([_answer(token, heard[peer], rank, peer) for peer in peers], group, device)
+    challenges = [secrets.token_bytes(_SIZE) for _ in peers]
+    peer_challenges = _swap(challenges, group, device)
+    answers = _swap([_answer(token, peer_challenges[peer], rank, peer) for peer in peers], group, device)
     for peer in peers:
-        if not hmac.compare_digest(answers[peer], _answer(token, asked[peer], peer, rank)):
+        if not hmac.compare_digest(answers[peer], _answer(token, challenges[peer], peer, rank)):
             raise UserError(
                 f"rank {dist.get_global_rank(group, peer)} does not have this run's token: set the same {TOKEN} on all ranks; "
                 "otherwise, a foreign process has taken its place"
@@ -208,10 +208,10 @@ def _answer(token: bytes, challenge: bytes, src: int, dst: int) -> bytes:
 
 def _swap(rows: Sequence[bytes], group: dist.ProcessGroup, device: torch.device) -> list[bytes]:
     """Sends each member its row, and returns the received rows. Collective."""
-    sent = torch.tensor([list(row) for row in rows], dtype=torch.uint8, device=device)
-    received: Tensor = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent, group=group)
-    return [bytes(row) for row in received.tolist()]
+    send_buffer = torch.tensor([list(row) for row in rows], dtype=torch.uint8, device=device)
+    recv_buffer: Tensor = torch.empty_like(send_buffer)
+    dist.all_to_all_single(recv_buffer, send_buffer, group=group)
+    return [bytes(row) for row in recv_buffer.tolist()]
 
 
 def _listen(address: str, port: int, world_size: int) -> socket.socket | None:

@@ -45,7 +45,7 @@ class _Parcel:
     """Rows received from one peer."""
 
     data: Tensor  # [num_bytes] uint8
-    buffer: int | None = None  # the sender's buffer. None: the rows were in the message
+    buffer: int | None = None  # the sender's buffer, or None if the message contained the rows
 
 
 @dataclass(slots=True, eq=False)
@@ -62,8 +62,8 @@ class _Link:
 
     def lost(self, me: str) -> PeerLost:
         """Creates the error of a rank that needs this peer."""
-        why = "has closed its communicator" if self.says_goodbye else "has ended"
-        return PeerLost(f"{me}: lost its peer {self.name}, which {why}", self.rank)
+        reason = "has closed its communicator" if self.says_goodbye else "has ended"
+        return PeerLost(f"{me}: lost its peer {self.name}, which {reason}", self.rank)
 
 
 @dataclass(slots=True, eq=False)
@@ -95,21 +95,21 @@ class _Buffer:
 class SharedMemory:
     """Exchanges between a group's ranks on this host."""
 
-    def __init__(self, rank: int, ranks: Sequence[int], others: host.Neighbours, timeout: float) -> None:
+    def __init__(self, rank: int, ranks: Sequence[int], neighbours: host.Neighbours, timeout: float) -> None:
         """Stores the arguments.
 
         Args:
             rank: This rank in the group.
             ranks: Run rank of each group rank.
-            others: The group's other ranks.
+            neighbours: The group's other ranks.
             timeout: Deadline of every wait for a peer, in seconds.
         """
-        self.rank, self.far = rank, others.far
+        self.rank, self.far = rank, neighbours.far
         self._name, self._timeout = f"rank {ranks[rank]}", timeout
         self._links = {
-            peer: _Link(f"rank {ranks[peer]}", ranks[peer], others.links[peer])
+            peer: _Link(f"rank {ranks[peer]}", ranks[peer], neighbours.links[peer])
             for peer in [*range(rank + 1, len(ranks)), *range(rank)]  # staggered, so that no rank is first for all
-            if peer in others.links
+            if peer in neighbours.links
         }
         self._by_fd = {link.socket.fileno(): peer for peer, link in self._links.items()}
         self._poll = select.poll()
@@ -133,8 +133,8 @@ class SharedMemory:
             gather: Gathers bytes from all ranks of the group.
             timeout: Deadline of every wait for a peer, in seconds.
         """
-        others = host.meet(rank, len(ranks), gather, timeout, able=_can_map())
-        return None if others is None else cls(rank, ranks, others, timeout)
+        neighbours = host.meet(rank, len(ranks), gather, timeout, able=_can_map())
+        return None if neighbours is None else cls(rank, ranks, neighbours, timeout)
 
     def start(
         self, rows: Tensor, send_counts: Counts, recv_counts: Counts, index: Tensor | None, far: Pending | None
@@ -154,20 +154,20 @@ class SharedMemory:
         firsts = list(accumulate(send_counts, initial=0))
         sizes = {peer: send_counts[peer] * size for peer in self._links if send_counts[peer] * size}
         large = [peer for peer, num_bytes in sizes.items() if num_bytes > INLINE]
-        buffer = self._free_buffer(sum(_aligned(sizes[peer]) for peer in large)) if large else None
+        buffer = self._free_buffer(sum(_align(sizes[peer]) for peer in large)) if large else None
         if buffer is not None:
             buffer.readers.update(large)  # all at once: one peer may finish reading while rows for others are written
         offset = 0
         for peer, num_bytes in sizes.items():
             part = slice(firsts[peer], firsts[peer + 1])
             if num_bytes <= INLINE:
-                self._send_rows(peer, _taken(rows, index, part), num_bytes)
+                self._send_rows(peer, _select_rows(rows, index, part), num_bytes)
             elif buffer is not None:
                 place = buffer.memory[offset : offset + num_bytes].view(rows.dtype)
                 _take(rows, index, part, place.view(send_counts[peer], *rows.shape[1:]))
                 self._hand_out(buffer, peer, offset, num_bytes)
-                offset += _aligned(num_bytes)
-        block = _taken(rows, index, slice(firsts[self.rank], firsts[self.rank + 1]))
+                offset += _align(num_bytes)
+        block = _select_rows(rows, index, slice(firsts[self.rank], firsts[self.rank + 1]))
         self._open.add(self._number)
         sizes = {peer: recv_counts[peer] * size for peer in self._links if recv_counts[peer] * size}
         return _Exchange(self, self._number, sizes, block, recv_counts, far)
@@ -178,7 +178,7 @@ class SharedMemory:
         self._send(peer, [header, frames.bytes_of(rows.contiguous())])
 
     def arrivals(self, number: int, sizes: dict[int, int]) -> Iterator[tuple[int, _Parcel]]:
-        """Yields what peers have sent in one exchange, in order of arrival.
+        """Yields the parcels of one exchange in order of arrival.
 
         Args:
             sizes: Bytes from each sending peer.
@@ -360,33 +360,33 @@ class _Exchange(Pending):
             recv_counts: Number of rows from each rank of the group.
             far: The exchange with ranks on other hosts, if there are any.
         """
-        self._memory, self._number, self._sizes, self._own, self._far = memory, number, sizes, block, far
+        self._memory, self._number, self._sizes, self._block, self._far = memory, number, sizes, block, far
         self._firsts = list(accumulate(recv_counts, initial=0))
 
     def wait(self) -> Tensor:
-        rows, memory = self._own.new_empty((self._firsts[-1], *self._own.shape[1:])), self._memory
-        self._part(rows, memory.rank).copy_(self._own)
+        rows, memory = self._block.new_empty((self._firsts[-1], *self._block.shape[1:])), self._memory
+        self._part(rows, memory.rank).copy_(self._block)
         for peer, parcel in memory.arrivals(self._number, self._sizes):
             part = self._part(rows, peer)
             part.view(-1).view(torch.uint8).copy_(parcel.data)
             memory.release(peer, parcel)
         if self._far is not None:
             places = [self._part(rows, peer) for peer in memory.far]
-            received = torch.split(self._far.wait(), list(map(len, places)))
-            for place, part in zip(places, received, strict=True):
+            parts = torch.split(self._far.wait(), list(map(len, places)))
+            for place, part in zip(places, parts, strict=True):
                 place.copy_(part)
         memory.end(self._number)
         return rows
 
     @contextlib.contextmanager
     def borrow(self) -> Iterator[Tensor]:
-        if len(self._own) or self._far is not None or len(self._sizes) != 1:
+        if len(self._block) or self._far is not None or len(self._sizes) != 1:
             yield self.wait()
             return
         ((peer, parcel),) = self._memory.arrivals(self._number, self._sizes)
         self._memory.end(self._number)
         try:
-            yield parcel.data.view(self._own.dtype).view(self._firsts[-1], *self._own.shape[1:])
+            yield parcel.data.view(self._block.dtype).view(self._firsts[-1], *self._block.shape[1:])
         finally:
             self._memory.release(peer, parcel)
 
@@ -394,7 +394,7 @@ class _Exchange(Pending):
         return rows[self._firsts[rank] : self._firsts[rank + 1]]
 
 
-def _taken(rows: Tensor, index: Tensor | None, part: slice) -> Tensor:
+def _select_rows(rows: Tensor, index: Tensor | None, part: slice) -> Tensor:
     """Returns rows[part], or rows[index[part]]."""
     return rows[part] if index is None else rows.index_select(0, index[part])
 
@@ -407,7 +407,7 @@ def _take(rows: Tensor, index: Tensor | None, part: slice, out: Tensor) -> None:
         torch.index_select(rows, 0, index[part], out=out)
 
 
-def _aligned(num_bytes: int) -> int:
+def _align(num_bytes: int) -> int:
     return -(-num_bytes // ALIGNED) * ALIGNED
 
 

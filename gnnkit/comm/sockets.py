@@ -17,8 +17,8 @@ from gnnkit.comm.mailbox import (
     DeadlineExceeded,
     Fields,
     Inbox,
-    Letter,
     Mailbox,
+    Message,
     PeerLost,
     Tensors,
     not_taken,
@@ -73,8 +73,8 @@ class SocketMailbox(Mailbox):
         listener = listen(comm.world_size)
         try:
             token = comm.share(secrets.token_hex(16))
-            here = listener.getsockname()[:2]
-            addresses = [tuple(comm.share(here, src=rank)) for rank in range(comm.world_size)]
+            address = listener.getsockname()[:2]
+            addresses = [tuple(comm.share(address, src=rank)) for rank in range(comm.world_size)]
         except BaseException:
             listener.close()
             raise
@@ -88,15 +88,15 @@ class SocketMailbox(Mailbox):
         else:
             self._send(dst, tag, [memoryview(frames.prefix(header, parts) + header), *parts])
 
-    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Letter:
-        letter = self._inbox.take(tag, src, timeout)
+    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Message:
+        message = self._inbox.take(tag, src, timeout)
         self._receiver.resume()
-        return letter
+        return message
 
-    def poll(self, tag: str | None = None, src: int | None = None) -> Letter | None:
-        letter = self._inbox.poll(tag, src)
+    def poll(self, tag: str | None = None, src: int | None = None) -> Message | None:
+        message = self._inbox.poll(tag, src)
         self._receiver.resume()
-        return letter
+        return message
 
     def gone(self) -> frozenset[int]:
         return self._inbox.gone()

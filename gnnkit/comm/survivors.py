@@ -60,8 +60,8 @@ class Survivors(Communicator):
         return part
 
     def all_to_all(self, rows: Tensor, send_counts: Counts, recv_counts: Counts) -> Tensor:
-        sent = torch.split(rows.detach(), list(send_counts))
-        parts = self._meet("all_to_all", dict(enumerate(sent)), _relay)
+        send_parts = torch.split(rows.detach(), list(send_counts))
+        parts = self._meet("all_to_all", dict(enumerate(send_parts)), _relay)
         for rank, count in enumerate(recv_counts):
             if count:
                 self._require(rank, parts)
@@ -97,18 +97,18 @@ class Survivors(Communicator):
         """
         if self.rank != LEADER:
             self._put(LEADER, {"kind": kind}, parts)
-            letter = self._heartbeats.take(f"{self._tag} down", self._ranks[LEADER])
-            self.lost = frozenset(letter.fields["lost"])
-            return self._here(_by_rank(letter.tensors))
+            message = self._heartbeats.take(f"{self._tag} down", self._ranks[LEADER])
+            self.lost = frozenset(message.fields["lost"])
+            return self._here(_by_rank(message.tensors))
         posts = {LEADER: {dst: part.cpu() for dst, part in parts.items()}} | self._collect(kind)
         self.lost = frozenset(range(self.world_size)) - posts.keys()
-        routed = route(posts)
+        deliveries = route(posts)
         for rank in posts.keys() - {LEADER}:
             try:
-                self._put(rank, {"lost": sorted(self.lost)}, routed[rank])
+                self._put(rank, {"lost": sorted(self.lost)}, deliveries[rank])
             except PeerLost:
                 continue  # the next collective counts this rank as lost
-        return self._here(routed[LEADER])
+        return self._here(deliveries[LEADER])
 
     def _collect(self, kind: str) -> dict[int, Parts]:
         """Takes the messages of all remaining ranks, on rank 0."""
@@ -117,12 +117,12 @@ class Survivors(Communicator):
             if rank == LEADER or rank in self.lost:
                 continue
             try:
-                letter = self._heartbeats.take(f"{self._tag} up", self._ranks[rank])
+                message = self._heartbeats.take(f"{self._tag} up", self._ranks[rank])
             except PeerLost:
                 continue
-            if letter.fields["kind"] != kind:
-                raise RuntimeError(f"rank {rank} calls {letter.fields['kind']}, while rank {LEADER} calls {kind}")
-            posts[rank] = _by_rank(letter.tensors)
+            if message.fields["kind"] != kind:
+                raise RuntimeError(f"rank {rank} calls {message.fields['kind']}, while rank {LEADER} calls {kind}")
+            posts[rank] = _by_rank(message.tensors)
         return posts
 
     def _put(self, dst: int, fields: Mapping[str, object], parts: Parts) -> None:

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from gnnkit.comm import frames
 from gnnkit.comm.base import Communicator
-from gnnkit.comm.letters import Letters
-from gnnkit.comm.mailbox import CLOSED, DeadlineExceeded, Fields, Inbox, Letter, Mailbox, PeerLost, Tensors
-from gnnkit.comm.meeting import SAME_CALLS, Call, MismatchedCollectives, ThreadGroup, ThreadRun, named
+from gnnkit.comm.mailbox import CLOSED, DeadlineExceeded, Fields, Inbox, Mailbox, Message, PeerLost, Tensors
+from gnnkit.comm.meeting import SAME_CALLS, Call, MismatchedCollectives, ThreadGroup, ThreadRun, format_ranks
 from gnnkit.comm.pending import Counts
+from gnnkit.comm.process_links import ProcessLinks
 from gnnkit.utils.ranges import even_ranges
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Threads(Communicator):
         run = ThreadRun(timeout)
         if among is not None:
             ranks, process = even_ranges(world_size, among.world_size), among.rank
-            run.letters = Letters(ranks, among, timeout)
+            run.process_links = ProcessLinks(ranks, among, timeout)
         try:
             return cls._run(function, ThreadGroup.of_run(run, world_size, ranks[process]))
         finally:
@@ -90,21 +90,21 @@ class Threads(Communicator):
     def _run(cls, function: Callable[[Threads], T], group: ThreadGroup) -> list[T]:
         results: dict[int, T] = {}
         failures: list[Failure] = []
-        ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+        finished_ranks: queue.SimpleQueue[int] = queue.SimpleQueue()
 
         def work(rank: int) -> None:
-            failed = False
+            has_failed = False
             try:
                 results[rank] = function(cls(rank, group))
             except BaseException as error:  # raised again below, in the caller's thread
                 failures.append((rank, error))
-                failed = True
-            group.run.end(rank, failed=failed)
-            ended.put(rank)
+                has_failed = True
+            group.run.end(rank, has_failed=has_failed)
+            finished_ranks.put(rank)
 
         for rank in group.near:
             threading.Thread(target=work, args=(rank,), name=f"rank {rank}", daemon=True).start()
-        stuck = _wait_for_end(ended, group.near, failures, group.run.timeout)
+        stuck = _wait_for_end(finished_ranks, group.near, failures, group.run.timeout)
         if stuck or failures:
             raise _cause(failures, stuck, group.run.timeout)
         return [results[rank] for rank in group.near]
@@ -138,10 +138,10 @@ class Threads(Communicator):
 
         def read(posts: list[Any]) -> None:
             if self.rank == self._group.near[0]:
-                self._group.found = find(posts)
+                self._group.result = find(posts)
 
         self._meet(call, post, read)
-        return self._group.found
+        return self._group.result
 
     def split(self, ranks: Sequence[int]) -> Threads:
         members = tuple(ranks)
@@ -155,13 +155,13 @@ class Threads(Communicator):
                 group.send(me, dst, parts[dst])
 
         def read(posts: list[Any]) -> Tensor:
-            received = [
+            received_parts = [
                 posts[src][me] if posts[src] is not None else group.receive(src, me) if count else rows[:0]
                 for src, count in enumerate(recv_counts)
             ]
-            if [len(part) for part in received] != list(recv_counts):
+            if [len(part) for part in received_parts] != list(recv_counts):
                 raise MismatchedCollectives(f"rank {self.rank}: the counts of sender and receiver differ: {SAME_CALLS}")
-            return torch.cat(received)
+            return torch.cat(received_parts)
 
         return self._meet(("all_to_all",), parts, read)
 
@@ -174,8 +174,8 @@ class Threads(Communicator):
                 self._group.send(self.rank, ranks[0], x)
 
         def find(posts: list[Any]) -> Tensor:
-            here: Tensor | None = posts[src]
-            return self._group.receive(src, self.rank) if here is None else here.clone()
+            post: Tensor | None = posts[src]
+            return self._group.receive(src, self.rank) if post is None else post.clone()
 
         return x.copy_(self._learn(("broadcast", src, *x.shape), x.detach(), find))
 
@@ -242,10 +242,10 @@ class QueueMailbox(Mailbox):
         header, parts = frames.encode(tag, fields, tensors, self._inbox.limit)
         self._inboxes[dst].add_in_time(*frames.copy(self.rank, header, parts), self._timeout)
 
-    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Letter:
+    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Message:
         return self._inbox.take(tag, src, timeout)
 
-    def poll(self, tag: str | None = None, src: int | None = None) -> Letter | None:
+    def poll(self, tag: str | None = None, src: int | None = None) -> Message | None:
         return self._inbox.poll(tag, src)
 
     def gone(self) -> frozenset[int]:
@@ -254,21 +254,21 @@ class QueueMailbox(Mailbox):
     def close(self) -> None:
         self.leave(CLOSED)
 
-    def leave(self, why: str) -> None:
+    def leave(self, reason: str) -> None:
         """Announces the end of this rank's messages, with the reason."""
-        self._inbox.close(why)
+        self._inbox.close(reason)
         for inbox in self._inboxes:
-            inbox.lose(self.rank, why)
+            inbox.lose(self.rank, reason)
 
 
 def _warm_up() -> None:
     """Initialises torch's autograd engine, which is not thread-safe after a fork."""
-    one = torch.ones((), requires_grad=True)
-    _ = one * one
+    scalar = torch.ones((), requires_grad=True)
+    _ = scalar * scalar
 
 
 def _wait_for_end(
-    ended: queue.SimpleQueue[int], ranks: Iterable[int], failures: Sequence[Failure], timeout: float
+    finished_ranks: queue.SimpleQueue[int], ranks: Iterable[int], failures: Sequence[Failure], timeout: float
 ) -> list[int]:
     """Waits until all ranks have finished. Returns the ranks that are stuck.
 
@@ -278,7 +278,9 @@ def _wait_for_end(
     running, deadline = set(ranks), math.inf
     while running:
         try:
-            running.remove(ended.get(timeout=None if deadline == math.inf else max(deadline - time.monotonic(), 0)))
+            running.remove(
+                finished_ranks.get(timeout=None if deadline == math.inf else max(deadline - time.monotonic(), 0))
+            )
         except queue.Empty:
             break
         if failures or len(running) == 1:
@@ -294,17 +296,17 @@ def _cause(failures: list[Failure], stuck: list[int], timeout: float) -> BaseExc
     """
     causes = [failure for failure in failures if not isinstance(failure[1], PeerLost | DeadlineExceeded)]
     if stuck and not causes:
-        since = _told(*failures[0]) if failures else "all other ranks had ended"
-        return DeadlineExceeded(f"{named(stuck)} is stuck, still running {timeout:g} s after {since}")
+        since = _describe(*failures[0]) if failures else "all other ranks had ended"
+        return DeadlineExceeded(f"{format_ranks(stuck)} is stuck, still running {timeout:g} s after {since}")
     late = [failure for failure in failures if isinstance(failure[1], DeadlineExceeded)]
     rank, error = (causes or late or failures)[0]
     error.add_note(f"on rank {rank}")
-    for other in causes[1:]:
-        error.add_note(_told(*other))
+    for other_failure in causes[1:]:
+        error.add_note(_describe(*other_failure))
     if stuck:
-        error.add_note(f"{named(stuck)} is stuck, still running {timeout:g} s later")
+        error.add_note(f"{format_ranks(stuck)} is stuck, still running {timeout:g} s later")
     return error
 
 
-def _told(rank: int, error: BaseException) -> str:
+def _describe(rank: int, error: BaseException) -> str:
     return f"rank {rank} failed: {type(error).__name__}: {error}"

@@ -14,7 +14,7 @@ from gnnkit.config.compose import SECTIONS as SECTIONS
 from gnnkit.config.compose import as_overrides as as_overrides
 from gnnkit.config.compose import choices as choices
 from gnnkit.config.compose import compose as compose
-from gnnkit.config.compose import dotted as dotted
+from gnnkit.config.compose import dotted_keys as dotted_keys
 from gnnkit.config.compose import key_for as key_for
 from gnnkit.config.compose import leaves as leaves
 from gnnkit.config.compose import of_option as of_option
@@ -34,4 +34,4 @@ from gnnkit.config.jobs import JobFacts as JobFacts
 from gnnkit.config.removed import check_removed as check_removed
 from gnnkit.config.removed import is_default as is_default
 from gnnkit.config.removed import is_former_default as is_former_default
-from gnnkit.config.removed import removed as removed
+from gnnkit.config.removed import removed_keys as removed_keys

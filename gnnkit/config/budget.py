@@ -32,11 +32,11 @@ def check_includes(defaults: Mapping[str, Any]) -> None:
     def count(name: str) -> int:
         if name not in defaults:
             return 1
-        known = counts.get(name, 0)
-        if known is None:
+        num_includes = counts.get(name, 0)
+        if num_includes is None:
             raise UserError(f"{name}.yaml includes itself through its defaults: remove the cycle")
-        if known:
-            return known
+        if num_includes:
+            return num_includes
         counts[name] = None
         number = 1 + sum(_UNKNOWN if "${" in target else count(target) for target in _targets(name, defaults[name]))
         if number > MAX_INCLUDES:
@@ -75,7 +75,7 @@ def check_references(node: Mapping[str, Any]) -> None:
     def count(place: tuple[str, ...], value: Any) -> int:
         if place not in counts:
             counts[place] = 1  # for a value that refers to itself, which OmegaConf rejects
-            counts[place] = 1 + sum(count(other, item) for other, item in _parts(node, place, value))
+            counts[place] = 1 + sum(count(target, item) for target, item in _parts(node, place, value))
         return _UNKNOWN if isinstance(value, str) and re.search(r"\$\{[^}]*\$\{", value) else counts[place]
 
     total = 0

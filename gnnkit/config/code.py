@@ -26,40 +26,40 @@ def key_of(text: str) -> str:
     return text.split("=", 1)[0].strip().lstrip("+~")
 
 
-def refuse_code(text: str, where: str) -> None:
+def refuse_code(text: str, source: str) -> None:
     """Raises `UserError` for `_target_` and for disallowed resolvers.
 
     An allowed resolver inside another interpolation is rejected too, since the
     environment would otherwise control what is resolved.
     """
     if "_target_" in text:
-        raise UserError(f"{where}: _target_ is refused: a configuration selects plugins and does not call code")
-    rest = _NOW.sub(_TEXT, _ENVIRONMENT.sub(_TEXT, text))
-    if re.search(rf"\$\{{[^}}]*[:{_TEXT}]", rest):
+        raise UserError(f"{source}: _target_ is refused: a configuration selects plugins and does not call code")
+    remainder = _NOW.sub(_TEXT, _ENVIRONMENT.sub(_TEXT, text))
+    if re.search(rf"\$\{{[^}}]*[:{_TEXT}]", remainder):
         raise UserError(
-            f"{where}: resolvers other than ${{oc.env:NAME}}, ${{oc.env:NAME,default}} and ${{now:FORMAT}} are "
+            f"{source}: resolvers other than ${{oc.env:NAME}}, ${{oc.env:NAME,default}} and ${{now:FORMAT}} are "
             "refused: write the value itself"
         )
 
 
-def refuse_hydra(key: str, where: str) -> None:
+def refuse_hydra(key: str, source: str) -> None:
     """Raises `UserError` for a key in Hydra's own section."""
     if _HYDRA.match(key):
-        raise UserError(f"{where}: Hydra's own settings cannot be changed here")
+        raise UserError(f"{source}: Hydra's own settings cannot be changed here")
 
 
-def refuse_code_in(node: Any, where: str) -> None:
+def refuse_code_in(node: Any, source: str) -> None:
     """Raises `UserError` if plain data contains code or Hydra's keys."""
     if isinstance(node, str):
-        refuse_code(node, where)
+        refuse_code(node, source)
     elif isinstance(node, dict):
         for key, value in node.items():
-            refuse_code(str(key), where)
-            refuse_hydra(str(key), where)
-            refuse_code_in(value, where)
+            refuse_code(str(key), source)
+            refuse_hydra(str(key), source)
+            refuse_code_in(value, source)
     elif isinstance(node, list):
         for value in node:
-            refuse_code_in(value, where)
+            refuse_code_in(value, source)
 
 
 def check_environment(node: Any) -> None:
@@ -99,13 +99,13 @@ def _files(folder: Path) -> Iterator[Path]:
 
     Skips `.hydra`, where Hydra records a run.
     """
-    seen: set[str] = set()
+    real_paths: set[str] = set()
     for root, folders, names in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if name != ".hydra")
-        if (place := os.path.realpath(root)) in seen:
+        if (place := os.path.realpath(root)) in real_paths:
             folders.clear()  # a link to a parent folder
             continue
-        seen.add(place)
+        real_paths.add(place)
         yield from (Path(root, name) for name in sorted([*names, *folders]) if name.endswith((".yaml", ".yml")))
 
 

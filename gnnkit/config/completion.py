@@ -27,7 +27,7 @@ _gnnkit() {
     COMPREPLY=()
     local each
     for each in $words; do
-        # Readline counts = and : as ends of words, so what stands before stays.
+        # Readline ends words at = and :, so the text before them is kept.
         [[ "$each" == "$word"* ]] && COMPREPLY+=("${each#"${word%"${word##*[=:]}"}"}")
     done
 }
@@ -109,10 +109,10 @@ def _keys(section: str, before: Sequence[str]) -> Iterator[str]:
         for part in HYDRA_PARTS:
             yield from (
                 f"hydra.{part}.{name}"
-                for name in _names(hydra_section(part), _chosen(f"hydra/{part}", before) or "basic")
+                for name in _names(hydra_section(part), _find_option(f"hydra/{part}", before) or "basic")
             )
     elif section in SECTIONS:
-        yield from (f"{section}.{key.name}" for key in keys.shared(section))
+        yield from (f"{section}.{key.name}" for key in keys.shared_keys(section))
         yield from (f"{section}.{key.name}" for key in _keys_of(section, before))
     else:
         yield from (key.name for key in _run_keys(before) if key.name.startswith(f"{section}."))
@@ -126,8 +126,8 @@ def _values(key: str, before: Sequence[str]) -> Iterable[str]:
     if key in _NAMES:
         return plugins.names(_NAMES[key])
     section, _, name = key.partition(".")
-    known = _keys_of(section, before) if section in SECTIONS else _run_keys(before)
-    matching = [option_key for option_key in known if option_key.name == (name if section in SECTIONS else key)]
+    option_keys = _keys_of(section, before) if section in SECTIONS else _run_keys(before)
+    matching = [option_key for option_key in option_keys if option_key.name == (name if section in SECTIONS else key)]
     return [value for option_key in matching for value in of_comment(option_key)]
 
 
@@ -137,8 +137,8 @@ def of_comment(key: keys.Key) -> list[str]:
         return ["true", "false"]
     parts = [part.strip() for part in re.sub(r"\([^)]*\)|\bnull: [^|]*", "", key.comment).split("|")]
     parts[0] = parts[0].rpartition(": ")[2]
-    named = [re.match(r"[\w-]+(?:\.[\w-]+)*", part) for part in parts]
-    return [match[0] for match in named if match] if len(parts) > 1 else []
+    matches = [re.match(r"[\w-]+(?:\.[\w-]+)*", part) for part in parts]
+    return [match[0] for match in matches if match] if len(parts) > 1 else []
 
 
 def _names(section: str, name: str) -> list[str]:
@@ -147,16 +147,16 @@ def _names(section: str, name: str) -> list[str]:
 
 def _keys_of(section: str, before: Sequence[str]) -> Iterator[keys.Key]:
     """Yields the keys of the options on the line, or of the default option."""
-    for name in re.findall(r"[^\[\],]+", _chosen(section, before) or _default(section)):
+    for name in re.findall(r"[^\[\],]+", _find_option(section, before) or _default(section)):
         yield from keys.read(section, name).keys
 
 
 def _run_keys(before: Sequence[str]) -> tuple[keys.Key, ...]:
-    """Returns the keys outside plugins' sections, with those of the job on the line."""
-    return (*keys.read("", "config").keys, *keys.read(plugins.JOBS, _chosen("job", before) or "").keys)
+    """Returns the keys outside plugins' sections, with the keys of the line's job."""
+    return (*keys.read("", "config").keys, *keys.read(plugins.JOBS, _find_option("job", before) or "").keys)
 
 
-def _chosen(key: str, before: Sequence[str]) -> str | None:
+def _find_option(key: str, before: Sequence[str]) -> str | None:
     values = [word.partition("=")[2] for word in before if word.lstrip("+").startswith(f"{key}=")]
     return values[-1] if values else None
 

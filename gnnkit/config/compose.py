@@ -70,8 +70,8 @@ def choices(
     """Returns each section's selected option. Takes the arguments of `compose`."""
     composer = _Composer(overrides, config_dirs, config_name)
     with composer.as_user_errors():
-        chosen = composer.composed(with_hydra=True).hydra.runtime.choices
-    return {str(kind): str(name) for kind, name in chosen.items() if name and not str(kind).startswith("hydra/")}
+        selections = composer.compose(with_hydra=True).hydra.runtime.choices
+    return {str(kind): str(name) for kind, name in selections.items() if name and not str(kind).startswith("hydra/")}
 
 
 def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -84,9 +84,9 @@ def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
         if key in SEVERAL and not prefix:
             overrides += _plugin_overrides(key, value)
         elif isinstance(value, Mapping) and f"{prefix}{key}" not in _MAPPINGS:
-            chosen = [f"{prefix}{key}={_format_literal(value['name'])}"] if "name" in value else []
-            rest = {name: item for name, item in value.items() if name != "name"}
-            overrides += chosen + as_overrides(rest, f"{prefix}{key}.")
+            selection = [f"{prefix}{key}={_format_literal(value['name'])}"] if "name" in value else []
+            arguments = {name: item for name, item in value.items() if name != "name"}
+            overrides += selection + as_overrides(arguments, f"{prefix}{key}.")
         else:
             overrides.append(f"{prefix}{key}={_format_literal(value)}")
     return overrides
@@ -101,17 +101,17 @@ def _plugin_overrides(kind: str, plugins: Any) -> list[str]:
     if isinstance(plugins, Mapping) and "name" not in plugins:
         plugins = [{"name": name, **keys} for name, keys in plugins.items()]
     parts = plugins if isinstance(plugins, list | tuple) else [] if plugins is None else [plugins]
-    chosen = [part if isinstance(part, Mapping) else {"name": part} for part in parts]
-    keys = {part["name"]: {key: value for key, value in part.items() if key != "name"} for part in chosen}
+    sections = [part if isinstance(part, Mapping) else {"name": part} for part in parts]
+    keys = {part["name"]: {key: value for key, value in part.items() if key != "name"} for part in sections}
     return [f"{kind}={_format_literal(list(keys))}", *as_overrides(keys, f"{kind}.")]
 
 
-def dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yields all keys of nested mappings in dotted form, such as `model.hidden`."""
     for key, value in node.items():
         yield f"{prefix}{key}"
         if isinstance(value, Mapping):
-            yield from dotted(value, f"{prefix}{key}.")
+            yield from dotted_keys(value, f"{prefix}{key}.")
 
 
 def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -174,16 +174,16 @@ class _Composer:
         from omegaconf import OmegaConf
 
         with self.as_user_errors():
-            composed = self.composed()
-            raw = typing.cast("Json", OmegaConf.to_container(composed))
+            config = self.compose()
+            raw = typing.cast("Json", OmegaConf.to_container(config))
             refuse_code_in(raw, "the configuration")
             check_environment(raw)
             check_references(raw)
-            if missing := sorted(OmegaConf.missing_keys(composed)):
+            if missing := sorted(OmegaConf.missing_keys(config)):
                 raise _missing_error(missing[0])
-            return typing.cast("Json", OmegaConf.to_container(composed, resolve=True))
+            return typing.cast("Json", OmegaConf.to_container(config, resolve=True))
 
-    def composed(self, overrides: Sequence[str] | None = None, *, with_hydra: bool = False) -> Any:
+    def compose(self, overrides: Sequence[str] | None = None, *, with_hydra: bool = False) -> Any:
         """Returns the configuration as Hydra composes it.
 
         Args:
@@ -193,19 +193,19 @@ class _Composer:
         from hydra import compose, initialize_config_dir
         from hydra.core.override_parser.types import Quote, QuotedString
 
-        chosen = _replace_lists(self.overrides if overrides is None else overrides) + ([] if with_hydra else _UNUSED)
-        chosen += self.job_file
+        arguments = _replace_lists(self.overrides if overrides is None else overrides) + ([] if with_hydra else _UNUSED)
+        arguments += self.job_file
         paths = ",".join(QuotedString(f"file://{folder}", Quote.single).with_quotes() for folder in self.folders[1:])
         with initialize_config_dir(str(self.folders[0]), job_name="gnnkit", version_base=None):
-            return compose(self.name, [*chosen, f"hydra.searchpath=[{paths}]"], return_hydra_config=with_hydra)
+            return compose(self.name, [*arguments, f"hydra.searchpath=[{paths}]"], return_hydra_config=with_hydra)
 
     def _find_job_file(self) -> list[str]:
         """Returns the override that adds the selected job's keys, if it has any."""
-        selected = [text.partition("=")[2].strip("'\"") for text in self.overrides if key_of(text) == "job"]
-        if selected and selected[-1] in PACKAGES["job"]:
-            find("job", selected[-1])  # without its package, its keys would be unknown
-        has_keys = selected and selected[-1] in options(JOBS, self.folders)
-        return [f"+{JOBS}={selected[-1]}"] if has_keys else []
+        job_names = [text.partition("=")[2].strip("'\"") for text in self.overrides if key_of(text) == "job"]
+        if job_names and job_names[-1] in PACKAGES["job"]:
+            find("job", job_names[-1])  # without its package, its keys would be unknown
+        has_keys = job_names and job_names[-1] in options(JOBS, self.folders)
+        return [f"+{JOBS}={job_names[-1]}"] if has_keys else []
 
     @contextlib.contextmanager
     def as_user_errors(self) -> Iterator[None]:
@@ -227,8 +227,8 @@ class _Composer:
         except MissingConfigException as error:
             raise self._unknown_option_error(error) from error
         except (HydraException, OmegaConfBaseException) as error:
-            if there := re.search(r"already at '([^']+)'", str(error)):
-                raise UserError(f"+{there[1]} adds a key that already exists: remove the +") from error
+            if match := re.search(r"already at '([^']+)'", str(error)):
+                raise UserError(f"+{match[1]} adds a key that already exists: remove the +") from error
             raise (self._explain_error() or UserError(_first_line(error))) from error
         except RecursionError as error:
             raise UserError("the configuration is nested too deeply to be read") from error
@@ -243,53 +243,53 @@ class _Composer:
         from hydra.errors import HydraException, MissingConfigException
         from omegaconf import OmegaConf
 
-        chosen = [text for text in self.overrides if key_of(text) in (*KINDS, EXPERIMENT)]
+        selections = [text for text in self.overrides if key_of(text) in (*KINDS, EXPERIMENT)]
         try:
-            composed = typing.cast("Json", OmegaConf.to_container(self.composed(chosen)))
+            config = typing.cast("Json", OmegaConf.to_container(self.compose(selections)))
         except MissingConfigException as error:
             return self._unknown_option_error(error)
         except HydraException:
             return None
-        known = set(dotted(composed))
-        names = (key_of(text) for text in self.overrides if text[0] not in "+~" and text not in chosen)
-        key = next((key for key in names if key not in known), None)
-        return None if key is None else self._unread_key_error(key, composed, known)
+        known_keys = set(dotted_keys(config))
+        names = (key_of(text) for text in self.overrides if text[0] not in "+~" and text not in selections)
+        key = next((key for key in names if key not in known_keys), None)
+        return None if key is None else self._unread_key_error(key, config, known_keys)
 
-    def _unread_key_error(self, key: str, composed: Mapping[str, Any], known: set[str]) -> UserError:
+    def _unread_key_error(self, key: str, config: Mapping[str, Any], known_keys: set[str]) -> UserError:
         """Returns the error for a key that the selected options do not have."""
         if error := removed_error(key):
             return error
-        section, _, rest = key.partition(".")
-        name = rest.partition(".")[0]
+        section, _, subkey = key.partition(".")
+        name = subkey.partition(".")[0]
         for job in options(JOBS, self.folders):
-            if key in dotted(_values(JOBS, job, self.folders)):
+            if key in dotted_keys(_values(JOBS, job, self.folders)):
                 return UserError(f"{key} is read by job={job} only: leave the key out")
-        if section in SEVERAL and name in names(section) and name not in composed.get(section, {}):
+        if section in SEVERAL and name in names(section) and name not in config.get(section, {}):
             return UserError(f"{key} needs {section}={name}, which is not chosen: choose it, or leave the key out")
-        if section in OPTIONAL and section not in composed:
+        if section in OPTIONAL and section not in config:
             return UserError(
                 f"{key} needs {'an' if section[0] in 'aeiou' else 'a'} {section}, and none is chosen: leave the key out, or "
                 f"choose {section}=NAME for a strategy that reads one"
             )
-        return self._unselected_key_error(key, known) or unknown_key(key, known)
+        return self._unselected_key_error(key, known_keys) or unknown_key(key, known_keys)
 
     def _unknown_option_error(self, error: Any) -> UserError:
         """Returns the error for a file that Hydra did not find."""
         kind, _, name = (error.missing_cfg_file or "").rpartition("/")
         return unknown_plugin(kind, name, options(kind, self.folders), f"{kind}={name}")
 
-    def _unselected_key_error(self, key: str, known: Collection[str]) -> UserError | None:
+    def _unselected_key_error(self, key: str, known_keys: Collection[str]) -> UserError | None:
         """Returns the error for a key that only an unselected option has, if any."""
         section, _, last = key.rpartition(".")
         words = known_words(last)
-        if any(name.rpartition(".")[2] in words for name in known):
+        if any(name.rpartition(".")[2] in words for name in known_keys):
             return None
         candidates = [
             (kind, option, option_key)
             for kind in KINDS
             if section in ("", kind)
             for option in options(kind, self.folders)
-            for option_key in dotted(_values(kind, option, self.folders))
+            for option_key in dotted_keys(_values(kind, option, self.folders))
             if option_key.rpartition(".")[2] in words
         ]
         if not candidates:
@@ -320,12 +320,14 @@ def _register_joined(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     for text in overrides:
         kind, _, name = text.lstrip("+").partition("=")
         name = name.strip("'\"")
-        if kind not in JOINED or len(joined := parts(kind, name)) == 1:
+        if kind not in JOINED or len(part_names := parts(kind, name)) == 1:
             continue
-        for part in joined:
+        for part in part_names:
             if part not in options(kind, folders):
                 raise unknown_plugin(kind, part, options(kind, folders), f"{kind}={name}")
-        node = {key: value for part in joined for key, value in _values(kind, part, folders).items()} | {"name": name}
+        node = {key: value for part in part_names for key, value in _values(kind, part, folders).items()} | {
+            "name": name
+        }
         ConfigStore.instance().store(name, node, group=kind, provider="gnnkit")
 
 
@@ -358,17 +360,17 @@ def _normalize(text: str) -> str:
 
 def _replace_lists(overrides: Sequence[str]) -> list[str]:
     """Makes mappings replace lists, by a deletion and an addition for such keys."""
-    mapped = {key for text in overrides if (key := key_of(text)) in _LIST_OR_MAPPING and "={" in text}
-    replaced = []
+    mapping_keys = {key for text in overrides if (key := key_of(text)) in _LIST_OR_MAPPING and "={" in text}
+    new_overrides = []
     for text in overrides:
         key = key_of(text)
-        replaced += [f"~{key}", f"+{key}={text.partition('=')[2]}"] if key in mapped else [text]
-    return replaced
+        new_overrides += [f"~{key}", f"+{key}={text.partition('=')[2]}"] if key in mapping_keys else [text]
+    return new_overrides
 
 
 def _refuse_sweep(text: str) -> None:
     """Raises `UserError` if one key has several values."""
-    if ("," in text or "(" in text) and (override := swept(text)) is not None:
+    if ("," in text or "(" in text) and (override := parse_sweep(text)) is not None:
         number = "an interval"
         if not override.is_interval_sweep():
             number = f"{len(list(itertools.islice(swept_values(override), MAX_JOBS)))} values"
@@ -378,7 +380,7 @@ def _refuse_sweep(text: str) -> None:
         )
 
 
-def swept(text: str) -> Any:
+def parse_sweep(text: str) -> Any:
     """Parses an override's values, or returns None for one value or invalid text."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -424,7 +426,7 @@ def _suggest_override(word: str) -> str | None:
 def key_for(word: str) -> str | None:
     """Returns the key that a word such as `epochs` abbreviates, or None."""
     with contextlib.suppress(UserError):
-        keys = sorted(dotted(compose(["strategy=auto"])), key=lambda key: key.count("."))
+        keys = sorted(dotted_keys(compose(["strategy=auto"])), key=lambda key: key.count("."))
         return next((key for name in known_words(word) for key in keys if key.rpartition(".")[2] == name), None)
     return None
 

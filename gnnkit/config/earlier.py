@@ -42,19 +42,19 @@ def of_run(folder: Path) -> Json:
     """
     if not folder.is_dir():
         raise UserError(f"checkpoint={folder} is not a folder: choose the folder of a run that has trained")
-    composed = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
-    if not isinstance(composed, dict) or not all(isinstance(composed.get(key), dict) for key in _MODEL_SECTIONS):
+    config = read_yaml(folder / "config.yaml", f"checkpoint={folder}: config.yaml")
+    if not isinstance(config, dict) or not all(isinstance(config.get(key), dict) for key in _MODEL_SECTIONS):
         raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
-    return _with_times(without_removed(_as_variant(composed), convert=True, keep=False))
+    return _with_times(without_removed(_as_variant(config), convert=True, keep=False))
 
 
 def _with_times(run: Json) -> Json:
-    """Lets a run of an earlier version read times as features, as it did."""
+    """Adds the key with which earlier versions read times as features."""
     section = run.get("dataset")
     if not isinstance(section, dict) or "time" in section or section.get("name") not in names("dataset"):
         return run
-    accepted = inspect.signature(load("dataset", section["name"])).parameters
-    return run | {"dataset": {**section, "time": []}} if "time" in accepted else run
+    parameters = inspect.signature(load("dataset", section["name"])).parameters
+    return run | {"dataset": {**section, "time": []}} if "time" in parameters else run
 
 
 def _as_variant(run: Json) -> Json:
@@ -65,8 +65,8 @@ def _as_variant(run: Json) -> Json:
     name = next((keys[key] for key, values in _VARIANTS.items() if keys.get(key) in values), None)
     if name is None:
         return run
-    accepted = inspect.signature(load("strategy", name)).parameters if name in names("strategy") else ()
-    return run | {"strategy": {"name": name} | {k: v for k, v in keys.items() if k in accepted and v is not None}}
+    parameters = inspect.signature(load("strategy", name)).parameters if name in names("strategy") else ()
+    return run | {"strategy": {"name": name} | {k: v for k, v in keys.items() if k in parameters and v is not None}}
 
 
 def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> list[str]:
@@ -79,49 +79,53 @@ def with_run(overrides: Sequence[str], from_python: Collection[str] = ()) -> lis
     Args:
         from_python: Sections that are passed from Python.
     """
-    named = {key_of(text): text.partition("=")[2] for text in overrides}
-    job = _selected_job(named)
-    job.check_keys(named)
-    if not job.reads_strategy and "strategy" not in named:
+    override_values = {key_of(text): text.partition("=")[2] for text in overrides}
+    job = _selected_job(override_values)
+    job.check_keys(override_values)
+    if not job.reads_strategy and "strategy" not in override_values:
         return ["strategy=auto", *overrides]  # the key is mandatory
-    if named.get("checkpoint", "null") in ("", "null"):
+    if override_values.get("checkpoint", "null") in ("", "null"):
         if job.reads_checkpoint:
             raise UserError(f"job={job.name} needs checkpoint=FOLDER of a run that has trained")
         return list(overrides)
-    folder = local_path("checkpoint", named["checkpoint"].strip("'\"").replace("\\'", "'"))
+    folder = local_path("checkpoint", override_values["checkpoint"].strip("'\"").replace("\\'", "'"))
     run = of_run(folder)
-    _check_unchanged(named, folder)
-    sections: Mapping[str, Any] = _inherited_sections(run, named, from_python, folder)
+    _check_unchanged(override_values, folder)
+    sections: Mapping[str, Any] = _inherited_sections(run, override_values, from_python, folder)
     if job.one_worker:
-        sections = _on_one_worker(sections, named)
+        sections = _on_one_worker(sections, override_values)
     trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _TRAINER_KEYS}
-    inherited = as_overrides({**_with_partitioner_name(sections), "trainer": trainer})
-    return [*inherited, *_dataset_overrides(run, named), *overrides]
+    inherited_overrides = as_overrides({**_with_partitioner_name(sections), "trainer": trainer})
+    return [*inherited_overrides, *_dataset_overrides(run, override_values), *overrides]
 
 
-def _check_unchanged(named: Collection[str], folder: Path) -> None:
+def _check_unchanged(override_keys: Collection[str], folder: Path) -> None:
     """Raises `UserError` for keys that would change the trained model."""
-    for key in named:
+    for key in override_keys:
         if key.partition(".")[0] in _MODEL_KEYS and key not in _FREE_KEYS:
             raise UserError(f"{key} cannot be changed for checkpoint={folder}: leave the key out")
 
 
-def _on_one_worker(sections: Mapping[str, Any], named: Collection[str]) -> Mapping[str, Any]:
+def _on_one_worker(sections: Mapping[str, Any], override_keys: Collection[str]) -> Mapping[str, Any]:
     """Returns sections with which one worker reads a few nodes.
 
     It reads all in-edges, or those that the sampler draws before each node's time.
     """
-    others = {key: value for key, value in sections.items() if key not in _LAYOUT_KEYS}
+    other_sections = {key: value for key, value in sections.items() if key not in _LAYOUT_KEYS}
     if (sections.get("sampler") or {}).get("time", "none") != "none":
-        others["sampler"] = sections["sampler"]
-    return others | {key: value for key, value in _ONE_WORKER.items() if key not in named}
+        other_sections["sampler"] = sections["sampler"]
+    return other_sections | {key: value for key, value in _ONE_WORKER.items() if key not in override_keys}
 
 
 def _inherited_sections(
-    run: Mapping[str, Any], named: Mapping[str, str], from_python: Collection[str], folder: Path
+    run: Mapping[str, Any], override_values: Mapping[str, str], from_python: Collection[str], folder: Path
 ) -> Json:
     """Returns the sections of a run that neither overrides nor Python replace."""
-    sections = {key: value for key, value in run.items() if key in _RUN_KEYS and key not in named and value is not None}
+    sections = {
+        key: value
+        for key, value in run.items()
+        if key in _RUN_KEYS and key not in override_values and value is not None
+    }
     for kind in ("dataset", *_MODEL_SECTIONS):
         if kind in from_python:
             sections.pop(kind, None)
@@ -137,29 +141,29 @@ def _inherited_sections(
     return sections
 
 
-def _dataset_overrides(run: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[str]:
+def _dataset_overrides(run: Mapping[str, Any], override_values: Mapping[str, str]) -> Iterator[str]:
     """Yields the overrides that apply a run's data set keys to new data.
 
     Args:
-        named: Values that the command sets, by key.
+        override_values: Values that the command sets, by key.
     """
-    trained, name = _dataset_of(run), named.get("dataset", "").strip("'\"")
-    if trained is None:
+    run_dataset, name = _dataset_of(run), override_values.get("dataset", "").strip("'\"")
+    if run_dataset is None:
         return
     if (
-        "dataset" not in named
-        and not _selected_job(named).needs_labels
-        and any(key.startswith("dataset.") for key in named)
+        "dataset" not in override_values
+        and not _selected_job(override_values).needs_labels
+        and any(key.startswith("dataset.") for key in override_values)
     ):
-        for key in load("dataset", trained.name).of_training:
-            if key in trained.arguments and f"dataset.{key}" not in named:
+        for key in load("dataset", run_dataset.name).of_training:
+            if key in run_dataset.arguments and f"dataset.{key}" not in override_values:
                 yield f"++dataset.{key}=null"
     if name in names("dataset"):
         new = load("dataset", name)
         takes = inspect.signature(new).parameters
-        for key, value in trained.arguments.items():
-            named_here = {f"dataset.{key}", f"dataset.options.{key}"} & named.keys()
-            if key in takes and key not in new.of_data and value is not None and not named_here:
+        for key, value in run_dataset.arguments.items():
+            overriding_keys = {f"dataset.{key}", f"dataset.options.{key}"} & override_values.keys()
+            if key in takes and key not in new.of_data and value is not None and not overriding_keys:
                 yield from as_overrides({f"++dataset.{key}": value})
 
 
@@ -171,16 +175,16 @@ def read_otherwise(folder: str | Path, name: str, arguments: Mapping[str, Any]) 
         name: The data set's name.
         arguments: The data set's arguments, by key.
     """
-    trained = _dataset_of(of_run(Path(folder)))
-    if trained is None or name not in names("dataset"):  # a graph from Python
+    run_dataset = _dataset_of(of_run(Path(folder)))
+    if run_dataset is None or name not in names("dataset"):  # a graph from Python
         return ()
-    of_data = {*load("dataset", trained.name).of_data, *load("dataset", name).of_data}
+    of_data = {*load("dataset", run_dataset.name).of_data, *load("dataset", name).of_data}
     lines = []
-    for key in sorted({*trained.arguments, *arguments} - of_data):
-        here, there = arguments.get(key), trained.arguments.get(key)
-        if (here or None) != (there or None):  # false equals None
+    for key in sorted({*run_dataset.arguments, *arguments} - of_data):
+        value, trained_value = arguments.get(key), run_dataset.arguments.get(key)
+        if (value or None) != (trained_value or None):  # false equals None
             lines.append(
-                f"dataset.{key}={_format_argument(here)}: the model of {folder} was trained with {_format_argument(there)}"
+                f"dataset.{key}={_format_argument(value)}: the model of {folder} was trained with {_format_argument(trained_value)}"
             )
     return tuple(lines)
 
@@ -205,22 +209,22 @@ def _format_argument(value: Any) -> str:
     return "null" if value is None else shown(str(value).lower() if isinstance(value, bool) else value)
 
 
-def _selected_job(named: Mapping[str, str]) -> type[JobFacts]:
+def _selected_job(override_values: Mapping[str, str]) -> type[JobFacts]:
     """Returns the job that overrides select, or the defaults if it is unknown.
 
     Raises `UserError` if the job's package is not installed.
     """
-    name = named.get("job", "").strip("'\"")
+    name = override_values.get("job", "").strip("'\"")
     return load("job", name) if name in {*names("job"), *PACKAGES["job"]} else JobFacts
 
 
-def _with_partitioner_name(composed: Mapping[str, Any]) -> Json:
+def _with_partitioner_name(config: Mapping[str, Any]) -> Json:
     """Returns a composed configuration with the partitioner under `name`."""
-    section = composed.get("partition")
+    section = config.get("partition")
     if not isinstance(section, dict) or "nodes" not in section:
-        return dict(composed)
-    rest = {key: value for key, value in section.items() if key != "nodes"}
-    return {**composed, "partition": {"name": section["nodes"], **rest}}
+        return dict(config)
+    arguments = {key: value for key, value in section.items() if key != "nodes"}
+    return {**config, "partition": {"name": section["nodes"], **arguments}}
 
 
 def with_data(overrides: Sequence[str], user_overrides: Sequence[str]) -> list[str]:
@@ -233,30 +237,34 @@ def with_data(overrides: Sequence[str], user_overrides: Sequence[str]) -> list[s
     Args:
         user_overrides: The overrides that the user has typed.
     """
-    named, users = (
+    override_values, user_values = (
         {key_of(text): text.partition("=")[2].strip("'\"") for text in texts} for texts in (overrides, user_overrides)
     )
-    fixed = {key.partition(".")[0] for key in named if key not in _STORAGE_KEYS}.intersection(_MODEL_KEYS)
-    name, root = named.get("dataset", ""), named.get("dataset.root", "").replace("\\'", "'")
+    model_keys = {key.partition(".")[0] for key in override_values if key not in _STORAGE_KEYS}.intersection(
+        _MODEL_KEYS
+    )
+    name, root = override_values.get("dataset", ""), override_values.get("dataset.root", "").replace("\\'", "'")
     if name not in names("dataset") or not root:
         return list(overrides)
-    keys = _keys_of_data(load("dataset", name).brought_keys(root), named.get("job", "train"), users.get("workers"))
-    brought = {key: value for key, value in keys.items() if key not in fixed and not _is_set(key, users)}
-    rest = [
-        text for text in overrides if key_of(text).partition(".")[0] not in brought or key_of(text) in _STORAGE_KEYS
+    keys = _keys_of_data(
+        load("dataset", name).brought_keys(root), override_values.get("job", "train"), user_values.get("workers")
+    )
+    data_values = {key: value for key, value in keys.items() if key not in model_keys and not _is_set(key, user_values)}
+    other_overrides = [
+        text for text in overrides if key_of(text).partition(".")[0] not in data_values or key_of(text) in _STORAGE_KEYS
     ]
-    return [*as_overrides(_with_partitioner_name(brought)), *rest]
+    return [*as_overrides(_with_partitioner_name(data_values)), *other_overrides]
 
 
-def _is_set(key: str, users: Mapping[str, str]) -> bool:
+def _is_set(key: str, user_values: Mapping[str, str]) -> bool:
     """Checks whether the user has set a key, or one of its section's keys."""
-    return users.get(key, "auto") not in ("auto", "null") or any(
-        other.startswith(f"{key}.") and other not in _STORAGE_KEYS for other in users
+    return user_values.get(key, "auto") not in ("auto", "null") or any(
+        user_key.startswith(f"{key}.") and user_key not in _STORAGE_KEYS for user_key in user_values
     )
 
 
 def _keys_of_data(brought: Mapping[str, Any], job_name: str, workers: str | None) -> Json:
-    """Returns the data's keys that the job reads, with `parts` for other workers."""
+    """Returns the data's keys that the job reads, with `parts` if `workers` differs."""
     job = _selected_job({"job": job_name})
     keys = {key: value for key, value in brought.items() if not job.cuts or key not in _PARTITION_KEYS}
     is_other = workers not in (None, "auto", "null", str(keys.get("workers")))
@@ -287,16 +295,16 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
         if name == MAIN:
             raise UserError(f"--config-name {name}: {path} has defaults: rename the file, as this name is reserved")
         return [], name
-    named = {key_of(text): text.partition("=")[2].strip("'\"") for text in overrides}
+    override_values = {key_of(text): text.partition("=")[2].strip("'\"") for text in overrides}
     is_run = (path.parent / RECORD).is_dir()
     values = without_removed(_as_variant(values) if is_run else values, convert=is_run, keep=True)
-    sections = {key: value for key, value in values.items() if key not in named and value is not None}
+    sections = {key: value for key, value in values.items() if key not in override_values and value is not None}
     if is_run:
-        dropped = {*_FOLDER_KEYS, *_keys_of_other_jobs(named.get("job", str(values.get("job", ""))))}
-        sections = {key: value for key, value in sections.items() if key not in dropped}
+        ignored_keys = {*_FOLDER_KEYS, *_keys_of_other_jobs(override_values.get("job", str(values.get("job", ""))))}
+        sections = {key: value for key, value in sections.items() if key not in ignored_keys}
     overrides_of_file = as_overrides(_with_partitioner_name(sections))
     for text in overrides_of_file:
-        if HIDDEN in text and key_of(text) not in named:
+        if HIDDEN in text and key_of(text) not in override_values:
             raise UserError(f"{path}: {key_of(text)} was a secret and was not saved: set {key_of(text)}=VALUE")
     return overrides_of_file, MAIN
 
@@ -313,9 +321,9 @@ def _find_file(name: str, config_dirs: Sequence[Path]) -> Path | None:
     """Returns the first file with this name. The main configuration needs no file."""
     path = next((path for folder in config_dirs if (path := folder / f"{name}.yaml").is_file()), None)
     if path is None and name != MAIN:
-        listed = sorted({path.stem for folder in config_dirs for path in folder.glob("*.yaml")})
+        file_names = sorted({path.stem for folder in config_dirs for path in folder.glob("*.yaml")})
         raise UserError(
-            f"--config-name {name}: no such file in any --config-dir, there are: {', '.join(listed) or 'none'}"
+            f"--config-name {name}: no such file in any --config-dir, there are: {', '.join(file_names) or 'none'}"
         )
     return path
 

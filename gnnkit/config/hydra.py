@@ -36,22 +36,22 @@ class HydraSettings:
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
 
-    def refuse(self, prefixes: tuple[str, ...], why: str) -> None:
+    def refuse(self, prefixes: tuple[str, ...], reason: str) -> None:
         """Raises `UserError` if the user has set a key with one of the prefixes."""
         for key, text in self.typed.items():
             if key.startswith(prefixes):
-                raise UserError(f"{text} {why}")
+                raise UserError(f"{text} {reason}")
 
     def nested(self) -> Json:
         """Returns the values as nested mappings, as in a YAML file."""
-        nested: Json = {}
+        tree: Json = {}
         for key, value in self.values.items():
             *parents, last = key.split(".")
-            node = nested
+            node = tree
             for parent in parents:
                 node = node.setdefault(parent, {})
             node[last] = value
-        return nested
+        return tree
 
     def under(self, part: str) -> Json:
         """Returns the arguments of the sweeper or launcher, without its name."""
@@ -80,35 +80,35 @@ def hydra_options(part: str) -> list[str]:
     return sorted(path.stem for path in (CONF / hydra_section(part)).glob("*.yaml"))
 
 
-def fill(text: str, composed: Mapping[str, Any], **job: Any) -> str:
+def fill(text: str, run_config: Mapping[str, Any], **job: Any) -> str:
     """Resolves `${seed}`, `${now:FORMAT}` and `${hydra.job.num}` in a path.
 
     Raises `UserError` for other interpolations.
 
     Args:
         text: The path.
-        composed: The composed configuration.
+        run_config: The composed configuration.
         **job: Values under `hydra.job`.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        config = OmegaConf.create({**composed, "hydra": {"job": job}, "_": text})
+        config = OmegaConf.create({**run_config, "hydra": {"job": job}, "_": text})
         return str(OmegaConf.to_container(config, resolve=True)["_"])  # type: ignore[call-overload, index]
     except OmegaConfBaseException as error:
         raise UserError(f"{text}: {str(error).splitlines()[0]}") from error
 
 
 def _read(overrides: Sequence[str]) -> HydraSettings:
-    chosen = dict.fromkeys(HYDRA_PARTS, "basic")
+    selections = dict.fromkeys(HYDRA_PARTS, "basic")
     for text in overrides:
         part, is_choice, name = text.removeprefix("hydra/").partition("=")
         if text.startswith("hydra/") and is_choice and part in HYDRA_PARTS:
-            chosen[part] = _check_option(text, name, hydra_options(part))
+            selections[part] = _check_option(text, name, hydra_options(part))
     conf = conf_folders()[0]
     values, means = _read_flat(conf / "hydra.yaml"), {}
-    for part, name in chosen.items():
+    for part, name in selections.items():
         defaults = {key.name: key.value for key in read(hydra_section(part), name).keys}
         defaults |= _read_flat(conf / hydra_section(part) / f"{name}.yaml")
         means[part] = defaults["name"]
@@ -124,15 +124,15 @@ def _read_flat(path: Path) -> Json:
     return dict(leaves(read_yaml(path)))
 
 
-def _dotted_key(text: str, known: Mapping[str, Any]) -> str:
+def _dotted_key(text: str, defaults: Mapping[str, Any]) -> str:
     """Returns the key that an override sets. `hydra/sweeper` sets `sweeper.name`."""
-    typed = text.partition("=")[0].strip()
-    key = typed.removeprefix("hydra/").replace("/", ".") + ".name"
-    if typed.startswith("hydra."):
-        key = typed.removeprefix("hydra.")
-    if key not in known or typed.endswith(".name"):
-        allowed = ", ".join(sorted(_typed_key(name) for name in known))
-        raise UserError(f"{typed} cannot be changed: the supported Hydra settings are {allowed}")
+    typed_key = text.partition("=")[0].strip()
+    key = typed_key.removeprefix("hydra/").replace("/", ".") + ".name"
+    if typed_key.startswith("hydra."):
+        key = typed_key.removeprefix("hydra.")
+    if key not in defaults or typed_key.endswith(".name"):
+        setting_names = ", ".join(sorted(_typed_key(name) for name in defaults))
+        raise UserError(f"{typed_key} cannot be changed: the supported Hydra settings are {setting_names}")
     return key
 
 
@@ -155,7 +155,7 @@ def _parse_value(text: str) -> Any:
     return override.value()
 
 
-def _check_option(text: str, name: str, known: Sequence[str]) -> str:
-    if name not in known:
-        raise unknown(text, name, known)
+def _check_option(text: str, name: str, options: Sequence[str]) -> str:
+    if name not in options:
+        raise unknown(text, name, options)
     return name

@@ -24,7 +24,7 @@ class Key:
     """A section's key."""
 
     name: str  # relative to the section, such as `hidden` or `options.seed`
-    default: str  # as YAML. Empty: no default
+    default: str  # as YAML, or empty without a default
     comment: str
 
     @property
@@ -48,10 +48,13 @@ def read(section: str, name: str) -> Option:
 
     An option without a file has no keys. A joined option `A+B` has the keys of both.
     """
-    if len(joined := parts(section, name)) > 1:
-        both = [read(section, part) for part in joined]
+    if len(part_names := parts(section, name)) > 1:
+        part_options = [read(section, part) for part in part_names]
         return Option(
-            section, name, " ".join(option.summary for option in both), tuple(k for option in both for k in option.keys)
+            section,
+            name,
+            " ".join(option.summary for option in part_options),
+            tuple(k for option in part_options for k in option.keys),
         )
     path = file_of(section, name)
     lines = path.read_text(encoding="utf-8").splitlines() if path else []
@@ -63,13 +66,13 @@ def read(section: str, name: str) -> Option:
     return Option(section, name, summary, tuple(option_keys.values()))
 
 
-def shared(section: str) -> tuple[Key, ...]:
+def shared_keys(section: str) -> tuple[Key, ...]:
     """Reads the keys common to all options of a section."""
     return read("", _SHARED[section]).keys if section in _SHARED else ()
 
 
 @functools.cache
-def described() -> dict[str, Key]:
+def run_keys() -> dict[str, Key]:
     """Returns the keys of the main configuration, `trainer` and jobs, by full name."""
     trainer = {f"trainer.{key.name}": key for key in read("trainer", "default").keys}
     of_jobs = (key for job in options(JOBS) for key in read(JOBS, job).keys)
@@ -81,19 +84,19 @@ def _parse_default(text: str) -> Any:
     return parse_yaml(text, "a default")
 
 
-def annotated(composed: Mapping[str, Any]) -> str:
+def annotate(config: Mapping[str, Any]) -> str:
     """Formats a configuration as YAML, with a comment for each key."""
-    return "\n".join(_annotated(composed, dict(_comments(composed)), "", "")) + "\n"
+    return "\n".join(_annotated_lines(config, dict(_comments(config)), "", "")) + "\n"
 
 
-def _annotated(node: Mapping[str, Any], comments: Mapping[str, str], prefix: str, indent: str) -> Iterator[str]:
+def _annotated_lines(node: Mapping[str, Any], comments: Mapping[str, str], prefix: str, indent: str) -> Iterator[str]:
     for key, value in node.items():
         comment = comments.get(f"{prefix}{key}", "")
         suffix = f"  # {comment}" if comment else ""
         name = f"{indent}{plain(key)}:"
         if isinstance(value, Mapping) and value:
             yield f"{name}{suffix}"
-            yield from _annotated(value, comments, f"{prefix}{key}.", f"{indent}  ")
+            yield from _annotated_lines(value, comments, f"{prefix}{key}.", f"{indent}  ")
         else:
             yield f"{name} {plain(value)}{suffix}"
 
@@ -113,37 +116,37 @@ def plain(value: Any) -> str:
     return printable(text.removesuffix("...\n").strip())
 
 
-def _comments(composed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _comments(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields each key, such as `model.hidden`, with its comment."""
-    for key in (*read("", "config").keys, *read(JOBS, str(composed.get("job"))).keys):
+    for key in (*read("", "config").keys, *read(JOBS, str(config.get("job"))).keys):
         yield key.name, key.comment
-    for section, chosen in composed.items():
+    for section, values in config.items():
         if section == "hydra":
-            yield from _hydra_comments(chosen)
-        if section in SEVERAL and isinstance(chosen, Mapping):
-            for name in chosen:
+            yield from _hydra_comments(values)
+        if section in SEVERAL and isinstance(values, Mapping):
+            for name in values:
                 option = read(section, name)
                 yield f"{section}.{name}", option.summary
                 yield from ((f"{section}.{key.name}", key.comment) for key in option.keys)
             continue
-        if section in KINDS and isinstance(chosen, Mapping):
-            option = read(section, str(chosen.get("nodes", chosen.get("name"))))
+        if section in KINDS and isinstance(values, Mapping):
+            option = read(section, str(values.get("nodes", values.get("name"))))
         elif section == "trainer":
             option = read(section, "default")
         else:
             continue
         yield section, option.summary
-        for key in (*shared(section), *option.keys):
+        for key in (*shared_keys(section), *option.keys):
             if key.comment:
                 yield f"{section}.{key.name}", key.comment
 
 
-def _hydra_comments(chosen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _hydra_comments(sections: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields each Hydra setting, such as `hydra.run.dir`, with its comment."""
     for key in read("", "hydra").keys:
         yield f"hydra.{key.name}", key.comment
-    for part in (part for part, section in chosen.items() if isinstance(section, Mapping) and "name" in section):
-        option = read(f"hydra_{part}", str(chosen[part]["name"]))
+    for part in (part for part, section in sections.items() if isinstance(section, Mapping) and "name" in section):
+        option = read(f"hydra_{part}", str(sections[part]["name"]))
         yield f"hydra.{part}", option.summary
         for key in option.keys:
             yield f"hydra.{part}.{key.name}", key.comment
@@ -162,8 +165,8 @@ def _keys(lines: Iterable[str]) -> Iterator[Key]:
         match = _LINE.fullmatch(line.rstrip())
         if match is None:
             continue
-        nested, value = bool(match["indent"]), match["value"] or ""
-        if not nested:
+        is_nested, value = bool(match["indent"]), match["value"] or ""
+        if not is_nested:
             parent = "" if value else f"{match['key']}."
-        if (nested or value) and match["key"] not in _NOT_KEYS and not parent.startswith("defaults"):
-            yield Key(f"{parent if nested else ''}{match['key']}", value, match["comment"] or "")
+        if (is_nested or value) and match["key"] not in _NOT_KEYS and not parent.startswith("defaults"):
+            yield Key(f"{parent if is_nested else ''}{match['key']}", value, match["comment"] or "")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gnnkit.config.keys import described, file_of, read
+from gnnkit.config.keys import file_of, read, run_keys
 from gnnkit.errors import UserError
 from gnnkit.plugins import KINDS, SEVERAL, load, parts
 from gnnkit.utils.documents import Json, read_json
@@ -21,7 +21,7 @@ TABLE = Path(__file__).with_suffix(".json")
 
 
 @functools.cache
-def removed() -> Mapping[str, tuple[list[Any], str]]:
+def removed_keys() -> Mapping[str, tuple[list[Any], str]]:
     """Returns former defaults and advice by key."""
     table: Mapping[str, tuple[list[Any], str]] = read_json(TABLE)
     return table
@@ -29,27 +29,27 @@ def removed() -> Mapping[str, tuple[list[Any], str]]:
 
 def removed_error(key: str) -> UserError | None:
     """Returns the error for a removed key, or None for other keys."""
-    return UserError(f"{key} was removed: {removed()[key][1]}") if key in removed() else None
+    return UserError(f"{key} was removed: {removed_keys()[key][1]}") if key in removed_keys() else None
 
 
-def check_removed(composed: Mapping[str, Any]) -> None:
+def check_removed(config: Mapping[str, Any]) -> None:
     """Raises `UserError` for a removed key, unless a plugin accepts it in `options`."""
-    for key, _ in _present(composed):
-        plugin = _plugin(key, composed)
+    for key, _ in _present(config):
+        plugin = _plugin(key, config)
         # An open choice accepts no options, which another check reports.
         if ".options." not in key or (plugin != "auto" and key.rpartition(".")[2] not in _arguments(key, plugin)):
             raise removed_error(key) or AssertionError
 
 
-def without_removed(composed: Json, *, convert: bool, keep: bool) -> Json:
+def without_removed(config: Json, *, convert: bool, keep: bool) -> Json:
     """Omits the removed keys of a recorded configuration.
 
     Args:
         convert: Whether keys that a plugin's class still accepts become its `options`.
         keep: Whether other keys remain if they are set, so that composing rejects them.
     """
-    for name, section in list(_present(composed)):
-        plugin, key = _plugin(name, composed), name.rpartition(".")[2]
+    for name, section in list(_present(config)):
+        plugin, key = _plugin(name, config), name.rpartition(".")[2]
         value = section.pop(key)
         if is_former_default(name, value, plugin):
             continue
@@ -57,7 +57,7 @@ def without_removed(composed: Json, *, convert: bool, keep: bool) -> Json:
             (section if ".options." in name else section.setdefault("options", {}))[key] = value
         elif keep:
             section[key] = value
-    return composed
+    return config
 
 
 def is_former_default(key: str, value: Any, plugin: str | None) -> bool:
@@ -69,53 +69,54 @@ def is_former_default(key: str, value: Any, plugin: str | None) -> bool:
         plugin: The plugin that had the key, or None for a key of no plugin.
     """
     name = key.rpartition(".")[2]
-    return value in _arguments(key, plugin).get(name, removed().get(key, ((), ""))[0])
+    return value in _arguments(key, plugin).get(name, removed_keys().get(key, ((), ""))[0])
 
 
 def is_default(key: str, value: Any, plugin: str | None) -> bool:
     """Checks whether a value is the default in a YAML file, such as the plugin's."""
     kind, _, name = key.partition(".")
-    described_keys = described() if plugin is None else {known.name: known for known in read(kind, plugin).keys}
-    known = described_keys.get(key if plugin is None else name)
-    return known is not None and known.value == value
+    options = run_keys() if plugin is None else {option.name: option for option in read(kind, plugin).keys}
+    option = options.get(key if plugin is None else name)
+    return option is not None and option.value == value
 
 
-def _present(composed: Json | Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
+def _present(config: Json | Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
     """Yields a configuration's removed keys, each with its section.
 
     Without a plugin's name, whether its key is removed is unknown.
     """
-    for key in removed():
+    for key in removed_keys():
         *parents, name = key.split(".")
-        section: Any = composed
+        section: Any = config
         for parent in parents:
             section = section.get(parent) if isinstance(section, Mapping) else None
-        if isinstance(section, dict) and name in section and not _is_read(key, composed):
+        if isinstance(section, dict) and name in section and not _is_read(key, config):
             yield key, section
 
 
-def _is_read(key: str, composed: Mapping[str, Any]) -> bool:
+def _is_read(key: str, config: Mapping[str, Any]) -> bool:
     """Checks whether a plugin has a key in its YAML, or has no YAML."""
-    kind, _, rest = key.partition(".")
+    kind, _, name = key.partition(".")
     if kind not in KINDS:
         return False
-    chosen = parts(kind, _plugin(key, composed) or "")
+    plugin_names = parts(kind, _plugin(key, config) or "")
     return any(
-        file_of(kind, part) is None or rest in {option.name for option in read(kind, part).keys} for part in chosen
+        file_of(kind, part) is None or name in {option.name for option in read(kind, part).keys}
+        for part in plugin_names
     )
 
 
-def _plugin(key: str, composed: Mapping[str, Any]) -> str | None:
+def _plugin(key: str, config: Mapping[str, Any]) -> str | None:
     """Returns the name of the plugin that a key belongs to, or None."""
-    kind, _, rest = key.partition(".")
+    kind, _, subkey = key.partition(".")
     if kind in SEVERAL:
-        return rest.partition(".")[0]
-    name = composed[kind].get("nodes", composed[kind].get("name")) if kind in KINDS else None
+        return subkey.partition(".")[0]
+    name = config[kind].get("nodes", config[kind].get("name")) if kind in KINDS else None
     return name if isinstance(name, str) else None
 
 
 def _arguments(key: str, plugin: str | None) -> Mapping[str, tuple[Any, ...]]:
-    """Returns the defaults of a plugin's arguments, none for a key of no plugin."""
+    """Returns the defaults of a plugin's arguments, or none if `plugin` is None."""
     kind = key.partition(".")[0]
     if kind not in KINDS or plugin is None:
         return {}

@@ -83,12 +83,12 @@ def section(topic: str) -> str:
         return _hydra_section()
     if kind not in (*SECTIONS, EXPERIMENT, "job"):
         raise unknown(f"--help {topic}", kind, (*SECTIONS, EXPERIMENT, "job", "hydra"))
-    known = plugins.options(kind)
-    if name and name not in known:
-        raise plugins.unknown_plugin(kind, name, known, f"{kind}={name}")
+    option_names = plugins.options(kind)
+    if name and name not in option_names:
+        raise plugins.unknown_plugin(kind, name, option_names, f"{kind}={name}")
     folder = plugins.JOBS if kind == "job" else kind
-    options = [_option(keys.read(folder, choice)) for choice in ([name] if name else known)]
-    if everywhere := keys.shared(kind):
+    options = [_option(keys.read(folder, choice)) for choice in ([name] if name else option_names)]
+    if everywhere := keys.shared_keys(kind):
         options.append("\n".join([f"every {kind}", *(_key(kind, key, 30) for key in everywhere)]))
     return "\n\n".join(options) + "\n"
 
@@ -105,14 +105,14 @@ def _hydra_section() -> str:
 
 def _option(option: keys.Option) -> str:
     """Formats an option. Omits shared keys with an unchanged default."""
-    everywhere = {key.name: key.default for key in keys.shared(option.section)}
+    everywhere = {key.name: key.default for key in keys.shared_keys(option.section)}
     option_keys = [replace(key, comment="") if key.name in everywhere else key for key in option.keys]
-    shown = [key for key in option_keys if everywhere.get(key.name) != key.default]
+    visible_keys = [key for key in option_keys if everywhere.get(key.name) != key.default]
     is_global = option.section in (EXPERIMENT, plugins.JOBS)
     section = "job" if option.section == plugins.JOBS else option.section
     lines = [f"{section}={option.name}", *_wrap(option.summary, 2)]
     prefix = "" if is_global else section
-    lines += [_key(prefix, key, 30) for key in shown]
+    lines += [_key(prefix, key, 30) for key in visible_keys]
     if not (option.summary or option.keys or is_global):
         section = f"{section}.{option.name}" if section in plugins.SEVERAL else section
         lines += _wrap(f"Ships no YAML. Set its arguments with {section}.options.KEY=VALUE", 2)
@@ -121,9 +121,9 @@ def _option(option: keys.Option) -> str:
 
 def _key(section: str, key: keys.Key, column: int) -> str:
     name = f"{section}.{key.name}" if section else key.name
-    needed = key.default == "???"
-    text = "; ".join(filter(None, [key.comment, "must be set" if needed else ""]))
-    return _entry(f"{name}={'VALUE' if needed else key.default}", text, column)
+    is_required = key.default == "???"
+    text = "; ".join(filter(None, [key.comment, "must be set" if is_required else ""]))
+    return _entry(f"{name}={'VALUE' if is_required else key.default}", text, column)
 
 
 def _entry(name: str, text: str, column: int) -> str:

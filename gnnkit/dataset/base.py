@@ -31,7 +31,7 @@ class Advice:
         default_factory=dict
     )  # content by file name; a key with this value names its path
     graph: Graph | None = None  # what `load` returns, if the advice needed it
-    missing: str = ""  # what data lack for a configuration, in which case only `files` are written
+    missing: str = ""  # properties that a configuration needs and the data lack. If set, only `files` are written
 
 
 class Dataset(ABC):
@@ -101,12 +101,12 @@ class Dataset(ABC):
 
 
 @contextmanager
-def blame(what: str) -> Iterator[None]:
+def blame(source: str) -> Iterator[None]:
     """Prefixes error messages with a key or file name, and joins them into one line."""
     try:
         yield
     except ValueError as error:
-        raise UserError(one_line(f"{what}: {error}")) from error
+        raise UserError(one_line(f"{source}: {error}")) from error
 
 
 def with_split(graph: Graph, split: Sequence[float] | TimeSplit | None, seed: int) -> Graph:
@@ -153,10 +153,11 @@ def name_list(key: str, value: object) -> tuple[str, ...]:
     return tuple(names)
 
 
-def warn_unlabelled(what: str, name: str, names: Sequence[str]) -> None:
+def warn_unlabelled(source: str, name: str, names: Sequence[str]) -> None:
     """Warns that data lack the labels of edges, as new data may."""
     warnings.warn(
-        f"{what} has no {name!r} (dataset.edge_label), only {shown_names(names)}, so no edge has a label", stacklevel=5
+        f"{source} has no {name!r} (dataset.edge_label), only {shown_names(names)}, so no edge has a label",
+        stacklevel=5,
     )
 
 
@@ -175,17 +176,17 @@ def both_ways(csc: CSC) -> float:
 
     Self-loops are ignored. Without other edges the share is 1.
     """
-    chosen = np.linspace(0, csc.num_edges - 1, min(csc.num_edges, _LOOKED_AT)).astype(np.int64)
-    dst, src = np.searchsorted(csc.indptr, chosen, side="right") - 1, csc.indices[chosen]
+    positions = np.linspace(0, csc.num_edges - 1, min(csc.num_edges, _LOOKED_AT)).astype(np.int64)
+    dst, src = np.searchsorted(csc.indptr, positions, side="right") - 1, csc.indices[positions]
     ends = [(v, u) for v, u in zip(dst.tolist(), src.tolist(), strict=True) if u != v]
-    returned = sum((csc.indices[csc.indptr[u] : csc.indptr[u + 1]] == v).any() for v, u in ends)
-    return float(returned / len(ends)) if ends else 1.0
+    num_reversed = sum((csc.indices[csc.indptr[u] : csc.indptr[u + 1]] == v).any() for v, u in ends)
+    return float(num_reversed / len(ends)) if ends else 1.0
 
 
 def describe_share(share: float, num_edges: int) -> str:
     """Describes a share from `both_ways` for a warning."""
-    some = f"{100 * share:.2g} % of {num_edges:,} edges have"
-    return f"{some if share else f'none of {num_edges:,} edges has'} a reverse edge"
+    text = f"{100 * share:.2g} % of {num_edges:,} edges have"
+    return f"{text if share else f'none of {num_edges:,} edges has'} a reverse edge"
 
 
 def sources_by_row(indptr: Array, indices: Array, weight: Array | None, shape: Array | None) -> CSC:

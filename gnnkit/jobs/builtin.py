@@ -51,8 +51,8 @@ class Train(OnRanks):
     def finish(self, order: Order, result: Result, seconds: float) -> Result:
         result = result.with_figure("seconds_total", seconds)
         if "phases" in result:  # absent for programs
-            known = result["phases"]
-            phases = {"starting": seconds - sum(known.values()), **known}
+            rank_phases = result["phases"]
+            phases = {"starting": seconds - sum(rank_phases.values()), **rank_phases}
             setup = sum(phases[name] for name in ("starting", "reading", "partitioning", "cutting"))
             result = result.with_figure("phases", phases).with_figure("seconds_setup", setup)
         return result.with_figure("command", order.command(order.overrides))

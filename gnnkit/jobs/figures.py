@@ -78,13 +78,14 @@ def circumstances(job: RankJob) -> Circumstances:
     return Circumstances(job.prepared.why, versions() | {"products": library()}, job.settings.seed)
 
 
-def by_name(task: Task, measured: dict[str, float]) -> dict[str, float | None]:
-    """Returns the task's figures by name. None for a split without nodes.
+def by_name(task: Task, metrics: dict[str, float]) -> dict[str, float | None]:
+    """Returns the task's figures by name.
 
-    Optional metrics that were not measured are omitted.
+    A figure is None if its split has no nodes. Optional metrics that were not measured
+    are omitted.
     """
-    others = {f"{split}_{metric}" for split in task.splits for metric in task.metrics_of_some} - measured.keys()
-    return {name: measured.get(name) for name in task.names if name not in others}
+    missing_names = {f"{split}_{metric}" for split in task.splits for metric in task.metrics_of_some} - metrics.keys()
+    return {name: metrics.get(name) for name in task.names if name not in missing_names}
 
 
 def by_class(details: Mapping[str, Any], names: Sequence[str] | None) -> Classes:
@@ -148,7 +149,7 @@ def words_between(tally: Tally, repetitions: int, worker: Worker) -> Tensor | No
         worker: This rank.
 
     Returns:
-        [from, to] int64 on the leader. None elsewhere, and above `MAX_RANKS`.
+        [from, to] int64 on the leader of at most `MAX_RANKS` ranks, else None.
     """
     num_ranks = worker.comm.world_size
     if num_ranks > MAX_RANKS:
@@ -173,7 +174,7 @@ def add_figures(run: RankRun, scores: Scores) -> None:
     tally, num_epochs, watch = run.strategy.tally, len(site.epoch_seconds), site.watch
     figures.traffic = traffic(tally, num_epochs, worker)
     write_rows(run.folder / WORDS, words_between(tally, num_epochs, worker))
-    figures.skipped = _skipped(run)
+    figures.skipped = _count_skipped(run)
     if watch is None:
         return
     figures.plugins = plugins(job, worker, run.task)
@@ -189,48 +190,48 @@ def add_figures(run: RankRun, scores: Scores) -> None:
     figures.classes = by_class(scores.details, job.prepared.class_names)
     figures.sync = run.sync.figures()
     figures.verdict = _verdict(run, scores)
-    lost = sorted(worker.comm.lost) if isinstance(worker.comm, Survivors) else []
-    figures.lost = {"lost_workers": [f"rank {rank}" for rank in lost]}
+    lost_ranks = sorted(worker.comm.lost) if isinstance(worker.comm, Survivors) else []
+    figures.lost = {"lost_workers": [f"rank {rank}" for rank in lost_ranks]}
     figures.hooks = merge({"rebalanced": []}, *(hook.figures() for hook in run.hooks))
 
 
 def _resources(run: RankRun, states: Sequence[WorkerState]) -> Resources:
-    """Returns what the run has used, and what was predicted."""
-    trained = [parameter.numel() for parameter in run.module.model.parameters() if parameter.requires_grad]
+    """Returns the resources that the run has used, and the prediction, if any."""
+    parameter_counts = [parameter.numel() for parameter in run.module.model.parameters() if parameter.requires_grad]
     if run.module.learned is not None:
-        trained.append(run.worker.shard.num_nodes * run.module.learned.width)
+        parameter_counts.append(run.worker.shard.num_nodes * run.module.learned.width)
     phases = {**run.job.prepared.seconds, **run.site.seconds}
-    predicted, measured = _predicted(run.job.settings.predicted, states, run.site.epoch_seconds[1:])
-    return Resources(sum(trained), device_name(run.worker.device), phases, predicted, measured)
+    prediction, measurement = _compare_prediction(run.job.settings.predicted, states, run.site.epoch_seconds[1:])
+    return Resources(sum(parameter_counts), device_name(run.worker.device), phases, prediction, measurement)
 
 
-def _predicted(
-    predicted: Mapping[str, Any] | None, states: Sequence[WorkerState], seconds: Sequence[float]
+def _compare_prediction(
+    layout: Mapping[str, Any] | None, states: Sequence[WorkerState], seconds: Sequence[float]
 ) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
     """Returns the planned and the measured figures, or None if nothing was planned.
 
     Args:
-        predicted: Figures of the selected layout.
+        layout: Figures of the selected layout.
         states: Final states of all workers.
         seconds: Duration of each epoch after the first one.
     """
-    if predicted is None:
+    if layout is None:
         return None, None
-    planned = {
-        "seconds_per_epoch": predicted["seconds"],
-        "memory": predicted["memory"],
-        "bytes_sent": predicted["bytes_sent"]["max"],
+    prediction = {
+        "seconds_per_epoch": layout["seconds"],
+        "memory": layout["memory"],
+        "bytes_sent": layout["bytes_sent"]["max"],
     }
-    measured = {
+    measurement = {
         "seconds_per_epoch": statistics.median(seconds) if seconds else None,
         "memory": max((state.memory for state in states), default=None),
         # The first step also sends rows that later steps reuse.
         "bytes_sent": max(state.bytes_sent for state in states) if seconds else None,
     }
-    return planned, measured
+    return prediction, measurement
 
 
-def _skipped(run: RankRun) -> Skipped:
+def _count_skipped(run: RankRun) -> Skipped:
     """Counts the steps that a rank skipped, and the rollbacks. Collective."""
     counts = torch.zeros(run.worker.comm.world_size, dtype=torch.int64, device=run.worker.device)
     counts[run.worker.comm.rank] = run.guard.skipped_steps
@@ -281,7 +282,7 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     may be far worse than the best. Called on the leader.
     """
     trainer, task, rule, best = run.trainer, run.task, run.site.rule, run.site.validations.best
-    saved = rule.best_epoch if rule is not None and rule.parameters is not None else trainer.current_epoch
+    saved_epoch = rule.best_epoch if rule is not None and rule.parameters is not None else trainer.current_epoch
     nothing = learned_nothing(task, scores.figures, scores.chance, trainer.current_epoch, trainer.global_step)
     name, schedule = task.progress, _schedule(run)
     if run.figures.exactness.approximate and best is not None and name in scores.figures:
@@ -289,9 +290,9 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
         by = f"{name} saves the best model" if rule is None else f"{rule.name} selects the saved model"
         keep = "" if is_best else f"; trainer.monitor={by}"
         if schedule is not None:
-            keep += _measured(schedule)
+            keep += _describe_schedule(schedule)
         _print_line(
-            f"approximate training: the saved model, of epoch {saved}, has {name}={scores.figures[name]:.4g}; the best "
+            f"approximate training: the saved model, of epoch {saved_epoch}, has {name}={scores.figures[name]:.4g}; the best "
             f"evaluation was {name}={best['value']:.4g} in epoch {best['epoch']}{keep}"
         )
     single = _single_class(run.figures.classes.confusion, run.task.noun)
@@ -300,11 +301,11 @@ def _verdict(run: RankRun, scores: Scores) -> Verdict:
     for warning in (nothing, single):
         if warning is not None:
             _print_line(f"gnnkit: warning: {warning}")
-    return Verdict(saved, best, schedule, nothing, single)
+    return Verdict(saved_epoch, best, schedule, nothing, single)
 
 
 def _schedule(run: RankRun) -> Json | None:
-    """Returns the numbers of exact and approximate epochs, and what they measured."""
+    """Returns the numbers of exact and approximate epochs, with their metrics."""
     exact, validations = run.module.exact_epochs, run.site.validations
     if exact is None:
         return None
@@ -320,7 +321,7 @@ def _schedule(run: RankRun) -> Json | None:
     return dict(counts) | gradients | {"evaluations": evaluations}
 
 
-def _measured(schedule: Json) -> str:
+def _describe_schedule(schedule: Json) -> str:
     """Describes the measurements of `_schedule`."""
     epochs = sum(schedule[phase] for phase in ("start", "approximate", "finish"))
     text = f"; {schedule['approximate']} of {epochs} epochs were approximate"
@@ -361,10 +362,10 @@ def _single_class(confusion: Mapping[str, Any] | None, noun: str) -> str | None:
     if confusion is None or not tables:
         return None
     counts = sum(tables[1:], tables[0])
-    predicted, actual = np.flatnonzero(counts.sum(0)), counts.sum(1)
-    if len(predicted) > 1 or np.count_nonzero(actual) < 2:
+    predicted_classes, actual = np.flatnonzero(counts.sum(0)), counts.sum(1)
+    if len(predicted_classes) > 1 or np.count_nonzero(actual) < 2:
         return None
-    (single,) = predicted
+    (single,) = predicted_classes
     share = 100 * actual[single] / actual.sum()
     return (
         f"the model predicts the class {confusion['classes'][single]} for every {noun} of the splits, {share:.1f} % of which "
@@ -391,5 +392,5 @@ def _processor() -> str:
         lines = _CPUS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine() or "CPU"
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine() or "CPU"

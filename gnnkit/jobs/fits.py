@@ -122,7 +122,7 @@ def _with_default_fanouts(settings: Settings, num_layers: object) -> Settings:
     return with_choice(settings, sampler)
 
 
-_Asks = Callable[[Settings, Parts], object]
+_Predicate = Callable[[Settings, Parts], object]
 _ABILITIES = (ByTime, LastingRows, LearnedInputs, Relations, RowsOnDisk)  # named in messages
 
 
@@ -130,15 +130,15 @@ _ABILITIES = (ByTime, LastingRows, LearnedInputs, Relations, RowsOnDisk)  # name
 class Topic:
     """Unsupported combinations that involve one setting."""
 
-    asked: _Asks
-    refused: Mapping[str, _Asks]  # by message. The first one that holds is raised
+    applies: _Predicate
+    conflicts: Mapping[str, _Predicate]  # by message. The first one that holds is raised
 
 
 def check(parts: Parts) -> None:
     """Raises `UserError` for the first unsupported combination."""
     for topic in TOPICS:
-        if topic.asked(parts.settings, parts):
-            for message, holds in topic.refused.items():
+        if topic.applies(parts.settings, parts):
+            for message, holds in topic.conflicts.items():
                 if holds(parts.settings, parts):
                     raise UserError(_format_message(message, parts))
     for hook in parts.hooks:
@@ -152,8 +152,8 @@ def _format_message(message: str, parts: Parts) -> str:
     the strategy does not have it.
     """
     lacks = {kind.__name__: parts.strategy.lacks(kind) for kind in _ABILITIES}
-    written = list(parts.settings.write)
-    return message.format(s=parts.settings, p=parts, dense=_dense_readers(parts), written=written, lacks=lacks)
+    output_names = list(parts.settings.write)
+    return message.format(s=parts.settings, p=parts, dense=_dense_readers(parts), written=output_names, lacks=lacks)
 
 
 def _dense_readers(parts: Parts) -> list[str]:
@@ -313,7 +313,7 @@ _PLACE = Topic(
 def may_stay(parts: Parts) -> bool:
     """Returns whether features may stay on disk during training."""
     settings = replace(parts.settings, features=replace(parts.settings.features, place="disk"))
-    return not any(holds(settings, parts) for holds in _PLACE.refused.values())
+    return not any(holds(settings, parts) for holds in _PLACE.conflicts.values())
 
 
 _LEARNED_ROWS = Topic(

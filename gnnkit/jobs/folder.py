@@ -89,52 +89,52 @@ def named(order: Order) -> Path:
     return local_path("output", order.named_folder, UPLOADED).absolute()
 
 
-def resumed(order: Order) -> Order:
+def resume_order(order: Order) -> Order:
     """Returns the order that resumes from the checkpoint in the run folder.
 
     Applies under `on_exists=resume` if there is a checkpoint. Raises `UserError` for a
     job without checkpoints.
     """
-    settings, named = order.settings, order.named_folder
-    if named is not None:
-        local_path("output", named, UPLOADED)
+    settings, path = order.settings, order.named_folder
+    if path is not None:
+        local_path("output", path, UPLOADED)
     if settings.on_exists != "resume" or settings.job.goes_on:
         return order
     if not settings.job.trains:
         raise UserError(f"on_exists=resume: job={settings.job.name} has no checkpoints: use on_exists=replace")
     if settings.trainer.resume is not None:
         raise UserError("on_exists=resume and trainer.resume exclude each other: remove one of them")
-    if named is None or not any(local_path("output", named, UPLOADED).glob(_CHECKPOINTS)):
+    if path is None or not any(local_path("output", path, UPLOADED).glob(_CHECKPOINTS)):
         return order
-    trainer = replace(settings.trainer, resume=str(Path(named).absolute()))
+    trainer = replace(settings.trainer, resume=str(Path(path).absolute()))
     return replace(order, settings=replace(settings, trainer=trainer))
 
 
 @contextmanager
-def bare(order: Order) -> Iterator[Path]:
+def lock_folder(order: Order) -> Iterator[Path]:
     """Creates and locks the run folder, and writes nothing.
 
     If a job fails before its first step, the folder is restored, except for files that
     `on_exists=replace` has deleted.
     """
-    named = order.named_folder
-    folder = new_folder(Path("outputs")) if named is None else local_path("output", named, UPLOADED).absolute()
-    is_new = named is None or not os.path.lexists(folder)
+    path = order.named_folder
+    folder = new_folder(Path("outputs")) if path is None else local_path("output", path, UPLOADED).absolute()
+    is_new = path is None or not os.path.lexists(folder)
     try:
         with locked(folder):
             _end_writers(folder, order.settings)
-            moved = _clear(folder, order.settings)
+            backup = _clear(folder, order.settings)
             try:
                 with naming(folder):
                     yield folder
             except (UserError, OSError) as error:
-                mendable = of_disk(error) if isinstance(error, OSError) else error
-                if mendable is not None and not _took_steps(folder, moved):
+                user_error = of_disk(error) if isinstance(error, OSError) else error
+                if user_error is not None and not _took_steps(folder, backup):
                     with suppress(OSError):  # the failing disk may not allow moves either
-                        _undo(folder, moved)
-                if mendable in (None, error):
+                        _undo(folder, backup)
+                if user_error in (None, error):
                     raise
-                raise mendable from error
+                raise user_error from error
     except UserError:
         if is_new:
             with suppress(OSError):  # the folder is not empty
@@ -143,12 +143,12 @@ def bare(order: Order) -> Iterator[Path]:
 
 
 @contextmanager
-def opened(order: Order) -> Iterator[Path]:
+def open_folder(order: Order) -> Iterator[Path]:
     """Creates and locks the run folder, and writes the configuration.
 
     If training is interrupted, prints the command that resumes it.
     """
-    with bare(order) as folder:
+    with lock_folder(order) as folder:
         _write_configuration(folder, order)
         try:
             with if_forced(lambda: _report_interrupt(folder, order)):
@@ -176,12 +176,12 @@ def _how_to_go_on(folder: Path, order: Order) -> str:
     from gnnkit.training import resume
 
     position = resume.position(folder / _CHECKPOINT)
-    where = "" if position is None else f", of step {position[2]} (epoch {position[0]} done)"
+    suffix = "" if position is None else f", of step {position[2]} (epoch {position[0]} done)"
     again = f"output={shlex.quote(str(folder))} on_exists=resume"
     if order.program == "gnnkit":
-        named = ("output", "on_exists", "trainer.resume")
-        again = f"{order.command([text for text in order.overrides if key_of(text) not in named])} {again}"
-    return f"{folder} keeps the last checkpoint{where}: {again} goes on from there"
+        folder_keys = ("output", "on_exists", "trainer.resume")
+        again = f"{order.command([text for text in order.overrides if key_of(text) not in folder_keys])} {again}"
+    return f"{folder} keeps the last checkpoint{suffix}: {again} goes on from there"
 
 
 def _write_configuration(folder: Path, order: Order) -> None:
@@ -208,7 +208,7 @@ def new_folder(base: Path) -> Path:
 
 
 def _clear(folder: Path, settings: Settings) -> Path | None:
-    """Clears an earlier run's folder. Returns where files were moved, or None."""
+    """Clears an earlier run's folder. Returns the moved files' folder, or None."""
     try:
         if _is_empty(folder) or _goes_on(folder, settings):
             return None
@@ -218,7 +218,7 @@ def _clear(folder: Path, settings: Settings) -> Path | None:
             _check_unfinished(folder, settings)
             return _move_away(folder)
         if settings.on_exists == "refuse" and _took_steps(folder, None):
-            target = _set_aside(folder, list(_written(folder)))
+            target = _set_aside(folder, list(_list_outputs(folder)))
             say(f"the earlier run in {folder} left no checkpoint and no result: its files are in {target}")
             return target
         _delete(folder)
@@ -247,7 +247,7 @@ def _is_empty(folder: Path) -> bool:
 def _end_writers(folder: Path, settings: Settings) -> None:
     """Prevents surviving ranks of an earlier run from saving checkpoints.
 
-    Raises `UserError` if one has saved since `resumed` was called.
+    Raises `UserError` if one has saved since `resume_order` was called.
     """
     if not any((folder / _CHECKPOINT).parent.glob(".writer-*")):
         return
@@ -273,10 +273,10 @@ def _check_unfinished(folder: Path, settings: Settings) -> None:
 
     keys = settings.trainer
     assert keys.resume is not None
-    left = resume.nothing_left(resume.load(keys.resume), keys.max_epochs, keys.monitor, keys.patience)
-    if left is not None and (folder / "result.json").is_file():
+    reason = resume.nothing_left(resume.load(keys.resume), keys.max_epochs, keys.monitor, keys.patience)
+    if reason is not None and (folder / "result.json").is_file():
         raise UserError(
-            f"on_exists=resume: the run in {folder} is finished and its results stay: {left}, ask for more to go on, or "
+            f"on_exists=resume: the run in {folder} is finished and its results stay: {reason}, ask for more to go on, or "
             "choose on_exists=replace"
         )
 
@@ -301,7 +301,7 @@ def _is_kept(folder: Path) -> bool:
     return any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
-def _written(folder: Path) -> Iterator[Path]:
+def _list_outputs(folder: Path) -> Iterator[Path]:
     """Yields the files in a run folder that match `WRITTEN`."""
     for pattern in WRITTEN:
         yield from (path for path in sorted(folder.glob(pattern)) if path.is_symlink() or not path.is_dir())
@@ -310,33 +310,33 @@ def _written(folder: Path) -> Iterator[Path]:
 def _delete(folder: Path) -> None:
     """Deletes a run's files, and folders that become empty."""
     for run_folder in (folder, *sorted(folder.glob(f"{EARLIER}-*"))):
-        paths = list(_written(run_folder))
+        paths = list(_list_outputs(run_folder))
         for path in paths:
             path.unlink()
         _remove_empty(run_folder, paths)
 
 
-def _took_steps(folder: Path, moved: Path | None) -> bool:
+def _took_steps(folder: Path, backup: Path | None) -> bool:
     """Returns whether a job has taken a step or saved. Arguments as in `_undo`."""
     steps = folder / _STEPS
     if any((folder / WORK).glob("*.json")):  # a journal, from which the same job resumes
         return True
-    return (steps.is_file() and steps.stat().st_size > 0) or (moved is None and any(folder.glob(_CHECKPOINTS)))
+    return (steps.is_file() and steps.stat().st_size > 0) or (backup is None and any(folder.glob(_CHECKPOINTS)))
 
 
-def _undo(folder: Path, moved: Path | None) -> None:
+def _undo(folder: Path, backup: Path | None) -> None:
     """Deletes a failed job's files, and moves earlier results back.
 
     Args:
         folder: The run folder.
-        moved: From `_move_away`, or None if the folder was empty.
+        backup: From `_move_away`, or None if the folder was empty.
     """
-    if moved is None:
+    if backup is None:
         _delete(folder)
         return
     for path in _results(folder):
         path.unlink()
-    _move(moved, folder, list(_written(moved)))
+    _move(backup, folder, list(_list_outputs(backup)))
 
 
 def _move_away(folder: Path) -> Path:
@@ -355,15 +355,15 @@ def _set_aside(folder: Path, paths: Sequence[Path]) -> Path:
 
 def _results(folder: Path) -> list[Path]:
     """Lists a run's files that a resumed run does not continue."""
-    return [path for path in _written(folder) if not path.relative_to(folder).as_posix().startswith(_KEPT)]
+    return [path for path in _list_outputs(folder) if not path.relative_to(folder).as_posix().startswith(_KEPT)]
 
 
 def _move(source: Path, target: Path, paths: Sequence[Path]) -> None:
     """Moves files to the same relative paths in another folder."""
     for path in paths:
-        moved = target / path.relative_to(source)
-        moved.parent.mkdir(parents=True, exist_ok=True)
-        path.rename(moved)
+        destination = target / path.relative_to(source)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(destination)
     _remove_empty(source, paths)
 
 

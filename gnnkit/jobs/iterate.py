@@ -28,7 +28,7 @@ from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program
 from gnnkit.result.figures import merge
 from gnnkit.strategy import Worker
-from gnnkit.task import numbered
+from gnnkit.task import name_columns
 from gnnkit.utils.storage import Lines
 
 
@@ -69,11 +69,13 @@ def run_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
         outcome = iterate(program, worker, watch)
     values = outcome.values
     rows = values[:, 0] if values.shape[1] == 1 else values
-    write_targets(job, worker, "values", rows, lambda rows, ids: {"id": ids, **numbered("value", rows)}, of_nodes=True)
-    measured: dict[str, float | None] = {}
+    write_targets(
+        job, worker, "values", rows, lambda rows, ids: {"id": ids, **name_columns("value", rows)}, of_nodes=True
+    )
+    scores: dict[str, float | None] = {}
     if program.classifies:
         task = job.task()
-        measured = figures.by_name(task, task.measure(values, worker))
+        scores = figures.by_name(task, task.measure(values, worker))
         write_predictions(job, worker, task, values, job.prepared.class_names)
         if comm.rank == LEADER:
             write_names(job, job.prepared.class_names)
@@ -84,7 +86,7 @@ def run_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
             "residual": outcome.residual,
             "converged": outcome.residual <= program.tolerance,
         },
-        measured,
+        scores,
         {"seconds": outcome.seconds, "seconds_per_iteration": outcome.seconds / outcome.iterations},
         figures.traffic(outcome.tally, outcome.iterations, worker),
         {"balance": job.prepared.balance, "device": figures.device_name(worker.device)},
@@ -109,11 +111,11 @@ def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
     engine.tally.reset()
     while residual > program.tolerance and iteration < program.max_iterations:
         iteration += 1
-        before, start, exchanged = x, time.perf_counter(), engine.tally.seconds
+        before, start, seconds_before = x, time.perf_counter(), engine.tally.seconds
         progress(f"iteration {iteration}")
         with lent(program, [nodes.adjacency], **_read(nodes, before)):
             x = program.step(before, nodes)
-        rank_state = _state(before, x, time.perf_counter() - start, engine.tally.seconds - exchanged)
+        rank_state = _state(before, x, time.perf_counter() - start, engine.tally.seconds - seconds_before)
         states = _gather_states(rank_state, worker)
         seconds += rank_state.seconds_compute + rank_state.seconds_exchange
         residual = sum(state.change for state in states) / (sum(state.magnitude for state in states) or 1.0)

@@ -45,7 +45,7 @@ class Job(JobFacts, ABC):
         return order
 
     def preload(self, order: Order) -> None:
-        """Imports what the job needs, once before several processes fork."""
+        """Imports the job's modules, once before several processes fork."""
 
 
 class Run(Job):
@@ -55,35 +55,35 @@ class Run(Job):
     """
 
     def start(self, order: Order) -> Result:
-        begun, url = time.perf_counter(), order.settings.upload
+        start_time, url = time.perf_counter(), order.settings.upload
         if url is None or not order.is_leader:
-            return self._do(run_folders.resumed(order), begun)
+            return self._do(run_folders.resume_order(order), start_time)
         upload = copy_to(url)
         upload.check(order.settings.on_exists)
         if order.settings.on_exists == "resume" and order.settings.job.trains:
             upload.fetch_checkpoint(run_folders.named(order), alone=order.settings.started is None)
-        result = self._do(run_folders.resumed(order), begun)
+        result = self._do(run_folders.resume_order(order), start_time)
         upload.put_folder(result.folder)
         return result
 
-    def _do(self, order: Order, begun: float) -> Result:
+    def _do(self, order: Order, start_time: float) -> Result:
         """Does the job in the run folder.
 
         Args:
-            begun: Start of the job on the `time.perf_counter` clock.
+            start_time: Start of the job on the `time.perf_counter` clock.
         """
         if order.is_leader:
             phase(f"job={self.name}: checking the configuration")
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             if order.settings.is_inline:
-                held.enter_context(inline())
+                stack.enter_context(inline())
             with contextlib.nullcontext() if order.settings.started else _without_garbage_collection():
                 order = self.check(order)
-                if (stored := self.done(order)) is not None:
-                    say(stored.table())
-                    return stored
+                if (stored_result := self.done(order)) is not None:
+                    say(stored_result.table())
+                    return stored_result
                 if order.is_leader:
-                    order = replace(order, folder=held.enter_context(run_folders.opened(order)))
+                    order = replace(order, folder=stack.enter_context(run_folders.open_folder(order)))
                     if order.settings.notes:
                         say("\n".join(order.settings.notes))
                 result = self.work(order)
@@ -91,7 +91,7 @@ class Run(Job):
                 raise TypeError(f"job={self.name}: work returned {type(result).__name__}, expected a Result")
             if not order.is_leader:
                 return result
-            result = replace(self.finish(order, result, time.perf_counter() - begun), run_folder=order.run_folder)
+            result = replace(self.finish(order, result, time.perf_counter() - start_time), run_folder=order.run_folder)
             return _publish(order, result)
 
     def check(self, order: Order) -> Order:
@@ -134,7 +134,7 @@ class Run(Job):
         fits.check(parts)
         parts.check()
         if order.graph is not None:  # before the leader compares layouts
-            check_types(_untyped(order), order.graph.schema)
+            check_types(_find_untyped_model(order), order.graph.schema)
         return replace(order, settings=parts.settings)
 
     def _check_workers(self, order: Order) -> Order:
@@ -145,18 +145,18 @@ class Run(Job):
         """
         auto, fit = order.settings.auto_workers, {}
         assert auto is not None
-        refused: list[UserError] = []
+        errors: list[UserError] = []
         for workers in auto.counts:
             try:
                 settings = replace(with_workers(order.settings, workers), auto_workers=None)
                 fit[workers] = self.check(replace(order, settings=settings))
             except UserError as error:
-                refused.append(error)
+                errors.append(error)
         if not fit:
-            raise refused[0]
+            raise errors[0]
         first = next(iter(fit.values()))
-        left = replace(auto, counts=tuple(fit))
-        return replace(first, settings=replace(first.settings, auto_workers=left))
+        candidates = replace(auto, counts=tuple(fit))
+        return replace(first, settings=replace(first.settings, auto_workers=candidates))
 
     def _check_open(self, order: Order) -> Order:
         """Checks each strategy that `strategy=auto` may select.
@@ -165,18 +165,18 @@ class Run(Job):
         the `UserError` of the first.
         """
         fit: list[Order] = []
-        refused: list[UserError] = []
+        errors: list[UserError] = []
         for settings in _planner().possible(order.settings):
             try:
                 fit.append(self.check(replace(order, settings=settings)))
             except UserError as error:
-                refused.append(error)
+                errors.append(error)
         if not fit:
-            raise refused[0]
-        if not refused:
+            raise errors[0]
+        if not errors:
             return order
         only = fit[0].settings
-        note = f"strategy=auto takes {only.strategy.name}, as another is refused: {refused[0]}"
+        note = f"strategy=auto takes {only.strategy.name}, as another is refused: {errors[0]}"
         return replace(order, settings=replace(only, notes=(*only.notes, note)))
 
     def done(self, order: Order) -> Result | None:
@@ -254,7 +254,7 @@ class OnRanks(Run):
             and source.holds_inverse(parts.model, in_batches=not strategy.reads.all_edges),
             edge_order=getattr(parts.model, "edge_order", parts.model is None),
             ordered_layer=ordered_layer(parts.model),
-            untyped_model=_untyped(order),
+            untyped_model=_find_untyped_model(order),
             relational=source.reads_relations,
             rows_last=bool(strategy.lacks(GatheredRows)) and settings.inputs == "features" and source.trains,
         )
@@ -271,11 +271,11 @@ class OnRanks(Run):
 
 
 def _planner() -> Any:
-    """Returns what resolves `auto`, with `possible(settings)` and `decide(order)`."""
+    """Returns the module that resolves `auto` by `possible` and `decide`."""
     return plugins.load(plugins.PLANNER, "auto")
 
 
-def _untyped(order: Order) -> str | None:
+def _find_untyped_model(order: Order) -> str | None:
     """Returns the model's name if it will train and ignores node and edge types."""
     settings, source = order.settings, order.source
     trains = not (settings.job.reads_checkpoint or settings.job.reads_plan)
@@ -301,10 +301,10 @@ def _without_garbage_collection() -> Iterator[None]:
     Imported modules are never freed, and each collection has to visit them. Worker
     processes enable the collector.
     """
-    enabled = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
+        if was_enabled:
             gc.enable()

@@ -32,7 +32,7 @@ from gnnkit.task.base import HEAD
 from gnnkit.utils.ranges import shown
 
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
-Given = nn.Module | ModelFactory | Program | None  # from Python, replacing the configured model
+PythonModel = nn.Module | ModelFactory | Program | None  # from Python, replacing the configured model
 
 
 _WRAPPERS = {
@@ -51,11 +51,11 @@ class Widths:
 
     in_features: int
     num_classes: int  # output width
-    edge_width: int  # 0: no edge features
+    edge_width: int  # 0 without edge features
     num_relations: int = 1  # edge types
     num_node_types: int = 1
-    schema: Schema | None = None  # the data's types. None: not read yet
-    num_targets: int = 0  # outputs per labelled edge, which a task's head computes. 0: rows are nodes
+    schema: Schema | None = None  # the data's types, or None before they are read
+    num_targets: int = 0  # outputs of a task's head per labelled edge, or 0 if rows are nodes
 
 
 # The sizes that constructors take.
@@ -64,7 +64,7 @@ _EMBEDS = "embeds"  # constructor argument: `Task.embeds`
 DERIVED = (*WIDTHS, _EMBEDS)  # constructor arguments that are no keys
 
 
-def check_given(model: object) -> None:
+def check_python_model(model: object) -> None:
     """Raises `UserError` for an invalid model from Python."""
     if isinstance(model, nn.Module):
         check_module(model)
@@ -106,7 +106,7 @@ class ModelSource:
     """The source of a run's model: the configuration or Python."""
 
     choice: Choice
-    python_model: Given = None
+    python_model: PythonModel = None
 
     @property
     def name(self) -> str:
@@ -135,7 +135,7 @@ class ModelSource:
         return reads_types(self.python_model) or reads_types(self.trial())
 
     def unread(self, widths: Widths) -> str:
-        """Returns a warning if the model ignores the data's edge features, else ""."""
+        """Returns a warning if the model ignores the data's edge features, or ""."""
         if widths.edge_width == 0 or self.python_model is not None or not self.trains or "edge_width" in self._takes:
             return ""
         return (
@@ -260,15 +260,15 @@ def fit(settings: Settings, strategy: ExecutionStrategy, sampler: Sampler | None
     """
     if not isinstance(model, EdgeIndexModel) or strategy.reads.all_edges:
         return
-    if why := strategy.lacks(JoinedLayers):
-        raise UserError(f"strategy={settings.strategy.name}: model={type(model).__name__} {why}")
-    joined = strategy.ability(JoinedLayers)
-    if joined is not None and joined.by_owners and sampler is not None and sampler.redraw:
+    if reason := strategy.lacks(JoinedLayers):
+        raise UserError(f"strategy={settings.strategy.name}: model={type(model).__name__} {reason}")
+    ability = strategy.ability(JoinedLayers)
+    if ability is not None and ability.by_owners and sampler is not None and sampler.redraw:
         raise UserError(
             f"sampler.redraw=true: model={type(model).__name__} reads one edge_index in all layers, and owners draw for "
             f"strategy={settings.strategy.name}: remove the option, or use strategy=individual_sample"
         )
-    # Unsampled batches: the edges within a share, and those into its seeds.
+    # Unsampled batches have the edges within a share, and the edges into its seeds.
     model.num_layers = 2 if sampler is None else sampler.num_hops
 
 
@@ -292,9 +292,9 @@ def dense_readers(settings: Settings, source: ModelSource, strategy: ExecutionSt
 def describe(model: nn.Module) -> dict[str, str]:
     """Describes parameters and buffers by name: index, shape and dtype."""
     parameters, buffers = list(model.named_parameters()), list(model.named_buffers())
-    trained = {name: "trained" if parameter.requires_grad else "not trained" for name, parameter in parameters}
+    status = {name: "trained" if parameter.requires_grad else "not trained" for name, parameter in parameters}
     return {
-        **{f"model.{name}": f"parameter {i}, {_form(p)}, {trained[name]}" for i, (name, p) in enumerate(parameters)},
+        **{f"model.{name}": f"parameter {i}, {_form(p)}, {status[name]}" for i, (name, p) in enumerate(parameters)},
         **{f"model.{name}": f"buffer {i}, {_form(buffer)}" for i, (name, buffer) in enumerate(buffers)},
     }
 

@@ -25,7 +25,7 @@ from gnnkit.utils.storage import write_atomically
 if TYPE_CHECKING:
     from gnnkit.config.settings import Settings
     from gnnkit.graph import Graph
-    from gnnkit.jobs.models import Given, ModelSource
+    from gnnkit.jobs.models import ModelSource, PythonModel
 
 CONFIG_FILE = "config.yaml"
 _QUOTED = re.compile(r"='([\w./+-]*)'$")  # a word that needs no quotes
@@ -39,8 +39,8 @@ class Order:
 
     settings: Settings
     graph: Graph | None = None  # replaces the data set
-    model: Given = None  # replaces the configured model
-    folder: str | Path | None = None  # the run folder. None: the key `output`, or a new folder
+    model: PythonModel = None  # replaces the configured model
+    folder: str | Path | None = None  # the run folder, or None for the key `output` or a new folder
     overrides: Sequence[str] = ()  # as typed, and recorded in the run folder
     program: str = "gnnkit"  # the invoked program, for messages
     settle: Callable[[Sequence[str]], Settings] | None = None  # resolves other overrides in the same way
@@ -66,8 +66,8 @@ class Order:
     @property
     def is_leader(self) -> bool:
         """Whether this process is the leader's, or starts the ranks."""
-        started = self.settings.started
-        return started is None or started.rank == 0
+        started_rank = self.settings.started
+        return started_rank is None or started_rank.rank == 0
 
     @property
     def named_folder(self) -> str | Path | None:
@@ -81,22 +81,22 @@ class Order:
         return self.folder
 
 
-def redact_config(composed: Mapping[str, Any]) -> dict[str, Any]:
+def redact_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a configuration as plain data, without secrets."""
-    plain: dict[str, Any] = _redacted(composed, secret_variables())
+    plain: dict[str, Any] = _redact(config, secret_variables())
     return plain
 
 
-def to_yaml(composed: Mapping[str, Any]) -> str:
+def to_yaml(config: Mapping[str, Any]) -> str:
     """Formats a configuration as YAML with a comment for each key, without secrets."""
-    return keys.annotated(redact_config(composed))
+    return keys.annotate(redact_config(config))
 
 
 def plain_yaml(node: Mapping[str, Any] | Sequence[Any]) -> str:
     """Formats plain data as YAML, without comments or secrets."""
     import yaml
 
-    text: str = yaml.safe_dump(_redacted(node, secret_variables()), sort_keys=False, allow_unicode=True, width=2**31)
+    text: str = yaml.safe_dump(_redact(node, secret_variables()), sort_keys=False, allow_unicode=True, width=2**31)
     return text
 
 
@@ -106,7 +106,7 @@ def redact_override(text: str) -> str:
     if not is_value or is_interpolation(value):
         return text
     node = {key_of(key).rpartition(".")[2]: without_items(value) if value[:1] in "{[" else value}
-    hidden = _redacted(node, secret_variables())
+    hidden = _redact(node, secret_variables())
     return f"{key}={next(iter(hidden.values()))}"
 
 
@@ -121,41 +121,41 @@ def command(overrides: Sequence[str], program: str = "gnnkit", options: Sequence
     return shlex.join([program, *options, *(_QUOTED.sub(r"=\1", redact_override(text)) for text in overrides)])
 
 
-def _redacted(node: Any, secrets: Mapping[str, str]) -> Any:
+def _redact(node: Any, secrets: Mapping[str, str]) -> Any:
     if isinstance(node, Mapping):
         return {
-            key: _hidden(value, secrets) if value and is_secret(str(key), value) else _redacted(value, secrets)
+            key: _hidden(value, secrets) if value and is_secret(str(key), value) else _redact(value, secrets)
             for key, value in node.items()
         }
     if isinstance(node, list):
-        return [_redacted(item, secrets) for item in node]
+        return [_redact(item, secrets) for item in node]
     if not isinstance(node, str):
         return node
     return without_credentials(node if "${" in node else as_interpolation(node, secrets))
 
 
 def _hidden(value: Any, secrets: Mapping[str, str]) -> str:
-    """Replaces a secret by its variable's name if there is one."""
-    named = as_interpolation(value, secrets) if isinstance(value, str) else HIDDEN
-    return named if is_interpolation(named) else HIDDEN
+    """Replaces a secret by its variable's name, or by `HIDDEN` if there is none."""
+    interpolation = as_interpolation(value, secrets) if isinstance(value, str) else HIDDEN
+    return interpolation if is_interpolation(interpolation) else HIDDEN
 
 
-def write_configuration(folder: Path, composed: Mapping[str, Any]) -> None:
+def write_configuration(folder: Path, config: Mapping[str, Any]) -> None:
     """Writes `config.yaml` without secrets, and with absolute paths."""
-    write_atomically(folder / CONFIG_FILE, to_yaml(with_absolute_paths(composed)).encode())
+    write_atomically(folder / CONFIG_FILE, to_yaml(with_absolute_paths(config)).encode())
 
 
-def write_record(folder: Path, composed: Mapping[str, Any], overrides: list[str]) -> None:
+def write_record(folder: Path, config: Mapping[str, Any], overrides: list[str]) -> None:
     """Writes the configuration and the overrides in Hydra's layout."""
     record_folder = folder / RECORD
     record_folder.mkdir(exist_ok=True)
-    write_atomically(record_folder / "config.yaml", plain_yaml(with_absolute_paths(composed)).encode())
+    write_atomically(record_folder / "config.yaml", plain_yaml(with_absolute_paths(config)).encode())
     write_atomically(record_folder / "overrides.yaml", plain_yaml(overrides).encode())
 
 
-def with_absolute_paths(composed: Mapping[str, Any]) -> dict[str, Any]:
+def with_absolute_paths(config: Mapping[str, Any]) -> dict[str, Any]:
     """Makes existing paths absolute, except in `output` and `upload`."""
-    return {key: value if key in _AS_GIVEN else absolute(key, value) for key, value in composed.items()}
+    return {key: value if key in _AS_GIVEN else absolute(key, value) for key, value in config.items()}
 
 
 def absolute(key: str, value: Any) -> Any:

@@ -26,7 +26,7 @@ from gnnkit.launch.phases import warn
 from gnnkit.result.folder import CLASSES
 from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy import Worker
-from gnnkit.task import Task, numbered
+from gnnkit.task import Task, name_columns
 from gnnkit.task.evaluation import Evaluation, by_node, by_row
 from gnnkit.utils.storage import Array, write_atomically
 
@@ -56,10 +56,10 @@ def write_outputs(
         names: Class names, or None.
         measures: Whether to compute figures. Default: yes.
     """
-    wanted = job.settings.write
+    kinds = job.settings.write
 
     def keep(name: str, rows: Tensor, worker: Worker, *, of_nodes: bool = False) -> None:
-        if name in wanted:
+        if name in kinds:
             columns = functools.partial(_columns, _SINGULAR[name], None if of_nodes else task.output_names(names))
             write_targets(job, worker, name, rows, columns, of_nodes=of_nodes)
 
@@ -68,18 +68,18 @@ def write_outputs(
         _check_finite(outputs if worker.embed is None else logits, worker, job.settings.checkpoint)
         if job.settings.checkpoint is None:
             _calibrate(task, logits, worker, job)
-        if "predictions" in wanted:
+        if "predictions" in kinds:
             if measures or not worker.rows.drawn:  # job=predict holds out no edges
                 write_predictions(job, worker, task, logits, names)
             write_top(job, task, logits, worker)
         write_vectors(job, logits, worker)
         keep("logits", logits, worker)
-        if "probabilities" in wanted:
+        if "probabilities" in kinds:
             keep("probabilities", task.probabilities(logits), worker)
         return _measure(task, logits, worker, chance=job.settings.checkpoint is None) if measures else Scores()
 
     scores = make(model).read(model, read)
-    if "embeddings" in wanted:
+    if "embeddings" in kinds:
         check_layers(model)
         make(body := Body(model)).read(body, lambda rows, worker: keep("embeddings", rows, worker, of_nodes=True))
     return scores
@@ -103,10 +103,10 @@ def _measure(task: Task, logits: Tensor, worker: Worker, *, chance: bool) -> Sco
         worker: This rank.
         chance: Whether to include figures for a model without skill.
     """
-    measured = task.measure(logits, worker)
-    for line in task.doubts(measured) if worker.comm.rank == LEADER else ():
+    metrics = task.measure(logits, worker)
+    for line in task.score_warnings(metrics) if worker.comm.rank == LEADER else ():
         warn(line)
-    scores = Scores(measured, task.details(logits, worker))
+    scores = Scores(metrics, task.details(logits, worker))
     return replace(scores, chance=task.chance(logits, worker)) if chance else scores
 
 
@@ -117,20 +117,20 @@ def _check_finite(logits: Tensor, worker: Worker, checkpoint: str | None) -> Non
     """
     bad = (~torch.isfinite(logits)).reshape(len(logits), logits.numel() // max(len(logits), 1)).any(1).sum()
     count = int(worker.comm.all_reduce(bad[None]))
-    what = f"outputs of {count:,} of {worker.shard.num_nodes:,} nodes are not finite"
+    problem = f"outputs of {count:,} of {worker.shard.num_nodes:,} nodes are not finite"
     if count and checkpoint is not None:
         raise UserError(
-            f"checkpoint={checkpoint}: {what}: look for buffers of the model that are not finite, and for features far "
+            f"checkpoint={checkpoint}: {problem}: look for buffers of the model that are not finite, and for features far "
             "larger than in training"
         )
     if count and worker.comm.rank == LEADER:
-        why = "look for features that are not finite (job=verify checks every byte of a store)"
-        print(f"gnnkit: warning: {what}, so figures may be null: {why}", file=sys.stderr)
+        hint = "look for features that are not finite (job=verify checks every byte of a store)"
+        print(f"gnnkit: warning: {problem}, so figures may be null: {hint}", file=sys.stderr)
 
 
 def _columns(name: str, titles: Sequence[str] | None, rows: Array, ids: Array) -> dict[str, Array]:
     """Returns the table columns for rows [num_nodes, width]."""
-    return {"id": ids, **numbered(name, rows, titles)}
+    return {"id": ids, **name_columns(name, rows, titles)}
 
 
 class Body(nn.Module):
@@ -201,8 +201,8 @@ def write_targets(
     elif of_nodes or worker.targets.rows.ndim == 1:
 
         def of_predicted(rows: Array, ids: Array) -> Mapping[str, Any]:
-            some = slice(None) if of_nodes else _predicted_nodes(job, ids)
-            return columns(rows[some], ids[some])
+            selection = slice(None) if of_nodes else _predicted_nodes(job, ids)
+            return columns(rows[selection], ids[selection])
 
         _write_joined(job, worker, name, by_node(rows, worker), of_predicted)
     else:
@@ -234,21 +234,21 @@ def write_array(job: RankJob, worker: Worker, name: str, rows: Tensor, *, of_nod
         write_rows(job.folder / name, by_node(rows, worker) if of_nodes else by_row(rows, worker))
 
 
-def _write_joined(job: RankJob, worker: Worker, name: str, joined: Tensor | None, columns: Columns) -> None:
+def _write_joined(job: RankJob, worker: Worker, name: str, all_rows: Tensor | None, columns: Columns) -> None:
     """Writes rows in the format `write_format`, on the leader.
 
     Args:
         job: The job.
         worker: This rank.
         name: File name without suffix.
-        joined: Rows in data set order, or None on other ranks.
+        all_rows: Rows in data set order, or None on other ranks.
         columns: Makes the Parquet or CSV columns from the rows and ids.
     """
     form = job.settings.write_format
     if form == "npy":
-        write_rows(job.folder / f"{name}.npy", joined)
-    elif joined is not None:
-        rows = joined.cpu().numpy()
+        write_rows(job.folder / f"{name}.npy", all_rows)
+    elif all_rows is not None:
+        rows = all_rows.cpu().numpy()
         write_table(job.folder / f"{name}.{form}", columns(rows, node_ids(job.folder, worker.shard.num_nodes)))
 
 

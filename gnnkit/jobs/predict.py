@@ -79,14 +79,14 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
 
     Collective. Returns the figures on the leader.
     """
-    trained = TrainedRun.of(job, comm)
-    folder, worker, model, task = trained.folder, trained.worker, trained.model, trained.task
-    learned = _learned(job, worker, folder)
-    make = functools.partial(job.evaluation, worker, learned=learned, scratch=job.scratch_folder(comm))
+    run = TrainedRun.of(job, comm)
+    folder, worker, model, task = run.folder, run.worker, run.model, run.task
+    learned_rows = _read_learned_rows(job, worker, folder)
+    make = functools.partial(job.evaluation, worker, learned_rows=learned_rows, scratch=job.scratch_folder(comm))
     tests = job.settings.job.needs_labels
     if tests:
         task.begin(worker)
-    names = trained.class_names or job.prepared.class_names
+    names = run.class_names or job.prepared.class_names
     if tests and comm.rank == LEADER and own_method(model, "test_step") is not None:
         print(f"model={job.source.name}: its test_step is called after training, not by job=test", file=sys.stderr)
     scores = write_outputs(job, task, model, make, names, measures=tests)
@@ -102,14 +102,14 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
     )
 
 
-def _learned(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:
+def _read_learned_rows(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:
     """Reads a run's learned input rows, if any. Collective."""
     table = read_learned(job, worker, folder)
     if table is None:
         return None
-    learned = LearnedRows(worker.shard, table.shape[1], worker.comm, worker.dtype, worker.seed)
-    learned.owned.data.copy_(torch.from_numpy(np.array(table[worker.owned])))
-    return learned
+    rows = LearnedRows(worker.shard, table.shape[1], worker.comm, worker.dtype, worker.seed)
+    rows.owned.data.copy_(torch.from_numpy(np.array(table[worker.owned])))
+    return rows
 
 
 def read_learned(job: RankJob, worker: Worker, folder: Path) -> Array | None:  # [num_nodes, width]
@@ -132,7 +132,7 @@ def read_learned(job: RankJob, worker: Worker, folder: Path) -> Array | None:  #
 
 
 def _trained_places(job: RankJob, folder: Path, num_trained: int) -> Ids | None:  # [num_nodes]
-    """Finds nodes in the training data by id, within their types. -1 for new nodes.
+    """Finds nodes in the training data by id, within their types, or -1 if new.
 
     A graph without ids has the ids 0, 1, ... Returns None if neither has ids, or if no
     node was trained. Raises `UserError` for other node types, and, without ids, for
@@ -153,20 +153,20 @@ def _trained_places(job: RankJob, folder: Path, num_trained: int) -> Ids | None:
     if len(sizes) != len(facts.type_sizes) or len(trained_ids) != num_trained or names != (facts.node_types or names):
         return None
     parts, first = [], 0
-    for wanted, size in zip(np.split(ids, np.cumsum(sizes)[:-1]), facts.type_sizes, strict=True):
-        found = find_ids(pa.array(trained_ids[first : first + size]), pa.array(wanted))
-        parts.append(np.where(found < 0, -1, first + found))
+    for type_ids, size in zip(np.split(ids, np.cumsum(sizes)[:-1]), facts.type_sizes, strict=True):
+        positions = find_ids(pa.array(trained_ids[first : first + size]), pa.array(type_ids))
+        parts.append(np.where(positions < 0, -1, first + positions))
         first += size
     places = np.concatenate(parts)
     return places if (places >= 0).any() else None
 
 
-def _check_sizes(sizes: Sequence[int], trained: Sequence[int], folder: Path) -> None:
+def _check_sizes(sizes: Sequence[int], trained_sizes: Sequence[int], folder: Path) -> None:
     """Raises `UserError` unless several types have as many nodes as in training."""
-    if len(sizes) > 1 and list(sizes) != list(trained):
+    if len(sizes) > 1 and list(sizes) != list(trained_sizes):
         raise UserError(
             f"checkpoint={folder}: the node types have {', '.join(map(str, sizes))} nodes, and "
-            f"{', '.join(map(str, trained))} in the training data: learned rows belong to nodes, so both graphs need node ids"
+            f"{', '.join(map(str, trained_sizes))} in the training data: learned rows belong to nodes, so both graphs need node ids"
         )
 
 
@@ -194,44 +194,46 @@ def _check_data(job: RankJob, worker: Worker, widths: Widths) -> None:
     _check_time(job, worker)
     assert job.settings.checkpoint is not None, "a trained model was read"
     folder = Path(job.settings.checkpoint)
-    for what, value, wanted in (
+    for noun, value, model_size in (
         ("columns of features", data_widths.in_features, widths.in_features),
         ("columns of edge features", data_widths.edge_width, widths.edge_width),
         *([("types of edges", data_widths.num_relations, widths.num_relations)] if job.source.reads_relations else []),
     ):
-        if value != wanted:
-            raise UserError(f"dataset has {value} {what}, the model of {job.settings.checkpoint} reads {wanted}")
+        if value != model_size:
+            raise UserError(f"dataset has {value} {noun}, the model of {job.settings.checkpoint} reads {model_size}")
     if widths.num_node_types > 1 and schema is not None and (facts := Inputs.load(folder)) is not None:
         facts.check_node_types([name for name, _ in schema.node_types], folder)
-    count, wanted = data_widths.num_classes, widths.num_classes
+    count, model_size = data_widths.num_classes, widths.num_classes
     if widths.num_targets:
-        count, wanted = data_widths.num_targets, widths.num_targets
-    fits = count == wanted if worker.targets.label.ndim == 2 else count <= wanted
+        count, model_size = data_widths.num_targets, widths.num_targets
+    fits = count == model_size if worker.targets.label.ndim == 2 else count <= model_size
     if job.settings.job.needs_labels and not fits:
         raise UserError(
-            f"dataset has labels for {count} outputs, the model of {job.settings.checkpoint} has {wanted}: test it on "
+            f"dataset has labels for {count} outputs, the model of {job.settings.checkpoint} has {model_size}: test it on "
             "labels of the same outputs"
         )
 
 
 def _check_time(job: RankJob, worker: Worker) -> None:
-    """Reports sampling by other times than in training.
+    """Reports sampling times that differ from training.
 
     Raises `UserError` if a model that samples by time would read all edges.
     """
     assert job.settings.checkpoint is not None, "a trained model was read"
-    trained, sampler = of_run(Path(job.settings.checkpoint)).get("sampler") or {}, worker.sampler
-    there = {name: trained.get(name, value) for name, value in TIME_ARGUMENTS.items()}
-    here = there if sampler is None else {name: getattr(sampler, name) for name in TIME_ARGUMENTS}
-    if here != there and worker.comm.rank == LEADER:
-        others = {name: {here[name], there[name]} != {default} for name, default in TIME_ARGUMENTS.items()}
-        names = [name for name, differs in others.items() if differs or name == "time"]
+    run_sampler, sampler = of_run(Path(job.settings.checkpoint)).get("sampler") or {}, worker.sampler
+    run_arguments = {name: run_sampler.get(name, value) for name, value in TIME_ARGUMENTS.items()}
+    job_arguments = run_arguments if sampler is None else {name: getattr(sampler, name) for name in TIME_ARGUMENTS}
+    if job_arguments != run_arguments and worker.comm.rank == LEADER:
+        differences = {
+            name: {job_arguments[name], run_arguments[name]} != {default} for name, default in TIME_ARGUMENTS.items()
+        }
+        names = [name for name, differs in differences.items() if differs or name == "time"]
         texts = [
             " ".join(f"sampler.{name}={'null' if keys[name] is None else keys[name]}" for name in names)
-            for keys in (here, there)
+            for keys in (job_arguments, run_arguments)
         ]
         say(f"{texts[0]}: the model was trained with {texts[1]}")
-    rule = there["time"]
+    rule = run_arguments["time"]
     if rule != "none" and not worker.samples_by_time:
         raise UserError(
             f"checkpoint={job.settings.checkpoint}: the model was trained with sampler.time={rule}, and this job reads all "

@@ -21,7 +21,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph.features import feature_arrays
 from gnnkit.graph.schema import Schema
 from gnnkit.jobs import models
-from gnnkit.jobs.models import Given, ModelSource, Widths, create_steps, describe, share_state
+from gnnkit.jobs.models import ModelSource, PythonModel, Widths, create_steps, describe, share_state
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
 from gnnkit.model.exactness import ModelCheck, check_model
@@ -41,7 +41,7 @@ from gnnkit.training.label_inputs import LabelInputs
 from gnnkit.utils.storage import bring_pages
 
 T = TypeVar("T")
-_CURE = ". Make layers and calls in a fixed order, for example by sorted(names): set order differs between processes"
+_REMEDY = ". Make layers and calls in a fixed order, for example by sorted(names): set order differs between processes"
 # Dtype of features, parameters and messages by trainer.precision.
 DTYPES: dict[int | str, torch.dtype] = {32: torch.float32, 64: torch.float64, "bf16-mixed": torch.float32}
 _TRIED = 200  # rows of nodes, and edges, from which small graphs for a trial are drawn
@@ -59,7 +59,7 @@ class Start:
     """One start of a run's ranks, which restarts may repeat."""
 
     run: str  # identical in all starts of a run
-    begun: float  # first start, in seconds of `time.monotonic`
+    started_at: float  # first start, in seconds of `time.monotonic`
     number: int = 0  # number of earlier starts
     failed_at: float = 0.0  # end of the previous start, in seconds of `time.monotonic`
 
@@ -74,9 +74,9 @@ class RankJob:
     settings: Settings
     folder: Path
     prepared: Prepared
-    model: Given = None  # replaces the configured model
-    start: Start | None = None  # None: restarts are disabled
-    writer: Path | None = None  # the leader's folder of `checkpoint.writing`. None: no checkpoints
+    model: PythonModel = None  # replaces the configured model
+    start: Start | None = None  # None if restarts are disabled
+    writer: Path | None = None  # the leader's folder of `checkpoint.writing`, or None without checkpoints
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[RankJob]:
@@ -109,15 +109,15 @@ class RankJob:
 
         Raises `UserError` for an explicit order if rows stay on disk.
         """
-        settings, chosen = self.settings, self.settings.order
+        settings, choice = self.settings, self.settings.order
         if settings.job.reads_checkpoint or not self.strategy().reads.all_edges:
             return None
         if self.prepared.place != "disk":
-            order: NodeOrder = chosen.create()
+            order: NodeOrder = choice.create()
             return order
-        if chosen.name not in USUAL_ORDERS:
+        if choice.name not in USUAL_ORDERS:
             raise UserError(
-                f"order={chosen.name}: with features.place=disk rows are in the order of the file: leave order out"
+                f"order={choice.name}: with features.place=disk rows are in the order of the file: leave order out"
             )
         return None
 
@@ -203,12 +203,12 @@ class RankJob:
         models.fit(self.settings, strategy, worker.sampler, model)
         strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
         strategy.setup(worker, model)
-        width, learned = self.settings.embedding, self.settings.learned
+        width, keys = self.settings.embedding, self.settings.learned
         if width is None:
             return None
         decay = (self.settings.trainer.weight_decay or 0.0) if getattr(model, "decays_rows", False) else 0.0
-        rows = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed, learned.scale)
-        return Embedding(rows, strategy.tally, decay if learned.weight_decay is None else learned.weight_decay)
+        rows = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed, keys.scale)
+        return Embedding(rows, strategy.tally, decay if keys.weight_decay is None else keys.weight_decay)
 
     def label_inputs(self, worker: Worker) -> LabelInputs | None:
         """Returns which input columns are labels, or None if none are."""
@@ -231,7 +231,7 @@ class RankJob:
         model = self.own_model(worker, widths, task)
         if worker.comm.world_size > 1:
             calls = self.source.calls(model, widths) if exchanges else []
-            agree(worker.comm, describe(model) | {f"model call {n}": call for n, call in enumerate(calls, 1)}, _CURE)
+            agree(worker.comm, describe(model) | {f"model call {n}": call for n, call in enumerate(calls, 1)}, _REMEDY)
             share_state(worker.comm, model)
         return model
 
@@ -251,7 +251,7 @@ class RankJob:
         worker: Worker,
         model: nn.Module,
         *,
-        learned: LearnedRows | None = None,
+        learned_rows: LearnedRows | None = None,
         splits: Collection[str] | None = None,
         scratch: Path | None = None,
     ) -> Evaluation:
@@ -260,7 +260,7 @@ class RankJob:
         Args:
             worker: This rank.
             model: The model.
-            learned: The learned input rows. If None, input rows are features.
+            learned_rows: The learned input rows. If None, input rows are features.
             splits: Splits whose nodes are evaluated. If None, all nodes.
             scratch: Folder for temporary files between layers. Default: none.
         """
@@ -269,9 +269,12 @@ class RankJob:
             memory = self.settings.trainer.evaluation_memory
             if later := self._later_workers(worker):
                 return LaterEvaluation(
-                    {name: Evaluation.of(one, model, memory, scratch, learned) for name, one in later.items()}
+                    {
+                        name: Evaluation.of(split_worker, model, memory, scratch, learned_rows)
+                        for name, split_worker in later.items()
+                    }
                 )
-            return Evaluation.of(worker, model, memory, scratch, learned, splits)
+            return Evaluation.of(worker, model, memory, scratch, learned_rows, splits)
 
         if isinstance(worker.comm, Survivors):
             return SurvivorsEvaluation(worker, worker.comm, make, self.parts.adopting)
@@ -299,14 +302,14 @@ class RankJob:
     def scratch_folder(self, comm: Communicator) -> Path | None:
         """Returns the run folder if all ranks are on one host and share its cache."""
         processes = self.settings.processes or (1 if comm.in_threads else self.settings.world_size)
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
-        return self.folder if here == processes else None
+        num_local = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+        return self.folder if num_local == processes else None
 
     def alone(self, worker: Worker) -> ExecutionStrategy | None:
         """Returns a strategy for one rank with the same steps as all ranks, or None."""
         strategy, sync = self.strategy(), self.sync()
-        joined = strategy.ability(JoinedLayers)
-        if (joined is not None and not joined.by_owners) and isinstance(
+        ability = strategy.ability(JoinedLayers)
+        if (ability is not None and not ability.by_owners) and isinstance(
             self.own_model(worker, self.widths(worker), self.task()), EdgeIndexModel
         ):
             return None  # the batch graph depends on all of a rank's seeds
@@ -320,22 +323,22 @@ class RankJob:
         widths = self.widths(worker)
         model = self.source.make_model(replace(widths, schema=self.schema), self.settings.seed)
         is_exact = self.source.python_model is None and self.source.choice.load().__module__.startswith("gnnkit.")
-        trained = self.prepared.num_nodes, self.prepared.num_edges
-        return check_model(model, _trial_rows(worker, widths, trained), compares=not is_exact)
+        graph_size = self.prepared.num_nodes, self.prepared.num_edges
+        return check_model(model, _trial_rows(worker, widths, graph_size), compares=not is_exact)
 
 
-def _trial_rows(worker: Worker, widths: Widths, trained: tuple[int, int]) -> TrialRows:
-    """Selects some of a rank's rows, for trials up to a number of nodes and edges."""
+def _trial_rows(worker: Worker, widths: Widths, graph_size: tuple[int, int]) -> TrialRows:
+    """Samples a rank's rows for trials on graphs of up to `graph_size`."""
     rng, data = np.random.default_rng(worker.seed), worker.shard if worker.graph is None else worker.graph
     features, edges = None, {}
     if widths.in_features == worker.features.width and len(worker.owned):  # otherwise rows are learned
         nodes = np.unique(worker.owned[rng.integers(0, len(worker.owned), _TRIED)])
         features = worker.features.rows(nodes).double().cpu().numpy()
     if data.csc.num_edges:
-        chosen = np.sort(rng.integers(0, data.csc.num_edges, _TRIED))
+        positions = np.sort(rng.integers(0, data.csc.num_edges, _TRIED))
         columns = {"weight": data.csc.weight, "edge_features": data.edge_features}
-        edges = {name: np.asarray(values[chosen]) for name, values in columns.items() if values is not None}
-    return TrialRows(widths.in_features, widths.edge_width, features, edges, trained=trained)
+        edges = {name: np.asarray(values[positions]) for name, values in columns.items() if values is not None}
+    return TrialRows(widths.in_features, widths.edge_width, features, edges, trained=graph_size)
 
 
 def set_up_torch(settings: Settings) -> None:

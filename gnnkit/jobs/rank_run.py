@@ -42,7 +42,7 @@ from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import count_labelled
 from gnnkit.training.saving import Checkpoints
 from gnnkit.training.schedule import Plateau, RateSchedule, Schedules
-from gnnkit.training.step import LOSS, monitored, own_method
+from gnnkit.training.step import LOSS, monitored_metric, own_method
 from gnnkit.utils.documents import read_object
 from gnnkit.utils.spans import Spans, record, stop
 from gnnkit.utils.storage import write_atomically
@@ -70,9 +70,9 @@ class RankRun(LeaderRun):
     sync: GradientSync
     module: TrainingModule
     checkpoints: Checkpoints
-    resumed: resume.Resume | None  # the checkpoint to resume from
+    resume_point: resume.Resume | None  # the checkpoint to resume from
     guard: Guard
-    spans: Spans | None  # None: no trace is recorded
+    spans: Spans | None  # None if no trace is recorded
     figures: Figures = field(default_factory=Figures)
     loggers: Loggers = field(default_factory=Loggers)
     trainer: L.Trainer = field(init=False)
@@ -153,11 +153,11 @@ def open_run(job: RankJob, comm: Communicator, mailbox: Mailbox) -> Iterator[Ran
     sync = job.sync()
     try:
         with _tolerate_losses(comm, mailbox, sync) as workers, _checkpoints(job) as checkpoints:
-            resumed = _read_checkpoint(job, workers.rank)
-            guard = _guard(job, resumed, checkpoints)
+            resume_point = _read_checkpoint(job, workers.rank)
+            guard = _guard(job, resume_point, checkpoints)
             spans = record(trace.limit(workers.world_size)) if job.settings.profile else None
             module = make_module(job, job.strategy(), job.worker(workers), scratch=job.scratch_folder(workers))
-            yield RankRun(job, mailbox, sync, module, checkpoints, resumed, guard, spans)
+            yield RankRun(job, mailbox, sync, module, checkpoints, resume_point, guard, spans)
     finally:
         stop()  # ends the spans of an aborted run
 
@@ -185,8 +185,8 @@ def _tolerate_losses(workers: Communicator, mailbox: Mailbox, sync: GradientSync
 def _checkpoints(job: RankJob) -> Checkpoints:
     """Creates the writer of the run's checkpoints."""
     keep, url = job.settings.trainer.keep_checkpoints, job.settings.upload
-    copied = [] if url is None else [functools.partial(copy_checkpoints, url, job.folder, job.writer)]
-    return Checkpoints(job.folder / resume.FILE, resumable(job), keep, job.writer, *copied)
+    uploads = [] if url is None else [functools.partial(copy_checkpoints, url, job.folder, job.writer)]
+    return Checkpoints(job.folder / resume.FILE, resumable(job), keep, job.writer, *uploads)
 
 
 def _read_checkpoint(job: RankJob, rank: int) -> resume.Resume | None:
@@ -194,13 +194,13 @@ def _read_checkpoint(job: RankJob, rank: int) -> resume.Resume | None:
     path, ends = job.settings.trainer.resume, job.settings.on_exists == "resume"
     if path is None:
         return None
-    resumed = resume.Resume(resume.load(path, rank), resumable(job), ends=ends)
+    resume_point = resume.Resume(resume.load(path, rank), resumable(job), ends=ends)
     if rank == LEADER:
-        resumed.tell()
-    return resumed
+        resume_point.report_damage()
+    return resume_point
 
 
-def _guard(job: RankJob, resumed: resume.Resume | None, checkpoints: Checkpoints) -> Guard:
+def _guard(job: RankJob, resume_point: resume.Resume | None, checkpoints: Checkpoints) -> Guard:
     """Creates the guard against non-finite values.
 
     Raises `UserError` for `rollback` if checkpoints are disabled or ranks do not step
@@ -215,7 +215,7 @@ def _guard(job: RankJob, resumed: resume.Resume | None, checkpoints: Checkpoints
     if settings.on_nan == "rollback" and not settings.checkpoint:
         raise UserError("trainer.on_nan=rollback needs checkpoints: remove trainer.checkpoint=false")
     writer = checkpoints if settings.checkpoint else None
-    return Guard(settings.on_nan, writer, resumed.path if resumed else None)
+    return Guard(settings.on_nan, writer, resume_point.path if resume_point else None)
 
 
 def make_module(
@@ -234,7 +234,7 @@ def make_module(
     exchanges = worker.fetches or strategy.steps.exchange
     model = job.make_model(worker, job.widths(worker), task, exchanges=exchanges)
     embedding = job.set_up(strategy, worker, model)
-    learned = None if embedding is None else embedding.rows
+    learned_rows = None if embedding is None else embedding.rows
     exact_epochs = _exact_epochs(job, strategy, worker, model)
     by_batches = not strategy.has_whole_steps
     on_schedule = None if exact_epochs is None else exact_epochs.phases.first > 0
@@ -242,7 +242,7 @@ def make_module(
         model,
         strategy,
         worker,
-        job.evaluation(worker, model, learned=learned, splits=task.splits, scratch=scratch),
+        job.evaluation(worker, model, learned_rows=learned_rows, splits=task.splits, scratch=scratch),
         task=task,
         embedding=embedding,
         label_inputs=job.label_inputs(worker),
@@ -295,15 +295,17 @@ def _exact_epochs(job: RankJob, strategy: ExecutionStrategy, worker: Worker, mod
     if by_strategy and not keeps:
         strategy.phases = phases
     _say(worker, f"schedule of {epochs} epochs: {phases.describe(epochs)} (trainer.exact_shares={shares})")
-    return ExactEpochs(phases, _unmeasured(job, strategy, worker, model) or memory)
+    return ExactEpochs(phases, _lacks_comparison(job, strategy, worker, model) or memory)
 
 
 def _approximate(job: RankJob, strategy: ExecutionStrategy, worker: Worker) -> tuple[bool, bool]:
     """Returns whether sync and strategy are approximate, with exact counterparts."""
-    sync, alone, asked = job.sync(), worker.comm.world_size == 1, strategy.finishes == "asked"
+    sync, alone, on_request = job.sync(), worker.comm.world_size == 1, strategy.finishes == "asked"
     exchanges = strategy.finishes == "always" or strategy.reads.all_edges  # one rank alone has no other rows
-    drawn = asked and job.settings.trainer.exact_shares == AUTO and not strategy.has_whole_steps
-    by_strategy = bool(strategy.costs()) and strategy.finishes != "no" and not drawn and not (alone and exchanges)
+    keeps_batches = on_request and job.settings.trainer.exact_shares == AUTO and not strategy.has_whole_steps
+    by_strategy = (
+        bool(strategy.costs()) and strategy.finishes != "no" and not keeps_batches and not (alone and exchanges)
+    )
     return bool(sync.costs()) and sync.finishes and not alone, by_strategy
 
 
@@ -312,7 +314,7 @@ def _say(worker: Worker, line: str) -> None:
         say(line)
 
 
-def _unmeasured(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> str | None:
+def _lacks_comparison(job: RankJob, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> str | None:
     """Returns why gradients are not compared with exact ones, or None."""
     sync = job.sync()
     if own_method(model, "training_step") is not None:
@@ -347,10 +349,10 @@ def _lacks_memory(
     hidden = max((min(shape) for shape in weights), default=1)
     layers: int = model.num_layers  # type: ignore[assignment]
     rows = (worker.shard.features.shape[1] + COPIES * layers * hidden) * worker.dtype.itemsize
-    needed = (worker.shard.num_nodes * rows + worker.shard.num_edges * layers * BYTES_PER_EDGE) / MIB
-    if needed <= settings.evaluation_memory:
+    mebibytes = (worker.shard.num_nodes * rows + worker.shard.num_edges * layers * BYTES_PER_EDGE) / MIB
+    if mebibytes <= settings.evaluation_memory:
         return None
-    return f"a step with all neighbours may take {needed:,.0f} MiB (trainer.evaluation_memory)"
+    return f"a step with all neighbours may take {mebibytes:,.0f} MiB (trainer.evaluation_memory)"
 
 
 def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool | None) -> Schedules | None:
@@ -368,7 +370,7 @@ def _schedule(job: RankJob, task: Task, model: nn.Module, *, warms_up: bool | No
     """
     settings = job.settings.trainer
     if settings.schedule == "plateau":
-        name = monitored(settings.monitor, task)
+        name = monitored_metric(settings.monitor, task)
         assert name is not None
         lower = name == LOSS or task.is_lower_better(name)
         return Plateau(name, lower)

@@ -50,15 +50,15 @@ def write_vectors(job: RankJob, outputs: Tensor, worker: Worker) -> None:
     """
     if "vectors" not in job.settings.write:
         return
-    joined = by_node(outputs.to(torch.float32), worker)
-    if joined is None:
+    vectors = by_node(outputs.to(torch.float32), worker)
+    if vectors is None:
         return
     folder, schema = job.folder / VECTORS, job.schema
     ids = node_ids(job.folder, worker.shard.num_nodes)
     folder.mkdir(exist_ok=True)
     for name, _ in (("", len(ids)),) if schema is None else schema.node_types:
         nodes, file = slice(None) if schema is None else schema.nodes(name), file_name(name) or "node"
-        write_rows(folder / f"{file}.npy", joined[nodes])
+        write_rows(folder / f"{file}.npy", vectors[nodes])
         save_array(folder / f"{file}_ids.npy", ids[nodes])
 
 

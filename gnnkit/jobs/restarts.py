@@ -40,7 +40,7 @@ class Restart:
     """A failure, and the checkpoint position from which training resumes."""
 
     failure: Failure
-    position: tuple[int, int, int] | None  # (epochs done, step in the epoch, total steps). None: no checkpoint
+    position: tuple[int, int, int] | None  # (epochs done, step in the epoch, total steps), or None without a checkpoint
 
     @property
     def is_from(self) -> str:
@@ -61,7 +61,7 @@ class Restart:
 
 
 def restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dict[str, Any]:
-    """Starts the ranks, and restarts them after failures up to `restarts` times.
+    """Starts the ranks, and restarts them up to `restarts` times after failures.
 
     Returns the leader's figures with `restarts` and `restarted`. Raises the last
     `RankError`, with a line for each restart. `UserError` and signals end the run at
@@ -72,10 +72,10 @@ def restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dict
         job: The work of a rank.
     """
     done: list[Restart] = []
-    begun = Start(f"{os.getpid()} {time.time_ns()}", time.monotonic())
+    first_start = Start(f"{os.getpid()} {time.time_ns()}", time.monotonic())
     while True:
         try:
-            result = start(_from_checkpoint(job, replace(begun, number=len(done)), done))
+            result = start(_from_checkpoint(job, replace(first_start, number=len(done)), done))
             return merge(result, _figures(done, job.folder))
         except RankError as error:
             done.append(_record_restart(error, job, done))
@@ -94,20 +94,20 @@ def _from_checkpoint(job: RankJob, start: Start, done: Sequence[Restart]) -> Ran
 
 def _record_restart(error: RankError, job: RankJob, done: Sequence[Restart]) -> Restart:
     """Records and prints a restart. Raises `RankError` if none is allowed."""
-    most, number = job.settings.restarts, len(done) + 1
+    max_restarts, number = job.settings.restarts, len(done) + 1
     restart = Restart(error.failure, _find_newest(job.folder))
     if done and restart.repeats(done[-1]):
         raise RankError(
-            _final_message(error, "the same failure occurred twice at the same step", most, done), error.failure
+            _final_message(error, "the same failure occurred twice at the same step", max_restarts, done), error.failure
         )
-    if number > most:
-        raise RankError(_final_message(error, "no restart is left", most, done), error.failure)
+    if number > max_restarts:
+        raise RankError(_final_message(error, "no restart is left", max_restarts, done), error.failure)
     try:
         (job.folder / FAILURE.format(number=number)).write_text(f"{error}\n", encoding="utf-8")
     except OSError as full:  # a full disk does not prevent a restart
         print(f"gnnkit: {full}, so the failure report is printed here:\n{error}", file=sys.stderr, flush=True)
     print(
-        f"gnnkit: restart {number} of {most}: {_describe(error.failure)}: {restart.is_from}",
+        f"gnnkit: restart {number} of {max_restarts}: {_describe(error.failure)}: {restart.is_from}",
         file=sys.stderr,
         flush=True,
     )
@@ -128,17 +128,17 @@ def _describe(failure: Failure) -> str:
     return f"{one_line(failure.cause)}, {at}"
 
 
-def _final_message(error: RankError, why: str, most: int, done: Sequence[Restart]) -> str:
+def _final_message(error: RankError, reason: str, max_restarts: int, done: Sequence[Restart]) -> str:
     """Returns the last failure's message, followed by all restarts."""
     lines = [
         f"  restart {number}: {_describe(restart.failure)}: {restart.is_from}" for number, restart in enumerate(done, 1)
     ]
-    return "\n".join([f"{error}", f"restarts={most}: {why} ({_describe(error.failure)})", *lines])
+    return "\n".join([f"{error}", f"restarts={max_restarts}: {reason} ({_describe(error.failure)})", *lines])
 
 
 def _figures(done: Sequence[Restart], folder: Path) -> Restarts:
     """Returns the restarts for `result.json`."""
-    restarted = [
+    entries = [
         {
             "cause": restart.failure.cause,
             "rank": restart.failure.name,
@@ -149,7 +149,7 @@ def _figures(done: Sequence[Restart], folder: Path) -> Restarts:
         }
         for number, restart in enumerate(done, 1)
     ]
-    return Restarts(len(done), restarted)
+    return Restarts(len(done), entries)
 
 
 def _seconds_lost(folder: Path, number: int) -> float | None:
@@ -171,7 +171,7 @@ class RunRecord:
         """Stores the run of this rank, which has a site."""
         assert run.job.start is not None
         self.run, self.start, self.watch = run, run.job.start, run.site.watch
-        self._step, self._taken, self._waits = 0, False, self.start.number > 0
+        self._step, self._is_restored, self._waits = 0, False, self.start.number > 0
 
     def end_step(self, step: int) -> None:
         """Counts a step. The first one also records the duration of a restart."""
@@ -183,7 +183,7 @@ class RunRecord:
 
     def begin(self) -> None:
         """Discards figures of the previous start, unless a checkpoint restored them."""
-        if self.start.number and not self._taken and self.watch is not None:
+        if self.start.number and not self._is_restored and self.watch is not None:
             self.watch.restore(None)
 
     def state_dict(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class RunRecord:
         """Restores the figures if they belong to an earlier start of this run."""
         if state["run"] != self.start.run:
             return
-        run, self._taken = self.run, True
+        run, self._is_restored = self.run, True
         counts = state["ranks"][run.worker.comm.rank]
         run.site.restore(state["site"])
         run.strategy.tally.restore(counts["tally"])
@@ -217,9 +217,9 @@ class RunRecord:
             self.watch.restore(state["leader"])
 
 
-def marks_in(saved: SavedState | None, job: RankJob) -> list[Any] | None:
+def marks_in(saved_state: SavedState | None, job: RankJob) -> list[Any] | None:
     """Returns the loggers' positions in a checkpoint of this run, from any start."""
-    state = None if saved is None else saved["callbacks"].get(Leader.__qualname__)
+    state = None if saved_state is None else saved_state["callbacks"].get(Leader.__qualname__)
     if not state or job.start is None or state["run"] != job.start.run:
         return None
     marks: list[Any] = state["leader"]["marks"]

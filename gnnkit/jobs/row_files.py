@@ -18,11 +18,11 @@ from gnnkit.task.evaluation import columns_by_row, meet
 from gnnkit.utils.storage import Array, naming, put_in_place, read_npy, reserve, write_atomically
 
 
-def write_rows(path: Path, joined: Tensor | None) -> None:
+def write_rows(path: Path, rows: Tensor | None) -> None:
     """Writes rows as `.npy` on the leader. Other ranks pass None."""
-    if joined is not None:
+    if rows is not None:
         buffer = io.BytesIO()
-        np.save(buffer, joined.cpu().numpy(), allow_pickle=False)
+        np.save(buffer, rows.cpu().numpy(), allow_pickle=False)
         write_atomically(path, buffer.getvalue())
 
 
@@ -39,12 +39,12 @@ def write_columns(path: Path, rows: Tensor, worker: Worker, *, of_nodes: bool = 
     """
     num_nodes = worker.shard.num_nodes
     ids, count = (worker.owned, num_nodes) if of_nodes else (worker.targets.ids, worker.rows.num_rows(num_nodes))
-    comm, unfinished = worker.comm, path.with_name(f".{path.name}.columns")
+    comm, temporary_path = worker.comm, path.with_name(f".{path.name}.columns")
     try:
-        offset = comm.share(_make_fortran(unfinished, rows, count) if comm.rank == LEADER else None)
+        offset = comm.share(_make_fortran(temporary_path, rows, count) if comm.rank == LEADER else None)
         # Opened for writing only: a host that has read a page of a network file system
         # may write the entire page back, which would undo another host's write.
-        with naming(path), open(unfinished, "wb", opener=lambda name, _: os.open(name, os.O_WRONLY)) as file:
+        with naming(path), open(temporary_path, "wb", opener=lambda name, _: os.open(name, os.O_WRONLY)) as file:
             for number, column in columns_by_row(rows if rows.ndim > 1 else rows[:, None], ids, worker):
                 file.seek(offset + number * column.nbytes)
                 file.write(column.cpu().numpy().data)
@@ -52,10 +52,10 @@ def write_columns(path: Path, rows: Tensor, worker: Worker, *, of_nodes: bool = 
             os.fsync(file.fileno())
         meet(worker)
         if comm.rank == LEADER:
-            put_in_place(unfinished, path)
+            put_in_place(temporary_path, path)
     finally:
         if comm.rank == LEADER:
-            unfinished.unlink(missing_ok=True)
+            temporary_path.unlink(missing_ok=True)
 
 
 def _make_fortran(path: Path, rows: Tensor, count: int) -> int:

@@ -79,20 +79,20 @@ def run_ranks(
         stack.callback(clear)
         patience = Patience.of(settings.timeout)
         in_child = functools.partial(run_in_child, patience=patience, beside=find_work, meanwhile=meanwhile)
-        prepared = prepare(Preparation(settings, needs, folder, order.graph), in_child)
-        say(prepared.summary)
+        data = prepare(Preparation(settings, needs, folder, order.graph), in_child)
+        say(data.summary)
         processes = settings.processes
-        where = f" in {processes} process{'es' if processes > 1 else ''}" if processes else ""
-        phase(f"starting {settings.world_size} ranks{where}, comm={settings.comm.name}")
+        suffix = f" in {processes} process{'es' if processes > 1 else ''}" if processes else ""
+        phase(f"starting {settings.world_size} ranks{suffix}, comm={settings.comm.name}")
         work, launcher = find_work(), settings.create_launcher()
 
         def start(job: RankJob) -> dict[str, Any]:
             with job.writing() as writing_job:
-                one = functools.partial(do_work, work, writing_job)
-                one = functools.partial(_on_one_stream, one) if shows_bar(order) else one
-                return start_ranks(one, settings, settings.world_size, launcher, meanwhile)
+                rank_work = functools.partial(do_work, work, writing_job)
+                rank_work = functools.partial(_on_one_stream, rank_work) if shows_bar(order) else rank_work
+                return start_ranks(rank_work, settings, settings.world_size, launcher, meanwhile)
 
-        job = RankJob(settings, folder, prepared, order.model)
+        job = RankJob(settings, folder, data, order.model)
         return Result(settings.job.name, _restarting(start, job) if settings.restarts else start(job))
 
 
@@ -139,8 +139,8 @@ def start_ranks(
         keys=settings.comm.arguments,
     )
     results = launcher.ranks(ranks, meanwhile)
-    lost = [f"rank {rank}" for rank in range(num_ranks) if rank not in results]
-    return (results[LEADER] or {}) | ({"lost_workers": lost} if lost else {})
+    lost_ranks = [f"rank {rank}" for rank in range(num_ranks) if rank not in results]
+    return (results[LEADER] or {}) | ({"lost_workers": lost_ranks} if lost_ranks else {})
 
 
 def join(job: OnRanks, work: RankWork, order: Order) -> Result:
@@ -154,22 +154,22 @@ def join(job: OnRanks, work: RankWork, order: Order) -> Result:
         work: The work of each rank.
         order: The request. The leader's run folder must be on a shared disk.
     """
-    settings, started = order.settings, order.settings.started
-    assert started is not None
-    prepared: list[RankJob] = []
+    settings, started_rank = order.settings, order.settings.started
+    assert started_rank is not None
+    rank_jobs: list[RankJob] = []
 
     def first(comm: Communicator) -> None:
         agree(comm, identity(order))
         with comm.mailbox() as mailbox:
-            prepared.append(_prepare_for_others(mailbox, job, order) if order.is_leader else _receive(mailbox, order))
+            rank_jobs.append(_prepare_for_others(mailbox, job, order) if order.is_leader else _receive(mailbox, order))
 
-    def joined(comm: Communicator) -> dict[str, Any]:
-        with prepared[0].writing() if comm.rank == LEADER else contextlib.nullcontext(prepared[0]) as rank_job:
+    def run_rank(comm: Communicator) -> dict[str, Any]:
+        with rank_jobs[0].writing() if comm.rank == LEADER else contextlib.nullcontext(rank_jobs[0]) as rank_job:
             return do_work(work, rank_job, comm)
 
-    sizes = settings.world_size, settings.comm.load(), settings.timeout, started.world_size
+    sizes = settings.world_size, settings.comm.load(), settings.timeout, started_rank.world_size
     try:
-        results = settings.create_launcher().ranks(Ranks(joined, *sizes, first, settings.comm.arguments))
+        results = settings.create_launcher().ranks(Ranks(run_rank, *sizes, first, settings.comm.arguments))
         return Result(settings.job.name, next(iter(results.values())))
     finally:
         if order.is_leader:
@@ -181,29 +181,29 @@ def _prepare_for_others(mailbox: Mailbox, job: OnRanks, order: Order) -> RankJob
 
     Sends heartbeats until then. Arguments as in `join`.
     """
-    others, last = [rank for rank in range(mailbox.world_size) if rank != mailbox.rank], time.monotonic()
+    other_ranks, last = [rank for rank in range(mailbox.world_size) if rank != mailbox.rank], time.monotonic()
     timeout, folder = order.settings.timeout, order.run_folder
 
-    def tell(**fields: Any) -> None:
-        for rank in others:
+    def send(**fields: Any) -> None:
+        for rank in other_ranks:
             mailbox.put(rank, _PREPARATION, fields)
 
     def beat() -> None:
         nonlocal last
         if time.monotonic() - last > pause(timeout):
-            tell()
+            send()
             last = time.monotonic()
 
     try:
         order = job.decided(order, beat)
         in_child = functools.partial(run_in_child, patience=Patience.of(timeout), meanwhile=beat)
-        prepared = prepare(Preparation(order.settings, job.needs(order), folder, order.graph), in_child)
+        data = prepare(Preparation(order.settings, job.needs(order), folder, order.graph), in_child)
     except UserError as error:
-        tell(error=str(error))
+        send(error=str(error))
         raise
-    tell(folder=str(folder), prepared=prepared.to_dict(), decision=decision_of(order.settings))
-    say(prepared.summary)
-    return RankJob(order.settings, folder, prepared, order.model)
+    send(folder=str(folder), prepared=data.to_dict(), decision=decision_of(order.settings))
+    say(data.summary)
+    return RankJob(order.settings, folder, data, order.model)
 
 
 def _receive(mailbox: Mailbox, order: Order) -> RankJob:
@@ -268,14 +268,14 @@ def identity(order: Order) -> dict[str, str]:
     """
     settings, graph, model = order.settings, order.graph, order.model
     keys = {key: json.dumps(value) for key, value in leaves(redact_config(settings.composed))}
-    chosen = [settings.dataset, settings.partition.nodes, settings.sampler, settings.strategy]
-    chosen += [settings.order, settings.comm, settings.sync, settings.model, settings.task]
-    chosen += [*settings.logger, *settings.callback]
+    choices = [settings.dataset, settings.partition.nodes, settings.sampler, settings.strategy]
+    choices += [settings.order, settings.comm, settings.sync, settings.model, settings.task]
+    choices += [*settings.logger, *settings.callback]
     return {
         **{key: value for key, value in keys.items() if key not in OWN_KEYS},
         **{
             f"{choice.kind}={choice.name}": choice.origin
-            for choice in chosen
+            for choice in choices
             if choice is not None and choice.name != AUTO
         },
         **{f"version of {name}": version for name, version in versions().items()},

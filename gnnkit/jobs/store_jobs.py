@@ -18,14 +18,14 @@ from gnnkit.result.result import Result, versions
 from gnnkit.utils.documents import json_digest
 
 
-def partition(order: Order, decided: Settings) -> Result:
+def partition(order: Order, settings: Settings) -> Result:
     """Partitions the graph, measures quality, and writes the store into the run folder.
 
     Args:
         order: The request, with the run folder.
-        decided: The settings without any `auto`.
+        settings: The settings without any `auto`.
     """
-    figures = run_in_child(_write_partition, order, decided, patience=Patience.of(decided.timeout))
+    figures = run_in_child(_write_partition, order, settings, patience=Patience.of(settings.timeout))
     return Result("partition", figures, figures.pop("summary"))
 
 
@@ -37,23 +37,23 @@ def find_partition(order: Order) -> Result | None:
     return find_stored(order, _partition_key)
 
 
-def find_stored(order: Order, asked: Callable[[Order], str]) -> Result | None:
-    """Returns the stored result if the store's key equals `asked(order)`."""
+def find_stored(order: Order, make_key: Callable[[Order], str]) -> Result | None:
+    """Returns the stored result if the store's key equals `make_key(order)`."""
     folder = order.run_folder
     try:
         manifest = with_pairs(Manifest.load(folder), folder)
     except UserError:  # missing or unreadable store
         return None
-    if manifest.asked != asked(order):
+    if manifest.asked != make_key(order):
         return None
     summary = f"{folder} holds this store already, and its data are unchanged"
     return Result(order.settings.job.name, manifest.quality, summary, folder)
 
 
-def _write_partition(order: Order, decided: Settings) -> dict[str, Any]:
+def _write_partition(order: Order, settings: Settings) -> dict[str, Any]:
     from gnnkit.prepare.storing import write  # imports torch, only in the child
 
-    return write(decided, order.run_folder, order.graph, _partition_key(order))
+    return write(settings, order.run_folder, order.graph, _partition_key(order))
 
 
 def _partition_key(order: Order) -> str:
@@ -62,5 +62,5 @@ def _partition_key(order: Order) -> str:
     data: Any = content(graph) if graph is not None else [asdict(settings.dataset), origin(settings.dataset)]
     keys = shaping(settings.cut) | {key: settings.composed[key] for key in ("strategy", "seed")}
     nodes = settings.partition.nodes
-    asked = [keys, data, None if nodes.name == AUTO else origin(nodes), versions()]
-    return json_digest(asked)
+    key_parts = [keys, data, None if nodes.name == AUTO else origin(nodes), versions()]
+    return json_digest(key_parts)

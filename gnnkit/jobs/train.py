@@ -36,7 +36,7 @@ from gnnkit.training.monitor import Monitor, count_labelled, ended_by_user, sele
 from gnnkit.training.run_site import RunSite
 from gnnkit.training.saving import PeriodicCheckpoint
 from gnnkit.training.schedule import TimeLimit
-from gnnkit.training.step import monitored, own_method
+from gnnkit.training.step import monitored_metric, own_method
 from gnnkit.training.timely import TimelyCheckpoint
 from gnnkit.training.trainer import make_trainer
 from gnnkit.utils.ranges import shown
@@ -73,15 +73,15 @@ def _train(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]
 
 
 def _describe(run: RankRun) -> None:
-    """Prints what is known before the first step. Collective."""
+    """Prints warnings and class weights before the first step. Collective."""
     job, task = run.job, run.task
-    doubts = task.label_warnings(run.worker, job.prepared.class_names)
+    warnings = task.label_warnings(run.worker, job.prepared.class_names)
     if not run.is_leader:
         return
     run.figures.exactness = figures.exactness(run)
     if unread := job.source.unread(job.widths(run.worker)):
         print(unread, file=sys.stderr, flush=True)
-    for line in doubts:
+    for line in warnings:
         warn(line)
     if (factors := task.facts().class_weights) is not None:
         names = job.prepared.class_names or range(len(factors))
@@ -114,7 +114,7 @@ def _fit(run: RankRun) -> None:
                 Leader.at(run.site, run),
                 *_step_callbacks(run),
                 *run.hooks,
-                *([run.resumed] if run.resumed else []),
+                *([run.resume_point] if run.resume_point else []),
                 *(displays(watch) if shows and watch is not None else []),
             ],
             logger=run.loggers.lightning or False,
@@ -130,9 +130,9 @@ def _loggers(run: RankRun) -> Loggers:
     job = run.job
     makers = [choice.create() for choice in job.settings.logger]
     if job.start is not None and job.start.number > 0:
-        saved = None if run.resumed is None else run.resumed.saved
-        marks = marks_in(saved, job) or [None] * len(makers)
-        steps = 0 if saved is None else saved["global_step"]
+        saved_state = None if run.resume_point is None else run.resume_point.saved
+        marks = marks_in(saved_state, job) or [None] * len(makers)
+        steps = 0 if saved_state is None else saved_state["global_step"]
         loggers = [maker.go_on(job.folder, steps, mark) for maker, mark in zip(makers, marks, strict=True)]
     else:
         loggers = [maker.make(job.folder) for maker in makers]
@@ -175,9 +175,9 @@ def _monitor(run: RankRun) -> Monitor | None:
     empty and no other key needs the metric.
     """
     settings = run.job.settings.trainer
-    name = monitored(settings.monitor, run.task)
-    needed = settings.patience is not None or settings.schedule == "plateau"
-    if name is None or (settings.monitor == AUTO and not needed and not count_labelled(run.worker, Split.VAL)):
+    name = monitored_metric(settings.monitor, run.task)
+    is_required = settings.patience is not None or settings.schedule == "plateau"
+    if name is None or (settings.monitor == AUTO and not is_required and not count_labelled(run.worker, Split.VAL)):
         return None
     options = {"lower_is_better": run.task.is_lower_better(name), "latest": settings.monitor == AUTO}
     save = functools.partial(_save_model, run) if run.is_leader else None
@@ -195,8 +195,8 @@ def _step_callbacks(run: RankRun) -> list[Callback]:
     count.
     """
     job, module, settings = run.job, run.module, run.job.settings.trainer
-    chosen = _chosen_callbacks(run)
-    module.agrees_to_stop = bool(chosen) or isinstance(module.model, L.LightningModule)
+    user_callbacks = _create_user_callbacks(run)
+    module.agrees_to_stop = bool(user_callbacks) or isinstance(module.model, L.LightningModule)
     signs = LambdaCallback(
         on_train_start=lambda *_: training(True),
         on_train_batch_start=lambda trainer, *_: stepping(trainer.current_epoch, trainer.global_step),
@@ -205,8 +205,8 @@ def _step_callbacks(run: RankRun) -> list[Callback]:
     )  # for the launcher
     callbacks: list[Callback] = [signs]
     if settings.max_time is not None:
-        callbacks.append(TimeLimit(settings.max_time, job.start.begun if job.start else None))
-    callbacks += chosen
+        callbacks.append(TimeLimit(settings.max_time, job.start.started_at if job.start else None))
+    callbacks += user_callbacks
     if settings.checkpoint:
         epochs, steps = settings.checkpoint_every, settings.checkpoint_every_n_steps
         at_start = settings.on_nan == "rollback"
@@ -221,16 +221,16 @@ def _end_training() -> None:
     progress("the end of training")
 
 
-def _chosen_callbacks(run: RankRun) -> list[Callback]:
+def _create_user_callbacks(run: RankRun) -> list[Callback]:
     """Creates the callbacks that the configuration and the model define.
 
     Raises `UserError` for a callback that does not support several ranks.
     """
     callbacks = [(choice.name, choice.create()) for choice in run.job.settings.callback]
     if (configure := own_method(run.module.model, "configure_callbacks")) is not None:
-        configured = configure()
-        more = configured if isinstance(configured, list | tuple) else [configured]
-        callbacks += [(type(instance).__name__, instance) for instance in more]
+        result = configure()
+        model_callbacks = result if isinstance(result, list | tuple) else [result]
+        callbacks += [(type(instance).__name__, instance) for instance in model_callbacks]
     for name, instance in callbacks:
         callback.check(name, instance)
     return [instance for _, instance in callbacks]
@@ -238,20 +238,20 @@ def _chosen_callbacks(run: RankRun) -> list[Callback]:
 
 def _run_trainer(run: RankRun) -> None:
     """Restores the position of a resumed run, and trains. Collective."""
-    trainer, module, resumed = run.trainer, run.module, run.resumed
-    if resumed is not None:
-        resumed.place(trainer, module)
+    trainer, module, resume_point = run.trainer, run.module, run.resume_point
+    if resume_point is not None:
+        resume_point.place(trainer, module)
     if run.site.record is not None:
         run.site.record.begin()
     trainer.fit(module)
-    if run.is_leader and (why := ended_by_user(trainer)):
-        print(why, file=sys.stderr, flush=True)
-    if resumed is not None and resumed.is_over:  # Lightning calls no hooks if no step is left
+    if run.is_leader and (message := ended_by_user(trainer)):
+        print(message, file=sys.stderr, flush=True)
+    if resume_point is not None and resume_point.is_over:  # Lightning calls no hooks if no step is left
         leader = Leader.of(trainer)
         assert leader is not None
-        for skipped in (resumed, leader):
-            skipped.on_train_start(trainer, module)
-            skipped.on_train_end(trainer, module)
+        for hook in (resume_point, leader):
+            hook.on_train_start(trainer, module)
+            hook.on_train_end(trainer, module)
 
 
 def _select_model(run: RankRun) -> None:
@@ -278,19 +278,19 @@ def _test(run: RankRun) -> None:
     """Runs the model's own `test_step`, if any, and closes the loggers. Collective."""
     run.figures.tests = {}
     if own_method(run.module.model, "test_step") is not None:
-        (logged,) = run.trainer.test(run.module, verbose=False)
-        run.figures.tests = {"test_step": dict(logged)}
+        (metrics,) = run.trainer.test(run.module, verbose=False)
+        run.figures.tests = {"test_step": dict(metrics)}
     run.loggers.close()
 
 
 def _write(run: RankRun) -> Scores:
     """Writes the model's outputs for all nodes. Collective."""
-    job, module, worker, learned = run.job, run.module, run.worker, run.module.learned
+    job, module, worker, learned_rows = run.job, run.module, run.worker, run.module.learned
     splits, scratch = None if job.settings.write else tuple(SPLITS), job.scratch_folder(worker.comm)
-    make = functools.partial(job.evaluation, worker, learned=learned, splits=splits, scratch=scratch)
+    make = functools.partial(job.evaluation, worker, learned_rows=learned_rows, splits=splits, scratch=scratch)
     scores = write_outputs(job, run.task, module.model, make, job.prepared.class_names)
-    if learned is not None:
-        write_array(job, worker, EMBEDDING, learned.owned.detach())
+    if learned_rows is not None:
+        write_array(job, worker, EMBEDDING, learned_rows.owned.detach())
     if run.is_leader:
         write_names(job, job.prepared.class_names)
     return scores

@@ -77,13 +77,13 @@ def copy_to(url: str) -> FolderCopy:
 def copy_checkpoints(url: str, folder: Path, writer: Path | None) -> None:
     """Copies the checkpoints of a run folder to a URL, or prints the error.
 
-    The run continues after an error, and the next checkpoint is tried again. Arguments
-    as in `FolderCopy.put_checkpoints`.
+    The run continues after an error, and the upload is retried with the next
+    checkpoint. Takes the arguments of `FolderCopy.put_checkpoints`.
     """
     try:
         copy_to(url).put_checkpoints(folder, writer)
     except UserError as error:
-        print(f"a checkpoint was not copied, the run goes on: {error}", file=sys.stderr, flush=True)
+        print(f"a checkpoint was not copied, the run continues: {error}", file=sys.stderr, flush=True)
 
 
 def files_of(folder: Path) -> list[str]:

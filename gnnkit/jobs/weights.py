@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from gnnkit.config import of_run
 from gnnkit.config.settings import Choice
 from gnnkit.errors import UserError
-from gnnkit.jobs.models import DERIVED, WIDTHS, ModelFactory, ModelSource, Widths, check_given, check_module
+from gnnkit.jobs.models import DERIVED, WIDTHS, ModelFactory, ModelSource, Widths, check_module, check_python_model
 from gnnkit.model.adapt import reads_edges
 from gnnkit.model.plain import as_trained, in_unit, reads_raw_rows, takes_edges
 from gnnkit.model.program import is_iterated
@@ -56,18 +56,18 @@ def save(model: nn.Module, widths: Widths, folder: Path) -> None:
         if isinstance(value, Tensor)
     }
     widths = replace(widths, num_node_types=getattr(model, "num_node_types", 1))
-    facts = json.dumps(_stored(widths) | {_DIGEST: _digest(tensors, widths)})
+    facts = json.dumps(_stored_sizes(widths) | {_DIGEST: _digest(tensors, widths)})
     write_atomically(folder / FILE, dump_tensors(tensors, metadata={_METADATA: facts}))
 
 
-def _stored(widths: Widths) -> dict[str, int]:
+def _stored_sizes(widths: Widths) -> dict[str, int]:
     sizes = {name: getattr(widths, name) for name in _SIZES}
     return {name: size for name, size in sizes.items() if size != _OPTIONAL.get(name)}
 
 
 def _digest(tensors: Mapping[str, Tensor], widths: Widths) -> str:
     """Hashes the tensors and widths."""
-    digest = hashlib.sha256(str([*_stored(widths).values()]).encode())
+    digest = hashlib.sha256(str([*_stored_sizes(widths).values()]).encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
         digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -87,12 +87,12 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
     """
     check_present(folder)
     try:
-        with safe_open(folder / FILE, framework="pt") as opened:
-            facts = parse_json((opened.metadata() or {})[_METADATA], _METADATA)
+        with safe_open(folder / FILE, framework="pt") as file:
+            facts = parse_json((file.metadata() or {})[_METADATA], _METADATA)
             sizes = {**_OPTIONAL, **facts}
-            checked: dict[str, Any] = {name: whole(name, sizes[name], 0, MAX_COUNT) for name in _SIZES}
-            widths = Widths(**checked)
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+            counts: dict[str, Any] = {name: whole(name, sizes[name], 0, MAX_COUNT) for name in _SIZES}
+            widths = Widths(**counts)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             is_whole = facts[_DIGEST] == _digest(tensors, widths)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise UserError(f"checkpoint={folder}: {FILE} is not the model of a run: {error}") from error
@@ -126,17 +126,17 @@ def load(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Modu
         model: A module whose parameters are replaced, or a function of (in_features,
             num_classes) that returns one. Default: the model in `config.yaml`.
     """
-    model = trained(folder, model)
+    model = restore_model(folder, model)
     inputs, facts, (_, widths) = Inputs.load(folder), read_facts(folder), read(folder)
     if inputs is not None and (inputs.scale.kind != "none" or inputs.fill.kind in ("mean", "zero") or inputs.degree):
         last = "logarithm of 1 + in-edges (features.degree=true)" if inputs.degree else ""
         reads_raw_rows(model, row_transform(inputs), widths.in_features, last)
-    scaled = getattr(model, HEAD, None) if widths.num_targets else model
-    if scaled is not None and facts.mean is not None and facts.deviation is not None:
-        in_unit(scaled, facts.in_unit)
+    output_module = getattr(model, HEAD, None) if widths.num_targets else model
+    if output_module is not None and facts.mean is not None and facts.deviation is not None:
+        in_unit(output_module, facts.in_unit)
     if hasattr(model, "num_layers") and not reads_edges(model):
-        typed = getattr(model, "num_node_types", 1) > 1
-        reads = None if inputs is None else functools.partial(inputs.read, folder=folder, node_types=typed)
+        is_typed = getattr(model, "num_node_types", 1) > 1
+        reads = None if inputs is None else functools.partial(inputs.read, folder=folder, node_types=is_typed)
         takes_edges(model, reads)
     return model
 
@@ -144,7 +144,7 @@ def load(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Modu
 def row_transform(inputs: Inputs | None) -> Callable[[Tensor], Tensor]:
     """Returns the function that fills and scales rows as in training."""
     if inputs is None:
-        return _unchanged
+        return _identity
     means = torch.tensor(inputs.fill.means or [0.0], dtype=torch.float64)
     if inputs.fill.kind not in ("mean", "zero"):
         return _row_scale(inputs.scale)
@@ -154,7 +154,7 @@ def row_transform(inputs: Inputs | None) -> Callable[[Tensor], Tensor]:
 
 def _row_scale(scale: Scale) -> Callable[[Tensor], Tensor]:
     if scale.kind != "standard":
-        return _unit_rows if scale.kind == "row" else _unchanged
+        return _unit_rows if scale.kind == "row" else _identity
     columns = (scale.mean, scale.deviation, scale.limit, scale.median or [0.0], scale.spread or [0.0])
     mean, deviation, limit, median, spread = (torch.tensor(values, dtype=torch.float64) for values in columns)
     compresses, unit = spread > 0, torch.where(spread > 0, spread, 1)
@@ -168,7 +168,7 @@ def _row_scale(scale: Scale) -> Callable[[Tensor], Tensor]:
     return standardise
 
 
-def _unchanged(x: Tensor) -> Tensor:
+def _identity(x: Tensor) -> Tensor:
     return x
 
 
@@ -178,16 +178,16 @@ def _unit_rows(x: Tensor) -> Tensor:
     return x / torch.where(sums == 0, 1, sums)
 
 
-def trained(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Module:
+def restore_model(folder: Path, model: nn.Module | ModelFactory | None = None) -> nn.Module:
     """Like `load`, without the conversion of inputs and outputs.
 
     The model takes (x, adjacencies), or the inputs of the user's module.
     """
     tensors, widths = read(folder)
     if model is None:
-        model = _configured(folder, widths)
+        model = _make_model(folder, widths)
     else:
-        check_given(model)
+        check_python_model(model)
         if not isinstance(model, nn.Module) and not is_iterated(model):
             model = model(widths.in_features, widths.num_classes)
         check_module(model)
@@ -216,12 +216,12 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
         folder: The run folder, for messages.
     """
     state = model.state_dict(keep_vars=True)
-    wanted = {name: _shape(value, tensors.get(name)) for name, value in state.items()}
-    for name in [*wanted, *(name for name in tensors if name not in wanted)]:
+    shapes = {name: _shape(value, tensors.get(name)) for name, value in state.items()}
+    for name in [*shapes, *(name for name in tensors if name not in shapes)]:
         stored_shape = list(tensors[name].shape) if name in tensors else None
-        if stored_shape != wanted.get(name):
+        if stored_shape != shapes.get(name):
             raise UserError(
-                f"model: {name} has shape {wanted.get(name, 'none')}, but {stored_shape or 'none'} in {folder / FILE}: "
+                f"model: {name} has shape {shapes.get(name, 'none')}, but {stored_shape or 'none'} in {folder / FILE}: "
                 "pass an instance of the trained class, with the trained sizes"
             )
     model.load_state_dict(tensors)
@@ -233,14 +233,14 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
             )
 
 
-def _shape(value: Tensor, stored: Tensor | None) -> list[int]:
-    """Returns the shape of a parameter. A lazy one gets that of the stored tensor."""
+def _shape(value: Tensor, stored_tensor: Tensor | None) -> list[int]:
+    """Returns the shape of a parameter, or of the stored tensor if it is lazy."""
     if is_lazy(value):
-        return [] if stored is None else list(stored.shape)
+        return [] if stored_tensor is None else list(stored_tensor.shape)
     return list(value.shape)
 
 
-def _configured(folder: Path, widths: Widths) -> nn.Module:
+def _make_model(folder: Path, widths: Widths) -> nn.Module:
     """Makes the model that the run's configuration names."""
     choice, task = (_choice(folder, kind) for kind in ("model", "task"))
     try:

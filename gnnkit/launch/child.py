@@ -181,7 +181,7 @@ class Child:
     @property
     def dispensable(self) -> bool:
         """Whether the other processes continue after this failure."""
-        return bool(self._board.dispensable) and not self.report.lost_peer and not self.report.mendable
+        return bool(self._board.dispensable) and not self.report.lost_peer and not self.report.is_user_error
 
     def __str__(self) -> str:
         if self.report.error is not None:

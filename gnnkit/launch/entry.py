@@ -72,14 +72,14 @@ def _run(channels: Channels, work: Work) -> None:
     with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be missing
         faulthandler.enable(sys.__stderr__)  # type: ignore[arg-type]  # shows where native code crashed
     try:
-        failed, text = False, json.dumps({"result": work.function(*work.arguments)})
+        has_failed, text = False, json.dumps({"result": work.function(*work.arguments)})
     except SystemExit:
         raise
     except BaseException as error:  # includes panics of native code
-        failed, text = True, json.dumps(asdict(_describe(error)))
+        has_failed, text = True, json.dumps(asdict(_describe(error)))
     channels.writer.send_bytes(text.encode())
     channels.writer.close()
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if has_failed else 0)
 
 
 def _print_whole_lines() -> None:
@@ -107,13 +107,13 @@ def die_with_parent(parent: int | None = None) -> None:
 
 def _describe(error: BaseException) -> RankReport:
     """Converts an error to a process's report."""
-    trimmed = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
+    trimmed_error = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))  # name the failed thread's rank
-    mendable = as_user_error(error)
-    has_traceback = mendable in (None, error)
+    user_error = as_user_error(error)
+    has_traceback = user_error in (None, error)
     return RankReport(
         error=redact(f"{type(error).__name__}: {error}{notes}"),
-        message=redact(str(mendable or error)),
-        mendable=mendable is not None,
-        traceback=redact("".join(traceback.format_exception(trimmed))) if has_traceback else None,
+        message=redact(str(user_error or error)),
+        is_user_error=user_error is not None,
+        traceback=redact("".join(traceback.format_exception(trimmed_error))) if has_traceback else None,
     )

@@ -40,17 +40,17 @@ class StartedRank:
     world_size: int
     local_rank: int  # among this host's ranks
     local_world_size: int
-    master_addr: str | None = None  # rank 0's host. None: unknown
+    master_addr: str | None = None  # rank 0's host, or None if unknown
     master_port: int | None = None
     by_torchrun: bool = False  # torchrun is the parent, and hosts the rendezvous store
-    store: str | None = None  # rendezvous file of ranks on this machine. None: they meet at the port
-    token: str | None = None  # the run's secret. None: GNNKIT_TOKEN of the environment
+    store: str | None = None  # rendezvous file of ranks on this machine, or None if they meet at the port
+    token: str | None = None  # the run's secret, or None for GNNKIT_TOKEN of the environment
 
     @property
     def on_loopback(self) -> bool:
         """Whether the rendezvous address is on loopback, for local ranks only."""
-        here = self.local_world_size == self.world_size and self.master_addr in (LOOPBACK, "localhost")
-        return here and not self.by_torchrun
+        is_local = self.local_world_size == self.world_size and self.master_addr in (LOOPBACK, "localhost")
+        return is_local and not self.by_torchrun
 
     def variables(self) -> dict[str, str]:
         """Returns environment variables that describe this rank to torch and gnnkit.
@@ -137,12 +137,12 @@ def check_tasks(environment: Mapping[str, str] = os.environ) -> None:
     Args:
         environment: Environment variables, without a rank. Default: `os.environ`.
     """
-    for name, cure in _TASKS.items():
-        chosen = name.startswith("SLURM_") and "SLURM_STEP_ID" in environment  # a step with one task
+    for name, remedy in _TASKS.items():
+        is_step = name.startswith("SLURM_") and "SLURM_STEP_ID" in environment  # a step with one task
         alone = () if name == "RANK" else ("", "1")
-        if name in environment and environment[name] not in alone and not chosen:
+        if name in environment and environment[name] not in alone and not is_step:
             raise UserError(
-                f"{name}={environment[name]} is set, but no rank: {cure}, or choose a launcher, such as "
+                f"{name}={environment[name]} is set, but no rank: {remedy}, or choose a launcher, such as "
                 "launcher=processes for ranks on this machine only"
             )
 
@@ -187,7 +187,7 @@ def _of_torchrun(environment: Mapping[str, str]) -> StartedRank:
         environment = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **environment}
     local_rank = _number(environment, "LOCAL_RANK") if "LOCAL_RANK" in environment else rank
     local_size = _number(environment, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environment else world_size
-    return _checked(environment, rank, world_size, local_rank, local_size, by_torchrun=by_torchrun)
+    return _make_rank(environment, rank, world_size, local_rank, local_size, by_torchrun=by_torchrun)
 
 
 def _of_mpi(environment: Mapping[str, str], names: tuple[str, ...]) -> StartedRank | None:
@@ -196,8 +196,8 @@ def _of_mpi(environment: Mapping[str, str], names: tuple[str, ...]) -> StartedRa
         return None
     job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid")
     if job is None or local_size != world_size:
-        return _checked(environment, rank, world_size, local_rank, local_size)
-    return _checked(environment, rank, world_size, local_rank, local_size, host=LOOPBACK, job=job)
+        return _make_rank(environment, rank, world_size, local_rank, local_size)
+    return _make_rank(environment, rank, world_size, local_rank, local_size, host=LOOPBACK, job=job)
 
 
 def _of_slurm(environment: Mapping[str, str]) -> StartedRank | None:
@@ -209,13 +209,13 @@ def _of_slurm(environment: Mapping[str, str]) -> StartedRank | None:
     node = _number(environment, "SLURM_NODEID") if len(counts) > 1 else 0
     if node >= len(counts):
         raise UserError(f"SLURM_NODEID={node}: SLURM_STEP_TASKS_PER_NODE has {len(counts)} nodes")
-    listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST")
-    host = LOOPBACK if len(counts) == 1 else hosts(listed)[0] if listed else None
+    node_list = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST")
+    host = LOOPBACK if len(counts) == 1 else hosts(node_list)[0] if node_list else None
     job = f"{environment.get('SLURM_JOB_ID', '0')}.{environment['SLURM_STEP_ID']}"
-    return _checked(environment, rank, world_size, local_rank, counts[node], host=host, job=job)
+    return _make_rank(environment, rank, world_size, local_rank, counts[node], host=host, job=job)
 
 
-def _checked(
+def _make_rank(
     environment: Mapping[str, str],
     rank: int,
     world_size: int,
@@ -254,23 +254,23 @@ def _port(job: str) -> int:
 
 def _expand(part: str) -> list[str]:
     """Expands the hosts of one part such as `rack[1-2]n[01-03,7]`."""
-    prefix, bracket, rest = part.partition("[")
+    prefix, bracket, remainder = part.partition("[")
     if not bracket:
         return [part]
-    inside, _, suffix = rest.partition("]")
+    inside, _, suffix = remainder.partition("]")
     return [f"{prefix}{number}{end}" for number in _numbers(inside, part) for end in _expand(suffix)]
 
 
 def _numbers(text: str, part: str) -> list[str]:
     """Expands the numbers of `01-03,7`, keeping leading zeros."""
-    listed: list[str] = []
+    numbers: list[str] = []
     for item in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", item)
         if match is None:
             raise UserError(f"SLURM_STEP_NODELIST: {part} is not a range of hosts")
         first, last = match[1], match[2] or match[1]
-        listed += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-    return listed
+        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return numbers
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

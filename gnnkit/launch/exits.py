@@ -13,7 +13,7 @@ from gnnkit.launch import signals
 from gnnkit.utils.ranges import one_line, printable
 from gnnkit.utils.redaction import redact
 
-FAILED, MENDABLE = 1, 2  # exit codes
+FAILED, USER_ERROR = 1, 2  # exit codes
 
 
 def exit_code(work: Callable[[], int]) -> int:
@@ -41,14 +41,14 @@ def _outcome(work: Callable[[], int]) -> tuple[int, Exception | None]:
 
 
 def _print_failure(error: Exception) -> int:
-    """Prints a user error, a failed rank's report, or else a traceback.
+    """Prints a user error, a failed rank's report, or a traceback.
 
     Returns the exit code.
     """
     launcher: Any = sys.modules.get("gnnkit.launch.group")
-    if (mendable := as_user_error(error)) is not None:
-        print(f"gnnkit: error: {one_line(mendable)}", file=sys.stderr)
-        return MENDABLE
+    if (user_error := as_user_error(error)) is not None:
+        print(f"gnnkit: error: {one_line(user_error)}", file=sys.stderr)
+        return USER_ERROR
     if launcher is not None and isinstance(error, launcher.RankError):
         print(f"gnnkit: error: {printable(redact(str(error)))}", file=sys.stderr)
     else:

@@ -18,7 +18,7 @@ from typing import Any
 from gnnkit.errors import UserError
 from gnnkit.launch.allocator import share_one_arena
 from gnnkit.launch.child import STARTED_AGAIN, Child
-from gnnkit.launch.signals import HANDLED, check, deferred, if_forced
+from gnnkit.launch.signals import HANDLED, check, defer_signals, if_forced
 from gnnkit.launch.watchdog import Patience, Watchdog, is_stopped
 from gnnkit.utils.ranges import one_line
 
@@ -33,9 +33,9 @@ LINGER = 10.0  # seconds from a rank's result to its exit
 class Failure:
     """Why the processes of a group ended."""
 
-    name: str | None = None  # the process's name. None: no single process
+    name: str | None = None  # the process's name, or None for several processes
     cause: str = ""  # one line
-    step: int | None = None  # training step, counted from 1. None: before the first
+    step: int | None = None  # training step, counted from 1, or None before the first
     epoch: int | None = None  # the step's epoch, counted from 1
     lost_peer: bool = False  # the failure is a consequence of another process's failure
     at: float = field(default_factory=time.monotonic)  # by time.monotonic
@@ -85,7 +85,7 @@ class Group:
         self._watchdog = Watchdog(patience)
         self._beside, self._meanwhile = beside, meanwhile
         self._cancelled = False
-        self._started, self._ended = threading.Event(), threading.Event()
+        self._start_event, self._end_event = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._starter = threading.Thread(target=self._start_and_stay, name="gnnkit-launcher", daemon=True)
 
@@ -95,10 +95,10 @@ class Group:
         Omits processes that failed while the others continued. Always ends all
         processes.
         """
-        with deferred(), if_forced(self._kill), self._ending():
+        with defer_signals(), if_forced(self._kill), self._ending():
             share_one_arena()
             self._starter.start()
-            while not self._started.wait(POLL):
+            while not self._start_event.wait(POLL):
                 check()
             if self._error is not None:
                 raise self._error
@@ -135,8 +135,8 @@ class Group:
         except BaseException as error:
             self._error = error
         finally:
-            self._started.set()
-        self._ended.wait()
+            self._start_event.set()
+        self._end_event.wait()
 
     def _watch(self) -> None:
         """Returns when all processes have succeeded, or linger after their results.
@@ -184,11 +184,11 @@ class Group:
         """
         start = time.monotonic()
         while any(child.running for child in self._children):
-            caused = any(child.failed and not child.report.lost_peer and not child.lost for child in self._children)
-            left = start + (GRACE if caused else GRACE_FOR_CAUSE) - time.monotonic()
-            if left <= 0:
+            has_cause = any(child.failed and not child.report.lost_peer and not child.lost for child in self._children)
+            seconds = start + (GRACE if has_cause else GRACE_FOR_CAUSE) - time.monotonic()
+            if seconds <= 0:
                 return
-            self._look(min(left, POLL))
+            self._look(min(seconds, POLL))
 
     def _look(self, seconds: float) -> None:
         """Waits at most `seconds` for events, and handles them."""
@@ -198,8 +198,8 @@ class Group:
 
     def _failure(self) -> Exception:
         """Returns the error of the rank that failed first."""
-        failed = [child for child in self._children if child.failed]
-        if any(child.exitcode == STARTED_AGAIN for child in failed):
+        failed_children = [child for child in self._children if child.failed]
+        if any(child.exitcode == STARTED_AGAIN for child in failed_children):
             return UserError(
                 'spawned ranks import this script again: move everything that it runs below `if __name__ == "__main__":`,'
                 " and keep classes and functions above"
@@ -207,24 +207,26 @@ class Group:
         silent = [child for child in self._children if child.working]
         if (
             silent
-            and all(child.report.lost_peer for child in failed)
-            and any(child.report.timed_out for child in failed)
+            and all(child.report.lost_peer for child in failed_children)
+            and any(child.report.timed_out for child in failed_children)
         ):
-            return self._stuck(_blamed(silent))
-        return self._error_of(min(failed, key=lambda child: (child.report.lost_peer, child.lost, child.failed_at)))
+            return self._stuck(_describe_silent(silent))
+        return self._error_of(
+            min(failed_children, key=lambda child: (child.report.lost_peer, child.lost, child.failed_at))
+        )
 
     def _error_of(self, cause: Child) -> Exception:
         """Returns a rank's error, followed by the other ranks' states."""
-        others = [str(child) for child in self._children if child is not cause]
-        error = RankError("\n".join([str(cause), *others, *cause.traceback]), self._in_parts(str(cause), cause))
-        if not cause.report.mendable:
+        other_states = [str(child) for child in self._children if child is not cause]
+        error = RankError("\n".join([str(cause), *other_states, *cause.traceback]), self._in_parts(str(cause), cause))
+        if not cause.report.is_user_error:
             return error
-        mendable = UserError(cause.report.message)
-        mendable.__cause__ = error
-        return mendable
+        user_error = UserError(cause.report.message)
+        user_error.__cause__ = error
+        return user_error
 
     def _in_parts(self, cause: str, child: Child | None) -> Failure:
-        """Creates a failure with the step of the process, or else of all processes.
+        """Creates a failure with the step of the process, or of all processes.
 
         Args:
             child: The process. If None, no single one.
@@ -236,9 +238,9 @@ class Group:
         name = None if child is None else child.name
         return Failure(name, one_line(cause), step or None, epoch or None, lost_peer, at)
 
-    def _stuck(self, why: str) -> RankError:
+    def _stuck(self, reason: str) -> RankError:
         """Returns the error of a group that hangs, with all stacks."""
-        lines, failure = [why, *map(str, self._children)], self._in_parts(why, None)
+        lines, failure = [reason, *map(str, self._children)], self._in_parts(reason, None)
         running = [child for child in self._children if child.working]
         phases = {child: child.phase for child in running}  # read before stopped processes continue
         for number in (signal.SIGUSR1, signal.SIGCONT):  # a stopped process writes its stacks when continued
@@ -255,14 +257,14 @@ class Group:
         """Ends every process, by SIGTERM and then SIGKILL."""
         self._cancelled = True
         if self._starter.ident is not None:
-            self._started.wait()
+            self._start_event.wait()
         for number in (signal.SIGTERM, signal.SIGKILL):
             for child in self._children:
                 child.signal(number)
             deadline = time.monotonic() + 2.0  # to SIGKILL
             if all(child.ended_within(deadline) for child in self._children):
                 break
-        self._ended.set()
+        self._end_event.set()
 
     def _kill(self) -> None:
         """Kills every process, because this one is about to exit."""
@@ -298,9 +300,9 @@ _COMM = re.compile(r"[/\\](gnnkit[/\\]comm|torch[/\\]distributed)[/\\]")
 _WRAPPER = re.compile(r"[/\\](threading|socket|selectors|functools|contextlib)\.py$")  # frames below a transfer's
 
 
-def _blamed(silent: list[Child]) -> str:
+def _describe_silent(silent: list[Child]) -> str:
     """Formats the ranks that the others have waited for."""
-    stopped = [child for child in silent if is_stopped(child.pid)]
-    places = ", ".join(f"{child.name} in {child.phase}" for child in stopped or silent)
-    how = " (stopped by SIGSTOP)" if stopped else ""
-    return f"the others have waited until their deadline, comm.timeout, for {places}{how}"
+    stopped_children = [child for child in silent if is_stopped(child.pid)]
+    places = ", ".join(f"{child.name} in {child.phase}" for child in stopped_children or silent)
+    suffix = " (stopped by SIGSTOP)" if stopped_children else ""
+    return f"the others have waited until their deadline, comm.timeout, for {places}{suffix}"

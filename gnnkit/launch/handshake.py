@@ -15,7 +15,7 @@ _MISSING = "nothing"
 _LONGEST = 200  # maximum characters of a value in a message
 
 
-def agree(comm: Communicator, identity: Mapping[str, str], cure: str = "") -> None:
+def agree(comm: Communicator, identity: Mapping[str, str], remedy: str = "") -> None:
     """Raises `UserError` on all ranks unless they have the same identity. Collective.
 
     The leader compares. The message names the first key that differs, with the ranks
@@ -23,17 +23,15 @@ def agree(comm: Communicator, identity: Mapping[str, str], cure: str = "") -> No
 
     Args:
         identity: This rank's values, by configuration key or name.
-        cure: The message's last part: what to do.
+        remedy: The message's last part: what to do.
     """
     text = json.dumps(dict(identity)).encode()
-    gathered = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device), dst=LEADER)
-    records = [
-        json.loads(bytes(record.tolist())) if len(record) else None for record in gathered
-    ]  # empty for a lost rank
+    parts = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device), dst=LEADER)
+    records = [json.loads(bytes(record.tolist())) if len(record) else None for record in parts]  # empty for a lost rank
     problem = comm.share(difference(records) if records else None, src=LEADER)
     if problem is not None:
         _part(comm)
-        raise UserError(problem + cure)
+        raise UserError(problem + remedy)
 
 
 def difference(identities: Sequence[Mapping[str, str] | None]) -> str | None:
@@ -43,13 +41,13 @@ def difference(identities: Sequence[Mapping[str, str] | None]) -> str | None:
         identities: Each rank's values, by configuration key or name. None for a lost
             rank.
     """
-    known = {rank: identity for rank, identity in enumerate(identities) if identity is not None}
-    for key in dict.fromkeys(key for identity in known.values() for key in identity):
+    identity_by_rank = {rank: identity for rank, identity in enumerate(identities) if identity is not None}
+    for key in dict.fromkeys(key for identity in identity_by_rank.values() for key in identity):
         ranks: dict[str, list[int]] = {}
-        for rank, identity in known.items():
+        for rank, identity in identity_by_rank.items():
             ranks.setdefault(identity.get(key, _MISSING), []).append(rank)
         if len(ranks) > 1:
-            values = ", ".join(f"{_format_ranks(where)} {key}={_shortened(value)}" for value, where in ranks.items())
+            values = ", ".join(f"{_format_ranks(holders)} {key}={_shorten(value)}" for value, holders in ranks.items())
             return f"{key} must be the same on all ranks: {values}"
     return None
 
@@ -68,9 +66,9 @@ def _format_ranks(ranks: Sequence[int]) -> str:
             runs[-1][1:] = [rank]
         else:
             runs.append([rank])
-    listed = ", ".join("-".join(map(str, run)) for run in runs)
-    return f"ranks {listed} have" if len(ranks) > 1 else f"rank {listed} has"
+    text = ", ".join("-".join(map(str, run)) for run in runs)
+    return f"ranks {text} have" if len(ranks) > 1 else f"rank {text} has"
 
 
-def _shortened(value: str) -> str:
+def _shorten(value: str) -> str:
     return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."

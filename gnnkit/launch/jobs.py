@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gnnkit.launch.entry import die_with_parent
-from gnnkit.launch.signals import check, deferred, ending_process, if_forced
+from gnnkit.launch.signals import check, defer_signals, ending_process, if_forced
 from gnnkit.utils.redaction import redact
 
 POLL = 0.1  # seconds between checks
@@ -47,7 +47,7 @@ def run_jobs(work: Callable[[int], int], logs: Sequence[Path], at_once: int) -> 
         at_once: Maximum number of concurrent jobs. If 1, errors are also printed here.
     """
     waiting, running = deque(enumerate(logs)), list[_Running]()
-    with deferred(), if_forced(lambda: _kill(running)):
+    with defer_signals(), if_forced(lambda: _kill(running)):
         yield from _run(work, waiting, running, at_once)
 
 
@@ -61,7 +61,7 @@ def _run(
                 running.append(_start(work, *waiting.popleft()))
             _pass_on(running, POLL, aloud=at_once == 1)
             for job in list(running):
-                code = _ended(job.pid)
+                code = _poll_exit_code(job.pid)
                 if code is not None:
                     _pass_on([job], 0, aloud=at_once == 1)
                     os.close(job.errors)
@@ -151,7 +151,7 @@ def _redirect(log: Path, errors: int) -> None:
     sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
 
 
-def _ended(pid: int) -> int | None:
+def _poll_exit_code(pid: int) -> int | None:
     """Returns a job's exit code, as a shell reports it, or None if it is running."""
     ended_pid, status = os.waitpid(pid, os.WNOHANG)
     if ended_pid == 0:
@@ -165,7 +165,7 @@ def _end(running: Sequence[_Running]) -> None:
         os.kill(job.pid, signal.SIGTERM)
     deadline = time.monotonic() + ENDING
     for job in running:
-        while _ended(job.pid) is None:
+        while _poll_exit_code(job.pid) is None:
             if time.monotonic() > deadline:
                 os.killpg(job.pid, signal.SIGKILL)
             time.sleep(POLL)

@@ -20,23 +20,23 @@ from typing import Any
 
 COMPILER, FLOPS, SIGNALS = "torch._dynamo", "torch.utils.flop_counter", "scipy.signal"
 _loading = threading.RLock()
-_imported: dict[str, ModuleType] = {}  # modules that have come in the place of stand-ins
+_modules: dict[str, ModuleType] = {}  # imported modules that have replaced placeholders
 
 
-class StandIn(ModuleType):
+class Placeholder(ModuleType):
     """A module that is imported when a name outside `_KNOWN` is requested."""
 
     def __getattr__(self, name: str) -> Any:
-        if imported(self.__name__) is None:
+        if find_imported(self.__name__) is None:
             if name in _KNOWN[self.__name__]:
                 return _KNOWN[self.__name__][name]
-            if name.startswith("__"):  # asked of every module in `sys.modules`
+            if name.startswith("__"):  # requested from every module in `sys.modules`
                 raise AttributeError(name)
         return getattr(load(self.__name__), name)
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds the stand-ins, and imports a module before the module's submodules."""
+    """Finds the placeholders, and imports a module before its submodules."""
 
     def __init__(self) -> None:
         self._missing = set(_KNOWN)  # modules that nothing has imported yet
@@ -45,20 +45,20 @@ class _Finder(MetaPathFinder, Loader):
         if name in self._missing:
             return ModuleSpec(name, self, is_package=True)
         parent = name.rpartition(".")[0]
-        if isinstance(sys.modules.get(parent), StandIn):
+        if isinstance(sys.modules.get(parent), Placeholder):
             load(parent)
-            return ModuleSpec(name, _Found(importlib.import_module(name)))
+            return ModuleSpec(name, _SubmoduleLoader(importlib.import_module(name)))
         return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return StandIn(spec.name)
+        return Placeholder(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         self._missing.remove(module.__name__)  # the next import brings the module itself
 
 
-class _Found(Loader):
-    """Hands out a submodule that has come with the module."""
+class _SubmoduleLoader(Loader):
+    """Loads a submodule that was imported with its module."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module, self._spec = module, module.__spec__
@@ -71,19 +71,19 @@ class _Found(Loader):
 
 
 class _Compiled(type):
-    """The type of `OptimizedModule`, an instance of which only the compiler makes."""
+    """The type of `OptimizedModule`, whose instances only the compiler creates."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        real = imported(COMPILER)
-        return real is not None and isinstance(instance, real.OptimizedModule)
+        compiler = find_imported(COMPILER)
+        return compiler is not None and isinstance(instance, compiler.OptimizedModule)
 
 
 class OptimizedModule(metaclass=_Compiled):
-    """Stands for the class of compiled modules, in `isinstance`."""
+    """Placeholder for the class of compiled modules, for `isinstance`."""
 
 
 def disable(function: Callable[..., Any] | None = None, recursive: bool = True, **options: Any) -> Callable[..., Any]:
-    """Keeps a function from being compiled, from the compiler's import on.
+    """Prevents the compiler, once it is imported, from compiling a function.
 
     Args:
         function: The function. None makes a decorator.
@@ -92,19 +92,19 @@ def disable(function: Callable[..., Any] | None = None, recursive: bool = True, 
     """
     if function is None:
         return lambda function: disable(function, recursive, **options)
-    disabled = None
+    wrapper = None
 
-    def call(*arguments: Any, **named: Any) -> Any:
-        nonlocal disabled
-        if disabled is None and (real := imported(COMPILER)) is not None:
-            disabled = real.disable(function, recursive, **options)
-        return (disabled or function)(*arguments, **named)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal wrapper
+        if wrapper is None and (compiler := find_imported(COMPILER)) is not None:
+            wrapper = compiler.disable(function, recursive, **options)
+        return (wrapper or function)(*arguments, **keywords)
 
     return call
 
 
-def _flop_counter(*arguments: Any, **named: Any) -> Any:
-    return load(FLOPS).FlopCounterMode(*arguments, **named)
+def _flop_counter(*arguments: Any, **keywords: Any) -> Any:
+    return load(FLOPS).FlopCounterMode(*arguments, **keywords)
 
 
 def _hamming(*arguments: Any) -> Any:
@@ -112,10 +112,10 @@ def _hamming(*arguments: Any) -> Any:
 
 
 class _Part:
-    """A submodule of a stand-in, which knows one function."""
+    """A placeholder's submodule, with one function."""
 
-    def __init__(self, module: str, name: str, **known: Callable[..., Any]) -> None:
-        self.__dict__.update(known)
+    def __init__(self, module: str, name: str, **functions: Callable[..., Any]) -> None:
+        self.__dict__.update(functions)
         self._module, self._name = module, name
 
     def __getattr__(self, name: str) -> Any:
@@ -135,21 +135,21 @@ _KNOWN: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def imported(name: str) -> Any:
-    """Returns the module itself, or None while a stand-in has the place."""
-    return _imported.get(name)
+def find_imported(name: str) -> Any:
+    """Returns the module itself, or None if it has not replaced the placeholder."""
+    return _modules.get(name)
 
 
 def load(name: str) -> ModuleType:
-    """Imports the module itself in the place of the stand-in."""
+    """Imports the module itself, which replaces the placeholder."""
     with _loading:
-        if isinstance(sys.modules.get(name), StandIn):
+        if isinstance(sys.modules.get(name), Placeholder):
             del sys.modules[name]
-        _imported[name] = importlib.import_module(name)
-        return _imported[name]
+        _modules[name] = importlib.import_module(name)
+        return _modules[name]
 
 
 def leave_out_unused() -> None:
-    """Puts the stand-ins in place, in this process, for what is not imported yet."""
+    """Installs the placeholders of modules that this process has not imported yet."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

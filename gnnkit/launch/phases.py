@@ -12,7 +12,7 @@ from gnnkit.launch.progress import progress
 from gnnkit.utils.ranges import one_line, printable
 from gnnkit.utils.redaction import redact
 
-_begun, _silent = time.monotonic(), False
+_start_time, _silent = time.monotonic(), False
 
 
 def begin(*, silent: bool = False) -> None:
@@ -21,14 +21,14 @@ def begin(*, silent: bool = False) -> None:
     Args:
         silent: Whether to print nothing, because a progress bar is shown.
     """
-    global _begun, _silent
-    _begun, _silent = time.monotonic(), silent
+    global _start_time, _silent
+    _start_time, _silent = time.monotonic(), silent
 
 
 def phase(text: str) -> None:
     """Prints a line for a phase that starts, and reports it to the launcher."""
     if not _silent:
-        say(f"{time.monotonic() - _begun:6.1f} s  {text}")
+        say(f"{time.monotonic() - _start_time:6.1f} s  {text}")
     progress(text)
 
 

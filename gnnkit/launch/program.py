@@ -46,8 +46,8 @@ def run(name: str, request: Mapping[str, Any], patience: Patience, meanwhile: Ca
         patience: How long to wait for a process that is stopped, idle, or computes.
         meanwhile: Called a few times a second.
     """
-    with _started(name) as process:
-        watchdog, watched = Watchdog(patience), _Program(process, f"the process {name}")
+    with _start(name) as process:
+        watchdog, program = Watchdog(patience), _Program(process, f"the process {name}")
         text: str | None = json.dumps(request)
         while True:
             try:
@@ -56,16 +56,16 @@ def run(name: str, request: Mapping[str, Any], patience: Patience, meanwhile: Ca
             except subprocess.TimeoutExpired:
                 text = None  # only the first call takes it
                 meanwhile()
-            if stuck := watchdog.look([watched]):
+            if stuck := watchdog.look([program]):
                 raise RuntimeError(stuck)
     if process.returncode:
-        raise RuntimeError(f"{watched.name} {_ending(process.returncode)}")
+        raise RuntimeError(f"{program.name} {_ending(process.returncode)}")
     result: Json = json.loads(output)
     return result
 
 
 @contextlib.contextmanager
-def _started(name: str) -> Iterator[subprocess.Popen[str]]:
+def _start(name: str) -> Iterator[subprocess.Popen[str]]:
     """Starts the program, and kills it when its answer is no longer awaited."""
     paths = os.pathsep.join(path for path in sys.path if path)
     argv = [sys.executable, "-P", "-m", name, str(os.getpid())]

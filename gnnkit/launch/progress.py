@@ -28,7 +28,7 @@ class Board(ctypes.Structure):
     count: int  # number of reports
     phase: bytes
     dispensable: bool  # the others continue if this process fails
-    step: int  # current or last training step, counted from 1. 0: none yet
+    step: int  # current or last training step, counted from 1, or 0 before the first
     epoch: int  # the step's epoch, counted from 1
     training: bool  # in training steps, which wait for others no longer than comm.timeout
     saves: bool  # saves a checkpoint on request

@@ -19,9 +19,9 @@ class RankReport:
     """A process's result or error, which is sent as JSON."""
 
     result: Any = None  # a JSON value
-    error: str | None = None  # type and text. None: the work has succeeded
+    error: str | None = None  # type and text, or None if the work has succeeded
     message: str = ""  # text for users
-    mendable: bool = False  # whether the error is a `UserError`
+    is_user_error: bool = False  # whether the error is a `UserError`
     traceback: str | None = None  # None for disk errors
 
     @property

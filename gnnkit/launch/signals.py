@@ -39,15 +39,15 @@ class _Deferral:
 
 
 _current: _Deferral | None = None
-_forced: list[Callable[[], object]] = []  # callbacks of `if_forced`, outermost first
+_exit_callbacks: list[Callable[[], object]] = []  # callbacks of `if_forced`, outermost first
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Replaces the handlers of `HANDLED`, so that signals wait for `check`.
 
     Signals that no `check` has handled are sent again after the handlers are restored.
-    Does nothing within another `deferred`, and outside the main thread.
+    Does nothing within another `defer_signals`, and outside the main thread.
     """
     global _current  # noqa: PLW0603 - handlers are global too
     if _current is not None or threading.current_thread() is not threading.main_thread():
@@ -71,7 +71,7 @@ def deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_process(grace: float = GRACE) -> Iterator[None]:
-    """Like `deferred`, for gnnkit's own processes: a signal always ends the process.
+    """Like `defer_signals`, for gnnkit's own processes: a signal always ends them.
 
     A thread ends the process if no `check` follows, for example because the main thread
     waits in native code.
@@ -79,7 +79,7 @@ def ending_process(grace: float = GRACE) -> Iterator[None]:
     Args:
         grace: Seconds from the signal to the next `check`.
     """
-    with deferred():
+    with defer_signals():
         deferral = _current
         assert deferral is not None
         deferral.owns_process = True
@@ -133,12 +133,12 @@ def if_forced(callback: Callable[[], object]) -> Iterator[None]:
 
     `finally` blocks do not run in this case. The callback runs in another thread.
     """
-    _forced.append(callback)
+    _exit_callbacks.append(callback)
     try:
         yield
     finally:
-        if callback in _forced:
-            _forced.remove(callback)
+        if callback in _exit_callbacks:
+            _exit_callbacks.remove(callback)
 
 
 def leave_terminal(_number: int = 0, _frame: object = None) -> None:
@@ -180,15 +180,15 @@ def _end_process(deferral: _Deferral, reader: int, grace: float) -> None:
 
 
 def _clean_up() -> None:
-    while _forced:
+    while _exit_callbacks:
         with contextlib.suppress(Exception):
-            _forced.pop()()
+            _exit_callbacks.pop()()
 
 
 def _restore_in_child() -> None:
     """Restores the handlers in a forked process, because pools use SIGTERM."""
     global _current  # noqa: PLW0603 - as above
-    _forced.clear()
+    _exit_callbacks.clear()
     if _current is None:
         return
     if _current.owns_process:

@@ -76,8 +76,8 @@ class Watchdog:
         self._last = time.monotonic()
         self._silent = 0.0  # seconds since the last report
         self._idle = 0.0  # seconds since a process last used a CPU
-        self._stopped: dict[int, float] = {}  # seconds by stopped process
-        self._rest: dict[int, float] = {}  # seconds without work by training process
+        self._stop_seconds: dict[int, float] = {}  # seconds by stopped process
+        self._idle_seconds: dict[int, float] = {}  # seconds without work by training process
         self._seconds: dict[int, float] = {}  # CPU time by process at the last check
         self._warned = False  # about the current silence
         self._counts: list[int] = []
@@ -89,12 +89,12 @@ class Watchdog:
         now = time.monotonic()
         if now - self._last < self._period or not processes:
             return None
-        elapsed, self._last = min(now - self._last, 2 * self._period), now
-        self._note_progress([process.count for process in processes], elapsed)
+        interval, self._last = min(now - self._last, 2 * self._period), now
+        self._note_progress([process.count for process in processes], interval)
         seconds = {process.pid: cpu_seconds(process.pid) for process in processes}
-        self._note_cpu(list(seconds.values()), elapsed)
-        self._note_stopped([process.pid for process in processes], elapsed)
-        self._note_rest(seconds, elapsed)
+        self._note_cpu(list(seconds.values()), interval)
+        self._note_stopped([process.pid for process in processes], interval)
+        self._note_rest(seconds, interval)
         if (stuck := self._verdict(processes)) is None:
             self._warn(processes)
         return stuck
@@ -103,11 +103,13 @@ class Watchdog:
         patience, steps = self._patience, self._usual
         places = _places(processes)
         for process in processes:
-            if (seconds := self._stopped.get(process.pid, 0.0)) > patience.stopped:
+            if (seconds := self._stop_seconds.get(process.pid, 0.0)) > patience.stopped:
                 return f"{process.name} has been stopped for {seconds:.0f} s (SIGSTOP), in {process.phase}"
         if self._idle > max(patience.idle, steps):
             return f"no progress for {self._silent:.0f} s, and nothing computes: {places}"
-        if any(process.training for process in processes) and min(self._rest.values()) > max(patience.idle, steps):
+        if any(process.training for process in processes) and min(self._idle_seconds.values()) > max(
+            patience.idle, steps
+        ):
             return f"no step for {self._silent:.0f} s, and no process does more than poll in short sleeps: {places}"
         if self._silent > max(patience.busy, BUSY * steps):
             return (
@@ -118,35 +120,35 @@ class Watchdog:
 
     @property
     def _usual(self) -> float:
-        """Seconds beyond which a silence is unusual, 0 while unknown."""
+        """Seconds after which a silence is unusual, or 0 if unknown."""
         return MEDIANS * statistics.median(self._intervals) if len(self._intervals) >= FEWEST else 0.0
 
     def _warn(self, processes: Sequence[Watched]) -> None:
         """Warns once about the processes that work during a silence in training."""
         if self._warned or not self._usual or self._silent < max(LEAST, self._usual):
             return
-        slow = [process for process in processes if process.training and not self._rest.get(process.pid)]
+        slow = [process for process in processes if process.training and not self._idle_seconds.get(process.pid)]
         if slow:
             self._warned = True
-            others = f", {len(processes) - len(slow)} others wait" if len(slow) < len(processes) else ""
-            line = f"no step for {self._silent:.0f} s, longer than usual: {_places(slow)}{others}"
+            suffix = f", {len(processes) - len(slow)} others wait" if len(slow) < len(processes) else ""
+            line = f"no step for {self._silent:.0f} s, longer than usual: {_places(slow)}{suffix}"
             print(line, file=sys.stderr, flush=True)
 
-    def _note_progress(self, counts: list[int], elapsed: float) -> None:
-        self._silent += elapsed
+    def _note_progress(self, counts: list[int], interval: float) -> None:
+        self._silent += interval
         if counts != self._counts:
             if self._counts:
                 signs = max(new - old for new, old in zip(counts, self._counts, strict=False))
                 self._intervals.append(self._silent / max(signs, 1))
             self._counts, self._silent, self._idle, self._warned = counts, 0.0, 0.0, False
 
-    def _note_cpu(self, seconds: list[float | None], elapsed: float) -> None:
-        self._idle += elapsed
-        used = sum(spent for spent in seconds if spent is not None)
-        if None in seconds or abs(used - self._cpu) > _IDLE_SECONDS + _IDLE_SHARE * self._idle:
-            self._cpu, self._idle = used, 0.0
+    def _note_cpu(self, seconds: list[float | None], interval: float) -> None:
+        self._idle += interval
+        cpu_time = sum(value for value in seconds if value is not None)
+        if None in seconds or abs(cpu_time - self._cpu) > _IDLE_SECONDS + _IDLE_SHARE * self._idle:
+            self._cpu, self._idle = cpu_time, 0.0
 
-    def _note_rest(self, seconds: dict[int, float | None], elapsed: float) -> None:
+    def _note_rest(self, seconds: dict[int, float | None], interval: float) -> None:
         """Accumulates idle time, and subtracts three times the working time.
 
         A thread that happens to run during a check therefore has little influence.
@@ -155,16 +157,18 @@ class Watchdog:
             seconds: CPU time by process. If None, unknown, counted as work.
         """
         for pid, now in seconds.items():
-            used = math.inf if now is None else now - self._seconds.get(pid, 0.0)
+            cpu_time = math.inf if now is None else now - self._seconds.get(pid, 0.0)
             # Idle: less than a quarter of a core, and no thread that can run.
-            works = not self._silent or used >= 0.25 * elapsed or could_run(pid)
-            self._rest[pid] = max(self._rest.get(pid, 0.0) + (-3 * elapsed if works else elapsed), 0.0)
-            self._rest[pid] *= bool(self._silent)
-        self._rest = {pid: self._rest[pid] for pid in seconds}  # drops processes that have ended
+            works = not self._silent or cpu_time >= 0.25 * interval or could_run(pid)
+            self._idle_seconds[pid] = max(
+                self._idle_seconds.get(pid, 0.0) + (-3 * interval if works else interval), 0.0
+            )
+            self._idle_seconds[pid] *= bool(self._silent)
+        self._idle_seconds = {pid: self._idle_seconds[pid] for pid in seconds}  # drops processes that have ended
         self._seconds = {pid: now or 0.0 for pid, now in seconds.items()}
 
-    def _note_stopped(self, pids: list[int], elapsed: float) -> None:
-        self._stopped = {pid: self._stopped.get(pid, 0.0) + elapsed for pid in pids if is_stopped(pid)}
+    def _note_stopped(self, pids: list[int], interval: float) -> None:
+        self._stop_seconds = {pid: self._stop_seconds.get(pid, 0.0) + interval for pid in pids if is_stopped(pid)}
 
 
 def _places(processes: Sequence[Watched]) -> str:
@@ -181,18 +185,18 @@ def could_run(pid: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Returns whether SIGSTOP stops the process, False if unknown."""
+    """Returns whether SIGSTOP has stopped the process, or False if unknown."""
     fields = _stat(pid)
     return bool(fields) and fields[0] == "T"
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Returns the CPU seconds of a process and its descendants, None if unknown."""
+    """Returns the CPU seconds of a process and its descendants, or None if unknown."""
     fields = _stat(pid)
     if not fields:
         return None
-    used = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # includes ended descendants
-    return used + sum(cpu_seconds(child) or 0.0 for child in _children(pid))
+    total = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # includes ended descendants
+    return total + sum(cpu_seconds(child) or 0.0 for child in _children(pid))
 
 
 def _stat(pid: int) -> list[Any]:

@@ -91,17 +91,17 @@ class BestModel:
                     self._on_better(module.model)
         self.waited = 0 if is_better else self.waited + 1
         if self.patience is not None and self.waited >= self.patience:
-            saved = "" if self.best_epoch == self.first_epoch else f"; the saved model is of epoch {self.best_epoch}"
+            suffix = "" if self.best_epoch == self.first_epoch else f"; the saved model is of epoch {self.best_epoch}"
             self.stopped = (
                 f"{self.section}monitor={self.name}: ended after epoch {epoch}, no later value was better than "
-                f"{self.sign * self.best:.4g} of epoch {self.first_epoch} ({self.section}patience={self.patience}){saved}"
+                f"{self.sign * self.best:.4g} of epoch {self.first_epoch} ({self.section}patience={self.patience}){suffix}"
             )
             if trainer.is_global_zero:
                 print(self.stopped, file=sys.stderr, flush=True)
 
     @property
     def best_so_far(self) -> Best | None:
-        """The best model so far, None before the first value."""
+        """The best model so far, or None before the first value."""
         if self.parameters is None:
             return None
         return Best(self.sign * self.best, self.best_epoch, self.parameters)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from gnnkit.comm import LEADER, DeadlineExceeded, Letter, Mailbox, PeerLost
+from gnnkit.comm import LEADER, DeadlineExceeded, Mailbox, Message, PeerLost
 from gnnkit.leader.watch import Watch, WorkerState
 
 _STATE = "state"  # tag. A message without fields ends a rank's states
@@ -26,7 +26,7 @@ class StateChannel:
         """
         self._mailbox, self._rank, self._world_size, self._watch = mailbox, rank, world_size, watch
         self._goes_on = goes_on
-        self._ended = {LEADER}  # on the leader: ranks that have sent their last state
+        self._finished_ranks = {LEADER}  # on the leader: ranks that have sent their last state
 
     def post(self, state: WorkerState) -> None:
         """Sends a state. The leader also processes the states that have arrived."""
@@ -73,7 +73,7 @@ class StateChannel:
             self._mailbox.put(LEADER, _STATE)
             return
         for rank in range(self._world_size):
-            while rank not in self._ended:
+            while rank not in self._finished_ranks:
                 self._wait_for(rank, timeout, self._watch)
         self._watch.finish()
 
@@ -85,18 +85,18 @@ class StateChannel:
         except PeerLost:
             if not self._goes_on:
                 raise
-            self._ended.add(rank)
+            self._finished_ranks.add(rank)
             watch.lose(rank)
 
     def _take_arrived(self, mailbox: Mailbox, watch: Watch) -> None:
-        gone = mailbox.gone() if self._goes_on else frozenset()
-        while (letter := mailbox.poll(_STATE)) is not None:
-            self._take(letter, watch)
-        for rank in gone & set(range(self._world_size)):
+        lost_ranks = mailbox.gone() if self._goes_on else frozenset()
+        while (message := mailbox.poll(_STATE)) is not None:
+            self._take(message, watch)
+        for rank in lost_ranks & set(range(self._world_size)):
             watch.lose(rank)
 
-    def _take(self, letter: Letter, watch: Watch) -> None:
-        if letter.fields:
-            watch.take(WorkerState(**letter.fields))
+    def _take(self, message: Message, watch: Watch) -> None:
+        if message.fields:
+            watch.take(WorkerState(**message.fields))
         else:
-            self._ended.add(letter.src)
+            self._finished_ranks.add(message.src)

@@ -37,7 +37,7 @@ class EpochLog:
     def __init__(self, folder: Path, world_size: int) -> None:
         """Opens the file in the run folder."""
         self._lines = Lines(folder / EPOCHS)
-        self._begun = time.monotonic()
+        self._start_time = time.monotonic()
         self._sums = {name: np.zeros(world_size) for name in _SUMS}
         self._steps = 0
 
@@ -64,13 +64,13 @@ class EpochLog:
     def state(self) -> Json:
         """Returns the state from which restarted ranks continue."""
         sums = {name: values.tolist() for name, values in self._sums.items()}
-        return {"begun": self._begun, "steps": self._steps, "sums": sums, "size": self._lines.path.stat().st_size}
+        return {"begun": self._start_time, "steps": self._steps, "sums": sums, "size": self._lines.path.stat().st_size}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Continues from a state of the same host. If None, clears the file."""
+        """Continues from a state of the same host, or clears the file without one."""
         os.truncate(self._lines.path, 0 if state is None else state["size"])
         if state is not None:
-            self._begun, self._steps = state["begun"], state["steps"]
+            self._start_time, self._steps = state["begun"], state["steps"]
             self._sums = {name: np.array(values) for name, values in state["sums"].items()}
 
     def measured(self, epoch: int, figures: Mapping[str, float]) -> None:
@@ -87,5 +87,5 @@ class EpochLog:
         self._lines.close()
 
     def _write(self, epoch: int, fields: Mapping[str, Any]) -> None:
-        line = {"epoch": epoch, "clock": round(time.monotonic() - self._begun, 4), **fields}
+        line = {"epoch": epoch, "clock": round(time.monotonic() - self._start_time, 4), **fields}
         self._lines.add(json.dumps(finite(line)))

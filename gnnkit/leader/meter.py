@@ -18,7 +18,7 @@ _SCHEDULED = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds running, 
 
 
 def seconds_queued() -> float:
-    """Returns how long this thread has waited for a processor, 0 if unknown."""
+    """Returns the seconds that this thread has waited for a processor, 0 if unknown."""
     try:
         return int(_SCHEDULED.read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):

@@ -57,8 +57,8 @@ def short(number: float) -> str:
 
 def duration(seconds: float) -> str:
     """Formats a duration for users, such as 2 min 5 s."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"

@@ -22,7 +22,7 @@ class LeaderSite(ABC):
 
     channel: StateChannel
     watch: Watch | None  # None on ranks other than 0
-    rule: BestModel | None  # None: no best model is stored
+    rule: BestModel | None  # None if no best model is stored
 
     @abstractmethod
     def begin(self, trainer: L.Trainer, module: Any) -> None:
@@ -59,7 +59,7 @@ class LeaderSite(ABC):
         """Called when training ends. Rank 0 waits for the other ranks' last states."""
 
     def close(self, *, failed: bool = False) -> None:  # noqa: B027 - a run closes what it has opened
-        """Closes connections and files. `failed`: after an error in training."""
+        """Closes connections and files. `failed` is true after an error in training."""
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state to be saved in a checkpoint."""

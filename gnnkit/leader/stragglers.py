@@ -30,10 +30,10 @@ class Straggler:
     def __str__(self) -> str:
         persists = self.steps == PERSISTENT
         of = f"three of four of {self.steps} steps" if persists else f"medians of {self.steps} steps"
-        why = "; other work takes its processor" if persists else ""
+        suffix = "; other work takes its processor" if persists else ""
         return (
             f"step {self.step}: rank {self.rank} is slow in compute, {1e3 * self.seconds:.1f} ms a step, {self.factor:.1f} "
-            f"times the others' {1e3 * self.others:.1f} ms ({of}); the others wait for it{why}"
+            f"times the others' {1e3 * self.others:.1f} ms ({of}); the others wait for it{suffix}"
         )
 
 
@@ -48,7 +48,7 @@ class Stragglers:
 
     def __init__(self, num_workers: int) -> None:
         self._recent: list[deque[float]] = [deque(maxlen=PERSISTENT) for _ in range(num_workers)]
-        self._own: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(num_workers)]  # without waits
+        self._without_waits: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(num_workers)]  # without waits
         self._slow: set[int] = set()  # reported workers. A worker that recovers may be reported again
 
     @property
@@ -61,28 +61,28 @@ class Stragglers:
         return [median(list(recent)[-WINDOW:]) for recent in self._recent]
 
     def observe(
-        self, step: int, seconds: Mapping[int, float], queued: Mapping[int, float] | None = None
+        self, step: int, seconds: Mapping[int, float], queue_seconds: Mapping[int, float] | None = None
     ) -> list[Straggler]:
         """Adds a step. Returns the workers that have become slow.
 
         Args:
             step: Number of the step in the run.
             seconds: Compute time by rank, for the remaining workers.
-            queued: Part of it spent waiting for a processor, by rank. If None, no
-                waits.
+            queue_seconds: Part of it spent waiting for a processor, by rank. Default:
+                zero.
         """
         for rank, value in seconds.items():
             self._recent[rank].append(value)
-            self._own[rank].append(max(value - (queued or {}).get(rank, 0.0), 0.0))
+            self._without_waits[rank].append(max(value - (queue_seconds or {}).get(rank, 0.0), 0.0))
         slow: dict[int, Straggler] = {}
-        for recent, steps in ((self._recent, PERSISTENT), (self._own, WINDOW)):
+        for recent, steps in ((self._recent, PERSISTENT), (self._without_waits, WINDOW)):
             if len(seconds) < 2 or len(recent[min(seconds)]) < steps:
                 continue
             place = steps // 2 if steps == WINDOW else steps // 4
             rank_seconds = {rank: sorted(recent[rank])[place] for rank in seconds}
             medians = {rank: median(list(self._recent[rank])[-steps:]) for rank in seconds}
             candidates = (
-                Straggler(rank, step, rank_seconds[rank], _others(medians, rank), steps)
+                Straggler(rank, step, rank_seconds[rank], _median_of_others(medians, rank), steps)
                 for rank in sorted(rank_seconds)
             )
             slow |= {straggler.rank: straggler for straggler in candidates if _is_slow(straggler)}
@@ -91,9 +91,9 @@ class Stragglers:
         return new
 
 
-def _others(medians: Mapping[int, float], rank: int) -> float:
-    others: Iterable[float] = (value for other, value in medians.items() if other != rank)
-    return median(others)
+def _median_of_others(medians: Mapping[int, float], rank: int) -> float:
+    values: Iterable[float] = (value for peer, value in medians.items() if peer != rank)
+    return median(values)
 
 
 def _is_slow(straggler: Straggler) -> bool:

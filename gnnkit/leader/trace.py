@@ -77,17 +77,17 @@ def _send_spans(spans: Spans, mailbox: Mailbox, timeout: float) -> None:
 def _receive_spans(rank: int, mailbox: Mailbox, timeout: float) -> Track:
     answers = []
     for _ in range(_PINGS):
-        asked = time.perf_counter()
+        sent_at = time.perf_counter()
         mailbox.put(rank, _ASK)
         fields = mailbox.take(_ANSWER, src=rank, timeout=timeout).fields
-        heard = time.perf_counter()
-        answers.append((heard - asked, fields["clock"] - (asked + heard) / 2))
+        received_at = time.perf_counter()
+        answers.append((received_at - sent_at, fields["clock"] - (sent_at + received_at) / 2))
     offset = 0.0 if fields["machine"] == _clock_id() else min(answers)[1]
-    letter = mailbox.take(_SPANS, src=rank, timeout=timeout)
-    kinds, times = letter.tensors["kinds"].tolist(), (letter.tensors["times"] - offset).tolist()
-    names = letter.fields["names"]
+    message = mailbox.take(_SPANS, src=rank, timeout=timeout)
+    kinds, times = message.tensors["kinds"].tolist(), (message.tensors["times"] - offset).tolist()
+    names = message.fields["names"]
     spans = [(*names[kind], begin, end) for kind, (begin, end) in zip(kinds, times, strict=True)]
-    return Track(rank, spans, letter.fields["dropped"], offset)
+    return Track(rank, spans, message.fields["dropped"], offset)
 
 
 def _clock_id() -> str:
@@ -109,9 +109,9 @@ def to_chrome(tracks: Sequence[Track]) -> Json:
     begin = min((span[2] for track in tracks for span in track.spans), default=0.0)
     events = [event for track in tracks for event in _events(track, begin)]
     offsets = {f"rank {track.rank}": track.offset for track in tracks if track.offset}
-    dropped = {f"rank {track.rank}": track.dropped for track in tracks if track.dropped}
-    other = {"clock_offsets_seconds": offsets, "spans_left_out": dropped}
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
+    drop_counts = {f"rank {track.rank}": track.dropped for track in tracks if track.dropped}
+    metadata = {"clock_offsets_seconds": offsets, "spans_left_out": drop_counts}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": metadata}
 
 
 def _events(track: Track, origin: float) -> Iterator[Mapping[str, Any]]:
@@ -140,10 +140,10 @@ def _name_event(kind: str, rank: int, number: int, name: str) -> Mapping[str, An
 
 def computing(spans: Iterable[Span]) -> Iterator[Span]:
     """Yields the parts of steps without exchange, synchronisation or waiting."""
-    ordered = sorted(spans, key=lambda span: span[2])
-    blocking = [span for span in ordered if span[0] in _BLOCKING]
+    sorted_spans = sorted(spans, key=lambda span: span[2])
+    blocking = [span for span in sorted_spans if span[0] in _BLOCKING]
     first = 0
-    for _, name, begin, end in (span for span in ordered if span[0] == STEP):
+    for _, name, begin, end in (span for span in sorted_spans if span[0] == STEP):
         while first < len(blocking) and blocking[first][3] <= begin:
             first += 1
         at = begin

@@ -37,13 +37,13 @@ class TrainerSite(LeaderSite):
         """Stores the arguments. For them, see `Leader`."""
         self.rule, self.folder, self.timeout = rule, folder, timeout
         self.watch: Watch | None = None
-        self._comm: Communicator | None = None  # None: there is one process, or it is not connected
+        self._comm: Communicator | None = None  # None with one process, or before connecting
         self._mailbox: Mailbox | None = None
         self._meter = SyncMeter()
         self._steps = 0
-        self._begun = self._arrived = self._queued = 0.0
-        self._known: set[str] = set()  # metrics logged before the evaluation
-        self._validates: bool | None = None  # whether evaluations log the metric. None: not yet known
+        self._step_start = self._batch_arrival = self._queue_start = 0.0
+        self._logged_before: set[str] = set()  # metrics logged before the evaluation
+        self._validates: bool | None = None  # whether evaluations log the metric, or None if not known yet
 
     def begin(self, trainer: L.Trainer, module: Any) -> None:
         self.close()
@@ -70,16 +70,16 @@ class TrainerSite(LeaderSite):
         self.restart_clock(module)
 
     def restart_clock(self, module: Any) -> None:
-        self._begun = self._arrived = time.perf_counter()
-        self._queued = seconds_queued()
+        self._step_start = self._batch_arrival = time.perf_counter()
+        self._queue_start = seconds_queued()
         self._meter.reset()
 
     def batch_arrived(self) -> None:
-        self._arrived = time.perf_counter()
+        self._batch_arrival = time.perf_counter()
 
     def end_step(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any) -> WorkerState:
-        now, waited = time.perf_counter(), self._arrived - self._begun
-        computed = max(now - self._arrived - self._meter.seconds, 0.0)
+        now, wait_seconds = time.perf_counter(), self._batch_arrival - self._step_start
+        compute_seconds = max(now - self._batch_arrival - self._meter.seconds, 0.0)
         rows, edges = batch_sizes(batch)
         self._steps += 1
         state = WorkerState(
@@ -91,14 +91,14 @@ class TrainerSite(LeaderSite):
             total=rows,
             synchronised=self._meter.seconds > 0,
             gradient_norm=math.nan,  # not measured, because it would need a pass over all gradients
-            seconds_wait=waited,
-            seconds_compute=computed,
+            seconds_wait=wait_seconds,
+            seconds_compute=compute_seconds,
             seconds_exchange=0.0,
             seconds_sync=self._meter.seconds,
             edges=edges,
-            rows_per_second=rows / max(now - self._begun, 1e-9),
+            rows_per_second=rows / max(now - self._step_start, 1e-9),
             memory=peak_memory(module.device),
-            seconds_queued=min(seconds_queued() - self._queued, computed),
+            seconds_queued=min(seconds_queued() - self._queue_start, compute_seconds),
         )
         self.channel.post(state)
         self.restart_clock(module)
@@ -106,13 +106,13 @@ class TrainerSite(LeaderSite):
 
     def begin_evaluation(self, trainer: L.Trainer) -> None:
         if self._validates is None:
-            self._known = set(trainer.callback_metrics)
+            self._logged_before = set(trainer.callback_metrics)
 
     def end_evaluation(self, trainer: L.Trainer, module: Any) -> None:
         if self.rule is None or trainer.sanity_checking:
             return
         if self._validates is None:
-            self._validates = self.rule.name in set(trainer.callback_metrics) - self._known
+            self._validates = self.rule.name in set(trainer.callback_metrics) - self._logged_before
         if self._validates:
             self._check_metric(self.rule, trainer, module)
         self.restart_clock(module)
@@ -132,9 +132,9 @@ class TrainerSite(LeaderSite):
 
     def end(self, trainer: L.Trainer, module: Any) -> None:
         if self.rule is not None and not self.rule.best_epoch:
-            logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
+            names = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
             raise UserError(
-                f"Leader(monitor={self.rule.name!r}): no such metric was logged, only {logged}; use self.log"
+                f"Leader(monitor={self.rule.name!r}): no such metric was logged, only {names}; use self.log"
             )
         try:
             self.channel.finish(self.timeout)
@@ -145,10 +145,10 @@ class TrainerSite(LeaderSite):
     def close(self, *, failed: bool = False) -> None:
         if self._mailbox is not None:
             deadline = time.monotonic() + 2 * failed  # a closed connection may be noticed after gloo's error
-            while not (lost := sorted(self._mailbox.gone())) and time.monotonic() < deadline:
+            while not (lost_ranks := sorted(self._mailbox.gone())) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            if failed and lost:
-                print(f"Leader: lost ranks {lost}, whose processes have ended", file=sys.stderr, flush=True)
+            if failed and lost_ranks:
+                print(f"Leader: lost ranks {lost_ranks}, whose processes have ended", file=sys.stderr, flush=True)
             self._mailbox.close()
         if self.watch is not None:
             self.watch.close()

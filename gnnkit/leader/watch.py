@@ -130,14 +130,14 @@ class Watch:
         if rank not in self.lost:
             self.lost.add(rank)
             after = self.states[0].step if self.states else 0
-            print(f"after step {after}: rank {rank} is lost, the run goes on", file=sys.stderr, flush=True)
+            print(f"after step {after}: rank {rank} is lost, the run continues", file=sys.stderr, flush=True)
             for step in sorted(self._waiting):
                 self._count(step)
 
     def awaits(self, step: int) -> bool:
         """Returns whether states up to a step are still missing."""
-        arrived = self.states[0].step if self.states else 0
-        return not self._closed and arrived < step
+        last_step = self.states[0].step if self.states else 0
+        return not self._closed and last_step < step
 
     def state(self) -> Json:
         """Returns the state from which restarted ranks continue, as plain data.
@@ -160,9 +160,9 @@ class Watch:
         }
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Restores a state written on this host. If None, empties the files.
+        """Restores a state written on this host, and removes lines of later steps.
 
-        Lines of later steps are removed.
+        Without a state, empties the files.
         """
         assert self._lines is not None
         assert self._log is not None
@@ -192,7 +192,7 @@ class Watch:
 
     @property
     def pace(self) -> list[float] | None:  # [world_size]
-        """Each worker's compute seconds per step, None if no worker is slow."""
+        """Each worker's compute seconds per step, or None if no worker is slow."""
         return self._slow.pace() if self._slow.slow else None
 
     @property
@@ -233,7 +233,7 @@ class Watch:
         """The run's progress, throughput and estimated remaining time."""
         if not self.states or self._first is None:
             return ""
-        begun, first = self._first
+        start_time, first = self._first
         done = len(self.work_max_over_mean)
         parts = [
             f"epoch {self.states[0].epoch + 1}/{self.max_epochs}",
@@ -241,8 +241,8 @@ class Watch:
             str(self.rates),
         ]
         if done:
-            left = (time.monotonic() - begun) / done * max(self.max_epochs - first - done, 0)
-            parts.append(f"{duration(left)} left")
+            remaining = (time.monotonic() - start_time) / done * max(self.max_epochs - first - done, 0)
+            parts.append(f"{duration(remaining)} left")
         return "  ".join(parts)
 
     @property
@@ -292,14 +292,14 @@ class Watch:
 
     def _report_stragglers(self, step: int, states: Sequence[WorkerState]) -> None:
         seconds = {state.rank: state.seconds_compute for state in states}
-        queued = {state.rank: state.seconds_queued for state in states}
-        for straggler in self._slow.observe(step, seconds, queued):
+        queue_seconds = {state.rank: state.seconds_queued for state in states}
+        for straggler in self._slow.observe(step, seconds, queue_seconds):
             self.slow_factors[straggler.rank] = round(straggler.factor, 1)
             print(straggler, file=sys.stderr, flush=True)
 
     def _end_epoch(self, step: int) -> None:
-        left = [rank for rank in range(self.world_size) if rank not in self.lost]
-        self.work_max_over_mean.append(max_over_mean(self._edges[left]))
+        ranks = [rank for rank in range(self.world_size) if rank not in self.lost]
+        self.work_max_over_mean.append(max_over_mean(self._edges[ranks]))
         self.log({"work_max_over_mean": self.work_max_over_mean[-1]}, step - 1)
         if self._log is not None:
             self._log.end(self.states[0].epoch, self.train_loss)

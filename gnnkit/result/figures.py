@@ -97,7 +97,7 @@ class Resources(FigureTopic):
     num_parameters: int  # trained ones, learned input rows included
     device: str
     phases: Mapping[str, float]  # seconds
-    predicted: Mapping[str, Any] | None  # None: nothing was planned
+    predicted: Mapping[str, Any] | None  # None if nothing was planned
     measured: Mapping[str, Any] | None
 
 
@@ -141,7 +141,7 @@ class Skipped(FigureTopic):
 class Exactness(FigureTopic):
     """Whether several ranks train the same model as one."""
 
-    exact: bool | None  # None: not checked
+    exact: bool | None  # None if not checked
     inexact: list[str]  # the reasons why not
     not_checked: str | None  # why the model was not compared
     approximate: list[str]  # the approximations in training

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.launch.exits import MENDABLE
+from gnnkit.launch.exits import USER_ERROR
 from gnnkit.result.folder import EPOCHS
 from gnnkit.utils.documents import Json, parse_json, read_bytes
 from gnnkit.utils.storage import write_atomically
@@ -69,8 +69,8 @@ class Result(Mapping[str, Any]):
         try:
             return self.figures[name]
         except KeyError:
-            there = f"there are {', '.join(self.figures)}" if self.run_folder else "read the result of rank 0"
-            raise KeyError(f"{name} is no figure of job={self.job} here: {there}") from None
+            hint = f"there are {', '.join(self.figures)}" if self.run_folder else "read the result of rank 0"
+            raise KeyError(f"{name} is no figure of job={self.job} here: {hint}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.figures)
@@ -85,7 +85,7 @@ class Result(Mapping[str, Any]):
         Training that diverges cannot be verified, which other keys can fix.
         """
         if self.get("diverges"):
-            return MENDABLE
+            return USER_ERROR
         return 0 if self.get("verified", True) and not self.get("failed") else 1
 
     def with_figure(self, name: str, value: Any) -> Result:
@@ -139,9 +139,9 @@ class Result(Mapping[str, Any]):
         for name, value in without_traffic(self.figures).items():
             parts = value.items() if isinstance(value, Mapping) else [("", value)]
             plain = ((key, _without_numpy(part)) for key, part in parts)
-            shown = [f"{key} {format_figure(part)}".strip() for key, part in plain if part not in (None, [])]
-            if shown and name not in _NOT_SHOWN:
-                yield name, "  ".join(shown)
+            texts = [f"{key} {format_figure(part)}".strip() for key, part in plain if part not in (None, [])]
+            if texts and name not in _NOT_SHOWN:
+                yield name, "  ".join(texts)
 
 
 def without_traffic(figures: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.comm.heartbeats import pause
-from gnnkit.comm.mailbox import Letter, PeerLost
+from gnnkit.comm.mailbox import Message, PeerLost
 from gnnkit.errors import UserError
 from gnnkit.sync.base import GradientSync, OnLost, gradients, trainable, trained
 from gnnkit.sync.optimised import Groups, State, pack_state, unpack_state
@@ -216,7 +216,7 @@ class Served:
             self._mailbox.put(server, REQUEST, fields, tensors | {"values": part})
         self._begun, self._settings = True, groups.settings
 
-    def _keep(self, letters: Sequence[Letter]) -> None:
+    def _keep(self, letters: Sequence[Message]) -> None:
         """Stores the optimiser's state and the staleness of all gradients."""
         self.state, self.delays = {}, Counter()
         for (_, numbers), letter in zip(self._parts, letters, strict=True):
@@ -224,7 +224,7 @@ class Served:
             self.state |= {numbers[place]: value for place, value in moments.items()}
             self.delays.update(dict(letter.fields["delays"]))
 
-    def _write(self, parameters: Sequence[Parameter], letters: Sequence[Letter]) -> None:
+    def _write(self, parameters: Sequence[Parameter], letters: Sequence[Message]) -> None:
         """Replaces the parameters. Rank 0 also stores the values."""
         self._overwrite(parameters, [letter.tensors["values"] for letter in letters])
         if self.rank == 0 and self._rules.together:
@@ -242,13 +242,13 @@ class Served:
         """Returns one vector per part, copied."""
         return [torch.cat([tensors[n].detach().reshape(-1) for n in numbers]) for _, numbers in self._parts]
 
-    def _ask(self, fields: Mapping[str, Any], tensors: Sequence[Mapping[str, Tensor]]) -> list[Letter]:
+    def _ask(self, fields: Mapping[str, Any], tensors: Sequence[Mapping[str, Tensor]]) -> list[Message]:
         """Sends a request to the server of each part, and returns the replies."""
         for (server, _), part in zip(self._parts, tensors, strict=True):
             self._mailbox.put(server, REQUEST, {**fields, "patience": self._patience}, part)
         return [self._reply(server) for server, _ in self._parts]
 
-    def _reply(self, server: int) -> Letter:
+    def _reply(self, server: int) -> Message:
         """Waits for a reply. Each heartbeat extends the deadline."""
         while True:
             letter = self._mailbox.take(REPLY, src=server, timeout=self._timeout)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gnnkit.comm import Mailbox
-from gnnkit.comm.mailbox import DeadlineExceeded, Letter, PeerLost
+from gnnkit.comm.mailbox import DeadlineExceeded, Message, PeerLost
 from gnnkit.sync.optimised import Groups, Optimised, pack_state, unpack_state
 from gnnkit.sync.versions import Rules, VersionedParameters
 from gnnkit.utils.documents import Json
@@ -24,7 +24,7 @@ PERIOD = 0.25  # seconds between checks for lost workers
 class _Request:
     """A worker's request that has not been answered yet."""
 
-    letter: Letter
+    letter: Message
     last_heartbeat: float  # to this worker, by time.monotonic
     pushed: bool = False
 
@@ -83,7 +83,7 @@ class Server:
                 for rank in self._live:
                     self._mailbox.put(rank, REPLY, {"kind": "failed", "error": f"{type(error).__name__}: {error}"})
 
-    def _next(self) -> Letter | None:
+    def _next(self) -> Message | None:
         with contextlib.suppress(DeadlineExceeded):
             try:
                 return self._mailbox.take(REQUEST, timeout=PERIOD)
@@ -91,7 +91,7 @@ class Server:
                 return self._mailbox.take(REQUEST, src=self._mailbox.rank, timeout=PERIOD)
         return None
 
-    def _take_in(self, letter: Letter) -> None:
+    def _take_in(self, letter: Message) -> None:
         kind = letter.fields["kind"]
         if letter.src not in self._live:  # the worker was lost after sending
             return
@@ -110,7 +110,7 @@ class Server:
                 self._push(self._parameters, request)
             self._parameters.step_if_complete()
 
-    def _begin(self, letter: Letter) -> None:
+    def _begin(self, letter: Message) -> None:
         """Creates parameters and optimiser, at the start or after a rollback."""
         fields = letter.fields
         groups = Groups(tuple(map(tuple, fields["members"])), tuple(fields["settings"]))

@@ -3,4 +3,4 @@
 from gnnkit.task.base import LabelFacts as LabelFacts
 from gnnkit.task.base import NodeTask as NodeTask
 from gnnkit.task.base import Task as Task
-from gnnkit.task.base import numbered as numbered
+from gnnkit.task.base import name_columns as name_columns

@@ -36,7 +36,7 @@ class LabelFacts:
     """
 
     class_weights: tuple[float, ...] | None = None  # [num_classes] factors of the losses
-    mean: tuple[float, ...] | None = None  # [width], or [1] for all outputs. None: outputs stay as they are
+    mean: tuple[float, ...] | None = None  # [width], or [1] for all outputs. None if outputs are not scaled
     deviation: tuple[float, ...] | None = None  # [width], or [1] for all outputs
     thresholds: tuple[float, ...] | None = None  # [num_classes] lowest probabilities at which classes are predicted
     shares: tuple[float, ...] | None = None  # [num_classes] of the training nodes
@@ -77,7 +77,7 @@ class Task(ABC):
     hides_edges: ClassVar[bool] = False  # whether the edges that a step predicts pass no messages in it
     labels_nodes: ClassVar[bool] = False  # whether rows are nodes with labels
     timed: ClassVar[frozenset[str]] = frozenset()  # values of `write` that a row's time leaves undefined
-    noun: ClassVar[str] = "node"  # what is predicted, in messages
+    noun: ClassVar[str] = "node"  # noun for a predicted row, in messages
     embeds: ClassVar[bool] = False  # whether outputs are node embeddings, whose pairs are scored
     reads_events: bool = False  # whether a score reads all events before its pair's time, also held-out ones
     window: int | None = None  # `Sampler.window` of the run, set before `prepare`
@@ -164,13 +164,13 @@ class Task(ABC):
     def calibrate(self, outputs: Tensor, worker: Worker) -> list[str]:
         """Chooses decision thresholds and a temperature by validation. Collective.
 
-        Called once, on the trained model's outputs. Returns lines about what was
-        not chosen. The arguments are those of `measure`. Default: does nothing.
+        Called once, on the trained model's outputs. Returns a message for each decision
+        that was not made. Takes the arguments of `measure`. Default: does nothing.
         """
         return []
 
     def facts(self) -> LabelFacts:
-        """Returns what `begin` and `calibrate` set, to be used on other data."""
+        """Returns the statistics of `begin` and `calibrate`, for use on other data."""
         return LabelFacts()
 
     def label_warnings(self, worker: Worker, classes: Sequence[str] | None) -> list[str]:
@@ -199,16 +199,16 @@ class Task(ABC):
                 is an edge, else 0.
         """
 
-    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:  # [k]
+    def losses_of(self, out: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:  # [k]
         """Computes `losses` of some output rows, which a task may do without a copy.
 
         Args:
-            reached: [num_reached, width] model outputs.
+            out: [num_rows, width] model outputs.
             rows: [k] positions of rows, or [k, 2] for node pairs.
             labels: [k, ...] as for `losses`.
             features: [k, edge_width] features of labelled edges, or None.
         """
-        outputs = reached[rows]
+        outputs = out[rows]
         return self.losses(outputs.to(wide(outputs.dtype)), labels)
 
     def probabilities(self, outputs: Tensor) -> Tensor:  # [k, ...]
@@ -238,14 +238,14 @@ class Task(ABC):
     def measure_progress(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         """Computes the metrics of an evaluation during training. Collective.
 
-        May omit test metrics that are expensive. Default: those of `measure`.
+        May omit test metrics that are expensive. Default: calls `measure`.
         """
         return self.measure(outputs, worker)
 
     def details(self, outputs: Tensor, worker: Worker) -> Json:
         """Returns the parts of `Classes` in `result.json`, by class number. Collective.
 
-        The arguments are those of `measure`. Default: empty.
+        Takes the arguments of `measure`. Default: empty.
         """
         return {}
 
@@ -257,15 +257,15 @@ class Task(ABC):
         """
         return {}
 
-    def doubts(self, measured: Mapping[str, float]) -> list[str]:
-        """Returns reasons why `measured` metrics are not meaningful. Default: none."""
+    def score_warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        """Returns reasons why the metrics are not meaningful. Default: none."""
         return []
 
     @abstractmethod
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
-        """Returns the content for `predictions.npy` on rank 0, None on other ranks.
+        """Returns the content for `predictions.npy` on rank 0, or None on other ranks.
 
-        Collective. The arguments are those of `measure`.
+        Collective. Takes the arguments of `measure`.
         """
 
     def predict_rows(self, outputs: Tensor) -> Tensor | None:  # [k, ...]
@@ -298,7 +298,7 @@ class Task(ABC):
             ids: Original id of each row: of the nodes, or positions in the edge list.
             classes: [num_classes] class names, or None.
         """
-        return {"id": ids, **numbered("prediction", rows)}
+        return {"id": ids, **name_columns("prediction", rows)}
 
     def output_names(self, classes: Sequence[str] | None) -> Sequence[str] | None:
         """Returns the output columns' names, if the outputs are named classes.
@@ -369,7 +369,7 @@ class NodeTask(Task):
         return metrics
 
     @property
-    def judged(self) -> tuple[str, ...]:
+    def baseline_metrics(self) -> tuple[str, ...]:
         """The metrics of `figures` that are compared with the baseline of `chance`."""
         return self.metrics[:1]
 
@@ -393,7 +393,7 @@ class NodeTask(Task):
         counts = self.counts(constant.expand(len(rows), -1), labels).to(torch.float64)
         *sums, num_rows = worker.comm.all_reduce(torch.cat([counts, counts.new_tensor([len(rows)])]))
         figures = self.figures(torch.stack(sums)) if num_rows > 0 else {}
-        return {f"train_{name}": figures[name] for name in self.judged if name in figures}
+        return {f"train_{name}": figures[name] for name in self.baseline_metrics if name in figures}
 
     def predict_rows(self, outputs: Tensor) -> Tensor | None:
         return self.predict(outputs) if type(self).predictions is NodeTask.predictions else None
@@ -402,7 +402,7 @@ class NodeTask(Task):
         return by_row(self.predict(outputs), worker)
 
 
-def numbered(name: str, rows: Array, titles: Sequence[str] | None = None) -> dict[str, Array]:
+def name_columns(name: str, rows: Array, titles: Sequence[str] | None = None) -> dict[str, Array]:
     """Splits rows into named columns, such as `logit_0`, or `logit_cat` with titles.
 
     Args:
@@ -430,13 +430,13 @@ def rows_of(split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor
 
 
 def f1(counts: Tensor) -> Tensor:  # [num_classes]
-    """Computes each class's F1 score, NaN for a class that does not occur.
+    """Computes each class's F1 score, or NaN if the class does not occur.
 
     Args:
         counts: [3, num_classes] true positives, predictions and labels per class.
     """
-    hits, predicted, actual = counts
-    scores: Tensor = 2 * hits / (predicted + actual)
+    hits, predictions, actual = counts
+    scores: Tensor = 2 * hits / (predictions + actual)
     return scores
 
 

@@ -16,7 +16,7 @@ _MAX_TEMPERATURE, _STEPS = 20.0, 48  # bounds of T and 1 / T; bisection steps, t
 
 
 def fit_temperature(
-    logits: Tensor, wanted: Tensor, probabilities: Callable[[Tensor], Tensor], comm: Communicator
+    logits: Tensor, members: Tensor, probabilities: Callable[[Tensor], Tensor], comm: Communicator
 ) -> float:
     """Returns the T for which `probabilities(logits / T)` fit the labels. Collective.
 
@@ -25,7 +25,7 @@ def fit_temperature(
 
     Args:
         logits: [k, num_classes] float64 outputs for this rank's rows.
-        wanted: [k, num_classes] 1 for a row's classes, else 0.
+        members: [k, num_classes] 1 for a row's classes, else 0.
         probabilities: Softmax or sigmoid.
         comm: The ranks.
     """
@@ -33,7 +33,7 @@ def fit_temperature(
     for _ in range(_STEPS):
         middle = (low + high) / 2
         inverse = math.exp(middle)
-        slope = ((probabilities(logits * inverse) - wanted) * logits).sum()
+        slope = ((probabilities(logits * inverse) - members) * logits).sum()
         total = float(comm.all_reduce(slope[None])) + PRIOR * (1 - 1 / inverse)
         low, high = (middle, high) if total < 0 else (low, middle)
     return math.exp(-(low + high) / 2)

@@ -58,14 +58,14 @@ class ClassTask(NodeTask):
 
     @abstractmethod
     def members(self, labels: Tensor, num_classes: int) -> Tensor:  # [k, num_classes] float64
-        """Returns 1 for a row's classes, else 0."""
+        """Returns a 0/1 matrix of each row's classes."""
 
     @abstractmethod
     def normalise(self, logits: Tensor) -> Tensor:  # [k, num_classes]
         """Converts calibrated logits to probabilities."""
 
     def offsets(self) -> Tensor:  # [num_classes] or [1] float64
-        """Returns what is added to the logits if a threshold decides. Default: 0."""
+        """Returns the offsets of the logits if a threshold decides. Default: 0."""
         return torch.zeros(1, dtype=torch.float64)
 
     def confusions(self, outputs: Tensor, labels: Tensor) -> Tensor | None:  # [num_classes, num_classes]
@@ -110,14 +110,15 @@ class ClassTask(NodeTask):
         rare = rare_classes(self, shares)
         self._facts = replace(self._facts, shares=shares if rare else self._facts.shares)
         self._facts = replace(self._facts, thresholds=self.levels(outputs.shape[1]))
-        chosen = [number for number in rare if val[number] > 0]
-        fits = self.calibration == TEMPERATURE or (self.calibration == AUTO and bool(chosen))
+        candidates = [number for number in rare if val[number] > 0]
+        fits = self.calibration == TEMPERATURE or (self.calibration == AUTO and bool(candidates))
         if num_val == 0:
             return [_NOT_VALIDATED] if fits or (rare and AUTO in (self.threshold, self.calibration)) else []
         if fits:
-            self._facts = _with_temperature(self, outputs, worker, decides=bool(chosen) and self.threshold is not None)
-        if self.threshold == AUTO and chosen:
-            self._facts = _with_thresholds(self, outputs, worker, chosen)
+            decides = bool(candidates) and self.threshold is not None
+            self._facts = _with_temperature(self, outputs, worker, decides=decides)
+        if self.threshold == AUTO and candidates:
+            self._facts = _with_thresholds(self, outputs, worker, candidates)
         return []
 
     def scored(self, split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor]:  # [k, num_classes] twice
@@ -155,27 +156,27 @@ def _with_temperature(task: ClassTask, outputs: Tensor, worker: Worker, *, decid
     """Fits the temperature to the validation nodes. Collective."""
     logits, labels = rows_of("val", outputs, worker)
     offsets = task.offsets().to(worker.device) if decides else logits.new_zeros(1, dtype=torch.float64)
-    wanted = task.members(labels, outputs.shape[1])
-    temperature = fit_temperature(logits.to(torch.float64) + offsets, wanted, task.normalise, worker.comm)
+    members = task.members(labels, outputs.shape[1])
+    temperature = fit_temperature(logits.to(torch.float64) + offsets, members, task.normalise, worker.comm)
     return replace(task.facts(), mean=tuple((offsets / temperature).tolist()), deviation=(1 / temperature,))
 
 
 def _with_thresholds(task: ClassTask, outputs: Tensor, worker: Worker, numbers: list[int]) -> LabelFacts:
     """Chooses rare classes' thresholds, exactly, on the leader. Collective."""
-    scores, wanted = task.scored("val", outputs, worker)
-    parts = worker.comm.gather(torch.cat([scores[:, numbers], wanted[:, numbers]], 1))
+    scores, members = task.scored("val", outputs, worker)
+    parts = worker.comm.gather(torch.cat([scores[:, numbers], members[:, numbers]], 1))
     columns = zip(numbers, *(half.t() for half in torch.cat(parts).chunk(2, 1)), strict=True) if parts else ()
     best = worker.comm.share([[number, best_threshold(score, labels)] for number, score, labels in columns])
     levels = _as_levels(outputs.shape[1], dict(best), exclusive=task.exclusive)
     return replace(task.facts(), thresholds=levels)
 
 
-def _as_levels(num_classes: int, chosen: Mapping[int, float], *, exclusive: bool) -> tuple[float, ...]:
+def _as_levels(num_classes: int, thresholds: Mapping[int, float], *, exclusive: bool) -> tuple[float, ...]:
     """Returns all classes' thresholds. Two classes' thresholds add up to 1."""
     if exclusive:
-        ((number, threshold),) = chosen.items()
+        ((number, threshold),) = thresholds.items()
         return (threshold, 1 - threshold) if number == 0 else (1 - threshold, threshold)
-    return tuple(chosen.get(number, HALF) for number in range(num_classes))
+    return tuple(thresholds.get(number, HALF) for number in range(num_classes))
 
 
 def _threshold(value: object) -> str | float | None:
@@ -187,7 +188,7 @@ def _threshold(value: object) -> str | float | None:
     return real("task.threshold", value, above=0, below=1)
 
 
-def areas_of_all(scores: Tensor, wanted: Tensor, worker: Worker) -> dict[str, float]:
+def areas_of_all(scores: Tensor, members: Tensor, worker: Worker) -> dict[str, float]:
     """Returns ROC AUC and average precision over all ranks' rows. Collective.
 
     Both are exact, because the leader computes them from all scores. Classes that all
@@ -195,9 +196,9 @@ def areas_of_all(scores: Tensor, wanted: Tensor, worker: Worker) -> dict[str, fl
 
     Args:
         scores: [k, num_classes] this rank's scores.
-        wanted: [k, num_classes] 1 for a row's classes, else 0.
+        members: [k, num_classes] 1 for a row's classes, else 0.
     """
-    parts = worker.comm.gather(torch.cat([scores.to(torch.float64), wanted.to(torch.float64)], 1))
+    parts = worker.comm.gather(torch.cat([scores.to(torch.float64), members.to(torch.float64)], 1))
     areas: dict[str, float] = worker.comm.share(mean_areas(*torch.cat(parts).chunk(2, 1)) if parts else {})
     return areas
 
@@ -208,7 +209,7 @@ def _of_classes(counts: Tensor) -> list[dict[str, float]]:
     Args:
         counts: [3, num_classes] true positives, predictions and labels per class.
     """
-    hits, predicted, actual = counts
-    parts = [hits / predicted, hits / actual, f1(counts)]
+    hits, predictions, actual = counts
+    parts = [hits / predictions, hits / actual, f1(counts)]
     rows = torch.stack([*(part.nan_to_num(0.0) for part in parts), actual]).t().tolist()
     return [{"precision": p, "recall": r, "f1": f, "support": int(n)} for p, r, f, n in rows]

@@ -41,11 +41,11 @@ def decisions(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
         outputs: [num_owned, num_classes] outputs for this rank's nodes.
         worker: This rank.
     """
-    numbers, levels, table = _listed(task, outputs.shape[1]), task.levels(outputs.shape[1]), None
+    numbers, levels, table = _list_classes(task, outputs.shape[1]), task.levels(outputs.shape[1]), None
     if task.exclusive and numbers:
-        splits = {split: _gathered(task, split, numbers[0], outputs, worker) for split in ("val", "test")}
-        filled = {split: rows for split, rows in splits.items() if rows is not None and len(rows)}
-        table = worker.comm.share(threshold_table(filled, None if levels is None else levels[numbers[0]]))
+        splits = {split: _gather_scores(task, split, numbers[0], outputs, worker) for split in ("val", "test")}
+        nonempty_splits = {split: rows for split, rows in splits.items() if rows is not None and len(rows)}
+        table = worker.comm.share(threshold_table(nonempty_splits, None if levels is None else levels[numbers[0]]))
     return {
         "threshold": None if levels is None else {number: levels[number] for number in numbers},
         "thresholds": {"class": numbers[0], **table} if table else None,
@@ -53,7 +53,7 @@ def decisions(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
     }
 
 
-def _listed(task: ClassTask, num_classes: int) -> list[int]:
+def _list_classes(task: ClassTask, num_classes: int) -> list[int]:
     """Lists the classes whose thresholds are reported."""
     numbers = list(task.decided(num_classes))
     if not task.exclusive and isinstance(task.threshold, float):
@@ -62,10 +62,12 @@ def _listed(task: ClassTask, num_classes: int) -> list[int]:
     return rare or ([task.facts().positive] if task.exclusive and numbers else numbers)
 
 
-def _gathered(task: ClassTask, split: str, number: int, outputs: Tensor, worker: Worker) -> Tensor | None:  # [n, 2]
+def _gather_scores(
+    task: ClassTask, split: str, number: int, outputs: Tensor, worker: Worker
+) -> Tensor | None:  # [n, 2]
     """Returns a class's probabilities and labels on the leader. Collective."""
-    scores, wanted = task.scored(split, outputs, worker)
-    parts = worker.comm.gather(torch.stack([scores[:, number], wanted[:, number]], 1))
+    scores, members = task.scored(split, outputs, worker)
+    parts = worker.comm.gather(torch.stack([scores[:, number], members[:, number]], 1))
     return torch.cat(parts) if parts else None
 
 
@@ -85,8 +87,8 @@ def _calibration(task: ClassTask, outputs: Tensor, worker: Worker) -> Json:
 
 
 def _verdicts(task: ClassTask, probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # [m] twice
-    """Returns the predictions' confidence, and 1 for correct ones, else 0."""
+    """Returns the predictions' confidence, and whether they are correct (1 or 0)."""
     if not task.exclusive:
         return probabilities.reshape(-1), labels.reshape(-1)
-    confidence, predicted = probabilities.max(1)
-    return confidence, predicted == labels
+    confidence, predictions = probabilities.max(1)
+    return confidence, predictions == labels

@@ -44,8 +44,8 @@ class PairDots(Function):
         x, pairs = ctx.saved_tensors
         total = torch.zeros_like(x)
         for piece, factor in zip(torch.split(pairs, _PIECE), torch.split(grad[:, None], _PIECE), strict=True):
-            for one, other in (piece.unbind(1), piece.flip(1).unbind(1)):
-                total.index_add_(0, one, x.index_select(0, other) * factor)
+            for target, source in (piece.unbind(1), piece.flip(1).unbind(1)):
+                total.index_add_(0, target, x.index_select(0, source) * factor)
         return total, None
 
 
@@ -121,7 +121,7 @@ class EdgeMLP(nn.Module):
     standardised features.
     """
 
-    mean: Tensor | None  # [edge_width] of the training edges' features. None: there are none
+    mean: Tensor | None  # [edge_width] of the training edges' features, or None without features
     deviation: Tensor | None  # [edge_width]
 
     def __init__(self, width: int, edge_width: int, num_outputs: int, unit: tuple[Array, Array] | None = None) -> None:

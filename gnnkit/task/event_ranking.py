@@ -24,9 +24,9 @@ PairScorer = Callable[[Ids], Tensor]  # [b, num_items, 3] sources, items and tim
 class EventRanking:
     """Ranks all destinations that exist at an event's time and are new to its source.
 
-    Events of earlier pairs are not measured, as a list has new destinations only. To
-    score no more pairs than the negative pairs of a split are, some of the events are
-    measured, chosen by a hash.
+    Events of earlier pairs are not measured, because lists contain new destinations
+    only. A hash selects a sample of the events, so that no more pairs are scored than
+    the split has negative pairs.
     """
 
     def __init__(self, links: Links, k: int) -> None:
@@ -49,15 +49,15 @@ class EventRanking:
         """Returns the events to measure, in the order of the split."""
         links = self.links
         events = at_times(getattr(links, split), getattr(links, f"{split}_time"))
-        most = max(len(events) * (1 + links.eval_negatives) // max(len(self._items), 1), 1)
+        limit = max(len(events) * (1 + links.eval_negatives) // max(len(self._items), 1), 1)
         new = np.flatnonzero(links.history.count(codes(events, links.num_nodes), events[:, 2]) == 0)
         hashes: Any = derive(links.seed, new.astype(np.uint64))  # type: ignore[arg-type]
         order = np.argsort(hashes, kind="stable")
-        return events[np.sort(new[order[:most]])]
+        return events[np.sort(new[order[:limit]])]
 
     @torch.no_grad()
     def measure(self, worker: Worker, score: PairScorer, splits: Sequence[str]) -> dict[str, float]:
-        """Averages NDCG, recall and MRR over events, with those of popularity.
+        """Averages NDCG, recall and MRR over events, also for ranking by popularity.
 
         Collective. Popularity is an item's number of earlier events.
 
@@ -79,13 +79,13 @@ class EventRanking:
     def _measure(self, worker: Worker, split: str, score: PairScorer) -> dict[str, float]:
         """Averages the metrics of one score. Collective."""
         sums = torch.zeros(3, dtype=torch.float64, device=worker.device)
-        for pairs, wanted in self._chunks(worker, split):
+        for pairs, targets in self._chunks(worker, split):
             scores = score(pairs).to(worker.device, torch.float64)
             rows = np.arange(len(pairs))
             is_left_out = self._are_no_candidates(pairs)
-            is_left_out[rows, wanted] = False
+            is_left_out[rows, targets] = False
             cells = tuple(torch.from_numpy(place) for place in np.nonzero(is_left_out))
-            sums += rank_block(scores, cells, (torch.from_numpy(rows), torch.from_numpy(wanted)), self.k)  # type: ignore[arg-type]
+            sums += rank_block(scores, cells, (torch.from_numpy(rows), torch.from_numpy(targets)), self.k)  # type: ignore[arg-type]
         means = worker.comm.all_reduce(sums) / len(self._events[split])
         return {name: float(mean) for name, mean in zip(metric_names(self.k), means, strict=True)}
 
@@ -106,7 +106,7 @@ class EventRanking:
             yield pairs, part[:, 1] - self._items[0]
 
     def _are_no_candidates(self, pairs: Ids) -> Mask:  # [b, num_items]
-        """Returns which items do not exist yet or are not new to the source."""
+        """Returns a mask of items that do not exist yet or that the source has seen."""
         links, times = self.links, pairs[..., 2]
         assert links.node_time is not None
         keys = codes(pairs.reshape(-1, 3), links.num_nodes).reshape(times.shape)

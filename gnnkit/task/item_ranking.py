@@ -60,7 +60,7 @@ class TopItems:
 
 
 class ItemRanking:
-    """Ranks a relation's destinations for each source, without those already seen."""
+    """Ranks a relation's unseen destinations for each source."""
 
     def __init__(self, links: Links, k: int, cost: int = 1) -> None:
         """Groups the edges by source.
@@ -79,9 +79,9 @@ class ItemRanking:
         self.popularity = torch.from_numpy(np.bincount(training[:, 1] - ends[2], minlength=self.num_items)).double()
         self.known = ItemLists.of(_decode(links.known, links.num_nodes), ends)
         # The test set's seen items include the validation edges.
-        seen = {"val": training, "test": np.concatenate([training, links.val])}
-        self._seen = {name: ItemLists.of(pairs, ends) for name, pairs in seen.items()}
-        self._wanted = {name: ItemLists.of(getattr(links, name), ends) for name in seen}
+        seen_pairs = {"val": training, "test": np.concatenate([training, links.val])}
+        self._seen_items = {name: ItemLists.of(pairs, ends) for name, pairs in seen_pairs.items()}
+        self._held_out = {name: ItemLists.of(getattr(links, name), ends) for name in seen_pairs}
         self._by_popularity: dict[str, dict[str, float]] = {}  # by measured split
 
     @torch.no_grad()
@@ -135,14 +135,14 @@ class ItemRanking:
     def _measure(
         self, split: str, worker: Worker, blocks: Callable[[Ids], Iterator[tuple[Ids, Tensor]]]
     ) -> dict[str, float]:
-        """Averages a split's metrics. Empty without held-out edges. Collective."""
-        wanted = self._wanted[split]
-        sources = np.flatnonzero(np.diff(wanted.indptr))
+        """Averages a split's metrics, if it has held-out edges. Collective."""
+        held_out = self._held_out[split]
+        sources = np.flatnonzero(np.diff(held_out.indptr))
         if not len(sources):
             return {}
         sums = torch.zeros(3, dtype=torch.float64, device=worker.device)
         for block, scores in blocks(sources):
-            sums += rank_block(scores, self._seen[split].cells(block), wanted.cells(block), self.k)
+            sums += rank_block(scores, self._seen_items[split].cells(block), held_out.cells(block), self.k)
         means = worker.comm.all_reduce(sums) / len(sources)
         return {name: float(mean) for name, mean in zip(metric_names(self.k), means, strict=True)}
 
@@ -180,7 +180,7 @@ class ItemRanking:
 
 
 def rank_block(
-    scores: Tensor, seen: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor], k: int
+    scores: Tensor, seen_cells: tuple[Tensor, Tensor], target_cells: tuple[Tensor, Tensor], k: int
 ) -> Tensor:  # [3] float64
     """Sums NDCG, recall and the reciprocal rank of the best wanted item over sources.
 
@@ -188,23 +188,23 @@ def rank_block(
 
     Args:
         scores: [b, num_items], which change.
-        seen: Rows and items to exclude, unless wanted.
-        wanted: Rows and items of held-out edges, at least one per row.
+        seen_cells: Rows and items to exclude, unless wanted.
+        target_cells: Rows and items of held-out edges, at least one per row.
         k: Length of ranked lists.
     """
     if not len(scores):
         return torch.zeros(3, dtype=torch.float64, device=scores.device)
-    rows, device, k = wanted[0].to(scores.device), scores.device, min(k, scores.shape[1])
-    targets = scores[wanted]
-    scores[seen], scores[wanted] = -torch.inf, -torch.inf
+    rows, device, k = target_cells[0].to(scores.device), scores.device, min(k, scores.shape[1])
+    targets = scores[target_cells]
+    scores[seen_cells], scores[target_cells] = -torch.inf, -torch.inf
     best = torch.full((len(scores),), -torch.inf, dtype=scores.dtype, device=device)
     best = best.scatter_reduce(0, rows, targets, "amax")
     # A comparison of all scores is cheaper than two sums of Booleans.
     ranks = 1 + 0.5 * (scores.shape[1] + torch.sign(scores - best[:, None]).sum(1, dtype=torch.float64))
-    scores[wanted] = targets
-    is_wanted = torch.zeros(scores.shape, dtype=torch.bool, device=device)
-    is_wanted[wanted] = True
-    hits = is_wanted.gather(1, scores.topk(k, dim=1).indices).double()
+    scores[target_cells] = targets
+    is_target = torch.zeros(scores.shape, dtype=torch.bool, device=device)
+    is_target[target_cells] = True
+    hits = is_target.gather(1, scores.topk(k, dim=1).indices).double()
     gains = 1 / torch.log2(torch.arange(2, k + 2, dtype=torch.float64, device=device))
     counts = torch.bincount(rows, minlength=len(scores))
     ndcg = (hits @ gains) / gains.cumsum(0)[counts.clamp(max=k) - 1]

@@ -45,7 +45,7 @@ class LabelledEdges(NodeTask):
     The constructor takes the keys of both classes. `read`, `losses`, `counts`,
     `figures` and `predict` of the other class then receive edges instead of nodes.
 
-    A predicted edge passes messages, because its existence is known. Its label is no
+    A predicted edge passes messages, because its existence is known. Its label is not a
     feature. Edges without a label are predicted, but not learned from.
 
     Args:
@@ -73,7 +73,9 @@ class LabelledEdges(NodeTask):
         self._sizes: tuple[int, int] | None = None  # outputs and edge features, set by `size_head`
         self._unit: tuple[Array, Array] | None = None  # mean and deviation of the features, set by `begin`
         self._head: EdgeMLP | None = None
-        self._reached: tuple[Worker, Reach, Tensor] | None = None  # the rank, its exchange of rows, and [k, 2] places
+        self._reach_cache: tuple[Worker, Reach, Tensor] | None = (
+            None  # the rank, its exchange of rows, and [k, 2] places
+        )
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
         check_pairs(self.key, strategy, sampler)
@@ -125,8 +127,8 @@ class LabelledEdges(NodeTask):
             self._head = EdgeMLP(self.width, edge_width, max(num_outputs, 1), self._unit if edge_width else None)
         return self._head
 
-    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:
-        outputs = self.head()(reached[rows], features)
+    def losses_of(self, out: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:
+        outputs = self.head()(out[rows], features)
         return self.losses(outputs.to(wide(outputs.dtype)), labels)
 
     @torch.no_grad()
@@ -134,18 +136,20 @@ class LabelledEdges(NodeTask):
         """Returns the outputs of the edges into this rank's nodes. Collective."""
         targets, head, parts = worker.targets, self.head(), []
         if worker.embed is not None:
-            reached = worker.embed(targets.rows, targets.end_times).flatten(0, 1)
-            ends = torch.arange(len(reached), device=outputs.device).reshape(-1, 2)
+            embeddings = worker.embed(targets.rows, targets.end_times).flatten(0, 1)
+            ends = torch.arange(len(embeddings), device=outputs.device).reshape(-1, 2)
         else:
-            if self._reached is None or self._reached[0] is not worker:  # all ranks' workers are replaced together
+            if (
+                self._reach_cache is None or self._reach_cache[0] is not worker
+            ):  # all ranks' workers are replaced together
                 lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
-                self._reached = worker, *lookup.find(targets.rows)
-            _, reach, ends = self._reached
-            reached = reach(outputs)
+                self._reach_cache = worker, *lookup.find(targets.rows)
+            _, reach, ends = self._reach_cache
+            embeddings = reach(outputs)
         for begin in range(0, max(len(targets), 1), _PIECE):
             piece = slice(begin, begin + _PIECE)
             features = None if targets.features is None else torch.from_numpy(np.array(targets.features[piece]))
-            parts.append(head(reached[ends[piece]], None if features is None else features.to(outputs.device)))
+            parts.append(head(embeddings[ends[piece]], None if features is None else features.to(outputs.device)))
         return torch.cat(parts)
 
 
@@ -177,12 +181,12 @@ def edge_targets(graph: Graph, name: str | None) -> Targets:
 def inputs_of_head(
     edges: Graph | Targets, relation: str | Sequence[str] | None = None, window: int | None = None
 ) -> Floats:
-    """Returns what the MLP reads of n edges [n, edge_width + 4], besides embeddings.
+    """Returns the inputs of the MLP besides embeddings, [n, edge_width + 4].
 
-    After the edge's features come log(1 + count) of the edges out of the source, into
-    it, out of the destination, and into it. They describe how active the ends
-    are, which means over neighbours do not. Edges with times count earlier edges only,
-    and edges without a time count all.
+    An edge's features are followed by log(1 + count) of the edges out of the source,
+    into the source, out of the destination, and into the destination. Unlike means over
+    neighbours, these counts describe how active the ends are. Edges with times count
+    earlier edges only, and edges without a time count all.
 
     Args:
         edges: A task's rows, or a graph, whose edges are rows in the order of the edge
@@ -197,7 +201,7 @@ def inputs_of_head(
 
 
 def _after_newest(graph: Graph) -> int:
-    """Returns the time of rows that have none: the one after the newest edge."""
+    """Returns the time of rows without one: the time after the newest edge."""
     return newest(visible_from(graph)) + 1
 
 

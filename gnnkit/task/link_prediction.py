@@ -44,7 +44,7 @@ from gnnkit.task.link_split import (
     with_edges,
     with_events,
 )
-from gnnkit.task.ranking import HITS, ranked, ranking
+from gnnkit.task.ranking import HITS, interleave, ranking
 from gnnkit.task.recurrence import RULES, measure_rules
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import MAX_COUNT, MAX_WIDTH, one_of, share, switch, whole
@@ -194,36 +194,37 @@ class LinkPrediction(Task):
 
     def prepare(self, graph: Graph) -> tuple[Graph, Links]:
         pairs, n, number = pairs_of(graph.csc), graph.num_nodes, relation_number(graph, self.relation)
-        predicted = np.ones(len(pairs), bool)
+        is_predicted = np.ones(len(pairs), bool)
         if number is not None and graph.edge_types is not None:
-            predicted = graph.edge_types == number
-        val, test, held, times = self._split(graph, pairs, predicted, number)
+            is_predicted = graph.edge_types == number
+        val, test, is_held_out, times = self._split(graph, pairs, is_predicted, number)
         has_held_out = bool(times) or graph.val_edges is not None or graph.test_edges is not None
         if number is not None and not has_held_out:  # edges without a predicted counterpart stay
-            drawn = unordered(pairs, n)
-            held &= np.isin(drawn, drawn[held & predicted])
-        relation, training = None if number is None else find_relation(graph, number, pairs, held), predicted & ~held
+            pair_codes = unordered(pairs, n)
+            is_held_out &= np.isin(pair_codes, pair_codes[is_held_out & is_predicted])
+        relation = None if number is None else find_relation(graph, number, pairs, is_held_out)
+        training = is_predicted & ~is_held_out
         if not np.any(training & (pairs[:, 0] != pairs[:, 1])):
             of_relation = "" if number is None else f" of the relation {graph.schema.edge_types[number]}"
             raise UserError(f"task=link_prediction: the dataset has no training edges{of_relation}")
-        _check_ranking(self.top_k, relation, filtered=self.filtered)
+        _check_ranking(self.top_k, relation, is_filtered=self.filtered)
         filters: tuple[Ids | None, Ids | None] = None, None
         if self.filtered:
-            filters = edge_filters(pairs[predicted], held[predicted], np.concatenate([val, test]), n)
+            filters = edge_filters(pairs[is_predicted], is_held_out[is_predicted], np.concatenate([val, test]), n)
             if not times:
                 check_negatives(filters[1], n, relation)
         counts = self.negatives, self.eval_negatives
         draws = _SUPERVISED, derive(self.seed, _EVALUATION)
         links = Links(n, val, test, *filters, *counts, *draws, has_held_out, relation, **times)
         links = self._with_sampling(links, pairs[training], graph)
-        leave = held if times else held & links.hides(graph.edge_types)
+        leave = is_held_out if times else is_held_out & links.hides(graph.edge_types)
         return with_edges(graph, np.flatnonzero(~leave)), links
 
     def prepare_by_time(self, graph: Graph) -> tuple[Graph, Links]:
         return graph.evolve(**dict.fromkeys(HELD_OUT)), self.prepare(graph)[1]
 
     def _with_sampling(self, links: Links, training: Ids, graph: Graph) -> Links:
-        """Returns the links with the data's negative pairs and the rules of others."""
+        """Adds the data's negative pairs, and the options of negative sampling."""
         if self.negative_sampling == "historical" and links.events is None:
             raise UserError(
                 "task.negative_sampling=historical draws earlier destinations, and the edges are not split by time: set "
@@ -239,16 +240,16 @@ class LinkPrediction(Task):
             **fields,
         )
 
-    def _split(self, graph: Graph, pairs: Ids, predicted: Mask, number: int | None) -> tuple[Ids, Ids, Mask, Fields]:
+    def _split(self, graph: Graph, pairs: Ids, is_predicted: Mask, number: int | None) -> tuple[Ids, Ids, Mask, Fields]:
         """Returns held-out edges like `split_events`, without times if not by time."""
         by_time = graph.time_borders is not None and graph.edge_time is not None
         if by_time or graph.val_edges is not None or graph.test_edges is not None:
             _check_no_shares(self.shares)
-            return split_events(graph, pairs, predicted) if by_time else (*read_split(graph, pairs, number), {})
+            return split_events(graph, pairs, is_predicted) if by_time else (*read_split(graph, pairs, number), {})
         if self.val_share or self.test_share:
             warn_random_split(graph)
         shares, key = (self.val_share, self.test_share), derive(self.seed, _SPLIT)
-        return *draw_split(pairs, graph.num_nodes, shares, key, predicted), {}
+        return *draw_split(pairs, graph.num_nodes, shares, key, is_predicted), {}
 
     def prepare_known(self, graph: Graph) -> tuple[Graph, Links]:
         task, complete, graph = copy.copy(self), graph, graph.evolve(time_borders=None)
@@ -289,12 +290,12 @@ class LinkPrediction(Task):
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return link_losses(self.loss, self.score(outputs), labels, self.negatives)
 
-    def losses_of(self, reached: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:  # [k]
+    def losses_of(self, out: Tensor, rows: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:  # [k]
         if self._decoder is not None:
-            return link_losses(self.loss, self.score(reached[rows], features), labels, self.negatives)
-        if self.head() is not None or reached.device.type != "cpu":
-            return super().losses_of(reached, rows, labels)
-        scores: Tensor = PairDots.apply(reached.to(wide(reached.dtype)), rows)
+            return link_losses(self.loss, self.score(out[rows], features), labels, self.negatives)
+        if self.head() is not None or out.device.type != "cpu":
+            return super().losses_of(out, rows, labels)
+        scores: Tensor = PairDots.apply(out.to(wide(out.dtype)), rows)
         return link_losses(self.loss, scores, labels, self.negatives)
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
@@ -345,13 +346,13 @@ class LinkPrediction(Task):
             self._rules = links, measure_rules(worker, links, self.splits)
         return self._rules[1]
 
-    def doubts(self, measured: Mapping[str, float]) -> list[str]:
-        tied = [split for split in self.splits if _are_tied(split, measured, self.eval_negatives)]
-        if not tied:
+    def score_warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        tied_splits = [split for split in self.splits if _are_tied(split, metrics, self.eval_negatives)]
+        if not tied_splits:
             return []
         return [
             (
-                f"task=link_prediction: the scores of all pairs are equal, with an edge or without ({tied[-1]}_roc_auc=0.500), so "
+                f"task=link_prediction: the scores of all pairs are equal, with an edge or without ({tied_splits[-1]}_roc_auc=0.500), so "
                 "the metrics are meaningless: use a smaller trainer.lr, more epochs or another model"
             )
         ]
@@ -359,11 +360,11 @@ class LinkPrediction(Task):
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:  # [num_test, 3] float64
         """Returns the test edges' source, destination and score."""
         links = links_of(worker.rows)
-        scored = held_out_scores(self.score, outputs, worker, replace(links, eval_negatives=0), "test")
-        parts = worker.comm.gather(scored)
+        local_scores = held_out_scores(self.score, outputs, worker, replace(links, eval_negatives=0), "test")
+        parts = worker.comm.gather(local_scores)
         if not parts:
             return None
-        scores = ranked(parts, len(links.test))
+        scores = interleave(parts, len(links.test))
         return torch.cat([torch.from_numpy(np.array(links.test, np.float64)).to(scores.device), scores], 1)
 
     def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> PredictionColumns:
@@ -376,8 +377,8 @@ def _read_shares(shares: Mapping[str, float | None]) -> list[float]:
     read = {key: share(key, value) for key, value in shares.items() if value is not None}
     values = [read.get(key, default) for key, default in _SHARES.items()]
     if sum(values) >= 1:
-        both = " and ".join(f"{key}={value}" for key, value in zip(_SHARES, values, strict=True))
-        raise UserError(f"{both} leave no training edges")
+        text = " and ".join(f"{key}={value}" for key, value in zip(_SHARES, values, strict=True))
+        raise UserError(f"{text} leave no training edges")
     return values
 
 
@@ -390,19 +391,19 @@ def _check_no_shares(shares: Mapping[str, float | None]) -> None:
             )
 
 
-def _check_ranking(top_k: str | int | None, relation: LinkRelation | None, *, filtered: bool) -> None:
+def _check_ranking(top_k: str | int | None, relation: LinkRelation | None, *, is_filtered: bool) -> None:
     """Raises `UserError` if `task.top_k` is set for edges that cannot be ranked."""
     joins_types = relation is not None and relation.joins_types
-    if top_k not in ("auto", None) and not (joins_types and filtered):
-        cure = "set task.filtered=true" if joins_types else "set task.top_k=null, or predict such a relation"
+    if top_k not in ("auto", None) and not (joins_types and is_filtered):
+        remedy = "set task.filtered=true" if joins_types else "set task.top_k=null, or predict such a relation"
         reason = "needs the filter of seen edges" if joins_types else "needs a relation between two node types"
-        raise UserError(f"task.top_k={top_k} {reason}: {cure}")
+        raise UserError(f"task.top_k={top_k} {reason}: {remedy}")
 
 
 def _ranks(task: LinkPrediction, links: Links) -> bool:
     """Returns whether the task ranks all destinations of the relation."""
-    ranked = task.top_k is not None and links.known is not None
-    return ranked and links.relation is not None and links.relation.joins_types
+    can_rank = task.top_k is not None and links.known is not None
+    return can_rank and links.relation is not None and links.relation.joins_types
 
 
 def _item_ranking(task: LinkPrediction, worker: Worker) -> ItemRanking | None:
@@ -415,10 +416,10 @@ def _item_ranking(task: LinkPrediction, worker: Worker) -> ItemRanking | None:
     return task.ranking
 
 
-def _are_tied(split: str, measured: Mapping[str, float], negatives: int) -> bool:
+def _are_tied(split: str, metrics: Mapping[str, float], negatives: int) -> bool:
     """Returns whether metrics imply that each edge ties with its negative pairs.
 
     Every edge then has the middle rank, which does not occur otherwise.
     """
-    mrr, area = (measured.get(f"{split}_{name}", math.nan) for name in ("mrr", "roc_auc"))
+    mrr, area = (metrics.get(f"{split}_{name}", math.nan) for name in ("mrr", "roc_auc"))
     return area == 0.5 and math.isclose(mrr, 1 / (1 + negatives / 2), rel_tol=1e-9)

@@ -32,9 +32,9 @@ def read_relation(value: object) -> str | None:
 def relation_number(graph: Graph, name: str | None) -> int | None:
     """Returns the position of a relation in the graph's schema.
 
-    None: the task predicts all edges, because no relation is named and the graph has
-    several relations, or one that joins all nodes. Raises `UserError` for names that
-    the graph does not have.
+    Returns None if the task predicts all edges, because no relation is named and the
+    graph has several relations, or one that joins all nodes. Raises `UserError` for
+    names that the graph does not have.
 
     Args:
         graph: The graph.
@@ -52,7 +52,7 @@ def relation_number(graph: Graph, name: str | None) -> int | None:
     raise unknown(f"task.relation={shown(name)}", near, schema.edge_types)
 
 
-def find_relation(graph: Graph, number: int, pairs: Ids, held: Mask) -> LinkRelation:
+def find_relation(graph: Graph, number: int, pairs: Ids, is_held_out: Mask) -> LinkRelation:
     """Returns a relation with its reverse relations and the node types at its ends.
 
     A relation is a reverse one if its end types are swapped, and if it consists of the
@@ -63,10 +63,10 @@ def find_relation(graph: Graph, number: int, pairs: Ids, held: Mask) -> LinkRela
         graph: The graph.
         number: Position of the relation in the graph's schema.
         pairs: [num_edges, 2] source and destination of the graph's edges.
-        held: [num_edges] whether an edge joins the ends of a held-out edge.
+        is_held_out: [num_edges] whether an edge joins the ends of a held-out edge.
     """
     schema = graph.schema
-    reverse = () if graph.edge_types is None else _reverse_relations(graph, number, pairs, held)
+    reverse = () if graph.edge_types is None else _reverse_relations(graph, number, pairs, is_held_out)
     if schema.relations is None:
         return LinkRelation(number, (number, *reverse))
     source, _, destination = schema.relations[number]
@@ -98,37 +98,37 @@ def check_ends(name: str, pairs: Ids, schema: Schema, number: int) -> None:
             )
 
 
-def _reverse_relations(graph: Graph, number: int, pairs: Ids, held: Mask) -> tuple[int, ...]:
+def _reverse_relations(graph: Graph, number: int, pairs: Ids, is_held_out: Mask) -> tuple[int, ...]:
     assert graph.edge_types is not None
     n, schema = graph.num_nodes, graph.schema
     order, starts = grouped(graph.edge_types, len(schema.edge_types))
 
     def edges_of(relation: int) -> Ids:
         edges = order[starts[relation] : starts[relation + 1]]
-        return pairs[edges[~held[edges]]]
+        return pairs[edges[~is_held_out[edges]]]
 
     reversed_codes = np.unique(codes(edges_of(number)[:, ::-1], n))
     if not len(reversed_codes):
         return ()
-    others = [other for other in range(len(schema.edge_types)) if _may_reverse(schema, number, other)]
+    candidates = [candidate for candidate in range(len(schema.edge_types)) if _may_reverse(schema, number, candidate)]
     return tuple(
-        other
-        for other in others
-        if _is_named_reverse(schema, number, other)
-        or np.isin(reversed_codes, codes(edges_of(other), n)).mean() > _REVERSED
+        candidate
+        for candidate in candidates
+        if _is_named_reverse(schema, number, candidate)
+        or np.isin(reversed_codes, codes(edges_of(candidate), n)).mean() > _REVERSED
     )
 
 
-def _may_reverse(schema: Schema, number: int, other: int) -> bool:
-    if other == number or schema.relations is None:
-        return other != number
-    relation, candidate = schema.relations[number], schema.relations[other]
+def _may_reverse(schema: Schema, number: int, other_number: int) -> bool:
+    if other_number == number or schema.relations is None:
+        return other_number != number
+    relation, candidate = schema.relations[number], schema.relations[other_number]
     return (candidate.source, candidate.destination) == (relation.destination, relation.source)
 
 
-def _is_named_reverse(schema: Schema, number: int, other: int) -> bool:
+def _is_named_reverse(schema: Schema, number: int, other_number: int) -> bool:
     names = [
         schema.edge_types[i] if schema.relations is None else Relation(*schema.relations[i]).name
-        for i in (number, other)
+        for i in (number, other_number)
     ]
     return names[1] == f"rev_{names[0]}" or names[0] == f"rev_{names[1]}"

@@ -28,7 +28,7 @@ _CHUNK = 2**16  # pairs whose rows are in memory at a time
 
 
 def draw_split(
-    pairs: Ids, num_nodes: int, shares: tuple[float, float], key: int, predicted: Mask
+    pairs: Ids, num_nodes: int, shares: tuple[float, float], key: int, is_predicted: Mask
 ) -> tuple[Ids, Ids, Mask]:
     """Samples validation and test edges.
 
@@ -37,15 +37,15 @@ def draw_split(
         num_nodes: Number of nodes.
         shares: Shares of validation and test edges.
         key: Random key.
-        predicted: [num_edges] which edges to sample.
+        is_predicted: [num_edges] which edges to sample.
 
     Returns:
         Validation edges, test edges, and which of `pairs` join the ends of one.
     """
     draw = draw_for_pairs(pairs, num_nodes, key)
     draw[pairs[:, 0] == pairs[:, 1]] = 1  # self-loops are never held out
-    val, held = draw < shares[0], draw < sum(shares)
-    return pairs[val & predicted], pairs[held & ~val & predicted], held
+    val, is_held_out = draw < shares[0], draw < sum(shares)
+    return pairs[val & is_predicted], pairs[is_held_out & ~val & is_predicted], is_held_out
 
 
 def read_split(graph: Graph, pairs: Ids, number: int | None) -> tuple[Ids, Ids, Mask]:
@@ -65,12 +65,12 @@ def read_split(graph: Graph, pairs: Ids, number: int | None) -> tuple[Ids, Ids, 
         check_ends("val_edges", val, graph.schema, number)
         check_ends("test_edges", test, graph.schema, number)
     held_out, n = np.concatenate([val, test]), graph.num_nodes
-    held = np.isin(unordered(pairs, n), unordered(held_out, n))
+    is_held_out = np.isin(unordered(pairs, n), unordered(held_out, n))
     if number is not None and graph.edge_types is not None:
-        predicted = pairs[held & (graph.edge_types == number)]
+        predicted_pairs = pairs[is_held_out & (graph.edge_types == number)]
     else:
-        predicted = pairs[held]
-    recurring = _find_recurring(predicted, held_out, n)
+        predicted_pairs = pairs[is_held_out]
+    recurring = _find_recurring(predicted_pairs, held_out, n)
     if len(recurring):
         count = int(np.isin(unordered(held_out, n), recurring).sum())
         warnings.warn(
@@ -78,7 +78,7 @@ def read_split(graph: Graph, pairs: Ids, number: int | None) -> tuple[Ids, Ids, 
             "and stay in training; remove copies of held-out edges from the data, or split by time",
             stacklevel=4,
         )
-    return val, test, held & ~np.isin(unordered(pairs, n), recurring)
+    return val, test, is_held_out & ~np.isin(unordered(pairs, n), recurring)
 
 
 def _find_recurring(pairs: Ids, held_out: Ids, num_nodes: int) -> Ids:
@@ -96,23 +96,23 @@ def _find_recurring(pairs: Ids, held_out: Ids, num_nodes: int) -> Ids:
 
 def _count_events(pairs: Ids, num_nodes: int) -> tuple[Ids, Ids]:
     """Counts the edges of each unordered pair, in the direction that has more."""
-    directed, counts = np.unique(pairs, axis=0, return_counts=True)
-    keys, numbers = np.unique(unordered(directed, num_nodes), return_inverse=True)
-    most = np.zeros(len(keys), np.int64)
-    np.maximum.at(most, numbers.reshape(-1), counts)
-    return keys, most
+    distinct, counts = np.unique(pairs, axis=0, return_counts=True)
+    keys, numbers = np.unique(unordered(distinct, num_nodes), return_inverse=True)
+    max_counts = np.zeros(len(keys), np.int64)
+    np.maximum.at(max_counts, numbers.reshape(-1), counts)
+    return keys, max_counts
 
 
-def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, Mask, Fields]:
+def split_events(graph: Graph, pairs: Ids, is_predicted: Mask) -> tuple[Ids, Ids, Mask, Fields]:
     """Holds out the edges from `Graph.time_borders` on, and no others of their pairs.
 
-    Edges that are never visible are no events. A node exists after `Graph.node_time`,
+    Edges that are never visible are not events. A node exists after `Graph.node_time`,
     or after its first edge.
 
     Args:
         graph: The graph, with `edge_time` and `time_borders`.
         pairs: [num_edges, 2] its edges.
-        predicted: [num_edges] which edges to predict.
+        is_predicted: [num_edges] which edges to predict.
 
     Returns:
         Validation edges, test edges, which of `pairs` are later than training, and the
@@ -121,14 +121,14 @@ def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, M
     assert graph.edge_time is not None
     assert graph.time_borders is not None
     times, later = np.asarray(graph.edge_time), graph.edge_time >= graph.time_borders[0]
-    parts = np.where(predicted & (pairs[:, 0] != pairs[:, 1]), parts_of(times, graph.time_borders), Split.NONE)
+    parts = np.where(is_predicted & (pairs[:, 0] != pairs[:, 1]), parts_of(times, graph.time_borders), Split.NONE)
     val, test = (_in_listed_order(graph, parts == part) for part in (Split.VAL, Split.TEST))
     node_time = graph.node_time
     if node_time is None:
         node_time = np.full(graph.num_nodes, NEVER)
         np.minimum.at(node_time, pairs.ravel(), times.repeat(2))
     fields = {
-        **_list_events(graph, pairs, predicted),
+        **_list_events(graph, pairs, is_predicted),
         "train_time": times[~later],
         "val_time": times[val],
         "test_time": times[test],
@@ -137,18 +137,18 @@ def split_events(graph: Graph, pairs: Ids, predicted: Mask) -> tuple[Ids, Ids, M
     return pairs[val], pairs[test], later, fields
 
 
-def _list_events(graph: Graph, pairs: Ids, predicted: Mask) -> Fields:
+def _list_events(graph: Graph, pairs: Ids, is_predicted: Mask) -> Fields:
     """Returns the fields of `Links` about the predicted edges that have a time."""
     times = np.asarray(graph.edge_time)
-    mask = predicted & (times != NEVER) & (times != ALWAYS)
+    mask = is_predicted & (times != NEVER) & (times != ALWAYS)
     features = None if graph.edge_features is None else np.asarray(graph.edge_features)[mask]
     return {"events": np.concatenate([pairs[mask], times[mask, None]], 1), "event_features": features}
 
 
 def with_events(links: Links, graph: Graph) -> Links:
     """Returns links that are not split by time, with all events of a graph."""
-    predicted = np.broadcast_to(links.predicts(graph.edge_types), graph.num_edges)
-    return replace(links, **_list_events(graph, pairs_of(graph.csc), predicted))
+    is_predicted = np.broadcast_to(links.predicts(graph.edge_types), graph.num_edges)
+    return replace(links, **_list_events(graph, pairs_of(graph.csc), is_predicted))
 
 
 def _in_listed_order(graph: Graph, mask: Mask) -> Ids:
@@ -182,7 +182,7 @@ def read_negatives(graph: Graph, val: Ids, test: Ids) -> Fields:
     return fields
 
 
-def edge_filters(pairs: Ids, held: Mask, held_out: Ids, num_nodes: int) -> tuple[Ids, Ids]:
+def edge_filters(pairs: Ids, is_held_out: Mask, held_out: Ids, num_nodes: int) -> tuple[Ids, Ids]:
     """Returns codes for the training edges, and for all edges.
 
     If each training edge has its reverse edge, the graph is undirected. The reverse of
@@ -190,29 +190,29 @@ def edge_filters(pairs: Ids, held: Mask, held_out: Ids, num_nodes: int) -> tuple
 
     Args:
         pairs: [k, 2] edges of the graph, or of the relation.
-        held: [k] which of them are held out.
+        is_held_out: [k] which of them are held out.
         held_out: [num_held, 2] validation and test edges.
         num_nodes: Number of nodes of the graph.
     """
-    training = np.unique(codes(pairs[~held], num_nodes))
-    is_undirected = np.array_equal(training, np.unique(codes(pairs[~held, ::-1], num_nodes)))
-    held_out = np.concatenate([pairs[held], held_out, *([held_out[:, ::-1]] if is_undirected else [])])
+    training = np.unique(codes(pairs[~is_held_out], num_nodes))
+    is_undirected = np.array_equal(training, np.unique(codes(pairs[~is_held_out, ::-1], num_nodes)))
+    held_out = np.concatenate([pairs[is_held_out], held_out, *([held_out[:, ::-1]] if is_undirected else [])])
     return training, np.union1d(training, codes(held_out, num_nodes))
 
 
-def check_negatives(known: Ids, num_nodes: int, relation: LinkRelation | None) -> None:
+def check_negatives(edge_codes: Ids, num_nodes: int, relation: LinkRelation | None) -> None:
     """Raises `UserError` if all pairs of different nodes are edges.
 
     Args:
-        known: [num_known] codes of all edges.
+        edge_codes: [num_codes] codes of all edges.
         num_nodes: Number of nodes of the graph.
         relation: The relation to predict, or None.
     """
-    num_loops = np.count_nonzero(known % max(num_nodes, 1) == known // max(num_nodes, 1))
+    num_loops = np.count_nonzero(edge_codes % max(num_nodes, 1) == edge_codes // max(num_nodes, 1))
     ends = None if relation is None else relation.ends
     first, last, begin, end = ends or (0, num_nodes, 0, num_nodes)
     num_pairs = (last - first) * (end - begin) - max(min(last, end) - max(first, begin), 0)
-    if len(known) - num_loops == num_pairs:
+    if len(edge_codes) - num_loops == num_pairs:
         reason = f"each of the {last - first} nodes has an edge to every other node"
         if ends is not None:
             reason = f"each of the {last - first} sources has an edge to all {end - begin} destinations"
@@ -262,7 +262,7 @@ def held_out_scores(score: Callable[..., Tensor], outputs: Tensor, worker: Worke
 def score_at_times(score: Callable[..., Tensor], outputs: Tensor, worker: Worker, pairs: Ids) -> Tensor:  # [k, c]
     """Scores pairs [k, c, 2], or [k, c, 3] with their times. Collective.
 
-    The other arguments are those of `held_out_scores`.
+    Also takes the other arguments of `held_out_scores`.
     """
     embed = worker.embed or _lookup(outputs, worker)
     ends = embed(pairs[..., :2], pairs[..., 2:].repeat(2, -1))

@@ -49,7 +49,7 @@ class Multilabel(ClassTask):
         return graph.evolve(labels=sets, class_names=names)
 
     @property
-    def judged(self) -> tuple[str, ...]:
+    def baseline_metrics(self) -> tuple[str, ...]:
         return ("micro_f1",)
 
     def constant(self, labels: Tensor, width: int, comm: Communicator) -> Tensor:
@@ -71,8 +71,8 @@ class Multilabel(ClassTask):
         return metrics
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
-        predicted, actual = self.predict(outputs).bool(), labels.to(torch.bool)
-        return torch.cat([(predicted & actual).sum(0), predicted.sum(0), actual.sum(0)]).to(torch.float64)
+        predictions, actual = self.predict(outputs).bool(), labels.to(torch.bool)
+        return torch.cat([(predictions & actual).sum(0), predictions.sum(0), actual.sum(0)]).to(torch.float64)
 
     def figures(self, counts: Tensor) -> dict[str, float]:
         by_class = counts.view(3, -1)
@@ -96,17 +96,17 @@ class Multilabel(ClassTask):
         return (outputs > 0 if above is None else above).to(torch.uint8)
 
 
-def split_names(labels: Ids, joined: Sequence[str]) -> tuple[npt.NDArray[np.bool_], tuple[str, ...]]:
+def split_names(labels: Ids, class_names: Sequence[str]) -> tuple[npt.NDArray[np.bool_], tuple[str, ...]]:
     """Splits each class name at semicolons into several class names.
 
     Args:
         labels: [num_nodes] each node's class, -1 for none.
-        joined: Each class's name, such as `a;b`.
+        class_names: Each class's name, such as `a;b`.
 
     Returns:
         Each node's set of classes [num_nodes, num_names], and the sorted names.
     """
-    parts = [{part.strip() for part in name.split(_BETWEEN)} - {""} for name in joined]
+    parts = [{part.strip() for part in name.split(_BETWEEN)} - {""} for name in class_names]
     names = sorted(set().union(*parts))
     table = np.array([[name in members for name in names] for members in [*parts, set()]], np.bool_)
     return table[labels], tuple(names)

@@ -64,7 +64,7 @@ class NodeClassification(ClassTask):
         super().__init__(threshold, calibration)
         self.class_weights = _weights(class_weights)
         self._factors: Tensor | None = None  # [num_classes], None before `begin`
-        self._recalled = False  # whether the training data determine the factors
+        self._is_recalled = False  # whether the training data determine the factors
         self._ranking: str | None = None  # metric of two uneven classes
         self._is_rare = False  # whether validation has a rare one of two classes
 
@@ -82,17 +82,17 @@ class NodeClassification(ClassTask):
             raise UserError(
                 f"task.threshold={self.threshold} decides between two classes, and there are {graph.num_classes}: leave it out"
             )
-        joined = None if graph.class_names is None else _joined(graph.class_names)
-        if joined is not None:
+        joint_name = None if graph.class_names is None else _find_joint_name(graph.class_names)
+        if joint_name is not None:
             raise UserError(
-                f"task={self.key} needs one class per {self.noun}, but the name {joined!r} combines several: use "
+                f"task={self.key} needs one class per {self.noun}, but the name {joint_name!r} combines several: use "
                 "task=multilabel, or names without semicolons"
             )
         return graph
 
     def recall(self, facts: LabelFacts) -> None:
         super().recall(facts)
-        self._recalled = True
+        self._is_recalled = True
         if isinstance(self.class_weights, str) and facts.class_weights is not None:
             self._factors = torch.tensor(facts.class_weights, dtype=torch.float64)
 
@@ -100,9 +100,9 @@ class NodeClassification(ClassTask):
         counts, val_counts = _class_counts(worker, Split.TRAIN, Split.VAL)
         self._ranking = ranking_metric(counts.tolist(), val_counts.tolist())
         self._is_rare = self._ranking == AVERAGE_PRECISION
-        if not self._recalled and (shares := uneven_shares(counts.tolist())) is not None:
+        if not self._is_recalled and (shares := uneven_shares(counts.tolist())) is not None:
             self._facts = replace(self._facts, shares=shares)
-        if self._factors is None and not self._recalled:
+        if self._factors is None and not self._is_recalled:
             self._factors = self._make_factors(counts)
         if self._factors is not None:
             self._factors = self._factors.to(worker.device)
@@ -161,14 +161,14 @@ class NodeClassification(ClassTask):
         metrics = super().measure(outputs, worker)
         for split in self.splits if outputs.shape[1] == 2 else ():
             logits, labels = rows_of(split, outputs, worker)
-            ranked = self._facts.positive
-            scores = logits[:, [ranked]] - logits[:, [1 - ranked]]
-            areas = areas_of_all(scores, (labels == ranked)[:, None], worker)
+            positive = self._facts.positive
+            scores = logits[:, [positive]] - logits[:, [1 - positive]]
+            areas = areas_of_all(scores, (labels == positive)[:, None], worker)
             metrics |= {f"{split}_{name}": value for name, value in areas.items()}
         return metrics
 
     @property
-    def judged(self) -> tuple[str, ...]:
+    def baseline_metrics(self) -> tuple[str, ...]:
         return ("accuracy",) if self.class_weights in (None, AUTO) else ("macro_f1",)
 
     @property
@@ -177,7 +177,7 @@ class NodeClassification(ClassTask):
 
         Accuracy is high without any prediction of the smaller class.
         """
-        return f"val_{self._ranking or self.judged[0]}"
+        return f"val_{self._ranking or self.baseline_metrics[0]}"
 
     def constant(self, labels: Tensor, width: int, comm: Communicator) -> Tensor:
         return comm.all_reduce(torch.bincount(labels, minlength=width).to(torch.float64))
@@ -187,8 +187,8 @@ class NodeClassification(ClassTask):
         return super().chance(outputs, worker) | areas
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
-        predicted, width = self.predict(outputs), outputs.shape[1]
-        parts = (labels[predicted == labels], predicted, labels)
+        predictions, width = self.predict(outputs), outputs.shape[1]
+        parts = (labels[predictions == labels], predictions, labels)
         return torch.cat([torch.bincount(part, minlength=width) for part in parts]).to(torch.float64)
 
     def confusions(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [num_classes, num_classes]
@@ -298,7 +298,7 @@ def _weights(value: object) -> str | tuple[float, ...] | None:
     return tuple(real("task.class_weights", weight, above=0, high=1e6) for weight in value)
 
 
-def _joined(names: Sequence[str]) -> str | None:
+def _find_joint_name(names: Sequence[str]) -> str | None:
     """Returns a name with semicolons that shares a part with another name."""
     parts = {name: {part.strip() for part in name.split(";")} for name in names}
     counts = Counter(part for members in parts.values() for part in members)

@@ -21,9 +21,9 @@ def ranking(scores: Tensor) -> dict[str, float]:
     metrics = {"mrr": float((1 / ranks).mean())}
     hits = {k: (ranks <= k).to(torch.float64).masked_fill(ranks.isnan(), math.nan) for k in HITS}
     metrics |= {f"hits_{k}": float(hit.mean()) for k, hit in hits.items()}
-    wanted = torch.zeros_like(scores, dtype=torch.int64)
-    wanted[:, 0] = 1
-    metrics["roc_auc"], metrics["average_precision"] = areas(scores.reshape(-1), wanted.reshape(-1))
+    labels = torch.zeros_like(scores, dtype=torch.int64)
+    labels[:, 0] = 1
+    metrics["roc_auc"], metrics["average_precision"] = areas(scores.reshape(-1), labels.reshape(-1))
     return metrics
 
 
@@ -37,8 +37,8 @@ def mid_ranks(scores: Tensor) -> Tensor:  # [k] float64
     return ranks.masked_fill(scores.isnan().any(1), math.nan)
 
 
-def areas(scores: Tensor, wanted: Tensor) -> tuple[float, float]:
-    """Returns ROC AUC and average precision for scores [k] with labels `wanted` [k].
+def areas(scores: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Returns ROC AUC and average precision for scores [k] with `labels` [k].
 
     Both labels, 0 and 1, must occur. Both figures are NaN if a score is.
     """
@@ -51,33 +51,33 @@ def areas(scores: Tensor, wanted: Tensor) -> tuple[float, float]:
     # torchmetrics applies a sigmoid to scores outside [0, 1], which may create ties.
     distinct, place = torch.unique(scores, return_inverse=True)
     places = place.to(torch.float64) / max(len(distinct) - 1, 1)
-    return float(binary_auroc(places, wanted)), float(binary_average_precision(places, wanted))
+    return float(binary_auroc(places, labels)), float(binary_average_precision(places, labels))
 
 
-def mean_areas(scores: Tensor, wanted: Tensor) -> dict[str, float]:
+def mean_areas(scores: Tensor, members: Tensor) -> dict[str, float]:
     """Averages ROC AUC and average precision over classes.
 
     Omits classes that all rows have, or none. Returns an empty mapping if none remain.
 
     Args:
         scores: [k, num_classes].
-        wanted: [k, num_classes] 1 for a row's classes, else 0.
+        members: [k, num_classes] 1 for a row's classes, else 0.
     """
-    mixed = torch.nonzero((wanted == 1).any(0) & (wanted == 0).any(0))[:, 0].tolist()
-    if not mixed:
+    columns = torch.nonzero((members == 1).any(0) & (members == 0).any(0))[:, 0].tolist()
+    if not columns:
         return {}
-    roc, precision = zip(*(areas(scores[:, column], wanted[:, column].long()) for column in mixed), strict=True)
-    return {"roc_auc": sum(roc) / len(mixed), "average_precision": sum(precision) / len(mixed)}
+    roc, precision = zip(*(areas(scores[:, column], members[:, column].long()) for column in columns), strict=True)
+    return {"roc_auc": sum(roc) / len(columns), "average_precision": sum(precision) / len(columns)}
 
 
-def ranked(parts: Sequence[Tensor], count: int) -> Tensor:  # [count, ...]
+def interleave(parts: Sequence[Tensor], count: int) -> Tensor:  # [count, ...]
     """Interleaves the ranks' rows, of which rank r has r, r + P, ...
 
     Args:
         parts: Each rank's rows.
         count: Number of rows of all ranks.
     """
-    joined = parts[0].new_empty((count, *parts[0].shape[1:]))
+    result = parts[0].new_empty((count, *parts[0].shape[1:]))
     for rank, rows in enumerate(parts):
-        joined[rank :: len(parts)] = rows
-    return joined
+        result[rank :: len(parts)] = rows
+    return result

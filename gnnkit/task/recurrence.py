@@ -45,7 +45,7 @@ class Recurrence:
         self._nodes = EventHistory(events[:, :2].T.ravel().astype(np.int64), np.tile(events[:, 2], 2))
 
     def scores(self, pairs: Ids, times: Ids) -> dict[str, npt.NDArray[np.float64]]:
-        """Scores pairs by what came before each row's time.
+        """Scores pairs by the events before each row's time.
 
         Args:
             pairs: [k, c, 2] candidates, such as an event and its negative pairs.
@@ -93,6 +93,6 @@ def measure_rules(worker: Worker, links: Links, splits: Sequence[str]) -> dict[s
 
 
 def _ranks(scores: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-    """Returns ranks of scores, as nanoseconds are no exact float64."""
+    """Returns ranks of scores, because float64 cannot represent all nanoseconds."""
     order = np.unique(scores, return_inverse=True)[1]
     return np.asarray(order.reshape(scores.shape), np.float64)

@@ -75,8 +75,8 @@ class Regression(NodeTask):
         targets = worker.targets
         rows = targets.label[targets.of_split(Split.TRAIN)].astype(np.float64)
         labels = self._read(torch.from_numpy(rows.reshape(len(rows), math.prod(rows.shape[1:])))).to(worker.device)
-        known = ~labels.isnan()
-        count = worker.comm.all_reduce(known.sum(0).to(torch.float64)).clamp(min=1)
+        is_known = ~labels.isnan()
+        count = worker.comm.all_reduce(is_known.sum(0).to(torch.float64)).clamp(min=1)
         mean = worker.comm.all_reduce(labels.nansum(0)) / count
         variance = worker.comm.all_reduce((labels - mean).square().nansum(0)) / count
         deviation = torch.where(variance > 0, variance.sqrt(), 1.0)
@@ -96,29 +96,29 @@ class Regression(NodeTask):
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         mean, deviation = self._scale(outputs)
-        wanted = ((self._read(labels.reshape(outputs.shape)) - mean.double()) / deviation.double()).to(outputs.dtype)
-        error, known = _errors(outputs, wanted)
+        targets = ((self._read(labels.reshape(outputs.shape)) - mean.double()) / deviation.double()).to(outputs.dtype)
+        error, is_known = _errors(outputs, targets)
         size = error.square() if self.loss == "squared" else error.abs()
-        return size.sum(1) / known.sum(1).clamp(min=1)
+        return size.sum(1) / is_known.sum(1).clamp(min=1)
 
     @property
-    def judged(self) -> tuple[str, ...]:
+    def baseline_metrics(self) -> tuple[str, ...]:
         return ("rmse",) if self.loss == "squared" else ("mae",)
 
     def constant(self, labels: Tensor, width: int, comm: Communicator) -> Tensor:
         rows = self._read(labels.to(torch.float64).reshape(len(labels), width))
         sums = torch.cat([rows.nansum(0), (~rows.isnan()).sum(0)])
-        total, known = comm.all_reduce(sums).chunk(2)
+        total, counts = comm.all_reduce(sums).chunk(2)
         mean, deviation = self._scale(total)
-        return (total / known.clamp(min=1) - mean) / deviation
+        return (total / counts.clamp(min=1) - mean) / deviation
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3]
-        error, known = _errors(self.facts().in_unit(outputs.to(torch.float64)), labels)
-        return torch.stack([error.abs().sum(), error.square().sum(), known.sum().to(torch.float64)])
+        error, is_known = _errors(self.facts().in_unit(outputs.to(torch.float64)), labels)
+        return torch.stack([error.abs().sum(), error.square().sum(), is_known.sum().to(torch.float64)])
 
     def figures(self, counts: Tensor) -> dict[str, float]:
-        absolute, squared, count = counts.tolist()
-        return {"mae": absolute / count, "rmse": (squared / count) ** 0.5}
+        absolute_sum, squared_sum, count = counts.tolist()
+        return {"mae": absolute_sum / count, "rmse": (squared_sum / count) ** 0.5}
 
     def predict(self, outputs: Tensor) -> Tensor:  # [k], or [k, numbers] of several
         outputs = self.facts().in_unit(outputs)
@@ -147,7 +147,7 @@ class EdgeRegression(LabelledEdges, Regression):
 
 
 def _errors(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # [k, numbers] twice
-    """Returns the errors, 0 for unknown numbers, and a mask of known numbers."""
-    wanted = labels.to(outputs.dtype).view(outputs.shape)
-    known = ~wanted.isnan()
-    return torch.where(known, outputs - wanted.nan_to_num(), 0), known
+    """Returns the errors (0 if unknown), and a mask of known numbers."""
+    targets = labels.to(outputs.dtype).view(outputs.shape)
+    is_known = ~targets.isnan()
+    return torch.where(is_known, outputs - targets.nan_to_num(), 0), is_known

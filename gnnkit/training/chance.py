@@ -1,4 +1,4 @@
-"""Comparison of a model's metrics with those of a predictor that ignores its input."""
+"""Comparison of a model's metrics with a predictor that ignores its input."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ MIN_STEPS = 50  # after fewer steps, a model may not have learned yet
 
 
 def learned_nothing(
-    task: Task, measured: Mapping[str, float], chance: Mapping[str, float], epochs: int, steps: int
+    task: Task, metrics: Mapping[str, float], chance: Mapping[str, float], epochs: int, steps: int
 ) -> str | None:
     """Returns a warning if a model is hardly better than chance.
 
     Args:
         task: The task.
-        measured: The model's metrics.
+        metrics: The model's metrics.
         chance: From `Task.chance`.
         epochs: Number of completed epochs.
         steps: Number of optimiser steps.
     """
-    judged = {name: value for name, value in chance.items() if name in measured}
-    if steps < MIN_STEPS or skill(task, measured, chance) > task.least_skill:
+    baselines = {name: value for name, value in chance.items() if name in metrics}
+    if steps < MIN_STEPS or skill(task, metrics, chance) > task.least_skill:
         return None
     words = " and ".join(
-        f"{name}={measured[name]:.4g} where {task.without_learning} gives {value:.4g}" for name, value in judged.items()
+        f"{name}={metrics[name]:.4g} where {task.without_learning} gives {value:.4g}"
+        for name, value in baselines.items()
     )
     return (
         f"the model has learned nothing after {epochs} epochs ({steps} steps): {words}; change trainer.lr, "
@@ -33,24 +34,24 @@ def learned_nothing(
     )
 
 
-def skill(task: Task, measured: Mapping[str, float], chance: Mapping[str, float]) -> float:
+def skill(task: Task, metrics: Mapping[str, float], chance: Mapping[str, float]) -> float:
     """Returns the largest skill of any metric, or 1 if none has a baseline.
 
     The skill is 0 at chance level and 1 for a perfect value.
 
     Args:
         task: The task.
-        measured: The model's metrics.
+        metrics: The model's metrics.
         chance: From `Task.chance`.
     """
-    judged = [name for name in chance if name in measured]
-    return max((_skill(measured[name], chance[name], task.is_lower_better(name)) for name in judged), default=1.0)
+    names = [name for name in chance if name in metrics]
+    return max((_skill(metrics[name], chance[name], task.is_lower_better(name)) for name in names), default=1.0)
 
 
 def _skill(value: float, chance: float, lower_is_better: bool) -> float:
-    """Returns a metric's skill, 1 if chance is already perfect."""
-    left = chance if lower_is_better else 1 - chance
-    if left <= 0:
+    """Returns a metric's skill, or 1 if chance is already perfect."""
+    possible_gain = chance if lower_is_better else 1 - chance
+    if possible_gain <= 0:
         return 1.0
-    gained = chance - value if lower_is_better else value - chance
-    return gained / left
+    gain = chance - value if lower_is_better else value - chance
+    return gain / possible_gain

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gnnkit.errors import UserError
 from gnnkit.utils.documents import check_regular, parse_json, read_bytes
-from gnnkit.utils.storage import put_in_place, synced, write_atomically
+from gnnkit.utils.storage import open_synced, put_in_place, write_atomically
 
 _WRITER = ".writer-"  # prefix of a writer's folder
 
@@ -118,16 +118,16 @@ def _save(state: Any, path: Path, keep: int, writer: Path) -> None:
 
 def _write_tensors(tensors: Tensors, path: Path, writer: Path) -> tuple[str, str]:
     """Writes the tensor file. Returns its name and SHA-256."""
-    unnamed, digest = _unfinished(path.with_name(f"{path.stem}.safetensors"), writer), hashlib.sha256()
+    temporary, digest = _temporary_path(path.with_name(f"{path.stem}.safetensors"), writer), hashlib.sha256()
     try:
-        with synced(unnamed) as file:
+        with open_synced(temporary) as file:
             for piece in _file(tensors):
                 digest.update(piece)
                 file.write(piece)
         name = f"{path.stem}-{digest.hexdigest()[:16]}.safetensors"
-        put_in_place(unnamed, path.with_name(name))
+        put_in_place(temporary, path.with_name(name))
     except BaseException:
-        unnamed.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return name, digest.hexdigest()
 
@@ -143,7 +143,7 @@ def _step_aside(path: Path, keep: int, writer: Path) -> None:
         newer, older = _earlier(path, number - 1), _earlier(path, number)
         if not newer.exists():
             continue
-        link = _unfinished(newer, writer)
+        link = _temporary_path(newer, writer)
         try:
             link.hardlink_to(newer)
             link.replace(older)
@@ -155,29 +155,29 @@ def _step_aside(path: Path, keep: int, writer: Path) -> None:
 
 def _forget_others(path: Path, keep: int, writer: Path) -> None:
     """Deletes all but the newest `keep` checkpoints, and unused tensor files."""
-    files = kept(path)
-    named = {_named_tensors(file) for file in files[:keep]}
+    files = list_checkpoints(path)
+    used_names = {_named_tensors(file) for file in files[:keep]}
     tensors = path.parent.glob(f"{glob.escape(path.stem)}-*.safetensors")
-    for old in (*files[keep:], *(file for file in tensors if file.name not in named)):
-        old.replace(_unfinished(old, writer))
-    for unfinished in writer.glob(f".{glob.escape(path.stem)}*"):  # includes files of killed writers
-        unfinished.unlink(missing_ok=True)
+    for old in (*files[keep:], *(file for file in tensors if file.name not in used_names)):
+        old.replace(_temporary_path(old, writer))
+    for temporary in writer.glob(f".{glob.escape(path.stem)}*"):  # includes files of killed writers
+        temporary.unlink(missing_ok=True)
 
 
-def _unfinished(path: Path, writer: Path) -> Path:
+def _temporary_path(path: Path, writer: Path) -> Path:
     """Returns a temporary name in a writer's folder."""
     return writer / f".{path.name}.{secrets.token_hex(8)}"
 
 
 def _named_tensors(path: Path) -> str | None:
-    """Returns the name of the tensor file, None for a damaged JSON."""
+    """Returns the name of the tensor file, or None if the JSON is damaged."""
     with contextlib.suppress(OSError, *_DAMAGE):
         name: str = _body(_text(path))["tensors"]
         return name
     return None
 
 
-def kept(path: Path) -> list[Path]:
+def list_checkpoints(path: Path) -> list[Path]:
     """Returns the checkpoints saved at `path`, newest first."""
     numbers = (file.stem.removeprefix(f"{path.stem}-") for file in path.parent.glob(f"{glob.escape(path.stem)}-*.json"))
     earlier = [_earlier(path, number) for number in sorted(int(number) for number in numbers if number.isdecimal())]
@@ -191,15 +191,15 @@ def use_newest_whole(path: Path) -> tuple[bool, list[str]]:
     for each damaged one.
     """
     problems: list[str] = []
-    for file in kept(path):
+    for file in list_checkpoints(path):
         problem = damage(file)
         if problem is None:
-            newer = kept(path)[: len(problems)]
+            newer = list_checkpoints(path)[: len(problems)]
             if file != path:
                 file.replace(path)  # first, so that the name always refers to a complete one
-            for damaged in newer:
-                if damaged != path:
-                    damaged.unlink()
+            for newer_file in newer:
+                if newer_file != path:
+                    newer_file.unlink()
             return True, problems
         problems.append(problem)
     return False, problems
@@ -232,7 +232,7 @@ def _whole_numbers(text: str) -> dict[str, int]:
 def damage(path: Path) -> str | None:
     """Returns why a checkpoint is incomplete, or None, by checking its hashes."""
     try:
-        _checked(path)
+        _verify(path)
     except UserError as error:
         return str(error)
     return None
@@ -250,8 +250,8 @@ def load(path: Path, leave: Callable[[str], bool] = _none) -> Any:
         leave: Returns whether a tensor is not read, by its name such as `/workers/3`.
             It is None in the state. Default: all are read.
     """
-    body, data = _checked(path)
-    with _told(path), safe_open(data, framework="pt") as file:
+    body, data = _verify(path)
+    with _as_user_errors(path), safe_open(data, framework="pt") as file:
         # Copies, because a later save deletes the mapped file.
         tensors = {name: None if leave(name) else file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         return _decode(body["state"], tensors)
@@ -268,7 +268,7 @@ def load_whole(path: Path, leave: Callable[[str], bool] = _none) -> tuple[Any, P
         leave: As for `load`.
     """
     problems: list[str] = []
-    for file in kept(path) or [path]:
+    for file in list_checkpoints(path) or [path]:
         try:
             return load(file, leave), file, problems
         except UserError as error:
@@ -289,12 +289,12 @@ def _body(text: str) -> dict[str, Any]:
     return body
 
 
-def _checked(path: Path) -> tuple[dict[str, Any], Path]:
+def _verify(path: Path) -> tuple[dict[str, Any], Path]:
     """Returns the JSON's content, and the tensor file.
 
     Raises `UserError`, which names the path, if a file is damaged or missing.
     """
-    with _told(path):
+    with _as_user_errors(path):
         body = _body(_text(path))
         data = path.parent / Path(body["tensors"]).name
         check_regular(data)
@@ -305,7 +305,7 @@ def _checked(path: Path) -> tuple[dict[str, Any], Path]:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _as_user_errors(path: Path) -> Iterator[None]:
     """Converts errors in a checkpoint to `UserError` with its path."""
     try:
         yield
@@ -327,23 +327,23 @@ def pack(state: Any) -> Tensor:  # [num_bytes] uint8
     return torch.cat(pieces)
 
 
-def unpack(packed: Tensor) -> Any:
+def unpack(tensor: Tensor) -> Any:
     """Unpacks a state from `pack`."""
-    tensors = load_tensors(packed.cpu().numpy().tobytes())
+    tensors = load_tensors(tensor.cpu().numpy().tobytes())
     return _decode(json.loads(tensors.pop(_TREE).numpy().tobytes()), tensors)
 
 
 _TREE = "tree"  # names of other tensors start with /
 
 
-def copied(value: Any) -> Any:
+def copy_to_host(value: Any) -> Any:
     """Copies plain data, with tensors in host memory."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
+        return {key: copy_to_host(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        items = [copied(item) for item in value]
+        items = [copy_to_host(item) for item in value]
         return items if isinstance(value, list) else tuple(items)
     return value
 
@@ -354,27 +354,27 @@ def _file(tensors: Tensors) -> Iterator[memoryview]:
     The pieces of tensors are not copied, unlike in `safetensors.torch.save`, which also
     blocks other threads.
     """
-    named = sorted(tensors.items(), key=_place)
+    items = sorted(tensors.items(), key=_place)
     header, end = {}, 0
-    for name, tensor in named:
-        dtype, shape, size = _described(name, tensor)
+    for name, tensor in items:
+        dtype, shape, size = _describe(name, tensor)
         begin, end = end, end + size
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     yield memoryview(bytearray(len(text).to_bytes(8, "little") + text))
-    for _, tensor in named:
+    for _, tensor in items:
         for piece in tensor.pieces if isinstance(tensor, Streamed) else [tensor.reshape(-1).view(torch.uint8)]:
             yield piece.numpy().data
 
 
-def _place(named: tuple[str, Tensor | Streamed]) -> tuple[bool, int, str]:
+def _place(item: tuple[str, Tensor | Streamed]) -> tuple[bool, int, str]:
     """Sort key of a file's tensors: aligned, with streams last and in order."""
-    name, tensor = named
+    name, tensor = item
     return (True, 0, "") if isinstance(tensor, Streamed) else (False, -tensor.element_size(), name)
 
 
-def _described(name: str, tensor: Tensor | Streamed) -> tuple[str, list[int], int]:
+def _describe(name: str, tensor: Tensor | Streamed) -> tuple[str, list[int], int]:
     """Returns a tensor's safetensors dtype, shape, and number of bytes."""
     if isinstance(tensor, Streamed):
         return _TYPES[torch.uint8], [tensor.size], tensor.size

@@ -115,7 +115,7 @@ class WrappedStrategy(DDPStrategy):
         loss = closure()
         module: Any = self.lightning_module
         total = [p.grad for p in module.parameters() if p.grad is not None]
-        module.look_at_gradient(gradients(trained(module)), summed=True)
+        module.look_at_gradient(gradients(trained(module)), is_summed=True)
         if self._guard.allows_sum(module.trainer, module, self._meter.finite, total):
             optimizer.step()
         return loss
@@ -177,7 +177,7 @@ class UnwrappedStrategy(SingleDeviceStrategy):
                 self._meter.look(parameter.grad)
         if module.embedding is not None and module.batch.x.grad is not None:
             self._meter.look(module.batch.x.grad)
-        module.look_at_gradient(gradients(trained(module)), summed=False)
+        module.look_at_gradient(gradients(trained(module)), is_summed=False)
         self._meter.start = self._meter.clock()
         together = decide_together(self._sync, module.strategy)
         if self._guard.allows(module.trainer, module, self._meter.finite, lockstep=together):
@@ -218,10 +218,10 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         """
         if module.batch.update == "conclude" and self._sync.lockstep and self._sync.exact:
             grads = gradients(trained(module))
-            own = torch._foreach_mul(grads, 1 / (module.batch.share or 1.0))  # of this rank's mean loss
+            local_grads = torch._foreach_mul(grads, 1 / (module.batch.share or 1.0))  # of this rank's mean loss
             from_vector(self._sync.all_reduce(to_vector(grads)), grads)
             if module.batch.leads:
-                self.updates.lacking = list(torch._foreach_sub(grads, own))
+                self.updates.lacking = list(torch._foreach_sub(grads, local_grads))
             with self.updates.concluding(optimizer):
                 optimizer.step()
             return

@@ -42,8 +42,8 @@ class Embedding:
         """Returns the batch with its input nodes' current rows. Collective."""
         assert batch.nodes is not None, "a batch must name the nodes of its input rows"
         with self._tally.timed():
-            self._asked = self.rows.ask(batch.nodes)
-            return replace(batch, x=self.rows.send(self._asked).requires_grad_())
+            self._request = self.rows.ask(batch.nodes)
+            return replace(batch, x=self.rows.send(self._request).requires_grad_())
 
     def step(self, batch: Batch, like: Optimizer) -> None:
         """Updates the rows that batches read, after the backward pass. Collective.
@@ -55,8 +55,8 @@ class Embedding:
         assert isinstance(batch.x, Tensor)
         gradient = torch.zeros_like(batch.x) if batch.x.grad is None else batch.x.grad
         with self._tally.timed():
-            self.rows.owned.grad = self.rows.collect(self._asked, gradient)
-        self.rows.record(self._asked, self._tally)
+            self.rows.owned.grad = self.rows.collect(self._request, gradient)
+        self.rows.record(self._request, self._tally)
         optimizer = self._following(like)
         for group in optimizer.param_groups:
             group["lr"] = like.param_groups[0]["lr"]
@@ -87,14 +87,14 @@ class Embedding:
     @torch.no_grad()
     def _decay(self, like: Optimizer) -> None:
         """Applies weight decay to rows with a gradient."""
-        owned, grad = self.rows.owned, self.rows.owned.grad
+        rows, grad = self.rows.owned, self.rows.owned.grad
         assert grad is not None
         read: Tensor | slice = grad.indices()[0] if grad.is_sparse else slice(None)
         values = grad.values() if grad.is_sparse else grad
         if isinstance(like, AdamW):
-            owned[read] *= 1 - like.param_groups[0]["lr"] * self._weight_decay
+            rows[read] *= 1 - like.param_groups[0]["lr"] * self._weight_decay
         else:
-            values += self._weight_decay * owned[read]
+            values += self._weight_decay * rows[read]
 
     def _following(self, like: Optimizer) -> Optimizer:
         """Returns the rows' optimiser, created at the first call."""

@@ -24,15 +24,15 @@ class ExactEpochs:
     The strategy reads the schedule itself. The optimiser keeps its state.
     """
 
-    def __init__(self, phases: Phases, unmeasured: str | None = None) -> None:
+    def __init__(self, phases: Phases, reason: str | None = None) -> None:
         """Stores the schedule.
 
         Args:
             phases: The schedule.
-            unmeasured: Why gradients are not compared with exact ones. If None, they
+            reason: Why gradients are not compared with exact ones. If None, they
                 are.
         """
-        self.phases, self.check = phases, GradientCheck(unmeasured)
+        self.phases, self.check = phases, GradientCheck(reason)
         self.exact = phases.is_exact(0)  # whether the steps of the last begun epoch are exact
         self._sync_is_exact = False  # whether the synchronisation was told so
 
@@ -70,8 +70,8 @@ def _average_moments(optimizer: Optimizer, comm: Communicator) -> None:
 
     If some ranks have never stepped, and so have no moments, all ranks drop theirs.
     """
-    named = [item for state in optimizer.state.values() for item in state.items()]
-    moments = [value for name, value in named if isinstance(value, Tensor) and name != "step"]
+    items = [item for state in optimizer.state.values() for item in state.items()]
+    moments = [value for name, value in items if isinstance(value, Tensor) and name != "step"]
     if int(comm.all_reduce(torch.tensor([len(moments) > 0], dtype=torch.int64, device=comm.device))) < comm.world_size:
         optimizer.state.clear()
     else:

@@ -23,7 +23,7 @@ from gnnkit.errors import UserError
 from gnnkit.strategy import Batch, ExecutionStrategy
 from gnnkit.sync import GradientSync
 from gnnkit.training import resume
-from gnnkit.training.module import TrainingModule, copied
+from gnnkit.training.module import TrainingModule, copy_model
 from gnnkit.training.saving import Checkpoints
 
 _UNKNOWN, _INPUT, _LOSS, _BACKWARD, _MODULES = -1, 1, 2, 3, 4  # places, followed by the model's modules
@@ -37,14 +37,14 @@ class _Place:
     step: int = 0  # step of the run, counted from 1
     epoch: int = 0
     order: int = 0  # number of module calls before
-    place: int = 0  # 0: all numbers were finite
+    place: int = 0  # 0 if all numbers were finite
 
     def row(self) -> list[int]:
         """Returns the fields in order, for a tensor."""
         return [self.step, self.epoch, self.order, self.place]
 
     def describe(self, model: nn.Module) -> str:
-        """Describes the place."""
+        """Describes the place, such as the name of a module."""
         if self.place >= _MODULES:
             name = list(dict(model.named_modules()))[self.place - _MODULES]
             return f"first in the output of {name or 'the model'}"
@@ -74,7 +74,7 @@ class Guard(Callback):
         self,
         on_nan: OnNan = "stop",
         checkpoints: Checkpoints | None = None,
-        resumed: str | None = None,
+        resume_path: str | None = None,
         *,
         quiet: bool = False,
     ) -> None:
@@ -83,10 +83,10 @@ class Guard(Callback):
         Args:
             on_nan: stop, skip or rollback. Default: stop.
             checkpoints: The run's checkpoints. Default: none are saved.
-            resumed: The checkpoint from which the run was resumed. Default: none.
+            resume_path: The checkpoint from which the run was resumed. Default: none.
             quiet: Whether skipped steps are only counted, not printed.
         """
-        self.on_nan, self.checkpoints, self.resumed, self.quiet = on_nan, checkpoints, resumed, quiet
+        self.on_nan, self.checkpoints, self.resume_path, self.quiet = on_nan, checkpoints, resume_path, quiet
         self.skipped_steps = self.rollbacks = 0
         self._pending: _Place | None = None  # of a step without synchronisation
         self._buffers: list[Tensor] = []
@@ -101,7 +101,7 @@ class Guard(Callback):
         if together and alone and any(_flags(self._pending is not None, module.worker.comm)):
             self._decide(trainer, module, self._pending or _Place())
 
-    def allows(self, trainer: L.Trainer, module: TrainingModule, own: bool, *, lockstep: bool) -> bool:
+    def allows(self, trainer: L.Trainer, module: TrainingModule, is_finite: bool, *, lockstep: bool) -> bool:
         """Returns whether the optimiser may step. Collective in a synchronising step.
 
         Raises `UserError` if the run must end.
@@ -109,19 +109,21 @@ class Guard(Callback):
         Args:
             trainer: This rank's trainer.
             module: This rank's module.
-            own: Whether this rank's loss and gradient are finite.
+            is_finite: Whether this rank's loss and gradient are finite.
             lockstep: Whether all ranks decide together. Otherwise, this rank decides
                 independently.
         """
         comm = module.worker.comm
         if not lockstep:
-            return own or self._leave_out(trainer, module, [comm.rank])
+            return is_finite or self._leave_out(trainer, module, [comm.rank])
         if not (module.batch.meets or module.strategy.steps.exchange):
-            return own or self._postpone(trainer, module)
-        flags = _flags(not own or self._pending is not None, comm, module.sync.all_reduce if module.sync else None)
+            return is_finite or self._postpone(trainer, module)
+        flags = _flags(
+            not is_finite or self._pending is not None, comm, module.sync.all_reduce if module.sync else None
+        )
         return self._together(trainer, module, flags)
 
-    def allows_sum(self, trainer: L.Trainer, module: TrainingModule, own: bool, total: Sequence[Tensor]) -> bool:
+    def allows_sum(self, trainer: L.Trainer, module: TrainingModule, is_finite: bool, total: Sequence[Tensor]) -> bool:
         """Returns whether the optimiser may step, if the ranks' gradients are summed.
 
         Collective if the sum is not finite. Raises `UserError` if the run must end.
@@ -129,10 +131,12 @@ class Guard(Callback):
         Args:
             trainer: This rank's trainer.
             module: This rank's module.
-            own: Whether this rank's loss and gradient were finite.
+            is_finite: Whether this rank's loss and gradient were finite.
             total: The sums, equal on all ranks.
         """
-        return are_finite(total) or self._together(trainer, module, _flags(not own, module.worker.comm), all_bad=True)
+        return are_finite(total) or self._together(
+            trainer, module, _flags(not is_finite, module.worker.comm), all_bad=True
+        )
 
     def _together(self, trainer: L.Trainer, module: TrainingModule, flags: list[bool], all_bad: bool = False) -> bool:
         """Decides from all ranks' flags.
@@ -187,14 +191,14 @@ class Guard(Callback):
             order, place = _LATE, _BACKWARD if bool(torch.isfinite(module.local_loss)) else _LOSS
         return _Place(trainer.global_step + 1, trainer.current_epoch, order, place)
 
-    def _decide(self, trainer: L.Trainer, module: TrainingModule, own: _Place) -> None:
+    def _decide(self, trainer: L.Trainer, module: TrainingModule, own_place: _Place) -> None:
         """Rolls back, or raises `UserError`. Collective."""
         self._pending = None
         if self.checkpoints is not None:
             self.checkpoints.wait()  # on the leader, and thus before any rank reads
         comm = module.worker.comm
         rows = torch.zeros(comm.world_size, 4, dtype=torch.int64, device=module.worker.device)
-        rows[comm.rank] = torch.tensor(own.row())
+        rows[comm.rank] = torch.tensor(own_place.row())
         places = [_Place(*row) for row in comm.all_reduce(rows).tolist()]
         bad_places = [(rank, place) for rank, place in enumerate(places) if place.place]
         last: str = comm.share(str(self.last or ""))  # hosts that see different folders make the same decision
@@ -210,18 +214,18 @@ class Guard(Callback):
         """The last checkpoint, which is finite."""
         if self.checkpoints is not None and self.checkpoints.path.exists():
             return self.checkpoints.path
-        return None if self.resumed is None else Path(self.resumed)
+        return None if self.resume_path is None else Path(self.resume_path)
 
     def _message(self, module: TrainingModule, bad_places: list[tuple[int, _Place]]) -> str:
         _, first = min(bad_places, key=lambda item: (item[1].step, item[1].order))
-        where = first.describe(module.model) if first.place else "their sum overflows"
-        many = f" after {self.rollbacks} rollbacks" if self.rollbacks else ""
+        cause = first.describe(module.model) if first.place else "their sum overflows"
+        suffix = f" after {self.rollbacks} rollbacks" if self.rollbacks else ""
         last_checkpoint = (
             f"the last finite checkpoint is {self.last}" if self.last else "no checkpoint was saved before"
         )
         return (
-            f"trainer.on_nan={self.on_nan}{many}: loss or gradient of step {first.step} (epoch {first.epoch}) is not "
-            f"finite on {_names([rank for rank, _ in bad_places])}: {where}. The step was not taken, {last_checkpoint}. "
+            f"trainer.on_nan={self.on_nan}{suffix}: loss or gradient of step {first.step} (epoch {first.epoch}) is not "
+            f"finite on {_names([rank for rank, _ in bad_places])}: {cause}. The step was not taken, {last_checkpoint}. "
             "Lower trainer.lr, or see trainer.on_nan"
         )
 
@@ -273,7 +277,7 @@ def _first_not_finite(module: TrainingModule, batch: Batch) -> tuple[int, int]:
     def watch(place: int) -> Any:
         return lambda _module, _inputs, output: calls.append(0 if _is_finite(output) else place)
 
-    model = copied(module) or module.model
+    model = copy_model(module) or module.model
     modules = list(model.modules())
     hooks = [module_.register_forward_hook(watch(_MODULES + i)) for i, module_ in enumerate(modules)]
     try:
@@ -293,14 +297,14 @@ def _is_finite(output: Any) -> bool:
     return all(_is_finite(item) for item in output) if isinstance(output, list | tuple) else True
 
 
-def _roll_back(saved: resume.SavedState, trainer: L.Trainer, module: TrainingModule) -> None:
+def _roll_back(saved_state: resume.SavedState, trainer: L.Trainer, module: TrainingModule) -> None:
     """Restores parameters, optimiser state and strategy state.
 
     Schedules continue, at half the learning rate.
     """
-    own = resume.own_state(saved, module)
-    module.load_state_dict(own["state_dict"])
-    for optimizer, state in zip(trainer.optimizers, own["optimizer_states"], strict=True):
+    rank_state = resume.own_state(saved_state, module)
+    module.load_state_dict(rank_state["state_dict"])
+    for optimizer, state in zip(trainer.optimizers, rank_state["optimizer_states"], strict=True):
         rates: list[dict[str, Any]] = [
             {key: group[key] / 2 for key in ("lr", "initial_lr") if key in group} for group in optimizer.param_groups
         ]
@@ -311,12 +315,12 @@ def _roll_back(saved: resume.SavedState, trainer: L.Trainer, module: TrainingMod
         scheduler: Any = config.scheduler
         if hasattr(scheduler, "base_lrs"):
             scheduler.base_lrs = [rate / 2 for rate in scheduler.base_lrs]
-    if own["strategy"]:
-        module.strategy.load_state_dict(own["strategy"])
+    if rank_state["strategy"]:
+        module.strategy.load_state_dict(rank_state["strategy"])
     if module.sync is not None:
-        module.sync.load_state_dict(own["sync"])
-    resume.restore_updates(own, trainer)
-    resume.restore_embedding(own, trainer, module)
+        module.sync.load_state_dict(rank_state["sync"])
+    resume.restore_updates(rank_state, trainer)
+    resume.restore_embedding(rank_state, trainer, module)
 
 
 def _tell(module: TrainingModule, text: str) -> None:
@@ -325,7 +329,7 @@ def _tell(module: TrainingModule, text: str) -> None:
 
 
 def _names(ranks: list[int]) -> str:
-    """Formats ranks."""
+    """Formats rank numbers for a message."""
     if not ranks:
         return "no rank alone"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

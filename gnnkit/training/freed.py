@@ -29,7 +29,7 @@ class FreedMemory(Callback):
         self._evaluations = _one_less(self._evaluations)
 
 
-def _one_less(left: int) -> int:
-    if left > 0:
+def _one_less(count: int) -> int:
+    if count > 0:
         give_back_freed_memory()
-    return left - 1
+    return count - 1

@@ -26,39 +26,39 @@ class GradientCheck:
 
     Once per evaluation, a copy of the model repeats a step's forward and backward pass
     with current rows of all nodes. If workers hold different parameters, the copy has
-    their mean, and the gradients compared with it are those of a superstep's last local
-    step. Learned rows are not part of the gradients.
+    their mean, and is compared with the gradients of a superstep's last local step.
+    Learned rows are not part of the gradients.
     """
 
-    def __init__(self, unmeasured: str | None = None) -> None:
-        """Takes the reason why nothing is measured, or None."""
-        self.unmeasured = unmeasured
+    def __init__(self, reason: str | None = None) -> None:
+        """Stores the reason why gradients are not compared, or None."""
+        self.unmeasured = reason
         self.measured: list[list[float]] = []  # epoch from 1, cosine, and norm over that of the exact gradient
 
-    def look(self, module: TrainingModule, gradients: Sequence[Tensor], *, summed: bool) -> None:
+    def look(self, module: TrainingModule, gradients: Sequence[Tensor], *, is_summed: bool) -> None:
         """Compares gradients, if it is time, without counting messages. Collective.
 
         Args:
             module: This rank's module, after a step's backward pass.
             gradients: This rank's gradients by parameter.
-            summed: Whether they are sums over the ranks.
+            is_summed: Whether they are sums over the ranks.
         """
         epoch, every = module.current_epoch + 1, module.trainer.check_val_every_n_epoch or 1
         due = (int(self.measured[-1][0] if self.measured else 0) // every + 1) * every
         if self.unmeasured is not None or epoch < due or module.batch.update in ("own", "conclude", "correct"):
             return
         with module.strategy.tally.paused():
-            self._compare(module, gradients, epoch, summed=summed)
+            self._compare(module, gradients, epoch, is_summed=is_summed)
 
-    def _compare(self, module: TrainingModule, gradients: Sequence[Tensor], epoch: int, *, summed: bool) -> None:
-        """Compares gradients with those of an exact step. Collective."""
+    def _compare(self, module: TrainingModule, gradients: Sequence[Tensor], epoch: int, *, is_summed: bool) -> None:
+        """Compares gradients with the gradients of an exact step. Collective."""
         batch = module.strategy.exact_batch(module.current_epoch)
         exact = None if batch is None else self._gradient(module, batch)
         if batch is None or exact is None:
             self.unmeasured = "there is no exact step to compare with, or the model cannot be copied"
             return
         gradient = to_vector(gradients).double() * (module.batch.total / max(batch.total, 1))
-        gradient = gradient if summed else module.worker.comm.all_reduce(gradient)
+        gradient = gradient if is_summed else module.worker.comm.all_reduce(gradient)
         cosine, ratio = gradient @ exact / (gradient.norm() * exact.norm()), gradient.norm() / exact.norm()
         if math.isfinite(cosine) and math.isfinite(ratio):
             self.measured.append([epoch, float(cosine), float(ratio)])
@@ -69,17 +69,17 @@ class GradientCheck:
 
         Returns None if the model cannot be copied.
         """
-        from gnnkit.training.module import copied
+        from gnnkit.training.module import copy_model
 
         strategy, sync, comm = module.strategy, module.sync, module.worker.comm
-        if (model := copied(module)) is None:
+        if (model := copy_model(module)) is None:
             return None
         if strategy.steps.drift or (sync is not None and sync.drifts):
             average_parameters(model, comm, module.worker.weight)
         task = copy.copy(module.task)
         if (head := getattr(model, HEAD, None)) is not None:
             vars(task)["head"] = lambda: head  # of the copied model
-        # The learned rows or label inputs are those of the current step.
+        # Uses the learned rows or label inputs of the current step.
         batch = module.filled(batch) if module.embedding is None else replace(batch, x=module.batch.x)
         loss = loss_of(model, task, batch, 0)
         local = torch.autograd.grad(loss, trainable(model), allow_unused=True, materialize_grads=True)

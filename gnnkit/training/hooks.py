@@ -142,8 +142,8 @@ def check(model: nn.Module, sync: GradientSync, measures_nodes: bool) -> None:
 def _own_hooks(model: nn.Module) -> Iterator[str]:
     """Yields the names of Lightning hooks that a model overrides."""
     classes = (ModelHooks, DataHooks, CheckpointHooks)
-    named = {name for base_class in classes for name in vars(base_class) if not name.startswith("_")}
-    for name in sorted({*named, *_OTHERS, "lr_scheduler_step", *BEFORE_STEP, "validation_step", "test_step"}):
+    names = {name for base_class in classes for name in vars(base_class) if not name.startswith("_")}
+    for name in sorted({*names, *_OTHERS, "lr_scheduler_step", *BEFORE_STEP, "validation_step", "test_step"}):
         if own_method(model, name) is not None:
             yield name
 
@@ -162,7 +162,9 @@ def before_step(module: Any, clip_norm: float | None) -> None:
     see, clip = (own_method(model, name) for name in BEFORE_STEP)
     base = L.Callback.on_before_optimizer_step
     watching = [
-        hooked for hooked in trainer.callbacks if getattr(hooked.on_before_optimizer_step, "__func__", None) is not base
+        candidate
+        for candidate in trainer.callbacks
+        if getattr(candidate.on_before_optimizer_step, "__func__", None) is not base
     ]
     if see is None and clip is None and not watching:
         return

@@ -29,28 +29,28 @@ REDUCTIONS = ("mean", "sum", "min", "max")
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
-    """A value of one rank, or reduced over several steps or ranks."""
+class LoggedValue:
+    """A logged value of one rank, or reduced over several steps or ranks."""
 
     value: float
-    weight: float  # number of rows, the weight in a mean. Values of weight 0 count only if there is no other
+    weight: float  # number of rows, the weight in a mean. Values of weight 0 count only if all weights are 0
     reduce: str  # a key of `REDUCTIONS`
     prog_bar: bool
     keys: Mapping[str, Any]  # further plain arguments of Lightning's `log`
 
-    def joined(self, others: Iterable[Logged]) -> Logged:
+    def merge(self, other_entries: Iterable[LoggedValue]) -> LoggedValue:
         """Reduces this value and others of the same name."""
-        values = [self, *others]
-        counted = [logged for logged in values if logged.weight > 0] or values
-        weights = [logged.weight or 1.0 for logged in counted]
-        numbers = [logged.value for logged in counted]
+        values = [self, *other_entries]
+        nonempty = [entry for entry in values if entry.weight > 0] or values
+        weights = [entry.weight or 1.0 for entry in nonempty]
+        numbers = [entry.value for entry in nonempty]
         if self.reduce == "mean":
             value = sum(x * weight for x, weight in zip(numbers, weights, strict=True)) / sum(weights)
         elif self.reduce == "sum":
             value = sum(numbers)
         else:  # with NaN, the result of min and max depends on the order
             value = math.nan if any(map(math.isnan, numbers)) else {"min": min, "max": max}[self.reduce](numbers)
-        return replace(self, value=value, weight=sum(logged.weight for logged in values))
+        return replace(self, value=value, weight=sum(entry.weight for entry in values))
 
 
 def reduction(name: str, reduce_fx: Any) -> str:
@@ -66,7 +66,7 @@ def reduction(name: str, reduce_fx: Any) -> str:
     return reduce
 
 
-def over_ranks(local_values: Mapping[str, Logged], comm: Communicator) -> dict[str, Logged]:
+def over_ranks(local_values: Mapping[str, LoggedValue], comm: Communicator) -> dict[str, LoggedValue]:
     """Reduces values over all ranks. The result is equal on all ranks. Collective.
 
     A rank without rows may have skipped a `log` call, so ranks may have different
@@ -80,15 +80,15 @@ def over_ranks(local_values: Mapping[str, Logged], comm: Communicator) -> dict[s
         return dict(local_values)
     fields = ("value", "weight", "reduce", "prog_bar", "keys")
     text = json.dumps(
-        {name: [getattr(logged, field) for field in fields] for name, logged in local_values.items()}
+        {name: [getattr(entry, field) for field in fields] for name, entry in local_values.items()}
     ).encode()
     parts = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device))
     ranks = comm.share([json.loads(bytes(part.tolist())) for part in parts if len(part)])  # a lost rank's is empty
-    by_name: dict[str, list[Logged]] = {}
+    by_name: dict[str, list[LoggedValue]] = {}
     for values in ranks:
         for name, row in values.items():
-            by_name.setdefault(name, []).append(Logged(*row))
-    return {name: first.joined(others) for name, (first, *others) in by_name.items()}
+            by_name.setdefault(name, []).append(LoggedValue(*row))
+    return {name: first.merge(other_entries) for name, (first, *other_entries) in by_name.items()}
 
 
 class UserLog:
@@ -100,8 +100,8 @@ class UserLog:
         self.muted = False  # whether `log` does nothing
         self.of_evaluations = set(module.task.names)  # names logged by evaluations
         self._ignored: set[str] = set()  # names for which a warning was printed
-        self._unpublished: dict[str, Logged] = {}  # this rank's values since the start of a step or hook
-        self._of_epoch: dict[str, Logged] = {}  # values of this rank's training steps
+        self._unpublished: dict[str, LoggedValue] = {}  # this rank's values since the start of a step or hook
+        self._of_epoch: dict[str, LoggedValue] = {}  # values of this rank's training steps
 
     def log(
         self,
@@ -135,33 +135,35 @@ class UserLog:
         if not isinstance(value, int | float | Tensor):
             self._module.log(name, value, prog_bar, reduce_fx=reduce_fx, **keys)
             return
-        logged = self._logged(value, reduction(name, reduce_fx), prog_bar, keys)
+        entry = self._logged(value, reduction(name, reduce_fx), prog_bar, keys)
         if self._module._current_fx_name not in PUBLISHED:
-            self._log_step(name, logged, sync_dist)
+            self._log_step(name, entry, sync_dist)
         else:
             before = self._unpublished.get(name)
-            self._unpublished[name] = logged if before is None else before.joined([logged])
+            self._unpublished[name] = entry if before is None else before.merge([entry])
 
     def _is_reserved(self, name: str) -> bool:
         """Whether every run logs this name itself, which is an error or a warning."""
         module = self._module
-        reserved = (*_LOGGED, *module.task.names)
-        if name not in reserved:
+        reserved_names = (*_LOGGED, *module.task.names)
+        if name not in reserved_names:
             return False
         if not isinstance(module.model, EdgeIndexModel):
-            raise UserError(f"self.log({name!r}): every run logs {', '.join(reserved)} itself, choose another name")
+            raise UserError(
+                f"self.log({name!r}): every run logs {', '.join(reserved_names)} itself, choose another name"
+            )
         if module.worker.comm.rank == 0 and name not in self._ignored:
             print(f"self.log({name!r}) is left out: the run logs it, over the rows of all workers", file=sys.stderr)
         self._ignored.add(name)
         return True
 
-    def _logged(self, value: float | Tensor, reduce: str, prog_bar: bool, keys: dict[str, Any]) -> Logged:
-        """Returns the value with its weight. Takes `batch_size` out of the keys."""
+    def _logged(self, value: float | Tensor, reduce: str, prog_bar: bool, keys: dict[str, Any]) -> LoggedValue:
+        """Returns the value with its weight. Removes `batch_size` from the keys."""
         for key in ("sync_dist_group", "rank_zero_only"):
             keys.pop(key, None)
         weight = keys.pop("batch_size", None)
         number = float(torch.as_tensor(value).detach())
-        return Logged(number, float(self._num_rows if weight is None else weight), reduce, prog_bar, keys)
+        return LoggedValue(number, float(self._num_rows if weight is None else weight), reduce, prog_bar, keys)
 
     @property
     def _num_rows(self) -> int:
@@ -171,27 +173,27 @@ class UserLog:
         batch: Batch | None = getattr(self._module, "batch", None)  # missing before the first step
         return 1 if batch is None else len(batch.rows)
 
-    def _log_step(self, name: str, logged: Logged, sync_dist: bool) -> None:
+    def _log_step(self, name: str, entry: LoggedValue, sync_dist: bool) -> None:
         """Logs a value of a training step. Collective with `sync_dist`."""
-        logged, synced = self._reduced(logged) if sync_dist else logged, logged.reduce if not sync_dist else "mean"
-        keys = {"on_step": True, "on_epoch": False, **{key: x for key, x in logged.keys.items() if x is not None}}
+        entry, reduce = self._reduce(entry) if sync_dist else entry, entry.reduce if not sync_dist else "mean"
+        keys = {"on_step": True, "on_epoch": False, **{key: x for key, x in entry.keys.items() if x is not None}}
         before = self._of_epoch.get(name) if keys["on_epoch"] else None
-        total = logged if before is None else replace(before, reduce=logged.reduce).joined([logged])
-        self._of_epoch[name] = replace(total, reduce=synced, keys=keys)
+        total = entry if before is None else replace(before, reduce=entry.reduce).merge([entry])
+        self._of_epoch[name] = replace(total, reduce=reduce, keys=keys)
         if keys["on_step"]:
             step = f"{name}_step" if keys["on_epoch"] else name
-            self._write(step, logged, keys | {"on_epoch": False})
+            self._write(step, entry, keys | {"on_epoch": False})
 
-    def _reduced(self, logged: Logged) -> Logged:
+    def _reduce(self, entry: LoggedValue) -> LoggedValue:
         """Reduces a value over all ranks. Collective."""
         worker = self._module.worker
         table = torch.zeros(worker.comm.world_size, 2, dtype=torch.float64, device=worker.device)
-        table[worker.comm.rank] = torch.tensor([logged.value, logged.weight], dtype=torch.float64)
+        table[worker.comm.rank] = torch.tensor([entry.value, entry.weight], dtype=torch.float64)
         rows = worker.comm.all_reduce(table).tolist()
-        first, *others = (replace(logged, value=value, weight=weight) for value, weight in rows)
-        return first.joined(others)
+        first, *other_entries = (replace(entry, value=value, weight=weight) for value, weight in rows)
+        return first.merge(other_entries)
 
-    def _write(self, name: str, value: Logged, keys: Mapping[str, Any]) -> None:
+    def _write(self, name: str, value: LoggedValue, keys: Mapping[str, Any]) -> None:
         scalar = torch.tensor(value.value, dtype=torch.float64, device=self._module.worker.device)
         self._module.log(name, scalar, value.prog_bar, batch_size=1, **keys)
 
@@ -210,9 +212,9 @@ class UserLog:
         self._of_epoch = {}
         for name, value in values.items():
             keys = {**value.keys, "on_step": False, "on_epoch": True}
-            forked = value.keys["on_step"] and value.keys["on_epoch"]
+            has_both = value.keys["on_step"] and value.keys["on_epoch"]
             if value.keys["on_epoch"]:
-                self._write(f"{name}_epoch" if forked else name, value, keys)
+                self._write(f"{name}_epoch" if has_both else name, value, keys)
             if value.keys["on_step"]:
                 self._write(name, replace(value, prog_bar=False), keys | {"logger": False})
 

@@ -16,7 +16,7 @@ from torch import nn
 from gnnkit.errors import UserError
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.strategy import Batch
-from gnnkit.training.module import TrainingModule, copied
+from gnnkit.training.module import TrainingModule, copy_model
 from gnnkit.training.step import own_method
 
 _UNCHECKED = (
@@ -36,16 +36,16 @@ class LossCheck(Callback):
     """
 
     def __init__(self) -> None:
-        self._checked = False
+        self._is_checked = False
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
         strategy = module.strategy
         serves_one_pass = strategy.steps.drift or strategy.steps.keep_state
         brings_step = own_method(module.model, "training_step") is not None
-        if self._checked or not brings_step or module.worker.comm.world_size == 1 or serves_one_pass:
+        if self._is_checked or not brings_step or module.worker.comm.world_size == 1 or serves_one_pass:
             return
-        self._checked = True
-        model = copied(module)
+        self._is_checked = True
+        model = copy_model(module)
         if not _anywhere(model is None, module):
             assert model is not None
             with _quiet(module, model):
@@ -66,8 +66,8 @@ def _check(module: TrainingModule, model: nn.Module, batch: Batch, index: int) -
     suspect = abs(2 * twice - once) > _TOLERANCE * abs(once)
     if not _anywhere(suspect, module):
         return
-    repeated = abs(loss(batch.total) - once) <= _TOLERANCE * abs(once)
-    if _anywhere(suspect and repeated, module):
+    is_repeatable = abs(loss(batch.total) - once) <= _TOLERANCE * abs(once)
+    if _anywhere(suspect and is_repeatable, module):
         if isinstance(module.model, EdgeIndexModel):
             raise UserError(
                 f"model={type(module.model).__name__}: training_step adds to the mean over the batch's rows, and each "

@@ -46,7 +46,7 @@ def gather_everywhere(comm: Communicator, x: Tensor, group: Any = None) -> list[
     counts = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
     counts[comm.rank] = len(rows)
     lengths: list[int] = comm.all_reduce(counts).tolist()
-    sent = torch.cat([rows.to(comm.device)] * comm.world_size)
-    received = comm.all_to_all(sent, [len(rows)] * comm.world_size, lengths).to(x.device)
-    parts = torch.split(received, lengths)
+    copies = torch.cat([rows.to(comm.device)] * comm.world_size)
+    all_rows = comm.all_to_all(copies, [len(rows)] * comm.world_size, lengths).to(x.device)
+    parts = torch.split(all_rows, lengths)
     return [part[0] if x.ndim == 0 else part for part in parts]

@@ -62,7 +62,7 @@ class EpochBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         batches = self.strategy.batches(self.epoch, self.first)
-        batches = batches if self.accumulate == 1 else accumulated(batches, self.accumulate)
+        batches = batches if self.accumulate == 1 else accumulate_batches(batches, self.accumulate)
         while True:
             start = time.perf_counter()
             try:
@@ -77,7 +77,7 @@ class EpochBatches:
             yield batch
 
 
-def accumulated(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
+def accumulate_batches(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
     """Merges every `count` batches into one step, and the remaining ones of an epoch.
 
     Reads `count` batches ahead, because each loss is divided by the rows of all.
@@ -88,12 +88,12 @@ def accumulated(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
             yield replace(batch, total=total, update="synchronise" if number == len(group) else "accumulate")
 
 
-def copied(module: TrainingModule) -> nn.Module | None:
+def copy_model(module: TrainingModule) -> nn.Module | None:
     """Copies the model, for calls that must not change the model being trained.
 
     Returns None if the model cannot be copied.
     """
-    shared = (
+    shared_objects = (
         module,
         module.user_log,
         module.trainer,
@@ -101,7 +101,7 @@ def copied(module: TrainingModule) -> nn.Module | None:
         module.worker.comm,
     )  # reachable from a LightningModule
     try:
-        model = copy.deepcopy(module.model, {id(kept_object): kept_object for kept_object in shared})
+        model = copy.deepcopy(module.model, {id(shared_object): shared_object for shared_object in shared_objects})
     except Exception:
         return None
     if isinstance(model, L.LightningModule):
@@ -188,7 +188,7 @@ class TrainingModule(hooks.OwnHooks):
         self._stop_requested = False  # by user code on this rank, in this epoch
         if isinstance(model, L.LightningModule):
             model.log = self.user_log.log  # type: ignore[assignment, method-assign]
-        self._known = _by_id(self)
+        self._parameters_by_id = _by_id(self)
         join_metrics(model, worker.comm)
 
     def train_dataloader(self) -> EpochBatches:
@@ -214,7 +214,7 @@ class TrainingModule(hooks.OwnHooks):
                     f"trainer.schedule={self.schedule.name}: model={type(self.model).__name__} brings optimisers with "
                     "schedules of its own: leave out trainer.schedule and trainer.warmup_epochs"
                 )
-            return schedule.checked(configure(), type(self.model).__name__, by_steps=self.accumulate == 1)
+            return schedule.check_optimizers(configure(), type(self.model).__name__, by_steps=self.accumulate == 1)
         optimizer = make_optimizer(self.model, self.optimizer_name, self.lr, self.weight_decay)
         return optimizer if self.schedule is None else self.schedule.of(optimizer)
 
@@ -225,7 +225,10 @@ class TrainingModule(hooks.OwnHooks):
         evaluation. If ranks logged different values, the leader's is used.
         """
         if metric is not None:
-            if schedule.monitored(self.trainer, scheduler) in self.user_log.of_evaluations and not self._evaluates:
+            if (
+                schedule.schedule_metric(self.trainer, scheduler) in self.user_log.of_evaluations
+                and not self._evaluates
+            ):
                 return
             metric = self.worker.comm.share(float(metric))
         step_schedule = own_method(self.model, "lr_scheduler_step") or super().lr_scheduler_step
@@ -271,7 +274,7 @@ class TrainingModule(hooks.OwnHooks):
     def on_train_start(self) -> None:
         super().on_train_start()
         self._put_off_stop()
-        self._known = _by_id(self)  # hooks may have created parameters
+        self._parameters_by_id = _by_id(self)  # hooks may have created parameters
         hooks.before_step(self, self.clip_norm)
         if self.clip_norm is not None and not hooks.clips(self.model):
             for optimizer in self.trainer.optimizers:
@@ -285,29 +288,29 @@ class TrainingModule(hooks.OwnHooks):
         # gradients then is NaN on all ranks.
         return reaching(loss * (1 + 0 * self.local_loss), self._trained())
 
-    def look_at_gradient(self, gradients: list[Tensor], *, summed: bool) -> None:
+    def look_at_gradient(self, gradients: list[Tensor], *, is_summed: bool) -> None:
         """Compares the gradients with the exact ones, in some epochs. Collective.
 
         Args:
             gradients: This rank's gradients by parameter.
-            summed: Whether they are sums over the ranks.
+            is_summed: Whether they are sums over the ranks.
         """
         if self.exact_epochs is not None and not self.exact_epochs.exact:
-            self.exact_epochs.check.look(self, gradients, summed=summed)
+            self.exact_epochs.check.look(self, gradients, is_summed=is_summed)
 
     def _trained(self) -> list[Parameter]:
         """Returns the parameters that are trained.
 
         Raises `UserError` for a parameter created after the optimiser.
         """
-        named = dict(self.named_parameters())
-        for name, parameter in named.items():
-            if id(parameter) not in self._known:
+        parameters = dict(self.named_parameters())
+        for name, parameter in parameters.items():
+            if id(parameter) not in self._parameters_by_id:
                 raise UserError(
                     f"model={type(self.model).__name__}: the parameter {name.removeprefix('model.')} was made after "
                     "training began, and no optimiser has it: make parameters in the constructor"
                 )
-        return [parameter for parameter in named.values() if parameter.requires_grad]
+        return [parameter for parameter in parameters.values() if parameter.requires_grad]
 
     def filled(self, batch: Batch) -> Batch:
         """Returns the batch with learned input rows or hidden labels. Collective."""
@@ -370,14 +373,14 @@ class TrainingModule(hooks.OwnHooks):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.settle()
         with self.joint():
-            measured = self._measured("val")
-        for name, figure in measured.items():
+            metrics = self._measure("val")
+        for name, figure in metrics.items():
             self.log(name, figure, prog_bar=name == self.task.progress, batch_size=1)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        self._measured("test")
+        self._measure("test")
 
-    def _measured(self, split: str) -> dict[str, float]:
+    def _measure(self, split: str) -> dict[str, float]:
         """Returns the task's metrics, after the model's own step. Collective."""
         user_step = own_method(self.model, "validation_step" if split == "val" else "test_step")
 
@@ -387,26 +390,26 @@ class TrainingModule(hooks.OwnHooks):
                 self._take_own_step(user_step, *rows_of(split, outputs, worker))
             if split != "val":
                 return {}
-            measured = self.task.measure_progress(outputs, worker)
-            self._judge(measured, outputs, worker)
-            return measured
+            metrics = self.task.measure_progress(outputs, worker)
+            self._judge(metrics, outputs, worker)
+            return metrics
 
         return self.evaluation.read(self.model, read)
 
-    def _judge(self, measured: dict[str, float], outputs: Tensor, worker: Worker) -> None:
+    def _judge(self, metrics: dict[str, float], outputs: Tensor, worker: Worker) -> None:
         """Warns once, after a third of the epochs, if nothing was learned. Collective.
 
         Args:
-            measured: The joint model's metrics.
+            metrics: The joint model's metrics.
             outputs: [k, width] outputs of this rank's rows.
             worker: Its targets are these rows; splits may be absent.
         """
-        epochs, steps, most = self.current_epoch + 1, self.trainer.global_step, self.trainer.max_epochs or 0
-        if self._is_judged or steps < chance.MIN_STEPS or not most <= 3 * epochs < 3 * most:
+        epochs, steps, max_epochs = self.current_epoch + 1, self.trainer.global_step, self.trainer.max_epochs or 0
+        if self._is_judged or steps < chance.MIN_STEPS or not max_epochs <= 3 * epochs < 3 * max_epochs:
             return
         self._is_judged = True
         baseline = self.task.chance(outputs, worker)
-        warning = chance.learned_nothing(self.task, measured, baseline, epochs, steps)
+        warning = chance.learned_nothing(self.task, metrics, baseline, epochs, steps)
         if warning is not None and self.worker.comm.rank == 0:
             warn(warning)
 

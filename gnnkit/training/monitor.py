@@ -128,13 +128,13 @@ def selection(trainer: L.Trainer) -> Selection:
     Values are None if nothing was monitored, or if training was not ended.
     """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    stopped = next(
-        (why for callback in callbacks if (why := getattr(callback, "stopped", None))), ended_by_user(trainer)
+    reason = next(
+        (text for callback in callbacks if (text := getattr(callback, "stopped", None))), ended_by_user(trainer)
     )
     rule = monitor(trainer)
     if rule is None or math.isinf(rule.best):
-        return Selection(stopped=stopped)
-    return Selection(rule.best_epoch, rule.sign * rule.best, rule.name, stopped)
+        return Selection(stopped=reason)
+    return Selection(rule.best_epoch, rule.sign * rule.best, rule.name, reason)
 
 
 def ended_by_user(trainer: L.Trainer) -> str | None:
@@ -143,8 +143,8 @@ def ended_by_user(trainer: L.Trainer) -> str | None:
     if not trainer.should_stop or any(getattr(callback, "stopped", None) for callback in callbacks):
         return None
     reasons = ((type(callback).__name__, getattr(callback, "stopping_reason_message", None)) for callback in callbacks)
-    name, why = next((reason for reason in reasons if reason[1]), ("", "a callback has set trainer.should_stop"))
-    return f"{name and f'callback={name}: '}ended after epoch {trainer.current_epoch}: {why}"
+    name, message = next((reason for reason in reasons if reason[1]), ("", "a callback has set trainer.should_stop"))
+    return f"{name and f'callback={name}: '}ended after epoch {trainer.current_epoch}: {message}"
 
 
 def monitor(trainer: L.Trainer) -> Monitor | None:

@@ -20,7 +20,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from gnnkit.config import is_default, is_former_default, removed
+from gnnkit.config import is_default, is_former_default, removed_keys
 from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard
@@ -48,7 +48,7 @@ class RankState(TypedDict):
     embedding: Kept
     sync: Kept
     exact_epochs: Kept  # empty: all steps are as configured
-    monitor: Kept | None  # all ranks' state. None: `trainer.monitor` is null
+    monitor: Kept | None  # all ranks' state, or None if `trainer.monitor` is null
     callbacks: dict[str, Kept]  # by key
     shard: str  # `fingerprint`
 
@@ -60,8 +60,8 @@ class SavedState(RankState):
     step: int  # the epoch's next step
     global_step: int
     identity: dict[str, Kept]
-    # [world_size] packed `RankState`, if ranks differ. Empty: equal to the leader's, or
-    # lost. None: not read.
+    # [world_size] packed `RankState`, if ranks differ. A tensor is empty if the rank is
+    # lost or equals the leader, and None if it was not read.
     workers: list[Tensor | None] | None
     path: str  # of the file
     damaged: list[str]  # messages about newer, damaged files
@@ -102,12 +102,12 @@ def state(trainer: L.Trainer, module: TrainingModule) -> RankState:
 def position(path: Path) -> tuple[int, int, int] | None:
     """Returns a checkpoint's epoch, step within the epoch, and number of steps.
 
-    None if there is no checkpoint.
+    Returns None if there is no checkpoint.
     """
-    saved = checkpoint.whole_numbers(path)
+    numbers = checkpoint.whole_numbers(path)
     names = ("epoch", "step", "global_step")
-    epoch, step, steps = (saved.get(name, -1) for name in names)
-    return (epoch, step, steps) if saved.keys() >= set(names) else None
+    epoch, step, steps = (numbers.get(name, -1) for name in names)
+    return (epoch, step, steps) if numbers.keys() >= set(names) else None
 
 
 def load(path: str, rank: int | None = None) -> SavedState:
@@ -123,20 +123,20 @@ def load(path: str, rank: int | None = None) -> SavedState:
     def of_others(name: str) -> bool:
         return name.startswith("/workers/") and name != f"/workers/{rank}"
 
-    file, damaged = Path(path), list[str]()
+    file, problems = Path(path), list[str]()
     try:
         if Path(path).is_dir():
-            saved, file, damaged = checkpoint.load_whole(file / FILE, of_others)
+            saved_state, file, problems = checkpoint.load_whole(file / FILE, of_others)
         else:
-            saved = checkpoint.load(file, of_others)
+            saved_state = checkpoint.load(file, of_others)
     except UserError as error:
         raise UserError(f"trainer.resume={path}: {error}") from error
-    if not isinstance(saved, dict) or not saved.keys() >= _PARTS.keys():
+    if not isinstance(saved_state, dict) or not saved_state.keys() >= _PARTS.keys():
         raise UserError(f"trainer.resume={path}: {file} is not the checkpoint of a run")
     for name, kind in _PARTS.items():
-        if not isinstance(saved[name], kind):
+        if not isinstance(saved_state[name], kind):
             raise UserError(f"trainer.resume={path}: {file} is not the checkpoint of a run: {name} is wrong")
-    return cast("SavedState", saved | {"path": str(file), "damaged": damaged})
+    return cast("SavedState", saved_state | {"path": str(file), "damaged": problems})
 
 
 _PARTS: Mapping[str, Any] = {
@@ -158,59 +158,61 @@ _PARTS: Mapping[str, Any] = {
 }
 
 
-def check_identity(saved: SavedState, given: Identity) -> None:
+def check_identity(saved_state: SavedState, identity: Identity) -> None:
     """Raises `UserError` for the first key that differs from the checkpoint.
 
     Args:
-        saved: The checkpoint.
-        given: The values of the resuming run.
+        saved_state: The checkpoint.
+        identity: The values of the resuming run.
     """
-    layout_matters = saved["step"] > 0 or saved["workers"] is not None
+    layout_matters = saved_state["step"] > 0 or saved_state["workers"] is not None
     for part in ("run", "layout") if layout_matters else ("run",):
-        saved_values, wanted = saved["identity"].get(part, {}), given.to_dict()[part]
-        for key in [*wanted, *(key for key in saved_values if key not in wanted)]:
-            if saved_values.get(key) != wanted.get(key) and not _was_default(key, saved_values, wanted.get(key)):
-                raise UserError(_difference(key, saved_values.get(key), wanted.get(key), saved["path"]))
+        saved_values, current_values = saved_state["identity"].get(part, {}), identity.to_dict()[part]
+        for key in [*current_values, *(key for key in saved_values if key not in current_values)]:
+            if saved_values.get(key) != current_values.get(key) and not _was_default(
+                key, saved_values, current_values.get(key)
+            ):
+                raise UserError(_difference(key, saved_values.get(key), current_values.get(key), saved_state["path"]))
 
 
-def _was_default(key: str, saved_values: Mapping[str, Any], wanted: Any) -> bool:
+def _was_default(key: str, saved_values: Mapping[str, Any], current_value: Any) -> bool:
     """Checks whether a checkpoint of an earlier version has a key at its default.
 
-    Null stood for what the plugin's YAML file now has.
+    Those versions saved null for defaults that are now in the plugin's YAML file.
     """
     section, value = key.rpartition(".")[0], saved_values.get(key)
-    former = key.replace("partition.nodes.", "partition.options.")
+    former_key = key.replace("partition.nodes.", "partition.options.")
     plugin = saved_values.get(section)
-    was_left_out = wanted is None and is_former_default(former, value, plugin)
-    return was_left_out or (value is None and is_default(former, wanted, plugin))
+    was_left_out = current_value is None and is_former_default(former_key, value, plugin)
+    return was_left_out or (value is None and is_default(former_key, current_value, plugin))
 
 
-def _difference(key: str, saved_value: Any, wanted: Any, path: str) -> str:
+def _difference(key: str, saved_value: Any, current_value: Any, path: str) -> str:
     if key == "dataset":
         return f"trainer.resume: the graph is not the graph of the checkpoint {path}: choose the same dataset"
-    saved, asked = _format_value(saved_value), _format_value(wanted)
-    if wanted is None and key in removed():
-        return f"{key}={saved} in the checkpoint {path} was removed: start anew"
-    return f"{key}={asked} differs from {saved} in the checkpoint {path}: leave it, or start anew"
+    saved_text, current_text = _format_value(saved_value), _format_value(current_value)
+    if current_value is None and key in removed_keys():
+        return f"{key}={saved_text} in the checkpoint {path} was removed: start anew"
+    return f"{key}={current_text} differs from {saved_text} in the checkpoint {path}: leave it, or start anew"
 
 
 def _format_value(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def nothing_left(saved: SavedState, max_epochs: int, monitored: str | None, patience: int | None) -> str | None:
+def nothing_left(saved_state: SavedState, max_epochs: int, metric: str | None, patience: int | None) -> str | None:
     """Returns why a run has no steps left after a checkpoint, or None if it has.
 
     Args:
-        saved: From `load`.
+        saved_state: From `load`.
         max_epochs: The key `trainer.max_epochs`.
-        monitored: The key `trainer.monitor`.
+        metric: The key `trainer.monitor`.
         patience: The key `trainer.patience`.
     """
-    path, rule = saved["path"], saved["monitor"] or {"name": None}
-    if saved["epoch"] >= max_epochs:
-        return f"trainer.max_epochs={max_epochs}: the checkpoint {path} has done {saved['epoch']} epochs"
-    if patience is not None and monitored in (rule["name"], AUTO) and rule.get("waited", 0) >= patience:
+    path, rule = saved_state["path"], saved_state["monitor"] or {"name": None}
+    if saved_state["epoch"] >= max_epochs:
+        return f"trainer.max_epochs={max_epochs}: the checkpoint {path} has done {saved_state['epoch']} epochs"
+    if patience is not None and metric in (rule["name"], AUTO) and rule.get("waited", 0) >= patience:
         return f"trainer.patience={patience}: trainer.monitor={rule['name']} has ended the run of the checkpoint {path}"
     return None
 
@@ -218,19 +220,19 @@ def nothing_left(saved: SavedState, max_epochs: int, monitored: str | None, pati
 class Resume(Callback):
     """Starts a run at a checkpoint."""
 
-    def __init__(self, saved: SavedState, identity: Identity, *, ends: bool = False) -> None:
+    def __init__(self, saved_state: SavedState, identity: Identity, *, ends: bool = False) -> None:
         """Raises `UserError` if the checkpoint belongs to another run.
 
         Args:
-            saved: From `load`.
+            saved_state: From `load`.
             identity: The values of the resuming run.
             ends: Whether a run without remaining steps only writes its results.
         """
-        check_identity(saved, identity)
-        self.saved, self.path, self.ends = saved, saved["path"], ends
+        check_identity(saved_state, identity)
+        self.saved, self.path, self.ends = saved_state, saved_state["path"], ends
         self.is_over = False  # no steps remain
 
-    def tell(self) -> None:
+    def report_damage(self) -> None:
         """Reports which newer checkpoints are damaged."""
         for problem in self.saved["damaged"]:
             print(f"{problem}: goes on from {self.path}", file=sys.stderr, flush=True)
@@ -245,11 +247,11 @@ class Resume(Callback):
         assert trainer.max_epochs is not None
         epoch, step, steps = self.saved["epoch"], self.saved["step"], self.saved["global_step"]
         rule = monitor(trainer)
-        watched = (None, None) if rule is None else (rule.name, rule.patience)
-        left = nothing_left(self.saved, trainer.max_epochs, *watched)
-        if left is not None and not (self.ends and epoch <= trainer.max_epochs):
-            raise UserError(f"{left}, ask for more")
-        self.is_over = left is not None
+        monitor_keys = (None, None) if rule is None else (rule.name, rule.patience)
+        reason = nothing_left(self.saved, trainer.max_epochs, *monitor_keys)
+        if reason is not None and not (self.ends and epoch <= trainer.max_epochs):
+            raise UserError(f"{reason}, ask for more")
+        self.is_over = reason is not None
         self._check_alike(module.worker)
         self.own = own_state(self.saved, module)
         self._check_parameters(module)
@@ -273,75 +275,75 @@ class Resume(Callback):
         steps = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
         steps[worker.comm.rank] = self.saved["global_step"]
         steps = worker.comm.all_reduce(steps)
-        other = torch.nonzero(steps != steps[0]).flatten().tolist()
-        if other:
+        ranks = torch.nonzero(steps != steps[0]).flatten().tolist()
+        if ranks:
             raise UserError(
-                f"trainer.resume: rank {other[0]} has read a checkpoint of step {steps[other[0]]}, rank 0 of step "
+                f"trainer.resume: rank {ranks[0]} has read a checkpoint of step {steps[ranks[0]]}, rank 0 of step "
                 f"{steps[0]}: let all hosts see one run folder, or copy {self.path} to each"
             )
 
     def _check_parameters(self, module: TrainingModule) -> None:
         saved_shapes = {name: list(value.shape) for name, value in self.own["state_dict"].items()}
-        wanted = {name: list(value.shape) for name, value in module.state_dict().items()}
-        for name in [*wanted, *(name for name in saved_shapes if name not in wanted)]:
-            if saved_shapes.get(name) != wanted.get(name):
+        shapes = {name: list(value.shape) for name, value in module.state_dict().items()}
+        for name in [*shapes, *(name for name in saved_shapes if name not in shapes)]:
+            if saved_shapes.get(name) != shapes.get(name):
                 raise UserError(
-                    f"model: {name.removeprefix('model.')} has shape {wanted.get(name, 'none')}, but "
+                    f"model: {name.removeprefix('model.')} has shape {shapes.get(name, 'none')}, but "
                     f"{saved_shapes.get(name, 'none')} in the checkpoint {self.path}: take the same model, or start anew"
                 )
 
 
-def restore_updates(saved: RankState, trainer: L.Trainer) -> None:
+def restore_updates(rank_state: RankState, trainer: L.Trainer) -> None:
     """Restores the data that steps pass to later steps, from a `state`."""
-    _updates(trainer).load_state_dict(saved["updates"], trainer.optimizers[0])
+    _updates(trainer).load_state_dict(rank_state["updates"], trainer.optimizers[0])
 
 
-def restore_optimisation(saved: RankState, trainer: L.Trainer, module: TrainingModule, path: str) -> None:
+def restore_optimisation(rank_state: RankState, trainer: L.Trainer, module: TrainingModule, path: str) -> None:
     """Restores optimisers, schedules and strategy state.
 
     Raises `UserError` for a state of other optimisers or schedules.
 
     Args:
-        saved: A state from `state`.
+        rank_state: A state from `state`.
         trainer: This rank's trainer, with optimisers.
         module: This rank's module.
         path: The checkpoint, for the error.
     """
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
     try:
-        for optimizer, state in zip(trainer.optimizers, saved["optimizer_states"], strict=True):
+        for optimizer, state in zip(trainer.optimizers, rank_state["optimizer_states"], strict=True):
             optimizer.load_state_dict(state)
-        for scheduler, state in zip(schedulers, saved["lr_schedulers"], strict=True):
+        for scheduler, state in zip(schedulers, rank_state["lr_schedulers"], strict=True):
             scheduler.load_state_dict(state)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"trainer.resume: optimizer or schedule is not that of the checkpoint {path}: {error}"
         ) from error
-    if saved["strategy"]:
-        module.strategy.load_state_dict(saved["strategy"])
+    if rank_state["strategy"]:
+        module.strategy.load_state_dict(rank_state["strategy"])
     if module.sync is not None:
-        module.sync.load_state_dict(saved["sync"])
-    restore_updates(saved, trainer)
-    restore_embedding(saved, trainer, module)
+        module.sync.load_state_dict(rank_state["sync"])
+    restore_updates(rank_state, trainer)
+    restore_embedding(rank_state, trainer, module)
 
 
-def restore_callbacks(saved: RankState, trainer: L.Trainer) -> None:
+def restore_callbacks(rank_state: RankState, trainer: L.Trainer) -> None:
     """Restores callbacks from a `state`."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if callback.state_key in saved["callbacks"]:
-            callback.load_state_dict(saved["callbacks"][callback.state_key])
+        if callback.state_key in rank_state["callbacks"]:
+            callback.load_state_dict(rank_state["callbacks"][callback.state_key])
 
 
-def restore_embedding(saved: RankState, trainer: L.Trainer, module: TrainingModule) -> None:
+def restore_embedding(rank_state: RankState, trainer: L.Trainer, module: TrainingModule) -> None:
     """Restores learned input rows and their optimiser.
 
     Args:
-        saved: A state from `state`.
+        rank_state: A state from `state`.
         trainer: This rank's trainer, with optimisers.
         module: This rank's module.
     """
     if module.embedding is not None:
-        module.embedding.load_state_dict(saved["embedding"], trainer.optimizers[0])
+        module.embedding.load_state_dict(rank_state["embedding"], trainer.optimizers[0])
 
 
 def _callbacks(trainer: L.Trainer) -> dict[str, Kept]:
@@ -384,21 +386,23 @@ def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None
     loop.epoch_loop.restarting = step > 0
 
 
-def own_state(saved: SavedState, module: TrainingModule) -> RankState:
+def own_state(saved_state: SavedState, module: TrainingModule) -> RankState:
     """Returns this rank's state, if ranks differ.
 
     A worker that was lost continues from the leader's state.
     """
-    if saved["workers"] is None:
-        return saved
+    if saved_state["workers"] is None:
+        return saved_state
     rank = module.worker.comm.rank
-    packed = saved["workers"][rank]
-    assert packed is not None, f"the checkpoint was read without the state of rank {rank}"
-    if rank and not len(packed):
-        return saved | {"strategy": {}}
-    rank_state: RankState = checkpoint.unpack(packed) if len(packed) else saved
+    packed_state = saved_state["workers"][rank]
+    assert packed_state is not None, f"the checkpoint was read without the state of rank {rank}"
+    if rank and not len(packed_state):
+        return saved_state | {"strategy": {}}
+    rank_state: RankState = checkpoint.unpack(packed_state) if len(packed_state) else saved_state
     if rank_state["shard"] != fingerprint(module.worker.shard):
-        raise UserError(f"partition: workers of the checkpoint {saved['path']} had other nodes: cut the graph alike")
+        raise UserError(
+            f"partition: workers of the checkpoint {saved_state['path']} had other nodes: cut the graph alike"
+        )
     return rank_state
 
 

@@ -69,21 +69,21 @@ class Validations:
     def time_to_accuracy(self) -> float | None:
         """Seconds from the start of training to 99 % of the best value.
 
-        For errors, the bound is the best value divided by 0.99. None without a
-        validation.
+        For errors, the bound is the best value divided by 0.99. It is None without
+        validations.
         """
         values = [value for _, value, _ in self.looks]
         if self.lower_is_better:
-            reached = [value * 0.99 <= min(values) for value in values]
+            flags = [value * 0.99 <= min(values) for value in values]
         else:
-            reached = [value >= 0.99 * max(values) for value in values]
-        return next((seconds for (seconds, _, _), good in zip(self.looks, reached, strict=True) if good), None)
+            flags = [value >= 0.99 * max(values) for value in values]
+        return next((seconds for (seconds, _, _), good in zip(self.looks, flags, strict=True) if good), None)
 
     @property
     def best(self) -> dict[str, float] | None:
         """Epoch (from 1) and value of the best validation.
 
-        None if no validation returned a number.
+        It is None if no validation returned a number.
         """
         sign = -1 if self.lower_is_better else 1
         looks = [{"epoch": epoch, "value": value} for _, value, epoch in self.looks if not math.isnan(value)]
@@ -127,7 +127,7 @@ class RunSite(LeaderSite):
         self.started = self.ended = time.perf_counter()
         self.spans = active()  # None without a trace
         self._epoch = Measured(0.0, 0.0, 0.0, 0)
-        self._goes_on, self._carried, self._over = False, 0.0, False
+        self._goes_on, self._carried_seconds, self._over = False, 0.0, False
 
     def state(self) -> dict[str, Any]:
         """Returns the state from which restarted ranks continue."""
@@ -146,7 +146,7 @@ class RunSite(LeaderSite):
         self.validations = Validations(looks, state["lower_is_better"])
         self.started, self._goes_on = state["started"], True
         if self.epoch_seconds and not state["over"]:
-            self._carried = self.epoch_seconds.pop()  # of the interrupted epoch
+            self._carried_seconds = self.epoch_seconds.pop()  # of the interrupted epoch
 
     def begin(self, trainer: L.Trainer, module: Any) -> None:
         if not self._goes_on:
@@ -155,8 +155,8 @@ class RunSite(LeaderSite):
             self.rule.begin(module)
 
     def begin_epoch(self, trainer: L.Trainer, module: Any) -> None:
-        self.epoch_seconds.append(self._carried)
-        self._carried = 0.0
+        self.epoch_seconds.append(self._carried_seconds)
+        self._carried_seconds = 0.0
         self._epoch = Measured(0.0, 0.0, 0.0, 0)
         self.meter.reset()
         self._mark = _Mark.now(module)
@@ -198,7 +198,7 @@ class RunSite(LeaderSite):
             memory=peak_memory(self.worker.device),
             bytes_sent=now.bytes_sent - self._mark.bytes_sent,
             bytes_read=now.bytes_read - self._mark.bytes_read,
-            seconds_queued=min(self._queued(now, computing), computing),
+            seconds_queued=min(self._queue_seconds(now, computing), computing),
         )
         self.channel.post(state)
         self.meter.reset()
@@ -210,12 +210,12 @@ class RunSite(LeaderSite):
         return state
 
     def _add_work(self, computing: float, exchange: float, num_edges: int) -> None:
-        """Adds a step's seconds and edges to those of the epoch."""
+        """Adds a step's seconds and edges to the epoch's totals."""
         epoch = self._epoch
         seconds = (epoch.seconds_compute + computing, epoch.seconds_exchange + exchange)
         self._epoch = Measured(*seconds, epoch.seconds_sync + self.meter.seconds, epoch.edges + num_edges)
 
-    def _queued(self, now: _Mark, computing: float) -> float:
+    def _queue_seconds(self, now: _Mark, computing: float) -> float:
         """Returns how long this rank waited for a processor or for other threads."""
         if self.worker.comm.in_threads:  # threads wait for Python's global lock
             return max(computing - (now.used - self._mark.used), 0.0)

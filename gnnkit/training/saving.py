@@ -84,36 +84,41 @@ class Checkpoints:
         module.settle()
         rank_state = state(trainer, module)
         _check_finite(rank_state)
-        saved: dict[str, Any] = {}
+        leader_state: dict[str, Any] = {}
         if comm.rank == 0:
             place = {"epoch": position[0], "step": position[1], "global_step": trainer.global_step}
             self.wait()  # before copying, so that memory holds one copy
-            saved = {**place, "identity": self.identity.to_dict(), **checkpoint.copied(rank_state), "workers": None}
+            leader_state = {
+                **place,
+                "identity": self.identity.to_dict(),
+                **checkpoint.copy_to_host(rank_state),
+                "workers": None,
+            }
         if _differs(module):
-            others = checkpoint.pack(rank_state) if comm.rank else torch.empty(0, dtype=torch.uint8)
-            while not self._save_all(comm, saved, others):
+            packed_state = checkpoint.pack(rank_state) if comm.rank else torch.empty(0, dtype=torch.uint8)
+            while not self._save_all(comm, leader_state, packed_state):
                 pass  # a worker has died, and the others continue: repeat without it
         elif comm.rank == 0:
-            self._thread.begin(lambda: self._put(saved))
+            self._thread.begin(lambda: self._put(leader_state))
 
-    def _save_all(self, comm: Communicator, saved: dict[str, Any], packed: Tensor) -> bool:
+    def _save_all(self, comm: Communicator, leader_state: dict[str, Any], packed_state: Tensor) -> bool:
         """Streams all states to the leader, which writes each piece on arrival.
 
         Collective. Returns whether all were complete.
 
         Args:
             comm: Connects the ranks.
-            saved: Further data written by the leader.
-            packed: [num_bytes] uint8. This rank's state, empty on the leader.
+            leader_state: Further data written by the leader.
+            packed_state: [num_bytes] uint8. This rank's state, empty on the leader.
         """
         sizes = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
-        sizes[comm.rank] = len(packed)
+        sizes[comm.rank] = len(packed_state)
         lengths: list[int] = comm.all_reduce(sizes).tolist()
         pieces = Pieces(max(lengths))
         if comm.rank == 0:
-            self._thread.begin(lambda: self._write(saved, lengths, pieces))
+            self._thread.begin(lambda: self._write(leader_state, lengths, pieces))
         try:
-            is_whole = _gathered(comm, packed, lengths, pieces)
+            is_whole = _gather_states(comm, packed_state, lengths, pieces)
         except BaseException:
             pieces.end()
             raise
@@ -123,11 +128,11 @@ class Checkpoints:
             return False
         return True
 
-    def _write(self, saved: dict[str, Any], lengths: Sequence[int], pieces: Pieces) -> None:
+    def _write(self, leader_state: dict[str, Any], lengths: Sequence[int], pieces: Pieces) -> None:
         workers = [checkpoint.Streamed(size, pieces.take(size)) for size in lengths]
         try:
             with contextlib.suppress(PiecesEnd):  # the training thread reports the reason
-                self._put({**saved, "workers": workers})
+                self._put({**leader_state, "workers": workers})
         finally:
             pieces.end()
 
@@ -162,34 +167,34 @@ class Pieces:
         Args:
             room: Maximum bytes in the queue, in addition to one tensor.
         """
-        self._room, self._waiting, self._ended = room, deque[Tensor](), False
-        self._changed = threading.Condition()
+        self._room, self._waiting, self._is_over = room, deque[Tensor](), False
+        self._condition = threading.Condition()
 
     def put(self, piece: Tensor) -> None:
         """Adds a tensor when there is room. Discards it after the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or sum(map(len, self._waiting)) < self._room)
+        with self._condition:
+            self._condition.wait_for(lambda: self._is_over or sum(map(len, self._waiting)) < self._room)
             self._waiting.append(piece)
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def take(self, size: int) -> Iterator[Tensor]:
         """Yields tensors of `size` bytes in total. Raises `PiecesEnd` after the end."""
         while size:
-            with self._changed:
-                self._changed.wait_for(lambda: self._ended or self._waiting)
-                if self._ended:
+            with self._condition:
+                self._condition.wait_for(lambda: self._is_over or self._waiting)
+                if self._is_over:
                     raise PiecesEnd
                 piece = self._waiting.popleft()
-                self._changed.notify_all()
+                self._condition.notify_all()
             size -= len(piece)
             yield piece
 
     def end(self) -> None:
         """Ends all waits. Has no effect if everything was taken."""
-        with self._changed:
-            self._ended = True
+        with self._condition:
+            self._is_over = True
             self._waiting.clear()
-            self._changed.notify_all()
+            self._condition.notify_all()
 
 
 class Writer:
@@ -245,7 +250,7 @@ class PeriodicCheckpoint(Callback):
             self.checkpoints.save(trainer, module, (trainer.current_epoch, done))
 
 
-def _gathered(comm: Communicator, packed: Tensor, lengths: Sequence[int], pieces: Pieces) -> bool:
+def _gather_states(comm: Communicator, packed_state: Tensor, lengths: Sequence[int], pieces: Pieces) -> bool:
     """Streams all ranks' states to the leader. Returns there whether all arrived.
 
     Collective. If training continues without a lost worker, its state is omitted.
@@ -254,11 +259,11 @@ def _gathered(comm: Communicator, packed: Tensor, lengths: Sequence[int], pieces
     for rank, length in enumerate(lengths):
         for begin in range(0, length, PIECE):
             end = min(begin + PIECE, length)
-            piece = packed[begin:end] if comm.rank == rank else packed[:0]
-            if gathered := comm.gather(piece.to(comm.device)):
-                is_whole = is_whole and len(gathered[rank]) == end - begin
+            piece = packed_state[begin:end] if comm.rank == rank else packed_state[:0]
+            if parts := comm.gather(piece.to(comm.device)):
+                is_whole = is_whole and len(parts[rank]) == end - begin
                 if is_whole:
-                    pieces.put(gathered[rank].cpu())
+                    pieces.put(parts[rank].cpu())
     return is_whole
 
 

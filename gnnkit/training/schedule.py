@@ -37,7 +37,7 @@ class RateSchedule:
     after the last epoch.
     """
 
-    name: str | None = None  # decay: cosine or linear. None: constant
+    name: str | None = None  # decay: cosine or linear, or None if constant
     warmup: int = 0  # number of epochs
     epochs: int = 1  # total number of epochs
 
@@ -73,17 +73,17 @@ class Plateau:
 Schedules = RateSchedule | Plateau
 
 
-def checked(given: Any, model: str, *, by_steps: bool) -> Any:
+def check_optimizers(configuration: Any, model: str, *, by_steps: bool) -> Any:
     """Normalises the result of a model's `configure_optimizers`.
 
-    Raises `UserError` for what several ranks do not support.
+    Raises `UserError` for formats that several ranks do not support.
 
     Args:
-        given: Optimisers and schedules, in any of Lightning's formats.
+        configuration: Optimisers and schedules, in any of Lightning's formats.
         model: Name of the model, for errors.
         by_steps: Whether a schedule may count steps.
     """
-    parts = given if isinstance(given, list | tuple) else (given,)
+    parts = configuration if isinstance(configuration, list | tuple) else (configuration,)
     optimizers, schedulers = parts if _are_lists(parts) else (parts, [])
     if len(optimizers) != 1:
         raise UserError(
@@ -95,14 +95,14 @@ def checked(given: Any, model: str, *, by_steps: bool) -> Any:
         schedulers = [optimizer["lr_scheduler"]] if "lr_scheduler" in optimizer else []
         optimizer = optimizer["optimizer"]
     configs = [entry if isinstance(entry, dict) else {"scheduler": entry} for entry in schedulers]
-    return [optimizer], [_checked(entry, model, by_steps=by_steps) for entry in configs]
+    return [optimizer], [_check_schedule(entry, model, by_steps=by_steps) for entry in configs]
 
 
 def _are_lists(parts: Any) -> bool:
     return len(parts) == 2 and all(isinstance(part, list | tuple) for part in parts)
 
 
-def _checked(entry: dict[str, Any], model: str, *, by_steps: bool) -> dict[str, Any]:
+def _check_schedule(entry: dict[str, Any], model: str, *, by_steps: bool) -> dict[str, Any]:
     """Checks one schedule, and makes it tolerate a missing metric."""
     if entry.get("interval") == "step" and not by_steps:
         raise UserError(
@@ -115,7 +115,7 @@ def _checked(entry: dict[str, Any], model: str, *, by_steps: bool) -> dict[str, 
     return {**entry, "strict": False}
 
 
-def monitored(trainer: L.Trainer, scheduler: Any) -> str | None:
+def schedule_metric(trainer: L.Trainer, scheduler: Any) -> str | None:
     """Returns the name of the metric that a schedule monitors, or None."""
     return next((config.monitor for config in trainer.lr_scheduler_configs if config.scheduler is scheduler), None)
 
@@ -124,9 +124,9 @@ def check_monitored(trainer: L.Trainer) -> None:
     """Raises `UserError` for a schedule that monitors a metric that is never logged."""
     for config in trainer.lr_scheduler_configs:
         if config.reduce_on_plateau and config.monitor not in trainer.callback_metrics:
-            known = ", ".join(sorted(trainer.callback_metrics))
+            names = ", ".join(sorted(trainer.callback_metrics))
             raise UserError(
-                f"ReduceLROnPlateau: monitor={config.monitor} is logged by nothing, there are: {known} (train_loss "
+                f"ReduceLROnPlateau: monitor={config.monitor} is logged by nothing, there are: {names} (train_loss "
                 "with trainer.monitor=train_loss)"
             )
 
@@ -152,22 +152,22 @@ class TimeLimit(Callback):
     The leader's clock decides for all ranks.
     """
 
-    def __init__(self, seconds: float, begun: float | None = None) -> None:
+    def __init__(self, seconds: float, started_at: float | None = None) -> None:
         """Stores the limit.
 
         Args:
             seconds: The limit.
-            begun: Start of the time, by `time.monotonic`. Default: the start of
+            started_at: Start of the time, by `time.monotonic`. Default: the start of
                 training.
         """
-        self.seconds, self.begun, self.started = seconds, begun, time.monotonic()
+        self.seconds, self._started_at, self._begin = seconds, started_at, time.monotonic()
         self.stopped: str | None = None  # why training ended
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
-        self.started = time.monotonic() if self.begun is None else self.begun
+        self._begin = time.monotonic() if self._started_at is None else self._started_at
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
-        over = time.monotonic() - self.started >= self.seconds
+        over = time.monotonic() - self._begin >= self.seconds
         if not module.worker.comm.share(over):
             return
         self.stopped = f"trainer.max_time={self.seconds:g}: ended after epoch {trainer.current_epoch + 1}"

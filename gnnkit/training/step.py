@@ -22,8 +22,8 @@ from gnnkit.task import Task
 LOSS = "train_loss"  # the value of `trainer.monitor` that is checked after each epoch
 
 
-def monitored(name: str | None, task: Task) -> str | None:
-    """Returns the metric that a value of `trainer.monitor` selects."""
+def monitored_metric(name: str | None, task: Task) -> str | None:
+    """Returns the name of the metric that a value of `trainer.monitor` selects."""
     return task.progress if name == AUTO else name
 
 
@@ -73,8 +73,8 @@ def reaching(loss: Tensor, parameters: Sequence[Parameter]) -> Tensor:
     Lightning's DDP waits for each parameter. Parameters that do not affect this rank's
     loss get no gradient, which counts as zeros.
     """
-    reached: Tensor = _Reaching.apply(loss, *parameters)
-    return reached
+    result: Tensor = _Reaching.apply(loss, *parameters)
+    return result
 
 
 class _Reaching(Function):
@@ -102,11 +102,11 @@ def make_optimizer(model: nn.Module, name: str, lr: float, weight_decay: float) 
         lr: Learning rate.
         weight_decay: L2 penalty on the model's decayed parameters.
     """
-    named = getattr(model, "decayed_parameters", model.parameters)
-    decayed = list(named())
-    chosen = {id(parameter) for parameter in decayed}
-    others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    get_decayed = getattr(model, "decayed_parameters", model.parameters)
+    with_decay = list(get_decayed())
+    decayed_ids = {id(parameter) for parameter in with_decay}
+    without_decay = [parameter for parameter in model.parameters() if id(parameter) not in decayed_ids]
+    groups = [{"params": with_decay, "weight_decay": weight_decay}, {"params": without_decay, "weight_decay": 0.0}]
     make: Callable[..., Optimizer] = getattr(torch.optim, OPTIMIZERS[name].torch_name)
     return make([group for group in groups if group["params"]], lr=lr)
 

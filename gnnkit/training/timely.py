@@ -33,11 +33,11 @@ class TimelyCheckpoint(Callback):
                 request.
         """
         self.checkpoints, self.minutes = checkpoints, minutes
-        self._saved = self._looked = time.monotonic()
-        self._left = self._stride = 1  # steps to the next check, and between the last two
+        self._saved_at = self._checked_at = time.monotonic()
+        self._countdown = self._stride = 1  # steps to the next check, and between the last two
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
-        self._saved = self._looked = time.monotonic()
+        self._saved_at = self._checked_at = time.monotonic()
         can_save(True)
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
@@ -54,23 +54,23 @@ class TimelyCheckpoint(Callback):
 
     def _pass(self, trainer: L.Trainer, module: Any, position: Position) -> None:
         """Counts a position between steps, and checks the clock at some. Collective."""
-        self._left -= 1
-        if self._left:
+        self._countdown -= 1
+        if self._countdown:
             return
         comm = module.worker.comm
-        decision = torch.tensor(self._decided(), device=comm.device)
+        decision = torch.tensor(self._decide(), device=comm.device)
         due, self._stride = comm.broadcast(decision, src=0).tolist()
-        self._left = self._stride
+        self._countdown = self._stride
         if due:
             self.checkpoints.save(trainer, module, position)
             if comm.rank == 0 and is_asked():
                 self.checkpoints.wait()
                 note_saved()
 
-    def _decided(self) -> tuple[int, int]:
+    def _decide(self) -> tuple[int, int]:
         """Returns whether a checkpoint is due, and the steps to the next check."""
         now = time.monotonic()
-        due = is_asked() or (self.minutes is not None and now - self._saved >= 60 * self.minutes)
-        self._saved = now if due else self._saved
-        pace, self._looked = max(now - self._looked, 1e-6) / self._stride, now
+        due = is_asked() or (self.minutes is not None and now - self._saved_at >= 60 * self.minutes)
+        self._saved_at = now if due else self._saved_at
+        pace, self._checked_at = max(now - self._checked_at, 1e-6) / self._stride, now
         return int(due), max(1, min(2 * self._stride, int(BETWEEN / pace)))

@@ -30,25 +30,25 @@ class Updates:
         self.corrections: Any = defaultdict(dict)  # an optimiser's `state`
         self.lacking: list[Tensor] = []  # by parameter: mean gradient over all ranks minus this rank's
 
-    def add_to(self, own: list[Tensor], share: float) -> float:
+    def add_to(self, grads: list[Tensor], share: float) -> float:
         """Adds the accumulated gradients to a step's, and clears them.
 
         Args:
-            own: The step's gradients by parameter, modified in place.
+            grads: The step's gradients by parameter, modified in place.
             share: This rank's share of the step's rows.
 
         Returns:
             This rank's share of the rows of all accumulated steps.
         """
         if self.kept:
-            torch._foreach_add_(own, self.kept)
+            torch._foreach_add_(grads, self.kept)
         share += self.kept_share
         self.forget()
         return share
 
-    def keep(self, own: list[Tensor], share: float) -> None:
+    def keep(self, grads: list[Tensor], share: float) -> None:
         """Stores gradients [by parameter] for the next step."""
-        self.kept, self.kept_share = [gradient.clone() for gradient in own], share
+        self.kept, self.kept_share = [gradient.clone() for gradient in grads], share
 
     def forget(self) -> None:
         """Clears the accumulated gradients."""
@@ -71,22 +71,22 @@ class Updates:
         for parameter, state in self.corrections.items():
             optimizer.state[parameter] = copy.deepcopy(state)
 
-    def lead(self, own: list[Tensor], sync: GradientSync, weight: float) -> None:
+    def lead(self, grads: list[Tensor], sync: GradientSync, weight: float) -> None:
         """Replaces gradients by the ranks' mean, and stores the difference. Collective.
 
         Args:
-            own: The step's gradients by parameter, modified in place.
+            grads: The step's gradients by parameter, modified in place.
             sync: Computes the mean.
             weight: This rank's weight in the mean.
         """
-        before = [gradient.clone() for gradient in own]
-        sync.average(own, weight)
-        self.lacking = list(torch._foreach_sub(own, before))
+        before = [gradient.clone() for gradient in grads]
+        sync.average(grads, weight)
+        self.lacking = list(torch._foreach_sub(grads, before))
 
-    def follow(self, own: list[Tensor]) -> None:
+    def follow(self, grads: list[Tensor]) -> None:
         """Adds the difference from the last mean to a local step's gradients."""
         if self.lacking:
-            torch._foreach_add_(own, self.lacking)
+            torch._foreach_add_(grads, self.lacking)
 
     def state_dict(self, optimizer: Optimizer) -> dict[str, Any]:
         """Returns plain data and tensors for a checkpoint."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 SAVES_BYTES = "to save bytes, use exchange=quantized, which costs the least accuracy"
 
 
-def approximate(key: str, why: str) -> str:
+def approximate(key: str, reason: str) -> str:
     """Returns the notice about one approximate part of the training scheme.
 
     It contains no figures, because the cost of a scheme depends on the graph. The run
@@ -13,6 +13,6 @@ def approximate(key: str, why: str) -> str:
 
     Args:
         key: The configuration key that selects the part, with its value.
-        why: Why steps differ from exact full-graph training.
+        reason: Why steps differ from exact full-graph training.
     """
-    return f"{key}: training is approximate, because {why}; job=compare measures what this costs on your graph"
+    return f"{key}: training is approximate, because {reason}; job=compare measures what this costs on your graph"

@@ -86,8 +86,8 @@ def numbers(name: str, values: object, shape: tuple[int | None, ...]) -> Array:
     if dense.dtype.kind not in "fiub":
         raise UserError(f"{name} has dtype {dense.dtype}, expected numbers{_too_large(dense)}")
     if dense.ndim != len(shape) or any(want not in (None, have) for want, have in zip(shape, dense.shape, strict=True)):
-        expected = ", ".join("any" if want is None else str(want) for want in shape)
-        raise UserError(f"{name} has shape {list(dense.shape)}, expected [{expected}]")
+        lengths = ", ".join("any" if want is None else str(want) for want in shape)
+        raise UserError(f"{name} has shape {list(dense.shape)}, expected [{lengths}]")
     dtype = dense.dtype if dense.dtype.kind == "f" else np.result_type(dense.dtype, np.float32)
     return np.ascontiguousarray(dense, dtype=np.float64 if dtype.itemsize > 8 else dtype.newbyteorder("="))
 

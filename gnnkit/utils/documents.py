@@ -36,7 +36,7 @@ def check_regular(path: Path, name: str = "") -> None:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
-        raise UserError(f"{name or path}: {_why(error)}") from error
+        raise UserError(f"{name or path}: {_describe_error(error)}") from error
     if not stat.S_ISREG(mode):
         raise UserError(f"{name or path} is no regular file")
 
@@ -54,19 +54,19 @@ def read_bytes(path: Path, limit: int = MAX_JSON, name: str = "") -> bytes:
         with path.open("rb") as file:
             content = file.read(min(limit, max(path.stat().st_size, 2**16)) + 1)  # allocated at once
     except OSError as error:
-        raise UserError(f"{name or path}: {_why(error)}") from error
+        raise UserError(f"{name or path}: {_describe_error(error)}") from error
     if len(content) > limit:
         raise UserError(f"{name or path} has {path.stat().st_size:,} bytes, at most {limit:,} are read")
     return content
 
 
 def read_json(path: Path, name: str = "", limit: int = MAX_JSON) -> Any:
-    """Reads a JSON file. Arguments are those of `read_bytes`."""
+    """Reads a JSON file. Takes the arguments of `read_bytes`."""
     return parse_json(read_bytes(path, limit, name), name or str(path))
 
 
 def read_object(path: Path, name: str = "", limit: int = MAX_JSON) -> Json:
-    """Reads a JSON object from a file. Arguments are those of `read_bytes`."""
+    """Reads a JSON object from a file. Takes the arguments of `read_bytes`."""
     content = read_json(path, name, limit)
     if not isinstance(content, dict):
         raise UserError(f"{name or path} holds no JSON object")
@@ -145,11 +145,11 @@ def _count(node: Any, counts: dict[int, int | None], name: str) -> int:
         node: The node. Aliases of one value are one node.
         counts: Number of values by node id. If None, the node is being counted.
     """
-    known = counts.get(id(node), 0)
-    if known is None:
+    num_values = counts.get(id(node), 0)
+    if num_values is None:
         raise UserError(f"{name} cannot be read: a value of it holds itself")
-    if known:
-        return known
+    if num_values:
+        return num_values
     counts[id(node)] = None
     number = 1
     if isinstance(node.value, str):
@@ -169,11 +169,11 @@ def _check_distinct_keys(node: Any, name: str) -> None:
     """Rejects a mapping with a repeated key. PyYAML would keep the last value."""
     keys = [item[0] for item in node.value if isinstance(item, tuple) and isinstance(item[0].value, str)]
     counts = Counter((key.tag, key.value) for key in keys if not key.tag.endswith(":merge"))
-    if repeated := [key for (_, key), count in counts.items() if count > 1]:
-        raise UserError(f"{name} cannot be read: {shown(repeated[0])!r} stands twice in a mapping; remove one")
+    if repeated_keys := [key for (_, key), count in counts.items() if count > 1]:
+        raise UserError(f"{name} cannot be read: {shown(repeated_keys[0])!r} stands twice in a mapping; remove one")
 
 
-def _why(error: OSError | ValueError) -> str:
+def _describe_error(error: OSError | ValueError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 

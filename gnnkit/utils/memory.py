@@ -15,7 +15,7 @@ _JOINED = Path("/proc/self/cgroup")  # lines "number:controllers:/path", one per
 _GROUPS = Path("/sys/fs/cgroup")
 _ADDRESSES = Path("/proc/self/statm")  # pages of this process's address space
 _LIMIT = ("memory.max", "memory.limit_in_bytes")  # by cgroup version
-_SMALL = 2**27  # bytes that are always available, since reading what is takes a millisecond
+_SMALL = 2**27  # bytes assumed to be available, because reading the limits takes a millisecond
 _USED = ("memory.current", "memory.usage_in_bytes")
 
 
@@ -35,22 +35,24 @@ def available_memory() -> float:
         lines = dict(line.split(":", 1) for line in _MEMORY.read_text(encoding="ascii").splitlines())
         available = min(available, int(lines["MemAvailable"].split()[0]) * 1024)
     for group in _groups():
-        for limit, used in zip(_LIMIT, _USED, strict=True):
+        for limit, usage in zip(_LIMIT, _USED, strict=True):
             with suppress(OSError, ValueError):  # the file is missing, or contains "max"
-                most, now = (int((group / name).read_text(encoding="ascii")) for name in (limit, used))
+                maximum, now = (int((group / name).read_text(encoding="ascii")) for name in (limit, usage))
                 files = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
                 pages = files.get("total_inactive_file", files.get("inactive_file", 0))  # reclaimable by the system
-                available = min(available, most - now + int(pages))
+                available = min(available, maximum - now + int(pages))
     return max(available, 0)
 
 
-def check_memory(what: str, num_bytes: float) -> None:
-    """Raises `UserError` if `what`, a key and its value, needs too much memory."""
+def check_memory(setting: str, num_bytes: float) -> None:
+    """Raises `UserError` if `setting`, a key with its value, needs too much memory."""
     if num_bytes < _SMALL:
         return
     available = available_memory()
     if num_bytes > available:
-        raise UserError(f"{what} needs {num_bytes / 1e9:.3g} GB of memory, but {available / 1e9:.3g} GB are available")
+        raise UserError(
+            f"{setting} needs {num_bytes / 1e9:.3g} GB of memory, but {available / 1e9:.3g} GB are available"
+        )
 
 
 def _groups() -> Iterator[Path]:

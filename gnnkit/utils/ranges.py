@@ -102,7 +102,7 @@ def _printable(character: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """Returns a name as part of a file name: distinct ones for distinct names."""
+    """Converts a name to a part of a file name, distinct for distinct names."""
     safe = "".join(character if character.isprintable() and character != "/" else "_" for character in name)[:50]
     return name if safe == name else f"{safe}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
@@ -114,10 +114,10 @@ def shown(value: object) -> str:
 
 
 def shown_names(names: Iterable[object]) -> str:
-    """Lists names in at most 60 characters, without those that do not fit."""
+    """Lists as many names as fit in 60 characters."""
     words = [*map(str, names)]
     lists = (words[:count] + ["..."] * (count < len(words)) for count in range(min(len(words), 30), 0, -1))
-    return next((text for some in lists if len(text := one_line(", ".join(some))) <= 60), shown(", ".join(words)))
+    return next((text for part in lists if len(text := one_line(", ".join(part))) <= 60), shown(", ".join(words)))
 
 
 def whole(
@@ -204,18 +204,18 @@ def share(name: str, value: object) -> float:
     return real(name, value, 0, below=1)
 
 
-def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
-    """Returns `value` if it is one of `known`. Raises `UserError` otherwise.
+def one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
+    """Returns `value` if it is one of `choices`. Raises `UserError` otherwise.
 
     Args:
         name: Configuration key, for the message.
-        known: Allowed names or integers.
+        choices: Allowed names or integers.
     """
-    if isinstance(value, str | int) and not isinstance(value, bool) and value in known:
+    if isinstance(value, str | int) and not isinstance(value, bool) and value in choices:
         return value
-    if all(isinstance(item, str) for item in known):
-        raise unknown(f"{name}={shown(value)}", str(value), known)
-    raise UserError(f"{name}={shown(value)} must be {' or '.join(map(str, known))}")
+    if all(isinstance(item, str) for item in choices):
+        raise unknown(f"{name}={shown(value)}", str(value), choices)
+    raise UserError(f"{name}={shown(value)} must be {' or '.join(map(str, choices))}")
 
 
 def switch(name: str, value: object, *, what: str = "true or false") -> bool:
@@ -235,18 +235,18 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def local_path(name: str, value: str | Path, more: str = "") -> Path:
+def local_path(name: str, value: str | Path, hint: str = "") -> Path:
     """Returns `value` as a path. Raises `UserError` for URLs and other types.
 
     Args:
         name: Configuration key or argument, for the message.
-        more: Hint that ends the message for URLs.
+        hint: Hint that ends the message for URLs.
     """
     if not isinstance(value, str | os.PathLike) or not _names_file(str(value)):
         raise UserError(f"{name}={shown(repr(value))} must be a path")
     if is_url(str(value)):
         raise UserError(
-            f"{name}={shown(value)} is a URL, but gnnkit reads and writes local files only: use a local folder{more}"
+            f"{name}={shown(value)} is a URL, but gnnkit reads and writes local files only: use a local folder{hint}"
         )
     return Path(value)
 
@@ -262,20 +262,20 @@ def _names_file(path: str) -> bool:
     return True
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
+def unknown(setting: str, name: str, names: Iterable[str]) -> UserError:
     """Returns the error for an unknown name, with the closest name and all names.
 
     Args:
-        what: The key with its value, for the message, such as `model=gcm`.
+        setting: The key with its value, for the message, such as `model=gcm`.
         name: The user's name.
-        known: All valid names.
+        names: All valid names.
     """
-    choices = sorted(known)
+    choices = sorted(names)
     lower = {choice.lower(): choice for choice in choices}
     word = name.lower()
-    same = [lower[match] for match in known_words(word) if match in lower][:1]
-    near = same or [lower[match] for match in closest(word, lower, cutoff=0.5)]
-    return _unknown(what, near, choices)
+    synonyms = [lower[match] for match in known_words(word) if match in lower][:1]
+    near = synonyms or [lower[match] for match in closest(word, lower, cutoff=0.5)]
+    return _unknown(setting, near, choices)
 
 
 def closest(word: str, choices: Collection[str], *, cutoff: float) -> list[str]:
@@ -297,7 +297,7 @@ def known_words(word: str) -> tuple[str, ...]:
     return (word, _ALSO_CALLED[word]) if word in _ALSO_CALLED else (word,)
 
 
-def unknown_key(key: str, known: Collection[str]) -> UserError:
+def unknown_key(key: str, keys: Collection[str]) -> UserError:
     """Returns the error for an unknown key, with the closest key.
 
     The message lists the keys of a section. At the top level, it names the closest keys
@@ -306,23 +306,23 @@ def unknown_key(key: str, known: Collection[str]) -> UserError:
 
     Args:
         key: The user's key, such as `lr` or `model.hiden`.
-        known: All valid keys, such as `trainer` and `trainer.lr`.
+        keys: All valid keys, such as `trainer` and `trainer.lr`.
     """
     section, _, last = key.rpartition(".")
-    while section and section not in _sections(known):
+    while section and section not in _sections(keys):
         section = section.rpartition(".")[0]
-    choices = sorted(name for name in known if name.rpartition(".")[0] == section)
-    by_last = {name.rpartition(".")[2]: name for name in sorted(known, key=lambda name: -name.count("."))}
-    same = [by_last[name] for name in known_words(last) if name in by_last][:1]
+    choices = sorted(name for name in keys if name.rpartition(".")[0] == section)
+    by_last = {name.rpartition(".")[2]: name for name in sorted(keys, key=lambda name: -name.count("."))}
+    synonyms = [by_last[name] for name in known_words(last) if name in by_last][:1]
     far = [by_last[name] for name in closest(last, by_last, cutoff=0.7)]
-    near = same or closest(key, choices, cutoff=0.6) or far
+    near = synonyms or closest(key, choices, cutoff=0.6) or far
     if not section:
         return UserError(f"{key} is not known: {_hint(near)}python -m gnnkit --help lists all keys")
     return _unknown(key, near, choices)
 
 
-def _unknown(what: str, near: list[str], choices: Iterable[str]) -> UserError:
-    return UserError(f"{what} is not known: {_hint(near)}there are: {', '.join(choices) or 'none'}")
+def _unknown(setting: str, near: list[str], choices: Iterable[str]) -> UserError:
+    return UserError(f"{setting} is not known: {_hint(near)}there are: {', '.join(choices) or 'none'}")
 
 
 def _hint(near: list[str]) -> str:

@@ -55,9 +55,9 @@ def check_npy(file: IO[bytes], size: int, name: str) -> tuple[tuple[int, ...], b
         raise UserError(f"{name} is not a .npy array: {error}") from error
     if dtype.hasobject:
         raise UserError(f"{name} holds Python objects, which only pickle could read")
-    promised = file.tell() + math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or promised > size:
-        raise UserError(f"{name} promises shape {shape} of {dtype}, {promised} bytes, but has {size}")
+    num_bytes = file.tell() + math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or num_bytes > size:
+        raise UserError(f"{name} promises shape {shape} of {dtype}, {num_bytes} bytes, but has {size}")
     return shape, by_column, dtype
 
 
@@ -108,8 +108,8 @@ def _map(path: Path) -> Array:
 def mapped_file(array: Array) -> tuple[Path, int] | None:
     """Returns the file from which an array is mapped, and the offset of its data.
 
-    None for an array in memory, and for one that is not a contiguous range of the
-    mapping.
+    Returns None for an array in memory, and for an array that is not a contiguous range
+    of the mapping.
     """
     owner: Any = array
     while isinstance(owner, np.ndarray) and isinstance(owner.base, np.ndarray):
@@ -164,7 +164,7 @@ def save_array(path: Path, array: Array) -> None:
     `np.save` leaves the last 4 KB in a C buffer and ignores errors when flushing it,
     which would truncate the file without an error.
     """
-    with opened(path) as file:
+    with open_file(path) as file:
         np.save(_Piecewise(file), array, allow_pickle=False)
 
 
@@ -224,7 +224,7 @@ def whole_folder(folder: Path, meta: Mapping[str, Any]) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        with synced(temporary / META) as file:
+        with open_synced(temporary / META) as file:
             file.write(json.dumps(meta).encode())
         _sync(temporary)
         _move(temporary, folder)
@@ -262,7 +262,7 @@ def write_atomically(path: Path, *content: bytes | memoryview, within: Path | No
     """
     temporary = _beside(path if within is None else within / path.name)
     try:
-        with synced(temporary) as file:
+        with open_synced(temporary) as file:
             for piece in content:
                 file.write(piece)
         put_in_place(temporary, path)
@@ -310,15 +310,15 @@ def sync_files(folder: Path) -> None:
 
 
 @contextmanager
-def synced(path: Path) -> Iterator[IO[bytes]]:
+def open_synced(path: Path) -> Iterator[IO[bytes]]:
     """Opens a new file for writing, and waits until it is on disk at the end."""
-    with opened(path) as file:
+    with open_file(path) as file:
         yield file
     _sync(path)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
+def open_file(path: Path) -> Iterator[IO[bytes]]:
     """Opens a new file for writing. Errors name the file."""
     with naming(path), path.open("wb") as file:
         yield file
@@ -343,15 +343,15 @@ def of_disk(error: OSError) -> UserError | None:
 
     Returns None for other errors, and for those that do not name a file.
     """
-    cure = _CURES.get(error.errno or 0)
-    if cure is None or error.filename is None:
+    remedy = _REMEDIES.get(error.errno or 0)
+    if remedy is None or error.filename is None:
         return None
-    return UserError(f"{error.filename}: {error.strerror}: {cure}")
+    return UserError(f"{error.filename}: {error.strerror}: {remedy}")
 
 
 _ROOM = "free some, or name a folder on another disk with output=FOLDER; on_exists=resume goes on from a checkpoint"
 _WRITABLE = "change its permissions, or name a folder that you may write with output=FOLDER"
-_CURES = {
+_REMEDIES = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
     errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",

@@ -76,36 +76,36 @@ def barrier(comm: Communicator) -> None:
 # Promises between ranks.
 
 
-def traffic(comm: Communicator, num_letters: int = 150) -> list[tuple[int, str, int]]:
-    """Puts letters at random and takes all. Returns sender, tag and number of each."""
+def traffic(comm: Communicator, num_messages: int = 150) -> list[tuple[int, str, int]]:
+    """Puts messages at random and takes all. Returns sender, tag and number of each."""
     rng = random.Random(comm.rank)
     sent: Counter[int] = Counter()
     with comm.mailbox() as box:
-        for number in range(num_letters):
+        for number in range(num_messages):
             dst, size = rng.randrange(comm.world_size), rng.choice([0, 1, 1000, 100_000])
             x = torch.full((size,), number, dtype=torch.float32)
             box.put(dst, rng.choice("ab"), {"number": number, "size": size}, {"x": x})
             sent[dst] += 1
         counts = comm.all_reduce(torch.tensor([sent[rank] for rank in range(comm.world_size)]))
-        letters = [box.take(timeout=GUARD) for _ in range(int(counts[comm.rank]))]
+        messages = [box.take(timeout=GUARD) for _ in range(int(counts[comm.rank]))]
         assert all(
-            torch.equal(letter.tensors["x"], torch.full((letter.fields["size"],), float(letter.fields["number"])))
-            for letter in letters
+            torch.equal(message.tensors["x"], torch.full((message.fields["size"],), float(message.fields["number"])))
+            for message in messages
         )
         assert box.poll() is None
         barrier(comm)
-    return [(letter.src, letter.tag, letter.fields["number"]) for letter in letters]
+    return [(message.src, message.tag, message.fields["number"]) for message in messages]
 
 
 @pytest.mark.slow
 @few("comm", RUNNERS, default=["threads"])
-def test_random_traffic_of_four_ranks_delivers_each_letter_once_and_in_order(comm: str) -> None:
+def test_random_traffic_of_four_ranks_delivers_each_message_once_and_in_order(comm: str) -> None:
     arrived = RUNNERS[comm](traffic, 4)
-    every = [(src, number) for letters in arrived for src, _, number in letters]
+    every = [(src, number) for messages in arrived for src, _, number in messages]
     assert sorted(every) == [(src, number) for src in range(4) for number in range(150)]
-    for letters in arrived:
-        for src, tag in {(src, tag) for src, tag, _ in letters}:
-            numbers = [number for *key, number in letters if key == [src, tag]]
+    for messages in arrived:
+        for src, tag in {(src, tag) for src, tag, _ in messages}:
+            numbers = [number for *key, number in messages if key == [src, tag]]
             assert numbers == sorted(numbers)
 
 
@@ -122,7 +122,7 @@ def slow_receiver(comm: Communicator) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("comm", RUNNERS)
-def test_a_sender_does_not_wait_until_its_letters_are_taken(comm: str) -> None:
+def test_a_sender_does_not_wait_until_its_messages_are_taken(comm: str) -> None:
     RUNNERS[comm](slow_receiver, 2)
 
 
@@ -190,7 +190,7 @@ def killed(comm: Communicator) -> None:
         box.put(2, "gradient")
     box.put(1 - comm.rank, "gradient")
     assert box.take("gradient", timeout=GUARD).src == 1 - comm.rank
-    with pytest.raises(DeadlineExceeded, match="no letter 'more' from any rank; rank 2 closed its connection"):
+    with pytest.raises(DeadlineExceeded, match="no message 'more' from any rank; rank 2 closed its connection"):
         box.take("more", timeout=0.05)
     box.put(1 - comm.rank, "bye")
     box.take("bye", timeout=GUARD)
@@ -204,7 +204,7 @@ def test_a_killed_peer_is_named_without_waiting_for_a_deadline() -> None:
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_a_thread_that_fails_ends_the_wait_for_its_letters(world_size: int) -> None:
+def test_a_thread_that_fails_ends_the_wait_for_its_messages(world_size: int) -> None:
     noticed: list[int] = []
 
     def work(comm: Communicator) -> None:
@@ -239,7 +239,7 @@ def test_ranks_that_do_not_connect_are_named() -> None:
     listeners[2].close()
 
 
-# Too many letters.
+# Too many messages.
 
 
 def put_often(box: Mailbox, tensors: dict[str, Tensor], times: int = 1000) -> None:
@@ -248,7 +248,7 @@ def put_often(box: Mailbox, tensors: dict[str, Tensor], times: int = 1000) -> No
 
 
 @pytest.mark.slow
-def test_a_sender_whose_letters_are_not_taken_waits_and_then_names_the_receiver() -> None:
+def test_a_sender_whose_messages_are_not_taken_waits_and_then_names_the_receiver() -> None:
     with connected(3, limit=2**16, timeout=2.0) as boxes:
         big = {"x": torch.zeros(2**14)}  # 64 KiB
         with pytest.raises(DeadlineExceeded, match=r"rank 1: timed out after 2 s: rank 0 takes no messages, 'x' waits"):
@@ -262,7 +262,7 @@ def test_a_sender_whose_letters_are_not_taken_waits_and_then_names_the_receiver(
 
 
 @pytest.mark.slow
-def test_a_sender_that_waited_goes_on_when_letters_are_taken() -> None:
+def test_a_sender_that_waited_goes_on_when_messages_are_taken() -> None:
     with connected(2, limit=2**16) as (receiver, sender):
         big = {"x": torch.zeros(2**14)}
         thread = threading.Thread(target=put_often, args=(sender, big, 300), daemon=True)
@@ -357,7 +357,7 @@ def frame(header: Any, body: bytes = b"", announced: int | None = None) -> bytes
     return struct.pack("!IQ", len(text), len(body) if announced is None else announced) + text + body
 
 
-def letter(tensors: Any) -> dict[str, Any]:
+def message(tensors: Any) -> dict[str, Any]:
     return {"tag": "x", "fields": {}, "tensors": tensors}
 
 
@@ -371,22 +371,22 @@ MALFORMED = {
     "a list": (frame([]), NO_HEADER),
     "no tag": (frame({"fields": {}, "tensors": []}), NO_HEADER),
     "tag of another type": (frame({"tag": 1, "fields": {}, "tensors": []}), NO_HEADER),
-    "unknown dtype": (frame(letter([["x", "object", [1]]]), bytes(8)), NO_TENSOR),
-    "negative shape": (frame(letter([["x", "uint8", [-1]]]), announced=0), NO_TENSOR),
-    "two negative sizes": (frame(letter([["x", "uint8", [-2, -2]]]), bytes(4)), NO_TENSOR),
-    "boolean shape": (frame(letter([["x", "uint8", [True]]]), bytes(1)), NO_TENSOR),
-    "no shape": (frame(letter([["x", "int64"]]), bytes(8)), NO_TENSOR),
-    "shape too large for its bytes": (frame(letter([["x", "int64", [2**40]]]), bytes(8)), "were announced as 8 bytes"),
-    "one name twice": (frame(letter([["x", "uint8", [1]]] * 2), bytes(2)), "were announced as 2 bytes"),
-    "empty and huge": (frame(letter([["x", "int64", [0, 2**62, 2**62]]])), "malformed frame"),
-    "letter without its end": (frame(letter([["x", "uint8", [4]]]), bytes(2), announced=4), "without a goodbye"),
+    "unknown dtype": (frame(message([["x", "object", [1]]]), bytes(8)), NO_TENSOR),
+    "negative shape": (frame(message([["x", "uint8", [-1]]]), announced=0), NO_TENSOR),
+    "two negative sizes": (frame(message([["x", "uint8", [-2, -2]]]), bytes(4)), NO_TENSOR),
+    "boolean shape": (frame(message([["x", "uint8", [True]]]), bytes(1)), NO_TENSOR),
+    "no shape": (frame(message([["x", "int64"]]), bytes(8)), NO_TENSOR),
+    "shape too large for its bytes": (frame(message([["x", "int64", [2**40]]]), bytes(8)), "were announced as 8 bytes"),
+    "one name twice": (frame(message([["x", "uint8", [1]]] * 2), bytes(2)), "were announced as 2 bytes"),
+    "empty and huge": (frame(message([["x", "int64", [0, 2**62, 2**62]]])), "malformed frame"),
+    "message without its end": (frame(message([["x", "uint8", [4]]]), bytes(2), announced=4), "without a goodbye"),
 }
 
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_frame_ends_its_connection_only(name: str) -> None:
     with raw_rank() as (boxes, bare):
-        bare.sendall(frame(letter([["x", "uint8", [1]]]), b"\x07"))
+        bare.sendall(frame(message([["x", "uint8", [1]]]), b"\x07"))
         malformed, told = MALFORMED[name]
         bare.sendall(malformed)
         bare.shutdown(socket.SHUT_WR)

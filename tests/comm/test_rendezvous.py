@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from gnnkit.comm import rendezvous
 from gnnkit.comm.mailbox import PeerLost
-from gnnkit.comm.rendezvous import FILE, absence_told
+from gnnkit.comm.rendezvous import FILE, report_absence
 from gnnkit.errors import UserError
 from tests.waiting import GUARD
 
@@ -25,7 +25,7 @@ def wait_at_store(seconds: float, *, dies: bool) -> None:
     other = dist.TCPStore("127.0.0.1", kept[0].port, 2, False, deadline)
     if dies:
         threading.Timer(0.05, kept.clear).start()
-    with absence_told(2, seconds):
+    with report_absence(2, seconds):
         other.get("never set")
 
 

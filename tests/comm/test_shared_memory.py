@@ -46,7 +46,7 @@ def over_tcp(comm: Communicator) -> Communicator:
     """Returns a group of the same ranks whose rows travel over TCP."""
     tcp = comm.split(range(comm.world_size))
     assert isinstance(tcp, Gloo)
-    tcp._asked = True
+    tcp._has_tried = True
     return tcp
 
 

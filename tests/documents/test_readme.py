@@ -290,7 +290,7 @@ def test_every_choice_and_key_in_the_text_exists() -> None:
         f"{section}.{key.name}"
         for section in config.SECTIONS
         for option in plugins.options(section)
-        for key in [*keys.read(section, option).keys, *keys.shared(section)]
+        for key in [*keys.read(section, option).keys, *keys.shared_keys(section)]
     }
     known |= {f"task.{name}" for name in plugins.TASK_KEYS}
     mentioned = set(re.findall(rf"(?<![\w./])((?:{'|'.join(config.SECTIONS)})\.[a-z_]+)\b(?![.(])", text))

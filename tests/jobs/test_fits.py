@@ -100,7 +100,7 @@ REFUSED = [
     [SAMPLED, "restarts=1", LEADER, LOST],
     [FULL, "restarts=1", "profile=true"],
 ]
-ROWS = [message for topic in fits.TOPICS for message in topic.refused]
+ROWS = [message for topic in fits.TOPICS for message in topic.conflicts]
 
 
 class EdgeSum(nn.Module):

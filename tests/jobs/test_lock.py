@@ -30,13 +30,13 @@ def settings() -> Settings:
 @pytest.mark.parametrize("on_exists", ["refuse", "resume", "replace"])
 def test_a_folder_in_use_is_refused_and_left_as_it_is(settings: Settings, on_exists: str, tmp_path: Path) -> None:
     again = replace(settings, on_exists=on_exists)
-    with run_folders.opened(Order(settings, folder=tmp_path / "run")) as made:
+    with run_folders.open_folder(Order(settings, folder=tmp_path / "run")) as made:
         before = sorted(path.name for path in made.iterdir())
         with (
             pytest.raises(
                 UserError, match=rf"{made}: process {os.getpid()} on \S+ is writing there: wait until it ends"
             ),
-            run_folders.opened(Order(again, folder=made)),
+            run_folders.open_folder(Order(again, folder=made)),
         ):
             raise AssertionError
         assert sorted(path.name for path in made.iterdir()) == before
@@ -50,7 +50,7 @@ def test_of_many_runs_with_one_new_folder_one_wins(settings: Settings, tmp_path:
         with contextlib.ExitStack() as held:
             ready.wait()
             try:
-                held.enter_context(run_folders.opened(Order(settings, folder=tmp_path / "new")))
+                held.enter_context(run_folders.open_folder(Order(settings, folder=tmp_path / "new")))
             except UserError as error:
                 return str(error)
             finally:
@@ -67,11 +67,11 @@ def test_of_many_runs_with_one_new_folder_one_wins(settings: Settings, tmp_path:
 def test_a_lock_of_a_process_that_has_died_keeps_nobody_out(settings: Settings, tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
-        with run_folders.opened(Order(settings, folder=tmp_path / "run")):
+        with run_folders.open_folder(Order(settings, folder=tmp_path / "run")):
             os._exit(0)
     os.waitpid(child, 0)
     assert f"process {child} on " in (tmp_path / "run/.lock").read_text()
-    with run_folders.opened(Order(replace(settings, on_exists="replace"), folder=tmp_path / "run")):
+    with run_folders.open_folder(Order(replace(settings, on_exists="replace"), folder=tmp_path / "run")):
         pass
     assert not (tmp_path / "run/.lock").exists()
 
@@ -83,7 +83,7 @@ def test_a_disk_without_locks_is_told_and_used(
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with run_folders.opened(Order(settings, folder=tmp_path / "run")):
+    with run_folders.open_folder(Order(settings, folder=tmp_path / "run")):
         pass
     assert "the file system has no locks" in capsys.readouterr().out
 
@@ -95,7 +95,7 @@ def test_a_report_into_a_folder_in_use_is_refused(settings: Settings, tmp_path: 
 
 def refuse(settings: Settings, folder: Path, steps: str, *files: str) -> None:
     """Refuses a job that has written some files, and these."""
-    with contextlib.suppress(UserError), run_folders.opened(Order(settings, folder=folder)) as made:
+    with contextlib.suppress(UserError), run_folders.open_folder(Order(settings, folder=folder)) as made:
         for name in ("node_ids.npy", *files):
             (made / name).parent.mkdir(exist_ok=True)
             (made / name).write_bytes(b"")

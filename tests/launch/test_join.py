@@ -188,7 +188,7 @@ def test_tasks_of_a_slurm_step_go_on_without_a_lost_one(outside: Outside, tmp_pa
     environments = [step_of_slurm(rank, 3, os.getpid()) for rank in range(3)]
     ended = outside.run(tmp_path, [argv] * 3, environments, sites=[site])
     assert [each.code for each in ended] == [0, 0, -signal.SIGKILL], ended
-    assert "rank 2 is lost, the run goes on" in ended[0].output
+    assert "rank 2 is lost, the run continues" in ended[0].output
     assert json.loads((tmp_path / "run/result.json").read_text())["lost_workers"] == ["rank 2"]
 
 

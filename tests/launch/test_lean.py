@@ -26,8 +26,8 @@ from gnnkit.launch import lean
 from lightning.pytorch.utilities.compile import OptimizedModule
 model = torch.nn.Linear(3, 3)
 x = torch.ones(2, 3)
-assert isinstance(sys.modules["torch._dynamo"], lean.StandIn)
-assert isinstance(sys.modules["scipy.signal"], lean.StandIn)
+assert isinstance(sys.modules["torch._dynamo"], lean.Placeholder)
+assert isinstance(sys.modules["scipy.signal"], lean.Placeholder)
 assert not isinstance(model, OptimizedModule)
 """
 CASES = {
@@ -46,7 +46,7 @@ import torch._dynamo.eval_frame as frame
 assert torch._dynamo.utils.counters is counters
 assert torch._dynamo.OptimizedModule is frame.OptimizedModule is sys.modules["torch._dynamo"].OptimizedModule
 assert frame.__spec__.loader is not None and frame.__spec__.origin == frame.__file__
-assert not isinstance(sys.modules["torch._dynamo"], lean.StandIn)
+assert not isinstance(sys.modules["torch._dynamo"], lean.Placeholder)
 try:
     torch._dynamo.no_such_name
 except AttributeError as error:
@@ -62,13 +62,13 @@ optimizer.step()
 """,
     "the signals of SciPy are the real ones": """
 assert len(scipy.signal.windows.hann(5)) == 5
-assert not isinstance(sys.modules["scipy.signal"], lean.StandIn)
+assert not isinstance(sys.modules["scipy.signal"], lean.Placeholder)
 from scipy.signal.windows import hamming
 assert scipy.signal.windows.hamming is hamming
 """,
     "operations are counted": """
 from torch.utils.flop_counter import FlopCounterMode
-assert isinstance(sys.modules["torch.utils.flop_counter"], lean.StandIn)
+assert isinstance(sys.modules["torch.utils.flop_counter"], lean.Placeholder)
 with FlopCounterMode(display=False) as counter:
     model(x)
 assert counter.get_total_flops() == 2 * 2 * 3 * 3
@@ -100,12 +100,12 @@ def test_the_modules_themselves_come_when_asked_for(outside: Outside, tmp_path: 
 
 
 def test_a_function_is_kept_from_the_compiler_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lean, "_imported", {})
+    monkeypatch.setattr(lean, "_modules", {})
     kept = [lean.disable(int), lean.disable(recursive=False)(int)]
     assert [each("7") for each in kept] == [7, 7]
     disable = {True: lambda call: call + 1, False: lambda call: call + 2}
     compiler: Any = SimpleNamespace(disable=lambda function, recursive: lambda text: disable[recursive](function(text)))
-    lean._imported[lean.COMPILER] = compiler
+    lean._modules[lean.COMPILER] = compiler
     assert [each("7") for each in kept] == [8, 9]
 
 

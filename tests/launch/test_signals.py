@@ -21,7 +21,7 @@ from gnnkit.errors import UserError
 from gnnkit.launch.exits import exit_code
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.progress import progress
-from gnnkit.launch.signals import HANDLED, check, deferred
+from gnnkit.launch.signals import HANDLED, check, defer_signals
 from tests.cases import exhaustive
 from tests.waiting import GUARD, NEVER
 
@@ -74,7 +74,7 @@ def test_a_signal_at_any_place_ends_the_work_at_the_next_check(
     number: signal.Signals, place: Callable[[int, Path], None], tmp_path: Path
 ) -> None:
     before = signal.getsignal(number)
-    with deferred():
+    with defer_signals():
         place(number, tmp_path)
         with pytest.raises(RAISED[number]):
             progress("the next step")
@@ -93,7 +93,7 @@ def test_the_exit_code_is_the_signals_whatever_follows(
             return 0
         raise UserError("model=mine fails on import")
 
-    with deferred():
+    with defer_signals():
         code = exit_code(work)
     assert code == 128 + number
     assert capsys.readouterr().err == ""
@@ -101,7 +101,7 @@ def test_the_exit_code_is_the_signals_whatever_follows(
 
 def test_the_work_is_ended_once() -> None:
     """Code that ends the work goes on after the exception."""
-    with deferred():
+    with defer_signals():
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             check()
@@ -115,7 +115,7 @@ def test_a_handler_of_the_caller_is_called_at_a_check_and_stays(number: signal.S
     before = signal.signal(number, lambda number, frame: calls.append(number))
     handler = signal.getsignal(number)
     try:
-        with deferred():
+        with defer_signals():
             signal.raise_signal(number)
             assert calls == []
             check()
@@ -130,7 +130,7 @@ def test_a_handler_of_the_caller_is_called_at_a_check_and_stays(number: signal.S
 def test_ignored_signals_stay_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with deferred():
+        with defer_signals():
             signal.raise_signal(signal.SIGINT)
             check()
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -141,7 +141,7 @@ def test_ignored_signals_stay_ignored() -> None:
 @pytest.mark.slow
 def test_forked_processes_have_the_usual_handlers() -> None:
     """A pool ends its workers by SIGTERM."""
-    with deferred():
+    with defer_signals():
         signal.raise_signal(signal.SIGTERM)  # of this process alone
         context = multiprocessing.get_context("fork")
         runs = context.Event()

@@ -176,7 +176,7 @@ def test_a_step_counts_without_the_workers_that_are_lost(tmp_path: Path, capsys:
     assert logged == [3, 3]
     watch.lose(2)
     watch.lose(2)
-    assert capsys.readouterr().err == "after step 2: rank 2 is lost, the run goes on\n"
+    assert capsys.readouterr().err == "after step 2: rank 2 is lost, the run continues\n"
     assert logged == [3, 3, pytest.approx(2 * 6 / 3)], "the loss is the mean over the rows that are there"
     assert [state.rank for state in watch.states] == [0, 1]
     take(0, 4)

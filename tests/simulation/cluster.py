@@ -362,9 +362,9 @@ class Actor:
             self.cluster.reach(self.host, lambda: None if self.is_ended else method(reference, *arguments))
         return reference
 
-    def lose(self, why: str) -> None:
+    def lose(self, reason: str) -> None:
         for each in self.references:
-            each.settle(error=RayError(why))
+            each.settle(error=RayError(reason))
 
     def end(self) -> None:
         """Ends the actor. Its agent hears so by the end of standard input."""
@@ -391,7 +391,7 @@ class Actor:
             try:
                 report = agents._report(folder)
             except SystemExit:
-                report = {"error": "the ranks were stopped", "mendable": False, "failure": {"lost_peer": True}}
+                report = {"error": "the ranks were stopped", "is_user_error": False, "failure": {"lost_peer": True}}
             agent.report = json.dumps(report).encode()
 
         def tell() -> None:
@@ -452,7 +452,12 @@ class PlayedChild(child.Child):
                 report = {"result": function(*arguments)}
             except Exception as error:
                 kind, mendable = type(error).__name__, isinstance(error, UserError)
-                report = {"error": f"{kind}: {error}", "message": str(error), "mendable": mendable, "traceback": ""}
+                report = {
+                    "error": f"{kind}: {error}",
+                    "message": str(error),
+                    "is_user_error": mendable,
+                    "traceback": "",
+                }
             process.report = json.dumps(report).encode()
             agent.cluster.world.fire(process.reported)
 

@@ -22,7 +22,7 @@ from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch import child, group, processes, watchdog
 from gnnkit.launch.launcher import RankError
 from gnnkit.training import checkpoint, resume, saving
-from gnnkit.training.checkpoint import damage, kept  # of the rules, also where a test takes these out
+from gnnkit.training.checkpoint import damage, list_checkpoints  # of the rules, also where a test takes these out
 from gnnkit.utils import storage
 from tests.simulation.cluster import (
     TASKS,
@@ -56,7 +56,7 @@ def settings(most: int, on_exists: str) -> Any:
 
 @dataclass(frozen=True)
 class Asked:
-    """What `folder.resumed` reads of an order."""
+    """What `folder.resume_order` reads of an order."""
 
     settings: Any
     named_folder: str
@@ -157,7 +157,7 @@ class Story:
         """Is the launching process."""
         try:
             asked: Any = Asked(settings(self.most, "resume" if resuming else "refuse"), "/run")
-            asked = folder.resumed(asked)
+            asked = folder.resume_order(asked)
             with lock.locked(self.folder), self._holding():  # type: ignore[arg-type]
                 folder._end_writers(self.folder, asked.settings)  # type: ignore[arg-type]
                 self.outcome = restarts.restarting(functools.partial(self._start, process), self._job(asked))
@@ -261,7 +261,7 @@ class Story:
     def _newest_whole(self) -> int:
         quiet, self.disk.quiet = self.disk.quiet, True
         try:
-            for file in kept(self.last):  # type: ignore[arg-type]
+            for file in list_checkpoints(self.last):  # type: ignore[arg-type]
                 if damage(file) is None:
                     return int(checkpoint.whole_numbers(file)["global_step"])
             return 0
@@ -399,7 +399,7 @@ class Story:
         for host in self.cluster.hosts:
             self.cluster.lose_power(host, 0.01)
         self.disk.quiet = True
-        files = kept(self.last)  # type: ignore[arg-type]
+        files = list_checkpoints(self.last)  # type: ignore[arg-type]
         if len(files) > 1 and files[0] == self.last and all(damage(file) is None for file in files):
             named = [checkpoint._named_tensors(file) for file in files]
             places = [self.last] + ([self.last.with_name(named[0])] if named[0] not in named[1:] else [])
@@ -466,7 +466,7 @@ class Story:
             self.has_saved(state["global_step"])
 
         used = SimpleNamespace(exit=sys.exit, stdin=SimpleNamespace(buffer=None))
-        saved = SimpleNamespace(copied=checkpoint.copied, save=save)
+        saved = SimpleNamespace(copy_to_host=checkpoint.copy_to_host, save=save)
         patches: list[tuple[Any, str, Any]] = [
             *((module, "time", clock) for module in (restarts, group, child, watchdog, gnnkit_ray)),
             *((module, "secrets", secret) for module in (storage, checkpoint, processes, gnnkit_ray)),

@@ -103,12 +103,12 @@ class Patched:
         self.set(restarts.Restart, "repeats", lambda self, before: False)
 
     def the_newest_is_chosen_by_its_time(self) -> None:
-        kept = checkpoint.kept
+        kept = checkpoint.list_checkpoints
 
         def by_time(path: Any) -> list[Path]:
             return sorted(kept(path), key=lambda file: -file.stat().st_mtime)
 
-        self.set(checkpoint, "kept", by_time)
+        self.set(checkpoint, "list_checkpoints", by_time)
 
     def earlier_starts_may_write(self) -> None:
         @contextlib.contextmanager
@@ -134,7 +134,7 @@ class Patched:
         forget, aside = checkpoint._forget_others, checkpoint._step_aside
 
         def forgotten(path: Any, keep: int, writer: Any) -> None:
-            for file in checkpoint.kept(path):
+            for file in checkpoint.list_checkpoints(path):
                 file.unlink()
             aside(path, keep, writer)
 

@@ -61,7 +61,7 @@ PHASES: dict[str, tuple[Any, str, int]] = {
     "a read": (Served, "_reply", 5),
     "a settlement": (Served, "settle", 1),
     "an evaluation": (ChunkEvaluation, "_after", 3),
-    "the last figures": (figures, "_skipped", 1),
+    "the last figures": (figures, "_count_skipped", 1),
     "an answer of a server": (Server, "_take_in", 9),
 }
 

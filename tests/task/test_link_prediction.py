@@ -488,11 +488,14 @@ def test_figures_are_those_of_all_scores_by_hand() -> None:
 def test_scores_that_are_all_equal_are_doubted(negatives: int) -> None:
     task = LinkPrediction(eval_negatives=negatives)
     tied = {f"test_{name}": value for name, value in ranking(torch.zeros(7, 1 + negatives)).items()}
-    assert "the scores of all pairs are equal, with an edge or without (test_roc_auc=0.500)" in task.doubts(tied)[0]
+    assert (
+        "the scores of all pairs are equal, with an edge or without (test_roc_auc=0.500)"
+        in task.score_warnings(tied)[0]
+    )
     scores = torch.zeros(7, 1 + negatives)
     scores[0, 0], scores[1, 0] = 1, -1
-    assert task.doubts({f"test_{name}": value for name, value in ranking(scores).items()}) == []
-    assert task.doubts({}) == []
+    assert task.score_warnings({f"test_{name}": value for name, value in ranking(scores).items()}) == []
+    assert task.score_warnings({}) == []
 
 
 @pytest.mark.parametrize("column", [0, 3])
@@ -502,7 +505,7 @@ def test_a_score_of_nan_makes_every_figure_nan(column: int) -> None:
     found = ranking(scores)
     assert len(found) == 6
     assert np.isnan(list(found.values())).all()
-    assert LinkPrediction().doubts({f"test_{name}": value for name, value in found.items()}) == []
+    assert LinkPrediction().score_warnings({f"test_{name}": value for name, value in found.items()}) == []
 
 
 def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:

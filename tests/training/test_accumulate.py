@@ -15,7 +15,7 @@ from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
 from gnnkit.training import checkpoint
-from gnnkit.training.module import accumulated
+from gnnkit.training.module import accumulate_batches
 from tests.cases import exhaustive
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
@@ -131,6 +131,6 @@ class Counted:
 
 
 def test_the_last_batches_of_an_epoch_make_a_step_of_their_own() -> None:
-    found = list(accumulated(map(Counted, (1, 2, 3, 4, 5)), 2))  # type: ignore[arg-type]
+    found = list(accumulate_batches(map(Counted, (1, 2, 3, 4, 5)), 2))  # type: ignore[arg-type]
     assert [batch.total for batch in found] == [3, 3, 7, 7, 5]
     assert [batch.update for batch in found] == ["accumulate", "synchronise"] * 2 + ["synchronise"]

@@ -28,7 +28,7 @@ def state(number: int) -> dict[str, Any]:
 
 
 def numbers(path: Path) -> list[int]:
-    return [checkpoint.load(file)["number"] for file in checkpoint.kept(path)]
+    return [checkpoint.load(file)["number"] for file in checkpoint.list_checkpoints(path)]
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
@@ -38,7 +38,7 @@ def test_the_newest_checkpoints_stay_and_tensors_of_no_other(tmp_path: Path, kee
         checkpoint.save(state(number), path, keep)
         assert numbers(path) == list(range(number, max(number - keep, -1), -1))
     names = ["last.json", "last-1.json", "last-2.json"]
-    assert [file.name for file in checkpoint.kept(path)] == names[:keep]
+    assert [file.name for file in checkpoint.list_checkpoints(path)] == names[:keep]
     assert len(list(tmp_path.iterdir())) == 2 * keep
     checkpoint.save(state(9), path, 1)
     assert len(list(tmp_path.iterdir())) == 2
@@ -80,7 +80,7 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_counts(
     told = checkpoint.use_newest_whole(path)
     assert told == (True, damaged)
     assert numbers(path) == [1]
-    assert checkpoint.kept(path) == [path]
+    assert checkpoint.list_checkpoints(path) == [path]
     checkpoint.save(state(3), path, 2)
     assert numbers(path) == [3, 1]
 
@@ -89,11 +89,11 @@ def test_where_no_checkpoint_is_whole_nothing_is_deleted(tmp_path: Path) -> None
     path = tmp_path / "last.json"
     for number in (1, 2):
         checkpoint.save(state(number), path, 2)
-    for file in checkpoint.kept(path):
+    for file in checkpoint.list_checkpoints(path):
         cut(file)
     is_whole, problems = checkpoint.use_newest_whole(path)
     assert (is_whole, len(problems)) == (False, 2)
-    assert len(checkpoint.kept(path)) == 2
+    assert len(checkpoint.list_checkpoints(path)) == 2
     with pytest.raises(UserError, match=r"last\.json is not whole"):
         checkpoint.load_whole(path)
 
@@ -218,7 +218,7 @@ def test_a_command_that_is_killed_while_it_leaves_out_a_damaged_checkpoint_loses
     path = tmp_path / "last.json"
     for number in (1, 2, 3):
         checkpoint.save(state(number), path, 3)
-    for file in checkpoint.kept(path)[:2]:
+    for file in checkpoint.list_checkpoints(path)[:2]:
         cut(file)
 
     def killed(self: Path) -> None:

@@ -19,15 +19,15 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph
 from gnnkit.training.evaluated import Evaluated
-from gnnkit.training.logged import REDUCTIONS, Logged, over_ranks
+from gnnkit.training.logged import REDUCTIONS, LoggedValue, over_ranks
 from tests.cases import exhaustive
 from tests.runs import BARE
 from tests.training.test_own_models import CLASSES, WIDTH, Own, logged, seeded
 from tests.waiting import GUARD
 
 
-def value(number: float, weight: float, reduce: str = "mean") -> Logged:
-    return Logged(number, weight, reduce, False, {})
+def value(number: float, weight: float, reduce: str = "mean") -> LoggedValue:
+    return LoggedValue(number, weight, reduce, False, {})
 
 
 def test_values_join_by_their_weights_and_empty_ones_do_not_count() -> None:
@@ -35,11 +35,11 @@ def test_values_join_by_their_weights_and_empty_ones_do_not_count() -> None:
     for reduce, expected in {"mean": 2.0, "sum": 5.0, "min": 1.0, "max": 4.0}.items():
         for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
             first, *others = (value(*ones[place], reduce) for place in order)
-            assert first.joined(others).value == expected
-            assert first.joined(others[:1]).joined(others[1:]).value == expected, "in any groups"
+            assert first.merge(others).value == expected
+            assert first.merge(others[:1]).merge(others[1:]).value == expected, "in any groups"
     for reduce in REDUCTIONS:
-        assert math.isnan(value(1.0, 1, reduce).joined([value(math.nan, 1, reduce)]).value), "of a rank with rows"
-        assert value(3.0, 0, reduce).joined([value(3.0, 0, reduce)]).value in (3.0, 6.0), "no rank has rows"
+        assert math.isnan(value(1.0, 1, reduce).merge([value(math.nan, 1, reduce)]).value), "of a rank with rows"
+        assert value(3.0, 0, reduce).merge([value(3.0, 0, reduce)]).value in (3.0, 6.0), "no rank has rows"
 
 
 def test_ranks_that_log_other_names_have_all_in_the_end() -> None:

@@ -96,7 +96,7 @@ def test_a_save_waits_for_the_one_before(tmp_path: Path, alone: Any, disk: Disk)
         disk.goes.release()
         checkpoints.wait()
         assert disk.begun == 2
-    assert [checkpoint.load(file)["epoch"] for file in checkpoint.kept(checkpoints.path)] == [2, 1]
+    assert [checkpoint.load(file)["epoch"] for file in checkpoint.list_checkpoints(checkpoints.path)] == [2, 1]
 
 
 @pytest.mark.parametrize("at", ["step", "save", "end"])

@@ -19,7 +19,7 @@ from gnnkit.config.settings import settle
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch
 from gnnkit.training import checkpoint
-from gnnkit.training.schedule import RateSchedule, checked, clip
+from gnnkit.training.schedule import RateSchedule, check_optimizers, clip
 from tests.cases import exhaustive, few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
@@ -168,13 +168,16 @@ def test_servers_do_not_clip() -> None:
 def test_schedules_that_several_ranks_cannot_have_are_refused() -> None:
     optimizer = torch.optim.SGD([Parameter(torch.zeros(1))], lr=1.0)
     steps = {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1), "interval": "step"}
-    assert checked({"optimizer": optimizer, "lr_scheduler": steps}, "Mine", by_steps=True)[1][0]["interval"] == "step"
+    assert (
+        check_optimizers({"optimizer": optimizer, "lr_scheduler": steps}, "Mine", by_steps=True)[1][0]["interval"]
+        == "step"
+    )
     with pytest.raises(UserError, match=r"model=Mine: a schedule with interval=step would count each batch of trainer"):
-        checked({"optimizer": optimizer, "lr_scheduler": steps}, "Mine", by_steps=False)
+        check_optimizers({"optimizer": optimizer, "lr_scheduler": steps}, "Mine", by_steps=False)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
     for schedule in (plateau, {"scheduler": plateau}, {"scheduler": steps["scheduler"], "reduce_on_plateau": True}):
         with pytest.raises(UserError, match="model=Mine: ReduceLROnPlateau needs monitor, such as val_loss, beside"):
-            checked(([optimizer], [schedule]), "Mine", by_steps=True)
+            check_optimizers(([optimizer], [schedule]), "Mine", by_steps=True)
 
 
 @pytest.mark.parametrize(("model", "rate"), [("gcn", 0.01), ("hgt", 0.003)])

@@ -15,8 +15,8 @@ from gnnkit.config.settings.settings import SMALL_EDGES as SMALL_EDGES
 from gnnkit.config.settings.settings import USUAL_ORDERS as USUAL_ORDERS
 from gnnkit.config.settings.settings import Settings as Settings
 from gnnkit.config.settings.settings import with_choice as with_choice
-from gnnkit.config.settings.settings import with_given as with_given
 from gnnkit.config.settings.settings import with_partition as with_partition
+from gnnkit.config.settings.settings import with_plugins as with_plugins
 from gnnkit.config.settings.settings import with_workers as with_workers
 from gnnkit.config.settings.trainer import OPTIMIZERS as OPTIMIZERS
 from gnnkit.config.settings.trainer import OnNan as OnNan

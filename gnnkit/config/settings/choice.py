@@ -97,14 +97,14 @@ def move_task_keys(dataset: Choice, task: Choice) -> tuple[Choice, Choice]:
 
     Raises `UserError` if the data set's class does not list them in `of_task`.
     """
-    moved = {key: value for key, value in task.arguments.items() if key in plugins.TASK_KEYS}
-    if not moved:
+    data_arguments = {key: value for key, value in task.arguments.items() if key in plugins.TASK_KEYS}
+    if not data_arguments:
         return dataset, task
     reads = dataset.load().of_task if dataset.name in plugins.names("dataset") else ()
-    if unread := [key for key in moved if key not in reads]:
+    if unread := [key for key in data_arguments if key not in reads]:
         raise UserError(
-            f"task.{unread[0]}={shown(moved[unread[0]])}: dataset={dataset.name} has a single task; remove the key, or use "
+            f"task.{unread[0]}={shown(data_arguments[unread[0]])}: dataset={dataset.name} has a single task; remove the key, or use "
             "dataset=tables"
         )
-    rest = {key: value for key, value in task.arguments.items() if key not in moved}
-    return replace(dataset, arguments={**dataset.arguments, **moved}), replace(task, arguments=rest)
+    task_arguments = {key: value for key, value in task.arguments.items() if key not in data_arguments}
+    return replace(dataset, arguments={**dataset.arguments, **data_arguments}), replace(task, arguments=task_arguments)

@@ -34,9 +34,9 @@ Scale = Annotated[float, functools.partial(real, low=0, high=MAX_SCALE)]
 Switch = Annotated[bool, switch]
 
 
-def names(known: Collection[Any]) -> Rule:
+def names(options: Collection[Any]) -> Rule:
     """Returns the rule that accepts one of the names."""
-    return functools.partial(one_of, known=known)
+    return functools.partial(one_of, choices=options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +77,21 @@ class KeyRule:
     def read(self, key: str, value: Any) -> Any:
         """Checks a value, or a section.
 
-        For messages, a number stays as the user typed it.
+        A value that equals the checked one is returned as the user typed it, for
+        messages.
         """
         if self.section is not None:
             return self.section.read(key, value)
         if self.rule is None or (value is None and self.nullable):
             return value
-        checked = self.rule(key, value)
-        return value if checked == value else checked
+        checked_value = self.rule(key, value)
+        return value if checked_value == value else checked_value
 
     def check_read(self, key: str, value: Any, settings: "Settings") -> None:
         """Raises `UserError` if the configuration does not read the key."""
-        for needed in self.conditions:
-            if not needed.holds(settings):
-                raise needed.error(key, value)
+        for condition in self.conditions:
+            if not condition.holds(settings):
+                raise condition.error(key, value)
 
 
 class Section:
@@ -167,14 +168,14 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 
 def expect_keys(
-    section: str, values: Mapping[str, Any], needed: Collection[str], optional: Collection[str] = ()
+    section: str, values: Mapping[str, Any], required_keys: Collection[str], optional: Collection[str] = ()
 ) -> None:
     """Raises `UserError` if a key of the section is missing or unknown."""
-    known = [f"{section}.{key}" for key in (*needed, *optional)]
+    known_keys = [f"{section}.{key}" for key in (*required_keys, *optional)]
     for key in values:
-        if f"{section}.{key}" not in known:
-            raise unknown_key(f"{section}.{key}", known)
-    for key in needed:
+        if f"{section}.{key}" not in known_keys:
+            raise unknown_key(f"{section}.{key}", known_keys)
+    for key in required_keys:
         if key not in values:
             raise missing(f"{section}.{key}")
 

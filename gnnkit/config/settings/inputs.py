@@ -37,7 +37,7 @@ class FeaturesSettings(Section):
     degree: Annotated[Switch, FEATURES]  # whether log(1 + number of in-edges) is another column
     dtype: Annotated[str, names(DTYPES), FEATURES]
     place: Annotated[str, names((AUTO, *PLACES)), ROWS, FEATURES]  # AUTO: depends on the available memory
-    cache: Annotated[int | None, size, ROWS, DISK]  # cache size per worker, in bytes. None: automatic
+    cache: Annotated[int | None, size, ROWS, DISK]  # cache size per worker, in bytes, or None if automatic
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +47,4 @@ class LearnedSettings(Section):
     conditions = (LEARNED,)
 
     scale: Annotated[float, functools.partial(real, above=0, high=MAX_SCALE)] | None  # standard deviation
-    weight_decay: Scale | None  # L2 penalty on the rows. None: the model's default
+    weight_decay: Scale | None  # L2 penalty on the rows, or None for the model's default

@@ -23,7 +23,7 @@ class LeaderSettings(Section):
     """The section `leader`: a switch for each plugin of the leader."""
 
     rebalance: Switch  # whether work is moved away from a straggler
-    others: tuple[str, ...] = ()  # other enabled plugins. Not a key, since it has a default
+    other_plugins: tuple[str, ...] = ()  # other enabled plugins. Not a key, since it has a default
 
     @classmethod
     def optional_keys(cls) -> list[str]:
@@ -41,12 +41,12 @@ class LeaderSettings(Section):
     @property
     def hooks(self) -> tuple[Choice, ...]:
         """The enabled plugins."""
-        return tuple(Choice("leader", name, {}) for name in ("rebalance",) * self.rebalance + self.others)
+        return tuple(Choice("leader", name, {}) for name in ("rebalance",) * self.rebalance + self.other_plugins)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings(Section):
-    """The section `plan`, which describes another machine. If None, this machine."""
+    """The section `plan`, which may describe a machine other than this one."""
 
     conditions = (
         OnlyWith(

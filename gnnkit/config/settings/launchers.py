@@ -20,9 +20,9 @@ def _candidates(choice: Choice) -> list[Choice]:
     """Returns the launcher, or the candidates of launcher=auto."""
     if choice.name != AUTO:
         return [choice]
-    names, known = choice.arguments["ask"], plugins.names("launcher")
-    if not isinstance(names, list) or not names or any(name not in known for name in names):
-        raise UserError(f"launcher.ask={shown(names)} must be a list of launchers, there are: {', '.join(known)}")
+    names, options = choice.arguments["ask"], plugins.names("launcher")
+    if not isinstance(names, list) or not names or any(name not in options for name in names):
+        raise UserError(f"launcher.ask={shown(names)} must be a list of launchers, there are: {', '.join(options)}")
     return [Choice("launcher", name, {}) for name in names]
 
 
@@ -36,11 +36,11 @@ def started_of(choice: Choice) -> StartedRank | None:
 
     for candidate in _candidates(choice):
         launcher: Launcher = candidate.create()
-        if (started := launcher.started()) is not None:
-            return started
-    if (other := started_rank()) is not None:
+        if (rank := launcher.started()) is not None:
+            return rank
+    if (external_rank := started_rank()) is not None:
         raise UserError(
-            f"launcher={choice.name}: this process is rank {other.rank} of {other.world_size}, which were started externally: leave the "
+            f"launcher={choice.name}: this process is rank {external_rank.rank} of {external_rank.world_size}, which were started externally: leave the "
             "launcher out"
         )
     return None
@@ -63,15 +63,15 @@ def find_launcher(choice: Choice, comm: str, in_one_process: bool, additional: b
     raise UserError(f"launcher.ask={shown(auto.arguments['ask'])}: none of these starts the ranks of comm={comm} here")
 
 
-def launcher_for(choice: Choice, what: str) -> Launcher:
-    """Creates a launcher. Raises `UserError` if it does not start `what`.
+def launcher_for(choice: Choice, target: str) -> Launcher:
+    """Creates a launcher. Raises `UserError` if it does not start `target`.
 
     Args:
-        what: ranks or jobs.
+        target: ranks or jobs.
     """
     launcher: Launcher = choice.create()
-    if what not in launcher.starts:
-        usual = "add -m to run a sweep, or leave the launcher out" if what == "ranks" else "choose another launcher"
-        raise UserError(f"launcher={choice.name} starts {' and '.join(launcher.starts)}, not {what}: {usual}")
-    launcher.check(what)
+    if target not in launcher.starts:
+        usual = "add -m to run a sweep, or leave the launcher out" if target == "ranks" else "choose another launcher"
+        raise UserError(f"launcher={choice.name} starts {' and '.join(launcher.starts)}, not {target}: {usual}")
+    launcher.check(target)
     return launcher

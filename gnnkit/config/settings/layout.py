@@ -40,7 +40,7 @@ def partition_of(config: Mapping[str, Any], workers: int) -> PartitionSettings:
 
 def _check_auto(section: Mapping[str, Any]) -> None:
     """Raises `UserError` for a key that `partition=auto` selects itself."""
-    defaults = {key.name: key.value for key in keys.shared("partition")}
+    defaults = {key.name: key.value for key in keys.shared_keys("partition")}
     for key, value in section.items():
         if key != "nodes" and value != defaults.get(key):
             raise UserError(f"partition.{key}={shown(value)}: partition=auto chooses this key itself: leave it out")

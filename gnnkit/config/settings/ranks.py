@@ -34,18 +34,18 @@ class AutoWorkers:
 
 
 def replace_auto(
-    config: Json, launcher: Choice, started: StartedRank | None
+    config: Json, launcher: Choice, started_rank: StartedRank | None
 ) -> tuple[tuple[str, ...], AutoWorkers | None]:
-    """Replaces each `auto`. workers=auto becomes the fewest workers for now.
+    """Replaces each `auto`, and workers=auto provisionally by the fewest workers.
 
     Returns notes for the user, one line each, and the candidates for workers=auto.
     """
     notes, auto = [], None
     servers = servers_of(plugins.arguments_of("sync", config["sync"]))
     if config["parts"] is not None:
-        config["workers"] = _processes(config, started, servers)
-    elif started is not None:
-        config["workers"] = _started_workers(config["workers"], started.world_size, servers)
+        config["workers"] = _processes(config, started_rank, servers)
+    elif started_rank is not None:
+        config["workers"] = _started_workers(config["workers"], started_rank.world_size, servers)
     elif config["workers"] is None:
         config["workers"] = _default_workers(servers)
         if num_gpus() == 1 and config["comm"].get("name") == "auto":
@@ -53,7 +53,7 @@ def replace_auto(
     elif config["workers"] == "auto":
         auto = _auto_workers(config, servers)
         config["workers"] = auto.counts[0]
-    share_machine(config, launcher, started)
+    share_machine(config, launcher, started_rank)
     if config["trainer"]["progress_bar"] == "auto":
         config["trainer"]["progress_bar"] = in_notebook() or (bool(sys.stderr) and sys.stderr.isatty())
     switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
@@ -63,17 +63,17 @@ def replace_auto(
     return tuple(notes), auto
 
 
-def share_machine(config: Json, launcher: Choice, started: StartedRank | None) -> None:
+def share_machine(config: Json, launcher: Choice, started_rank: StartedRank | None) -> None:
     """Replaces `auto` for threads and communicator, given the number of workers."""
     gpus, servers = num_gpus(), servers_of(plugins.arguments_of("sync", config["sync"]))
-    here = _ranks_here(num_ranks(config) + servers, started)
+    num_local_ranks = _ranks_here(num_ranks(config) + servers, started_rank)
     if config["threads"] == "auto":
         alone = plugins.load("job", config["job"]).one_worker
-        config["threads"] = 1 if alone else max(num_cores() // here, 1)  # threads slow small tensors down
+        config["threads"] = 1 if alone else max(num_cores() // num_local_ranks, 1)  # threads slow small tensors down
     if config["comm"].get("name") == "auto":
         usual = None if launcher.name == AUTO else launcher.load().comm
         several = None if config["parts"] is None else "threads"
-        one_each = gpus >= here or (started is not None and gpus > 0 and environment.has_own_gpus())
+        one_each = gpus >= num_local_ranks or (started_rank is not None and gpus > 0 and environment.has_own_gpus())
         config["comm"]["name"] = several or usual or ("nccl" if one_each else "gloo")
 
 
@@ -99,14 +99,14 @@ def _auto_workers(config: Mapping[str, Any], servers: int) -> AutoWorkers:
     if gpus and comm != "auto" and choice_of("comm", config).load().device_type != "cuda":
         gpus = 0
     cores = num_cores() // (1 if threads == "auto" else count_of("threads", threads, MAX_THREADS))
-    most = max(gpus - servers if gpus else cores, 1)
-    counts = {2**power for power in range(most.bit_length())} | {most}
+    max_workers = max(gpus - servers if gpus else cores, 1)
+    counts = {2**power for power in range(max_workers.bit_length())} | {max_workers}
     return AutoWorkers(tuple(sorted(counts)), _default_workers(servers), threads, comm)
 
 
-def _ranks_here(ranks: int, started: StartedRank | None) -> int:
-    """Returns this host's number of ranks. All processes have equally many."""
-    return ranks if started is None else -(-ranks // started.world_size) * started.local_world_size
+def _ranks_here(ranks: int, started_rank: StartedRank | None) -> int:
+    """Returns this host's number of ranks. All processes have the same number."""
+    return ranks if started_rank is None else -(-ranks // started_rank.world_size) * started_rank.local_world_size
 
 
 def servers_of(arguments: Mapping[str, Any]) -> int:
@@ -121,32 +121,32 @@ def num_ranks(config: Mapping[str, Any]) -> int:
     return whole("parts", config["parts"], 1, MAX_WORKERS, what="null or a whole number")
 
 
-def _processes(config: Mapping[str, Any], started: StartedRank | None, servers: int) -> int:
+def _processes(config: Mapping[str, Any], started_rank: StartedRank | None, servers: int) -> int:
     """Returns the number of processes, each of which may run several ranks."""
     ranks = num_ranks(config) + servers
     processes = "auto" if config["workers"] is None else config["workers"]
-    if started is not None and processes not in ("auto", started.world_size):
-        raise UserError(f"workers={shown(processes)} but {started.world_size} processes were started")
+    if started_rank is not None and processes not in ("auto", started_rank.world_size):
+        raise UserError(f"workers={shown(processes)} but {started_rank.world_size} processes were started")
     if processes == "auto":
-        processes = min(ranks, num_cores()) if started is None else started.world_size
+        processes = min(ranks, num_cores()) if started_rank is None else started_rank.world_size
     return whole("workers", processes, 1, ranks, what="auto or a whole number, of processes that hold parts,")
 
 
-def _started_workers(workers: object, started: int, servers: int) -> int:
+def _started_workers(workers: object, num_started: int, servers: int) -> int:
     """Returns the number of workers among the started ranks.
 
     Raises `UserError` if `workers` is set to another number.
     """
     serving = f", of which sync.servers={servers} serve" if servers else ""
-    if started <= servers or workers not in (None, "auto", started - servers):
-        configured = "null" if workers is None else shown(workers)
-        raise UserError(f"workers={configured} but {started} ranks were started{serving}")
-    return started - servers
+    if num_started <= servers or workers not in (None, "auto", num_started - servers):
+        text = "null" if workers is None else shown(workers)
+        raise UserError(f"workers={text} but {num_started} ranks were started{serving}")
+    return num_started - servers
 
 
-def count_of(key: str, value: object, most: int) -> int:
+def count_of(key: str, value: object, high: int) -> int:
     """Reads a positive integer. The message mentions `auto` as an alternative."""
-    return whole(key, value, 1, most, what="auto or a whole number")
+    return whole(key, value, 1, high, what="auto or a whole number")
 
 
 def num_gpus() -> int:

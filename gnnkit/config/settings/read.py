@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict
 
 from gnnkit import plugins
-from gnnkit.config import SECTIONS, JobFacts, check_removed, dotted, keys, of_option, read_otherwise
+from gnnkit.config import SECTIONS, JobFacts, check_removed, dotted_keys, keys, of_option, read_otherwise
 from gnnkit.config.settings.choice import Choice, choice_of, exchange_of, move_task_keys, several_of
 from gnnkit.config.settings.fields import KeyRule, Section, expect_keys, key_rules, missing, read_texts
 from gnnkit.config.settings.inputs import DEFAULT_EMBEDDING
@@ -36,7 +36,7 @@ class _Keys:
 
     @classmethod
     def of(cls, job: type[JobFacts]) -> Self:
-        """Returns the keys of all jobs, and those of one."""
+        """Returns the keys that all jobs read, and the keys of one job."""
         rules = (*key_rules(Settings), *(key_rules(job.keys) if job.keys else ()))
         sections = {rule.name: rule.section for rule in rules if rule.section is not None}
         return cls(tuple(rule for rule in rules if rule.rule is not None), sections)
@@ -47,24 +47,24 @@ class _Keys:
         return (*dict.fromkeys((*SECTIONS, *self.sections, *(rule.name for rule in self.rules))),)
 
 
-def settle(composed: Mapping[str, Any]) -> Settings:
+def settle(composed_config: Mapping[str, Any]) -> Settings:
     """Validates a composed configuration and replaces each `auto`.
 
     Raises `UserError` with the configuration key for unknown keys, plugin names, types
     and ranges, and for a grid that does not match the workers. Imports torch only if
     the machine has GPUs.
     """
-    config = copy.deepcopy({**_UNSELECTED, **composed})
+    config = copy.deepcopy({**_UNSELECTED, **composed_config})
     if "job" not in config:
         raise missing("job")
     job = job_class("job", config["job"])
-    known = _Keys.of(job)
+    job_keys = _Keys.of(job)
     check_removed(config)
-    _check_keys(config, known)
-    _read_texts(config, known)
+    _check_keys(config, job_keys)
+    _read_texts(config, job_keys)
     launcher = choice_of("launcher", config)
-    started = started_of(launcher)
-    notes, auto_workers = replace_auto(config, launcher, started)
+    started_rank = started_of(launcher)
+    notes, auto_workers = replace_auto(config, launcher, started_rank)
     values: dict[str, Any] = {
         rule.name: rule.read(rule.name, config[rule.name]) for rule in key_rules(Settings) if rule.rule or rule.section
     }
@@ -83,24 +83,24 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         exchange=exchange_of(config),
         **_communicator(choice_of("comm", config)),
         launcher=launcher,
-        started=started,
+        started=started_rank,
         composed=config,
         job_keys=None if job.keys is None else job.keys.read("", config),
         notes=notes,
         read_otherwise=read_otherwise_texts,
         **values,
     )
-    described = keys.described()
-    for key, value, rule in _conditional_keys(config, known):
-        if value != described[key].value:
+    run_keys = keys.run_keys()
+    for key, value, rule in _conditional_keys(config, job_keys):
+        if value != run_keys[key].value:
             rule.check_read(key, value, settings)
     return settings
 
 
-def _conditional_keys(config: Mapping[str, Any], known: _Keys) -> Iterator[tuple[str, Any, KeyRule]]:
+def _conditional_keys(config: Mapping[str, Any], job_keys: _Keys) -> Iterator[tuple[str, Any, KeyRule]]:
     """Yields name, value and rule of each conditional key."""
-    yield from ((rule.name, config[rule.name], rule) for rule in known.rules if rule.conditions)
-    for section, kind in known.sections.items():
+    yield from ((rule.name, config[rule.name], rule) for rule in job_keys.rules if rule.conditions)
+    for section, kind in job_keys.sections.items():
         yield from (
             (f"{section}.{rule.name}", config[section][rule.name], rule) for rule in key_rules(kind) if rule.conditions
         )
@@ -114,7 +114,7 @@ class _CommunicatorFields(TypedDict):
 
 
 def _communicator(choice: Choice) -> _CommunicatorFields:
-    """Reads the section `comm`, in which a backend may have keys of its own."""
+    """Reads the section `comm`, which may contain keys of the selected backend."""
     keys = dict(choice.arguments)
     timeout = real("comm.timeout", keys.pop("timeout", 120.0), high=MAX_TIMEOUT, above=0)
     check = choice.load().check_keys if keys else None
@@ -129,34 +129,34 @@ def _read_otherwise(checkpoint: str | None, dataset: Choice) -> tuple[str, ...]:
     return () if checkpoint is None else read_otherwise(checkpoint, dataset.name, dataset.arguments)
 
 
-def _check_keys(config: Mapping[str, Any], known: _Keys) -> None:
+def _check_keys(config: Mapping[str, Any], job_keys: _Keys) -> None:
     """Raises `UserError` for missing or unknown keys, and for ill-typed sections."""
-    names = known.names
+    names = job_keys.names
     for key in config:
         if key not in names:
-            raise unknown_key(str(key), {*names, *dotted({name: config.get(name) for name in names})})
+            raise unknown_key(str(key), {*names, *dotted_keys({name: config.get(name) for name in names})})
     for key in names:
         if key not in config:
             raise missing(key)
-    for key, kind in known.sections.items():
+    for key, kind in job_keys.sections.items():
         if key not in SECTIONS and not isinstance(config[key], dict):
             raise UserError(f"{key}={shown(config[key])} is a section: set {key}.{key_rules(kind)[0].name}")
     for key in SECTIONS:
         if not isinstance(config[key], dict) and (key not in plugins.OPTIONAL or config[key] is not None):
             raise UserError(f"{key}={shown(config[key])} must be one of: {', '.join(plugins.options(key))}")
-    for section, kind in known.sections.items():
+    for section, kind in job_keys.sections.items():
         expect_keys(section, config[section], [rule.name for rule in key_rules(kind)], kind.optional_keys())
     expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
 
 
-def _read_texts(config: Json, known: _Keys) -> None:
+def _read_texts(config: Json, job_keys: _Keys) -> None:
     """Parses text that contains a number or a boolean, as `${oc.env:NAME}` returns it.
 
     Whether a key accepts text follows from its annotation, or from the default for a
     plugin's key.
     """
-    read_texts(config, known.rules)
-    for section, kind in known.sections.items():
+    read_texts(config, job_keys.rules)
+    for section, kind in job_keys.sections.items():
         read_texts(config[section], key_rules(kind))
     for section in plugins.KINDS:
         values = config[section] or {}

@@ -33,8 +33,8 @@ from gnnkit.config.settings.values import (
     LocalPath,
     Url,
     cache_folder,
+    output_names,
     path,
-    written,
 )
 from gnnkit.errors import UserError
 from gnnkit.launch.environment import StartedRank
@@ -63,7 +63,7 @@ _CHECKPOINT = by_job(lambda job: job.reads_checkpoint, hint="set trainer.resume 
 
 
 def job_class(key: str, value: object) -> type[JobFacts]:
-    """Imports a job's class. Raises `UserError` if its `name` is another one."""
+    """Imports a job's class. Raises `UserError` if its `name` differs."""
     name = value if isinstance(value, str) else one_of(key, value, plugins.names("job"))
     job: type[JobFacts] = plugins.load("job", name)
     if job.name != name:
@@ -91,29 +91,29 @@ class Settings:
     inexact: Annotated[str, names(INEXACT)]  # models whose results depend on the number of ranks
     input_rows: Annotated[str, names(INPUT_ROWS), FEATURES]
     features: FeaturesSettings
-    embedding: Annotated[_Width | None, LEARNED]  # width of a learned row. None: rows are not learned
-    label_inputs: Annotated[LabelShare | None, FEATURES, by_job(lambda job: job.reads_rows)]  # None: no labels
+    embedding: Annotated[_Width | None, LEARNED]  # width of a learned row, or None if rows are not learned
+    label_inputs: Annotated[LabelShare | None, FEATURES, by_job(lambda job: job.reads_rows)]  # or None without labels
     learned: LearnedSettings
     seed: Annotated[int, functools.partial(whole, low=0, high=2**63 - 1)]
     workers: _Workers  # training ranks
     parts: _Workers | None  # equals `workers` if set
-    processes: int | None  # processes with several ranks each. None: up to the communicator
+    processes: int | None  # processes with several ranks each, or None if the communicator decides
     threads: Annotated[int, functools.partial(whole, low=1, high=MAX_THREADS, what="auto or a whole number")]
-    output: Annotated[str, functools.partial(path, more=UPLOADED)] | None  # the run folder
+    output: Annotated[str, functools.partial(path, hint=UPLOADED)] | None  # the run folder
     on_exists: Annotated[str, names(ON_EXISTS)]  # action if the run folder already contains a run
     permissions: Annotated[str, names(PERMISSIONS)]  # access to the run folder
     upload: Annotated[Url | None, by_job(lambda job: job.one_run)]  # destination for a copy of the run folder
-    cache: Annotated[Path | None, cache_folder]  # folder for partitions and shards. None: not cached
+    cache: Annotated[Path | None, cache_folder]  # folder for partitions and shards, or None if not cached
     checkpoint: Annotated[LocalPath | None, _CHECKPOINT]  # the trained run's folder
-    write: Annotated[tuple[str, ...], written]
+    write: Annotated[tuple[str, ...], output_names]
     write_format: Annotated[str, names(FORMATS)]
     write_by: Annotated[str, names(JOINS), _AS_NPY]
     dataset: Choice
     partition: PartitionSettings
     order: Choice  # row order of full graphs in memory
-    sampler: Choice | None  # None: not selected
+    sampler: Choice | None  # None if not selected
     strategy: Choice
-    exchange: Choice | None  # None: not selected
+    exchange: Choice | None  # None if not selected
     comm: Choice
     timeout: float  # seconds that a rank waits for another rank
     launcher: Choice
@@ -131,9 +131,9 @@ class Settings:
     verbose: Switch  # whether the last lines have all figures
     restarts: Annotated[int, functools.partial(whole, low=0, high=1000)]  # limit, after ranks have died
     composed: Mapping[str, Any]  # plain data for config.yaml
-    job_keys: Any = None  # values of the job's class `keys`. None: it has no keys of its own
+    job_keys: Any = None  # values of the job's class `keys`, or None if it has none
     implies_task: bool = False  # whether the user has left the task at its default
-    auto_workers: AutoWorkers | None = None  # candidates for `workers`. None: the number is fixed
+    auto_workers: AutoWorkers | None = None  # candidates for `workers`, or None if the number is fixed
     notes: tuple[str, ...] = ()  # lines printed before the job
     read_otherwise: tuple[str, ...] = ()  # describes keys by which `dataset` differs from the checkpoint's data set
     # The leader's decision: its reason, each layout's figures, and the selected layout.
@@ -215,10 +215,10 @@ class Settings:
                 f"comm={self.comm.name} creates its own ranks, but ranks were started externally: choose another one"
             )
         if in_threads != launcher.in_one_process:
-            one, other = ("comm", "launcher") if in_threads else ("launcher", "comm")
+            key, other_key = ("comm", "launcher") if in_threads else ("launcher", "comm")
             raise UserError(
-                f"{one}={getattr(self, one).name} runs all ranks in one process, but {other}={getattr(self, other).name} "
-                f"runs each in its own: leave {other} out"
+                f"{key}={getattr(self, key).name} runs all ranks in one process, but {other_key}={getattr(self, other_key).name} "
+                f"runs each in its own: leave {other_key} out"
             )
         return launcher
 
@@ -243,8 +243,8 @@ class Settings:
     @property
     def predicted(self) -> Mapping[str, Any] | None:
         """The leader's prediction for the selected layout, or None."""
-        decided = self.decided or {}
-        layout: Mapping[str, Any] = decided["layouts"][decided["chosen"]] if "chosen" in decided else {}
+        decision = self.decided or {}
+        layout: Mapping[str, Any] = decision["layouts"][decision["chosen"]] if "chosen" in decision else {}
         return layout if "seconds" in layout else None
 
     @property
@@ -261,39 +261,39 @@ def with_workers(settings: Settings, workers: int) -> Settings:
     """
     from gnnkit.partition.grid import make_grid
 
-    auto, partition, composed = settings.auto_workers, settings.partition, settings.composed
+    auto, partition, run_config = settings.auto_workers, settings.partition, settings.composed
     assert auto is not None
     make_grid(partition.grid, workers, partition.replication)
-    comm = {**composed["comm"], "name": auto.comm}
-    config = {**composed, "workers": workers, "threads": auto.threads, "comm": comm}
+    comm = {**run_config["comm"], "name": auto.comm}
+    config = {**run_config, "workers": workers, "threads": auto.threads, "comm": comm}
     share_machine(config, settings.launcher, settings.started)
-    chosen = replace(settings.comm, name=comm["name"])
-    return replace(settings, workers=workers, threads=config["threads"], comm=chosen, composed=config)
+    comm_choice = replace(settings.comm, name=comm["name"])
+    return replace(settings, workers=workers, threads=config["threads"], comm=comm_choice, composed=config)
 
 
 def with_choice(settings: Settings, choice: Choice) -> Settings:
     """Replaces the configured plugin."""
-    composed = {**settings.composed, choice.kind: {"name": choice.name, **choice.arguments}}
-    return replace(settings, composed=composed, **{choice.kind: choice})  # type: ignore[arg-type]
+    config = {**settings.composed, choice.kind: {"name": choice.name, **choice.arguments}}
+    return replace(settings, composed=config, **{choice.kind: choice})  # type: ignore[arg-type]
 
 
-def with_given(settings: Settings, kind: str, objects: Mapping[str, Any]) -> Settings:
+def with_plugins(settings: Settings, kind: str, objects: Mapping[str, Any]) -> Settings:
     """Adds plugins from Python to the configured ones.
 
     Args:
         kind: One of `plugins.SEVERAL`.
         objects: The plugins by name.
     """
-    more = tuple(Choice(kind, name, {}, plugin) for name, plugin in objects.items())
-    section = {**settings.composed[kind], **{choice.name: {"name": choice.name} for choice in more}}
-    changed: dict[str, Any] = {kind: (*getattr(settings, kind), *more)}
-    return replace(settings, composed={**settings.composed, kind: section}, **changed)
+    new_choices = tuple(Choice(kind, name, {}, plugin) for name, plugin in objects.items())
+    section = {**settings.composed[kind], **{choice.name: {"name": choice.name} for choice in new_choices}}
+    fields: dict[str, Any] = {kind: (*getattr(settings, kind), *new_choices)}
+    return replace(settings, composed={**settings.composed, kind: section}, **fields)
 
 
 def with_partition(settings: Settings, partition: PartitionSettings) -> Settings:
     """Replaces the configured layout."""
     keys = {"grid": partition.grid, "replication": partition.replication, "border": partition.border}
-    rest = {key: value for key, value in partition.nodes.arguments.items() if key in plugins.PARTITION_KEYS}
-    options = {key: value for key, value in partition.nodes.arguments.items() if key not in rest}
-    section = {"nodes": partition.nodes.name, **keys, "options": options, **rest}
+    arguments = {key: value for key, value in partition.nodes.arguments.items() if key in plugins.PARTITION_KEYS}
+    options = {key: value for key, value in partition.nodes.arguments.items() if key not in arguments}
+    section = {"nodes": partition.nodes.name, **keys, "options": options, **arguments}
     return replace(settings, partition=partition, composed={**settings.composed, "partition": section})

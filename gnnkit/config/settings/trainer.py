@@ -69,7 +69,7 @@ class TrainerSettings(Section):
     optimizer: Annotated[str, names(OPTIMIZERS)]
     lr: Annotated[float, functools.partial(real, above=0, high=MAX_SCALE)] | None
     weight_decay: Scale | None
-    schedule: Annotated[str | None, _schedule]  # None: constant
+    schedule: Annotated[str | None, _schedule]  # None if constant
     warmup_epochs: Annotated[int | Literal["auto"], _auto_or_epochs]
     clip_norm: Positive | None
     accumulate: Count  # batches per optimizer step

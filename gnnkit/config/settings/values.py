@@ -15,11 +15,11 @@ UPLOADED = ", and upload=URL for a copy of it"  # appended to the message if out
 _UNITS = {None: 1, "GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20}
 
 
-def path(key: str, value: object, more: str = "") -> str:
-    """Checks a local path. `more` is as in `local_path`."""
+def path(key: str, value: object, hint: str = "") -> str:
+    """Checks a local path. `hint` is as in `local_path`."""
     if not isinstance(value, str) or not value:
         raise UserError(f"{key}={shown(value)} must be a path or null")
-    local_path(key, value, more)
+    local_path(key, value, hint)
     return value
 
 
@@ -60,7 +60,7 @@ def size(key: str, value: object, least: int = 0) -> int | None:
     return int(num_bytes)
 
 
-def written(key: str, value: object) -> tuple[str, ...]:
+def output_names(key: str, value: object) -> tuple[str, ...]:
     """Reads one name, or a list of names, of output files."""
     return tuple(one_of(key, name, WRITTEN) for name in (value if isinstance(value, list) else [value]))
 

@@ -31,7 +31,7 @@ class Ranks:
     world_size: int
     comm: type[Communicator]
     timeout: float  # deadline of every wait for another rank, in seconds
-    processes: int = 0  # number of processes. 0: one per rank
+    processes: int = 0  # number of processes, or 0 for one per rank
     first: Callable[[Communicator], None] | None = None  # collective over the processes, before `work`
     keys: Mapping[str, Any] = field(default_factory=dict)  # the communicator's own, from the section `comm`
 
@@ -84,15 +84,15 @@ class Ranks:
         """Connects the processes. Collective over them."""
         import torch
 
+        from gnnkit.comm.host_monitor import monitor_hosts
         from gnnkit.comm.process import Gloo
-        from gnnkit.comm.sentry import sentry
 
         cpu = torch.device("cpu")
         meeting = Gloo.connect(process, self.processes, device=cpu, timeout=self.timeout)
         try:
             if self.first is not None:
                 self.first(meeting)
-            stack.enter_context(sentry(meeting))
+            stack.enter_context(monitor_hosts(meeting))
             return meeting.mailbox()
         finally:
             meeting.close()  # Lightning would mistake it for the ranks' process group
@@ -100,7 +100,7 @@ class Ranks:
     def _run_alone(self, rank: int) -> Any:
         import torch
 
-        from gnnkit.comm.sentry import sentry
+        from gnnkit.comm.host_monitor import monitor_hosts
 
         device = torch.device(self.comm.device_type)
         if device.type == "cuda":
@@ -108,7 +108,7 @@ class Ranks:
             torch.cuda.set_device(device)
         comm = self.comm.connect(rank, self.world_size, device=device, timeout=self.timeout, **self.keys)
         try:
-            with sentry(comm):
+            with monitor_hosts(comm):
                 if self.first is not None:
                     self.first(comm)
                 return self.work(comm)
@@ -141,10 +141,10 @@ class Launcher:
     starts: ClassVar[Collection[str]] = (RANKS,)  # RANKS, JOBS or both
     in_one_process: ClassVar[bool] = False  # True: all ranks are threads of one process
     inline: ClassVar[bool] = False  # True: ranks are threads of the calling process
-    comm: ClassVar[str | None] = None  # communicator for comm=auto. None: depends on the GPUs
+    comm: ClassVar[str | None] = None  # communicator for comm=auto, or None if it depends on the GPUs
 
-    def check(self, what: str) -> None:
-        """Raises `UserError` for a key unsupported with `what`: RANKS or JOBS."""
+    def check(self, target: str) -> None:
+        """Raises `UserError` for a key unsupported with `target`: RANKS or JOBS."""
 
     def suits(self, *, in_one_process: bool) -> bool:
         """Returns whether launcher=auto may select this launcher.

@@ -19,13 +19,13 @@ def run_inline(ranks: Ranks) -> dict[int, Any]:
     The environment, torch's number of threads and precision, its random state, and the
     garbage collector are restored.
     """
-    with _restored():
+    with _restore_state():
         results = ranks.comm.run(ranks.work, ranks.world_size, timeout=ranks.timeout)
     return dict(enumerate(json.loads(json.dumps(results))))
 
 
 @contextlib.contextmanager
-def _restored() -> Iterator[None]:
+def _restore_state() -> Iterator[None]:
     import torch
 
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()

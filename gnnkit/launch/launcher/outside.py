@@ -20,7 +20,7 @@ class Outside(Launcher):
     A scheduler's tasks that are not ranks are an error.
     """
 
-    def check(self, what: str) -> None:
+    def check(self, target: str) -> None:
         if self.started() is None:
             raise UserError(
                 "launcher=outside finds no rank in the environment: start gnnkit with torchrun, srun or mpirun, set "
@@ -31,20 +31,20 @@ class Outside(Launcher):
         return self.started() is not None
 
     def started(self) -> StartedRank | None:
-        started = environment.started_rank()
-        if started is None:
+        started_rank = environment.started_rank()
+        if started_rank is None:
             environment.check_tasks()
-        return started
+        return started_rank
 
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
         self.check("")
-        started = self.started()
-        assert started is not None
-        if started.by_torchrun:
+        started_rank = self.started()
+        assert started_rank is not None
+        if started_rank.by_torchrun:
             die_with_parent()
         keep_freed_memory()  # before the communicator starts threads
-        os.environ.update(started.variables())
+        os.environ.update(started_rank.variables())
         from gnnkit.comm.adopted import set_aside  # imports torch, which the run needs anyway
 
         with set_aside():
-            return ranks.by_rank({started.rank: ranks.run_several(started.rank)})
+            return ranks.by_rank({started_rank.rank: ranks.run_several(started_rank.rank)})

@@ -30,8 +30,8 @@ class Processes(Launcher):
             raise UserError("launcher.n_jobs=0 must be -1 or a whole number from 1")
         self.n_jobs = n_jobs
 
-    def check(self, what: str) -> None:
-        if what == RANKS and self.n_jobs != 1:
+    def check(self, target: str) -> None:
+        if target == RANKS and self.n_jobs != 1:
             raise UserError(f"launcher.n_jobs={self.n_jobs} applies to sweeps only: add -m or remove it")
 
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:

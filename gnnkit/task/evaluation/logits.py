@@ -46,7 +46,7 @@ class Evaluation(ABC):
         model: nn.Module,
         memory: float,
         scratch: Path | None = None,
-        learned: LearnedRows | None = None,
+        learned_rows: LearnedRows | None = None,
         splits: Collection[str] | None = None,
     ) -> Evaluation:
         """Selects the evaluation for a worker's data. Collective.
@@ -57,7 +57,7 @@ class Evaluation(ABC):
             model: The model. Its layers and self-loops are read.
             memory: Maximum MiB per chunk of nodes, if every rank reads one graph.
             scratch: A folder visible to all ranks, for the rows between layers.
-            learned: The learned input rows. If None, input rows are features.
+            learned_rows: The learned input rows. If None, input rows are features.
             splits: Names of the required splits. The evaluation may omit all other
                 nodes, also from `worker`. If None, or if rows are pairs, all nodes are
                 required.
@@ -68,8 +68,8 @@ class Evaluation(ABC):
 
             return TimedEvaluation(worker, model, memory, splits)
         if worker.graph is None or worker.fetches or isinstance(model, EdgeIndexModel):
-            return ShardEvaluation(worker, learned)
-        return ChunkEvaluation(worker, worker.graph, model, memory, scratch, learned, splits)
+            return ShardEvaluation(worker, learned_rows)
+        return ChunkEvaluation(worker, worker.graph, model, memory, scratch, learned_rows, splits)
 
     def read(self, model: nn.Module, figures: Callable[[Tensor, Worker], T]) -> T:
         """Returns metrics for all nodes' logits. Collective.
@@ -103,8 +103,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 class ShardEvaluation(Evaluation):
     """One pass over the shards, which exchanges rows between ranks."""
 
-    def __init__(self, worker: Worker, learned: LearnedRows | None) -> None:
-        self.worker, self._learned = worker, learned
+    def __init__(self, worker: Worker, learned_rows: LearnedRows | None) -> None:
+        self.worker, self._learned_rows = worker, learned_rows
 
     def _logits(self, model: nn.Module) -> Tensor:
         engine = self.worker.engine(model)
@@ -115,11 +115,11 @@ class ShardEvaluation(Evaluation):
         return logits if engine.topology.by_id is None else logits[engine.topology.by_id]
 
     def _inputs(self, engine: Engine, model: nn.Module) -> Rows:  # [num_owned, width]
-        if self._learned is not None:
-            return self._learned.input_rows(engine.shard.owned, model)
-        fixed = engine.fixed.rows
-        if fixed is not None and fixed.dtype == self.worker.dtype:
-            return fixed  # keeps their cached sums
+        if self._learned_rows is not None:
+            return self._learned_rows.input_rows(engine.shard.owned, model)
+        rows = engine.fixed.rows
+        if rows is not None and rows.dtype == self.worker.dtype:
+            return rows  # keeps their cached sums
         features = self.worker.features
         # A model that multiplies its input first gets rows from disk in one read.
         read = features.lasting_rows if getattr(model, "reads_sparse", False) else features.input_rows
@@ -142,12 +142,12 @@ class ChunkEvaluation(Evaluation):
         model: nn.Module,
         memory: float,
         scratch: Path | None,
-        learned: LearnedRows | None,
+        learned_rows: LearnedRows | None,
         splits: Collection[str] | None = None,
     ) -> None:
-        self._whole, self._graph, self._memory, self._scratch = worker, graph, memory * MIB, scratch
+        self._full_worker, self._graph, self._memory, self._scratch = worker, graph, memory * MIB, scratch
         fits = graph.num_edges * BYTES_PER_EDGE <= self._memory  # omitting nodes would save little
-        self._learned, self._all = learned, splits is None or learned is not None or fits
+        self._learned_rows, self._all = learned_rows, splits is None or learned_rows is not None or fits
         self.worker = worker if self._all else of_splits(worker, splits or ())
         self._blocks = worker.layers(model)
 
@@ -159,11 +159,11 @@ class ChunkEvaluation(Evaluation):
     def _by_layer(self, model: nn.Module, scratch: Path) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
         table = self._graph.features
-        keeps = isinstance(table, SparseFeatures) or self._whole.disk is not None
-        features = self._whole.features if keeps else self._bounded(table)
+        keeps = isinstance(table, SparseFeatures) or self._full_worker.disk is not None
+        features = self._full_worker.features if keeps else self._bounded(table)
         files: list[_RowFile] = []
 
-        def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
+        def share_rows(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
             """Writes all ranks' rows to a file, and removes the previous file.
 
             The file is opened before the ranks meet, because a rank that is ahead
@@ -172,19 +172,19 @@ class ChunkEvaluation(Evaluation):
             files.append(_RowFile(scratch / f".rows-{len(files)}", self._graph.num_nodes))
             for nodes, rows in parts:
                 files[-1].write(nodes, rows, self.worker)
-            opened = self._bounded(files[-1].rows)
+            store = self._bounded(files[-1].rows)
             files[-1].share(self.worker)
             for before in files[:-1]:
                 before.remove(self.worker)
-            return opened
+            return store
 
         try:
             read = self._read_after(num_layers, scratch)
-            if self._learned is not None:
-                features = shared([(self.worker.owned, self._learned.owned.detach())])
+            if self._learned_rows is not None:
+                features = share_rows([(self.worker.owned, self._learned_rows.owned.detach())])
             for layer in range(num_layers - 1):
-                features = shared(self._layer(model, layer, read[layer], features))
-            return _joined(self._layer(model, num_layers - 1, read[-1], features), len(read[-1]))
+                features = share_rows(self._layer(model, layer, read[layer], features))
+            return _concatenate(self._layer(model, num_layers - 1, read[-1], features), len(read[-1]))
         finally:
             for file in files:
                 file.remove(self.worker)
@@ -207,7 +207,7 @@ class ChunkEvaluation(Evaluation):
                     marks.write(block.src_nodes, torch.ones(len(block.src_nodes), dtype=torch.bool), self.worker)
                     forget_pages(self._graph.csc.indices)
                 marks.share(self.worker)
-                read.insert(0, self._whole.owned[marks.rows[self._whole.owned]])
+                read.insert(0, self._full_worker.owned[marks.rows[self._full_worker.owned]])
                 marks.share(self.worker)
             finally:
                 marks.remove(self.worker)
@@ -228,7 +228,7 @@ class ChunkEvaluation(Evaluation):
             yield chunk, self._after(model, layer, chunk, features)
 
     def _pieces(self, nodes: Ids, cost: Callable[[Floats], Floats]) -> Iterator[Ids]:
-        """Splits nodes into chunks that fit the memory limit. Empty without nodes.
+        """Splits nodes, if there are any, into chunks that fit the memory limit.
 
         Args:
             nodes: [num_nodes] ids.
@@ -236,8 +236,8 @@ class ChunkEvaluation(Evaluation):
         """
         indptr = self._graph.csc.indptr
         for first in range(0, len(nodes), SOME):
-            some = nodes[first : first + SOME]
-            yield from chunks(some, cost((indptr[some + 1] - indptr[some]).astype(np.float64)), self._memory)
+            piece = nodes[first : first + SOME]
+            yield from chunks(piece, cost((indptr[piece + 1] - indptr[piece]).astype(np.float64)), self._memory)
 
     def _after(self, model: nn.Module, layer: int, nodes: Ids, features: FeatureStore) -> Tensor:
         """Computes the rows of `nodes` after a layer from all in-neighbours' rows."""
@@ -258,12 +258,12 @@ class ChunkEvaluation(Evaluation):
 
     def _by_neighbourhood(self, model: nn.Module) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
-        sampler, owned = FullSampler(num_hops=num_layers), self.worker.owned
-        features = self._learned or self._whole.features
-        rows = np.minimum(sampler.costs(self._graph.csc, owned), self._graph.num_nodes)
+        sampler, owned_ids = FullSampler(num_hops=num_layers), self.worker.owned
+        features = self._learned_rows or self._full_worker.features
+        rows = np.minimum(sampler.costs(self._graph.csc, owned_ids), self._graph.num_nodes)
         itemsize = torch.empty(0, dtype=self.worker.dtype).element_size()
-        parts, row_chunks = [], list(chunks(owned, rows * COPIES * features.width * itemsize, self._memory))
-        for nodes in alike(row_chunks, self.worker) if self._learned else row_chunks:
+        parts, row_chunks = [], list(chunks(owned_ids, rows * COPIES * features.width * itemsize, self._memory))
+        for nodes in alike(row_chunks, self.worker) if self._learned_rows else row_chunks:
             batch = sampler.sample(self._graph.csc, nodes, key=0)
             parts.append(model(features.rows(batch.input_nodes), self._blocks.layers(batch.blocks, key=0)))
         return torch.cat(parts)
@@ -274,10 +274,10 @@ def alike(chunk_rows: list[Ids], worker: Worker) -> list[Ids]:
 
     Owners send each chunk's rows to all ranks at once.
     """
-    most = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
-    most[worker.comm.rank] = len(chunk_rows)
-    more = int(worker.comm.all_reduce(most).max()) - len(chunk_rows)
-    return chunk_rows + [np.zeros(0, np.int64)] * more
+    counts = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
+    counts[worker.comm.rank] = len(chunk_rows)
+    num_missing = int(worker.comm.all_reduce(counts).max()) - len(chunk_rows)
+    return chunk_rows + [np.zeros(0, np.int64)] * num_missing
 
 
 def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:
@@ -292,8 +292,8 @@ def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:
     """
     start, ends = 0, np.cumsum(costs)
     while start < len(nodes) or start == 0:
-        spent = ends[start - 1] if start else 0.0
-        stop = max(int(np.searchsorted(ends, spent + budget, side="right")), start + 1)
+        start_cost = ends[start - 1] if start else 0.0
+        stop = max(int(np.searchsorted(ends, start_cost + budget, side="right")), start + 1)
         yield nodes[start:stop]
         start = stop
 
@@ -301,21 +301,21 @@ def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:
 def of_splits(worker: Worker, splits: Collection[str]) -> Worker:
     """Returns the worker restricted to nodes in some splits, without their edges."""
     shard = worker.shard
-    chosen = np.flatnonzero(np.isin(shard.split, [SPLITS[name] for name in splits]))
-    columns = {name: getattr(shard, name)[chosen] for name in ("owned", "labels", "split")}
+    positions = np.flatnonzero(np.isin(shard.split, [SPLITS[name] for name in splits]))
+    columns = {name: getattr(shard, name)[positions] for name in ("owned", "labels", "split")}
     return replace(worker, shard=replace(shard, **columns))
 
 
-def _joined(parts: Iterator[tuple[Ids, Tensor]], count: int) -> Tensor:  # [count, ...]
+def _concatenate(parts: Iterator[tuple[Ids, Tensor]], count: int) -> Tensor:  # [count, ...]
     """Concatenates pieces of rows. The first piece determines their form."""
     _, rows = next(parts)
-    joined = rows.new_empty((count, *rows.shape[1:]))
-    joined[: len(rows)] = rows
+    result = rows.new_empty((count, *rows.shape[1:]))
+    result[: len(rows)] = rows
     end = len(rows)
     for _, rows in parts:
-        joined[end : end + len(rows)] = rows
+        result[end : end + len(rows)] = rows
         end += len(rows)
-    return joined
+    return result
 
 
 @dataclass(slots=True, eq=False)

@@ -14,19 +14,19 @@ from gnnkit.strategy import Worker
 
 
 def by_node(rows: Tensor, worker: Worker) -> Tensor | None:  # [num_owned, ...] -> [num_nodes, ...]
-    """Returns all nodes' rows in the dataset's order on the leader, None elsewhere.
+    """Returns all nodes' rows in the dataset's order on the leader, and None elsewhere.
 
     Collective.
     """
-    return _joined(rows, worker.owned, worker)
+    return _join_rows(rows, worker.owned, worker)
 
 
 def by_row(rows: Tensor, worker: Worker) -> Tensor | None:  # [num_targets, ...] -> [num_rows, ...]
     """Like `by_node`, for the rows that the task predicts. Collective."""
-    return _joined(rows, worker.targets.ids, worker)
+    return _join_rows(rows, worker.targets.ids, worker)
 
 
-def _joined(rows: Tensor, ids: Ids, worker: Worker) -> Tensor | None:
+def _join_rows(rows: Tensor, ids: Ids, worker: Worker) -> Tensor | None:
     numbers = worker.comm.gather(_as_tensor(ids, worker))
     parts = worker.comm.gather(rows)
     return torch.cat(parts)[torch.argsort(torch.cat(numbers))] if parts else None
@@ -46,18 +46,18 @@ def columns_by_row(
         worker: This rank.
     """
     comm, shares = worker.comm, column_shares(rows.shape[1], worker.comm.world_size)
-    firsts, owned = np.cumsum(shares) - shares, _as_tensor(ids, worker)
-    lengths = owned.new_zeros(comm.world_size)
-    lengths[comm.rank] = len(owned)
+    firsts, row_ids = np.cumsum(shares) - shares, _as_tensor(ids, worker)
+    lengths = row_ids.new_zeros(comm.world_size)
+    lengths[comm.rank] = len(row_ids)
     counts = comm.all_reduce(lengths).tolist()
-    nodes = comm.all_to_all(owned.repeat(comm.world_size), [len(owned)] * comm.world_size, counts)
+    nodes = comm.all_to_all(row_ids.repeat(comm.world_size), [len(row_ids)] * comm.world_size, counts)
     for index in range(shares[0]):
         takes = shares > index  # [world_size] whether a rank takes a column in this round
         columns = rows[:, torch.from_numpy(firsts[takes] + index)].T.reshape(-1)
-        received = comm.all_to_all(columns, (takes * len(owned)).tolist(), [int(takes[comm.rank]) * n for n in counts])
+        values = comm.all_to_all(columns, (takes * len(row_ids)).tolist(), [int(takes[comm.rank]) * n for n in counts])
         if takes[comm.rank]:
-            column = torch.empty_like(received)
-            column[nodes] = received
+            column = torch.empty_like(values)
+            column[nodes] = values
             yield int(firsts[comm.rank]) + index, column
 
 

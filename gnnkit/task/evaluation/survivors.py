@@ -39,24 +39,24 @@ class SurvivorsEvaluation(Evaluation):
             adopt: Returns rank 0's shard extended by other ranks' nodes.
         """
         self.worker, self._comm, self._make, self._adopt = worker, comm, make, adopt
-        self._adopted: frozenset[int] = frozenset()
-        self._own = make(worker)
+        self._adopted_ranks: frozenset[int] = frozenset()
+        self._evaluation = make(worker)
 
     def read(self, model: nn.Module, figures: Callable[[Tensor, Worker], T]) -> T:
         while True:
-            lost = self._comm.lost
-            self._take_over(lost)
+            lost_ranks = self._comm.lost
+            self._take_over(lost_ranks)
             features = super().read(model, figures)
-            if self._comm.lost == lost:
+            if self._comm.lost == lost_ranks:
                 return features
 
-    def _take_over(self, lost: frozenset[int]) -> None:
-        if self._comm.rank == ROOT and lost != self._adopted:
-            self._adopted = lost
-            self.worker = replace(self.worker, shard=self._adopt(lost))
-            self._own = self._make(self.worker)
+    def _take_over(self, lost_ranks: frozenset[int]) -> None:
+        if self._comm.rank == ROOT and lost_ranks != self._adopted_ranks:
+            self._adopted_ranks = lost_ranks
+            self.worker = replace(self.worker, shard=self._adopt(lost_ranks))
+            self._evaluation = self._make(self.worker)
 
     def _logits(self, model: nn.Module) -> Tensor:
-        outputs = self._own.logits(model)
-        self.worker = self._own.worker
+        outputs = self._evaluation.logits(model)
+        self.worker = self._evaluation.worker
         return outputs

@@ -56,7 +56,7 @@ class TimedEvaluation(Evaluation):
         Collective if rows have to be fetched from owners.
         """
         self.worker = worker if splits is None else of_splits(worker, splits)
-        self._whole, self._memory = replace(worker, input_dtype=None), memory * MIB
+        self._full_worker, self._memory = replace(worker, input_dtype=None), memory * MIB
         owners = Owners.of(worker.shard, worker.comm) if worker.fetches else None
         self._draw, self._rows = Draw(worker, model, owners, _NoPool()), None
         if owners is not None:
@@ -78,37 +78,37 @@ class TimedEvaluation(Evaluation):
         """Computes nodes' outputs at times, both with k elements in any shape."""
         assert times is not None, "samples by time"
         nodes, bounds, places = at_times(nodes.reshape(-1), times.reshape(-1))
-        costs = self._costs[nodes] * (COPIES * self._width(model) * self._whole.dtype.itemsize)
+        costs = self._costs[nodes] * (COPIES * self._width(model) * self._full_worker.dtype.itemsize)
         parts = list(chunks(np.arange(len(nodes)), costs, self._memory))
         if self._rows is not None:  # collective
-            parts = alike(parts, self._whole)
+            parts = alike(parts, self._full_worker)
         outputs = torch.cat([self._outputs(model, nodes[part], bounds[part]) for part in parts])
         return outputs[torch.from_numpy(places).to(outputs.device)]
 
     @cached_property
     def _costs(self) -> Floats:  # [num_nodes]
         """Expected number of edges of each node's tree, computed once."""
-        return self._draw.costs(np.arange(self._whole.shard.num_nodes))
+        return self._draw.costs(np.arange(self._full_worker.shard.num_nodes))
 
     def _width(self, model: nn.Module) -> float:
         """Returns the numbers per row of the inputs as stored, or between layers."""
         between = (min(weight.shape[-2:]) for weight in model.parameters() if weight.dim() > 1)
-        return max(self._whole.features.width_held(model), *between, 1)
+        return max(self._full_worker.features.width_held(model), *between, 1)
 
     def _outputs(self, model: nn.Module, nodes: Ids, times: Times) -> Tensor:  # [k, width]
         """Computes some nodes' outputs at times."""
-        worker, draw, num_layers = self._whole, self._draw, int(model.num_layers)  # type: ignore[arg-type]
+        worker, draw, num_layers = self._full_worker, self._draw, int(model.num_layers)  # type: ignore[arg-type]
         step = step_at(worker, nodes, times)
-        drawn = draw(step, worker.comm, Sent.nothing(worker.comm.world_size), disjoint=not draw.sampler.rank_invariant)
-        blocks = drawn.batch.blocks[len(drawn.batch.blocks) - num_layers :]  # without its last layer, it reads fewer
-        x = self._inputs(drawn.batch, model)[: len(blocks[0].src_nodes)]
+        sample = draw(step, worker.comm, Sent.nothing(worker.comm.world_size), disjoint=not draw.sampler.rank_invariant)
+        blocks = sample.batch.blocks[len(sample.batch.blocks) - num_layers :]  # without its last layer, it reads fewer
+        x = self._inputs(sample.batch, model)[: len(blocks[0].src_nodes)]
         with default_dtype(worker.dtype):
-            outputs: Tensor = model(x, draw.layers(drawn).layers(blocks, key=0))
+            outputs: Tensor = model(x, draw.layers(sample).layers(blocks, key=0))
         return outputs
 
     def _inputs(self, batch: MiniBatch, model: nn.Module) -> Rows:
         if self._rows is None:
-            return self._whole.features.input_rows(batch.input_nodes, model)
+            return self._full_worker.features.input_rows(batch.input_nodes, model)
         nodes, places = batch.rows_by_node()
-        rows = self._rows.fetch(nodes, self._whole.comm).rows[places]
-        return self._whole.fetched_rows(self._rows.features(rows), model)
+        rows = self._rows.fetch(nodes, self._full_worker.comm).rows[places]
+        return self._full_worker.fetched_rows(self._rows.features(rows), model)

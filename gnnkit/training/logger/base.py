@@ -44,7 +44,7 @@ class RunLogger(ABC):
     def mark(self, logger: Logger) -> Any:
         """Flushes all scalars at a checkpoint. Returns their position, for `go_on`.
 
-        The position is a JSON value. Default: None.
+        The position is a JSON value. The default implementation returns None.
         """
         logger.save()
 
@@ -87,7 +87,7 @@ class ExistingLogger(RunLogger):
 
 @dataclass(frozen=True, slots=True)
 class Loggers:
-    """The leader's loggers. Empty on other ranks."""
+    """The leader's loggers. Other ranks have none."""
 
     pairs: tuple[tuple[RunLogger, Logger], ...] = ()
 

@@ -32,8 +32,8 @@ class MLflow(RunLogger):
     def make(self, folder: Path) -> Logger:
         from lightning.pytorch.loggers import MLFlowLogger
 
-        named = os.environ.get("MLFLOW_TRACKING_URI", "")
-        uri = "" if named in _folders else named
+        tracking_uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+        uri = "" if tracking_uri in _folders else tracking_uri
         if not uri:
             uri = (folder / "mlflow").as_uri()
             _folders.add(uri)

@@ -37,7 +37,7 @@ def compare(order: Order) -> Result:
     A scheme with incompatible options is a row with the reason, unless all are.
     """
     comparison = _Comparison(order)
-    with run_folders.opened(order) as folder:
+    with run_folders.open_folder(order) as folder:
         return comparison.run(folder)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gnnkit.errors import UserError
 from gnnkit.jobs import weights
-from gnnkit.jobs.models import ModelFactory, Widths, check_given
+from gnnkit.jobs.models import ModelFactory, Widths, check_python_model
 from gnnkit.launch.processes import run_in_child
 from gnnkit.model.adapt import reads_edges, takes_types
 from gnnkit.prepare.trained import Inputs
@@ -66,7 +66,7 @@ def export(
     if not path.parent.is_dir():
         raise UserError(f"export: path={path}: there is no folder {path.parent}: make it first")
     if model is not None:
-        check_given(model)
+        check_python_model(model)
     if path.exists():
         raise UserError(f"export: {path} exists: choose another name, or remove the file")
     # In a child, because after an export and a backward pass a process cannot start
@@ -85,7 +85,7 @@ def _export(folder: Path, path: Path, model: nn.Module | ModelFactory | None, ed
         )
     if known is not None and known.label_classes is not None:
         raise UserError("export: the model reads labels of training nodes (label_inputs), which its inputs have not")
-    plain = _plain(weights.trained(folder, model), folder)
+    plain = _plain(weights.restore_model(folder, model), folder)
     name = type(plain.model).__name__
     weighted = _weighted(plain, known, folder) if edge_weight is None else edge_weight
     standard = known is not None and known.scale.kind == "standard"

@@ -11,7 +11,7 @@ import numpy as np
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.partition import Balance, NodePartitioner, node_weights, undirected
 from gnnkit.utils.ranges import one_of, real, whole
-from gnnkit.utils.storage import opened
+from gnnkit.utils.storage import open_file
 
 try:
     import kaminpar
@@ -76,6 +76,6 @@ def write_parhip(path: Path, adjacency: CSC, edge_weights: Ids, weights: Ids) ->
     """
     begin = 8 * (3 + len(adjacency.indptr))  # offset of the first neighbour
     head = [0, adjacency.num_nodes, adjacency.num_edges]  # 0: 64-bit numbers, with both kinds of weights
-    with opened(path) as file:
+    with open_file(path) as file:
         for array in (head, begin + 8 * adjacency.indptr, adjacency.indices, weights, edge_weights):
             file.write(np.ascontiguousarray(array, np.int64).data)

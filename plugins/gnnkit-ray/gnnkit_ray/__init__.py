@@ -18,7 +18,7 @@ from typing import Any
 from gnnkit.errors import UserError
 from gnnkit.launch.environment import StartedRank
 from gnnkit.launch.launcher import JOBS, RANKS, Failure, Jobs, Launcher, RankError, Ranks
-from gnnkit.launch.signals import check, deferred
+from gnnkit.launch.signals import check, defer_signals
 from gnnkit.utils.ranges import MAX_COUNT, real, whole
 
 # Under `uv run`, Ray would copy the working folder to each node and install its project
@@ -54,15 +54,15 @@ class Ray(Launcher):
         real("launcher.wait", wait, above=0)
         self.address, self.num_nodes, self.cpus, self.gpus, self.wait = address, num_nodes, cpus, gpus, wait
 
-    def check(self, what: str) -> None:
-        if what == JOBS and self.num_nodes is not None:
+    def check(self, target: str) -> None:
+        if target == JOBS and self.num_nodes is not None:
             raise UserError(
                 f"launcher.num_nodes={self.num_nodes} applies to the ranks of one job: leave it out with -m"
             )
 
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
         gpus = self.gpus if self.gpus is not None else int(ranks.comm.device_type == "cuda")
-        with deferred(), self._connect(), self._reserve(ranks.processes, gpus) as nodes:
+        with defer_signals(), self._connect(), self._reserve(ranks.processes, gpus) as nodes:
             return ranks.by_rank(_RayRun(nodes, ranks).results(meanwhile))
 
     def jobs(self, jobs: Jobs) -> Generator[tuple[int, int]]:

@@ -59,7 +59,7 @@ def current_rank() -> int:
 @pytest.fixture(autouse=True)
 def always_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hook, "COST", 0.0)  # runs of a test are short
-    monkeypatch.setattr(RunSite, "_queued", lambda *_: 0.0)  # threads that sleep count as busy
+    monkeypatch.setattr(RunSite, "_queue_seconds", lambda *_: 0.0)  # threads that sleep count as busy
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ class Report(Job):
         runs = [Path(run) for run in order.settings.job_keys.runs]
         held: contextlib.AbstractContextManager[Path | None]
         if order.named_folder is not None or len(runs) > 1:
-            held = folders.bare(order)
+            held = folders.lock_folder(order)
         else:
             held = locked(runs[0]) if runs[0].is_dir() else contextlib.nullcontext()
         with held as target:

@@ -304,7 +304,7 @@ def test_suggestions_name_keys_that_exist(tmp_path: Path) -> None:
     known = {key.name for key in keys.read("", "config").keys} | set(config.SECTIONS) | {"partition.nodes"}
     for section in config.SECTIONS:
         for option in plugins.options(section):
-            known |= {f"{section}.{key.name}" for key in [*keys.read(section, option).keys, *keys.shared(section)]}
+            known |= {f"{section}.{key.name}" for key in [*keys.read(section, option).keys, *keys.shared_keys(section)]}
     more = {
         "skipped_steps": 1,
         "lost_workers": [1],

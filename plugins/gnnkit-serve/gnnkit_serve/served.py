@@ -35,7 +35,7 @@ from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.prepare.inputs import with_names
 from gnnkit.result.folder import CLASSES, INPUTS, LABELS
 from gnnkit.sampler import FullSampler
-from gnnkit.task import NodeTask, Task, numbered
+from gnnkit.task import NodeTask, Task, name_columns
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import one_line
 from gnnkit_serve.extensible import ExtensibleGraph, check_inputs
@@ -87,7 +87,7 @@ class ServedRun:
             raise UserError("serve: an id occurs twice in the predictions: give nodes of all types distinct ids")
         self._task: NodeTask = settings.task.create()
         self._task.recall(weights.read_facts(self._folder))
-        self._trained: nn.Module = adapted(weights.trained(self._folder, copy.deepcopy(model))).eval()
+        self._trained: nn.Module = adapted(weights.restore_model(self._folder, copy.deepcopy(model))).eval()
         self._base = self._read_graph(graph)
         if why := self.changed():
             raise UserError(f"serve: {why} while the server started: start it again")
@@ -128,7 +128,7 @@ class ServedRun:
             columns = dict(self._task.columns(self._task.predict(rows).numpy(), ids, self._names))
             if PROBABILITIES in written_by(self._settings):
                 titles = self._task.output_names(self._names)
-                columns |= numbered("probability", self._task.probabilities(rows).numpy(), titles)
+                columns |= name_columns("probability", self._task.probabilities(rows).numpy(), titles)
         plain = {
             name: values.tolist() if isinstance(values, np.ndarray) else values for name, values in columns.items()
         }

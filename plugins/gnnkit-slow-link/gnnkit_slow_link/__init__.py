@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from gnnkit import plugins
-from gnnkit.comm import Communicator, Letter, Mailbox, Pending
+from gnnkit.comm import Communicator, Mailbox, Message, Pending
 from gnnkit.comm.mailbox import Fields, Tensors
 from gnnkit.comm.pending import Counts
 from gnnkit.errors import UserError
@@ -166,13 +166,13 @@ class LinkedMailbox(Mailbox):
         self.rank, self.world_size = mailbox.rank, mailbox.world_size
         self._mailbox, self._card = mailbox, card
         self._lock = threading.Lock()
-        self._under_way: list[Letter] = []  # received by `poll` before their arrival time
+        self._under_way: list[Message] = []  # received by `poll` before their arrival time
 
     def put(self, dst: int, tag: str, fields: Fields | None = None, tensors: Tensors | None = None) -> None:
         due = 0.0 if dst == self.rank else self._card.send(sum(map(_size, (tensors or {}).values())))
         self._mailbox.put(dst, tag, {**(fields or {}), _DUE: due}, tensors)
 
-    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Letter:
+    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Message:
         with self._lock:
             letter = self._oldest(tag, src)
             if letter is not None:
@@ -181,7 +181,7 @@ class LinkedMailbox(Mailbox):
         sleep_until(letter.fields[_DUE])
         return _opened(letter)
 
-    def poll(self, tag: str | None = None, src: int | None = None) -> Letter | None:
+    def poll(self, tag: str | None = None, src: int | None = None) -> Message | None:
         with self._lock:
             letter = self._oldest(tag, src)
             if letter is None and (letter := self._mailbox.poll(tag, src)) is not None:
@@ -197,7 +197,7 @@ class LinkedMailbox(Mailbox):
     def close(self) -> None:
         self._mailbox.close()
 
-    def _oldest(self, tag: str | None, src: int | None) -> Letter | None:
+    def _oldest(self, tag: str | None, src: int | None) -> Message | None:
         """Returns the first matching message in flight, without removing it."""
         matching = (message for message in self._under_way if tag in (None, message.tag) and src in (None, message.src))
         return next(matching, None)
@@ -221,7 +221,7 @@ class _Slow(Pending):
             yield rows
 
 
-def _opened(letter: Letter) -> Letter:
+def _opened(letter: Message) -> Message:
     return replace(letter, fields={name: value for name, value in letter.fields.items() if name != _DUE})
 
 

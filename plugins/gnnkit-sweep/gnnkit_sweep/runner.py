@@ -121,7 +121,7 @@ class Runner:
     def refuse(self, job: SweepJob, reason: str) -> None:
         """Records a job that cannot start."""
         self.outcomes.append(JobOutcome(job))
-        self.record(JobOutcome(job, FAILED, exits.MENDABLE, reason))
+        self.record(JobOutcome(job, FAILED, exits.USER_ERROR, reason))
 
     def record(self, outcome: JobOutcome, in_batch: int = 0, remark: str = "") -> None:
         """Stores an outcome, calls `ended`, and prints a line."""

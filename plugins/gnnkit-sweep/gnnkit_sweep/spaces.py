@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnkit.config.code import key_of, refuse_code, refuse_hydra
-from gnnkit.config.compose import MAX_JOBS, swept, swept_values
+from gnnkit.config.compose import MAX_JOBS, parse_sweep, swept_values
 from gnnkit.errors import UserError
 from gnnkit.utils.ranges import shown
 
@@ -82,7 +82,7 @@ def spaces(overrides: Sequence[str]) -> tuple[list[str], list[Space]]:
 
 def space_of(text: str) -> Space | None:
     """Parses an override's values. Returns None for a single value or invalid text."""
-    if (override := swept(text)) is None:
+    if (override := parse_sweep(text)) is None:
         return None
     key = override.get_key_element()
     if override.is_interval_sweep():

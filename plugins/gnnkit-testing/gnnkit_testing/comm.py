@@ -134,10 +134,12 @@ def _check_order(box: Mailbox) -> None:
         box.put(dst, "odd" if number % 2 else "even", {"number": number})
     for src in reversed(range(box.world_size)):
         for tag, expected in (("odd", [1, 3, 5]), ("even", [0, 2, 4])):
-            letters = [box.take(tag, src=src, timeout=PATIENCE) for _ in expected]
-            assert all((letter.src, letter.tag) == (src, tag) for letter in letters), "take returns what was asked for"
-            assert [letter.fields["number"] for letter in letters] == expected, (
-                "letters from one sender with one tag arrive in order"
+            messages = [box.take(tag, src=src, timeout=PATIENCE) for _ in expected]
+            assert all((message.src, message.tag) == (src, tag) for message in messages), (
+                "take returns what was asked for"
+            )
+            assert [message.fields["number"] for message in messages] == expected, (
+                "messages from one sender with one tag arrive in order"
             )
 
 
@@ -145,7 +147,7 @@ def _check_any_source(box: Mailbox) -> None:
     for dst in range(box.world_size):
         box.put(dst, "any")
     sources = sorted(box.take("any", timeout=PATIENCE).src for _ in range(box.world_size))
-    assert sources == list(range(box.world_size)), "take without src returns the letters of all ranks"
+    assert sources == list(range(box.world_size)), "take without src returns the messages of all ranks"
 
 
 def _check_content(box: Mailbox, device: torch.device) -> None:
@@ -156,11 +158,11 @@ def _check_content(box: Mailbox, device: torch.device) -> None:
         for tensor in tensors.values():
             tensor.zero_()  # must not change the message
     for src in range(box.world_size):
-        letter = box.take("content", src=src, timeout=PATIENCE)
-        assert letter.fields == fields, "JSON values arrive unchanged"
+        message = box.take("content", src=src, timeout=PATIENCE)
+        assert message.fields == fields, "JSON values arrive unchanged"
         expected = _tensors(src)
-        assert list(letter.tensors) == list(expected), "tensors arrive under their names"
-        for name, tensor in letter.tensors.items():
+        assert list(message.tensors) == list(expected), "tensors arrive under their names"
+        for name, tensor in message.tensors.items():
             layout, wanted = (tensor.dtype, tensor.shape), (expected[name].dtype, expected[name].shape)
             assert layout == wanted, f"tensor {name} arrives as {layout}, sent as {wanted}"
             assert tensor.device.type == "cpu", "tensors arrive on the CPU"

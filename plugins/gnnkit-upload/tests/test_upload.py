@@ -174,7 +174,7 @@ def test_a_checkpoint_that_cannot_be_copied_is_a_line_and_the_run_goes_on(
 
     monkeypatch.setattr(type(store), "put_file", put)
     copy_checkpoints(URL, checkpoint_of(tmp_path / "run", 3), None)
-    told = f"a checkpoint was not copied, the run goes on: upload={URL}: the line is cut\n"
+    told = f"a checkpoint was not copied, the run continues: upload={URL}: the line is cut\n"
     assert capsys.readouterr().err == told
 
 

@@ -79,7 +79,7 @@ def _train(plan: Plan, worker: Worker, mailbox: Mailbox) -> _RankRecord:
         model,
         strategy,
         worker,
-        Evaluation.of(worker, model, MEMORY, learned=None if embedding is None else embedding.rows),
+        Evaluation.of(worker, model, MEMORY, learned_rows=None if embedding is None else embedding.rows),
         embedding=embedding,
         optimizer=plan.optimizer,
         lr=plan.lr,

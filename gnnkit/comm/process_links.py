@@ -1,4 +1,4 @@
-"""Rows between ranks that are threads of different processes."""
+"""Exchange of rows between ranks that are threads of different processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnnkit.comm.mailbox import DeadlineExceeded, Mailbox, PeerLost
 _ROWS = "rows"
 
 
-class Letters:
+class ProcessLinks:
     """One process's connections to the other processes. Thread-safe."""
 
     def __init__(self, ranks: Sequence[range], mailbox: Mailbox, timeout: float) -> None:
@@ -21,7 +21,7 @@ class Letters:
             timeout: Deadline of every wait for a peer, in seconds.
         """
         self.process, self._ranks, self._mailbox, self._timeout = mailbox.rank, ranks, mailbox, timeout
-        self._lost: int | None = None  # this process's first rank that failed
+        self._lost_rank: int | None = None  # this process's first rank that failed
 
     def process_of(self, rank: int) -> int:
         """Returns a rank's process."""
@@ -40,15 +40,15 @@ class Letters:
     def receive(self, src: int, dst: int, group: str) -> Tensor:
         """Returns rows sent from a rank of another process to a rank of this one."""
         try:
-            letter = self._mailbox.take(_tag(src, dst, group), src=self.process_of(src), timeout=self._timeout)
+            message = self._mailbox.take(_tag(src, dst, group), src=self.process_of(src), timeout=self._timeout)
         except RuntimeError as error:
             raise self._in_ranks(error, dst, src) from error
-        return letter.tensors[_ROWS]
+        return message.tensors[_ROWS]
 
     def lose(self, rank: int) -> None:
         """Ends every wait after a rank of this process has failed."""
-        if self._lost is None:
-            self._lost = rank
+        if self._lost_rank is None:
+            self._lost_rank = rank
         self._mailbox.close()
 
     def close(self) -> None:
@@ -57,11 +57,11 @@ class Letters:
 
     def _in_ranks(self, error: RuntimeError, me: int, peer: int) -> RuntimeError:
         """Converts an error about processes into one about ranks."""
-        if self._lost is not None:
-            return PeerLost(f"rank {me}: lost its peer rank {self._lost}, which failed", self._lost)
+        if self._lost_rank is not None:
+            return PeerLost(f"rank {me}: lost its peer rank {self._lost_rank}, which failed", self._lost_rank)
         if isinstance(error, PeerLost):
-            why = str(error).partition(", which ")[2] or "is gone"
-            return PeerLost(f"rank {me}: lost its peer rank {peer}, whose process {why}", peer)
+            reason = str(error).partition(", which ")[2] or "is gone"
+            return PeerLost(f"rank {me}: lost its peer rank {peer}, whose process {reason}", peer)
         if isinstance(error, DeadlineExceeded):
             return DeadlineExceeded(f"rank {me}: timed out after {self._timeout:g} s waiting for rank {peer}")
         return error

@@ -36,7 +36,7 @@ _GONE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
 @contextlib.contextmanager
-def sentry(comm: Communicator) -> Iterator[None]:
+def monitor_hosts(comm: Communicator) -> Iterator[None]:
     """Monitors the other processes' hosts within the context. Entering is collective.
 
     Does nothing if all processes are on this host.
@@ -46,7 +46,7 @@ def sentry(comm: Communicator) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         links = _connect(comm, stack)
-        watch = threading.Thread(target=_watch, args=(comm.rank, links), name="sentry", daemon=True)
+        watch = threading.Thread(target=_watch, args=(comm.rank, links), name="host monitor", daemon=True)
         watch.start()
         try:
             yield
@@ -74,8 +74,8 @@ def _connect(comm: Communicator, stack: contextlib.ExitStack) -> list[socket.soc
 def _accept(listener: socket.socket, token: bytes, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
     """Returns the connections that send the token before the deadline."""
     links, deadline = list[socket.socket](), time.monotonic() + _MEETING
-    while len(links) < count and (left := deadline - time.monotonic()) > 0:
-        listener.settimeout(left)
+    while len(links) < count and (seconds := deadline - time.monotonic()) > 0:
+        listener.settimeout(seconds)
         with contextlib.suppress(OSError):
             link = stack.enter_context(listener.accept()[0])
             link.settimeout(1.0)  # for connections that send nothing
@@ -104,7 +104,7 @@ def _watch(rank: int, links: list[socket.socket]) -> None:
 
 
 def hang_up(host: str | None) -> None:
-    """Shuts down this process's TCP connections with a host. If None, with all hosts.
+    """Shuts down this process's TCP connections with one host, or with all hosts.
 
     This includes Gloo's connections, because their waits cannot be ended otherwise.
     """
