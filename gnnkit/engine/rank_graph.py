@@ -28,7 +28,7 @@ class RankGraph:
     edges: HeldEdges | None = None  # kernels over the same edges. None: layers must not fuse their sums
     edge_set: Any = field(default=None, init=False)  # what layers derived from these edges in earlier passes
 
-    def lent(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors by their attribute in an adjacency."""
         weight = {} if self.weight is None else {"rank_graph.weight": self.weight}
         return {"rank_graph.edge_index": self.edge_index} | weight

@@ -133,7 +133,7 @@ class Tally:
         exchange: Exchange,
         me: int,
         peers: Sequence[int],
-        sent: Sequence[int],
+        counter: Sequence[int],
         received: Sequence[int],
         num_bytes: Sequence[int],
     ) -> None:
@@ -143,11 +143,11 @@ class Tally:
             exchange: Kind and layer.
             me: This rank, in the run's numbering.
             peers: The participating ranks, in the run's numbering.
-            sent: Numbers sent to each peer.
+            counter: Numbers sent to each peer.
             received: Numbers received from each peer.
             num_bytes: Bytes sent to each peer.
         """
-        for peer, out, into, size in zip(peers, sent, received, num_bytes, strict=True):
+        for peer, out, into, size in zip(peers, counter, received, num_bytes, strict=True):
             if peer == me or not self.counting:
                 continue
             if into:

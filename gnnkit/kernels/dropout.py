@@ -55,7 +55,7 @@ def dropout(x: R, ids: Tensor, p: float, key: int) -> R:
     return result
 
 
-def kept(ids: Tensor, width: int, p: float, key: int) -> Tensor:  # [n, width / 32 rounded up] uint32
+def dropout_bits(ids: Tensor, width: int, p: float, key: int) -> Tensor:  # [n, width / 32 rounded up] uint32
     """Returns `dropout`'s mask: bit j % 32 in word [r, j // 32] belongs to x[r, j].
 
     Available on CPUs only.

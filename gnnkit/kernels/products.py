@@ -55,7 +55,7 @@ def fast_products() -> AbstractContextManager[Any]:
     return _FastProducts(_pays, _Product) if library() == "oneDNN" else nullcontext()
 
 
-def unwatched() -> AbstractContextManager[Any]:
+def disable_torch_function() -> AbstractContextManager[Any]:
     """Stops intercepting torch functions, for code without products."""
     context: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
     return context

@@ -35,7 +35,7 @@ from lazyedges import (
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, RankGraph
-from gnnkit.engine.lent import version_of
+from gnnkit.engine.in_place import version_of
 from gnnkit.engine.typed_graph import RelationRows
 from gnnkit.errors import UserError
 from gnnkit.kernels.lazy import LazyBackend, LazyKernels

@@ -20,7 +20,7 @@ from gnnkit.engine.remote import FeatureStore, Reach, TableFeatures
 from gnnkit.engine.remote.disk import DiskFeatures, OnDisk
 from gnnkit.engine.remote.features import Bits
 from gnnkit.engine.remote.owners import Owners
-from gnnkit.engine.remote.seen import timed_edges
+from gnnkit.engine.remote.visible_values import timed_edges
 from gnnkit.engine.visible import TimedEdges, TimedLayers
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, MiniBatch, RelationGroups, SparseFeatures, Split
@@ -134,9 +134,9 @@ class Worker:
             pool: The ranks whose rows enter batch statistics. If None, this rank only.
         """
         assert self.graph is not None, "needs the complete graph"
-        grouped = lambda: self._relation_groups  # noqa: E731 - grouped on first use
+        group_relations = lambda: self._relation_groups  # noqa: E731 - grouped on first use
         form = (self.dtype, self.device, pool)
-        return BlockLayers(self.graph, model, *form, inverse_edges=self.inverse_edges, grouped=grouped)
+        return BlockLayers(self.graph, model, *form, inverse_edges=self.inverse_edges, group_relations=group_relations)
 
     def drawn(self, model: object) -> CSC | RelationGroups:
         """Returns the complete graph's in-edges, by relation if the model reads any."""
@@ -493,11 +493,11 @@ def weighing_sums(sampler: Sampler) -> Sampler:
     kinds: Any = getattr(sampler, "importance", "none")
     if kinds == "none":
         return sampler
-    wanted = "sum" if getattr(sampler, "draws_edges", True) else "mean"
-    if kinds not in (None, wanted):
+    importance = "sum" if getattr(sampler, "draws_edges", True) else "mean"
+    if kinds not in (None, importance):
         raise UserError(f"sampler.importance={kinds}: strategies compute importance weights themselves; remove the key")
     if not getattr(sampler, "edge_ids", True):
         raise UserError("sampler.edge_ids=False: strategies need edge ids; remove the key")
     weighing = copy.copy(sampler)
-    weighing.importance = wanted  # type: ignore[attr-defined]
+    weighing.importance = importance  # type: ignore[attr-defined]
     return weighing

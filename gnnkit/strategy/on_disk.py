@@ -14,7 +14,7 @@ import torch
 from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
 from gnnkit.engine.remote.disk import DiskFeatures, ReadCounts
-from gnnkit.engine.remote.owners import Sent, to_all
+from gnnkit.engine.remote.owners import MessageCounter, to_all
 from gnnkit.exchange.background import Background
 from gnnkit.graph import Block, Ids
 from gnnkit.strategy.base import Batch, Worker
@@ -46,7 +46,7 @@ def bytes_of(blocks: Sequence[Block]) -> int:
 
 def prepare_window(
     features: DiskFeatures,
-    drawn: Iterable[T],
+    batches: Iterable[T],
     size: Callable[[T], int],
     comm: Communicator | None = None,
 ) -> int:
@@ -56,11 +56,11 @@ def prepare_window(
 
     Args:
         features: The rows.
-        drawn: Iterator that draws an epoch's batches.
+        batches: Iterator that draws an epoch's batches.
         size: Returns a drawn batch's memory.
         comm: The ranks, if they draw together.
     """
-    window = next((batches_ahead(features, size(batch)) for batch in drawn), MIN_AHEAD)
+    window = next((batches_ahead(features, size(batch)) for batch in batches), MIN_AHEAD)
     return window if comm is None else min(int(part[0]) for part in to_all(comm, np.array([window])))
 
 
@@ -91,8 +91,8 @@ class AnnouncedBatches(Generic[T]):
         Args:
             draw: Draws the batch of a step. Called in order of step.
         """
-        wanted = self._taken + 1 + min(self._window, self._taken + MIN_AHEAD)
-        while self._drawn < min(wanted, len(self._steps)):
+        target = self._taken + 1 + min(self._window, self._taken + MIN_AHEAD)
+        while self._drawn < min(target, len(self._steps)):
             batch = draw(self._steps[self._drawn])
             self._features.announce([self._needs(batch)])
             self._waiting.append(batch)
@@ -144,17 +144,17 @@ class BackgroundBatches(ABC, Generic[D, M]):
         """Draws the batch of a step. Collective."""
 
     @abstractmethod
-    def with_rows(self, drawn: D, read: Array | None, comm: Communicator) -> M:
+    def with_rows(self, sample: D, read: Array | None, comm: Communicator) -> M:
         """Adds the rows of a batch. Collective.
 
         Args:
-            drawn: The batch.
-            read: [len(drawn.here), width] features from disk, or None.
+            sample: The batch.
+            read: [len(sample.here), width] features from disk, or None.
             comm: The ranks.
         """
 
     @abstractmethod
-    def batch(self, prepared: M) -> Batch:
+    def batch(self, sample: M) -> Batch:
         """Creates the training batch, on the training thread."""
 
     def begin_epoch(self, deal: Deal, steps: range) -> None:
@@ -166,9 +166,9 @@ class BackgroundBatches(ABC, Generic[D, M]):
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yields the batches of an epoch, starting at step `first`. Collective."""
-        sent = Sent.nothing(self.worker.comm.world_size)
-        deal = self._background.submit(lambda comm: self.seeds.epoch(epoch, comm, sent)).result()
-        sent.record(self.tally, self.worker.comm.rank)
+        counter = MessageCounter.zeros(self.worker.comm.world_size)
+        deal = self._background.submit(lambda comm: self.seeds.epoch(epoch, comm, counter)).result()
+        counter.record(self.tally, self.worker.comm.rank)
         steps, disk = range(first, len(self)), self.disk
         self.begin_epoch(deal, steps)
         ahead = None if disk is None else self._ahead(disk, steps)
@@ -176,13 +176,13 @@ class BackgroundBatches(ABC, Generic[D, M]):
         def make(step: int, comm: Communicator) -> M:
             if disk is None or ahead is None:
                 return self.with_rows(self.draw(deal, step, comm), None, comm)
-            drawn = ahead.next(lambda later: self.draw(deal, later, comm))
-            return self.with_rows(drawn, disk.take(len(drawn.here)), comm)
+            sample = ahead.next(lambda later: self.draw(deal, later, comm))
+            return self.with_rows(sample, disk.take(len(sample.here)), comm)
 
         try:
-            for prepared in self._background.ahead((partial(make, step) for step in steps), self._prefetch):
+            for sample in self._background.ahead((partial(make, step) for step in steps), self._prefetch):
                 self.tally.bytes_read = 0 if disk is None else disk.counts.bytes
-                yield self.batch(prepared)
+                yield self.batch(sample)
         finally:
             if disk is not None:
                 self._background.submit(lambda comm: disk.forget())  # after the pending reads
@@ -194,7 +194,7 @@ class BackgroundBatches(ABC, Generic[D, M]):
         ahead = self._ahead(disk, steps)
 
         def count(comm: Communicator) -> None:
-            deal = self.seeds.epoch(epoch, comm, Sent.nothing(comm.world_size))
+            deal = self.seeds.epoch(epoch, comm, MessageCounter.zeros(comm.world_size))
             for _ in steps:
                 ahead.next(lambda step: self.draw(deal, step, comm))
                 disk.count_reads()
@@ -209,13 +209,13 @@ class BackgroundBatches(ABC, Generic[D, M]):
         """Starts drawing before the reads. Collective on the first call."""
 
         def begin_with_first_epoch(comm: Communicator) -> int:
-            deal = self.seeds.epoch(0, comm, Sent.nothing(comm.world_size))
-            drawn = (self.draw(deal, number, comm) for number in range(len(self)))
-            return prepare_window(disk, drawn, lambda batch: batch.num_bytes, comm)
+            deal = self.seeds.epoch(0, comm, MessageCounter.zeros(comm.world_size))
+            batches = (self.draw(deal, number, comm) for number in range(len(self)))
+            return prepare_window(disk, batches, lambda batch: batch.num_bytes, comm)
 
         if self.window is None:
             self.window = self._background.submit(begin_with_first_epoch).result()
-        return AnnouncedBatches(disk, steps, lambda drawn: drawn.here, self.window)
+        return AnnouncedBatches(disk, steps, lambda sample: sample.here, self.window)
 
 
 class DiskReads:

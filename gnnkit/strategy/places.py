@@ -21,8 +21,8 @@ def place(key: str, value: Any) -> str:
         raise UserError(
             f"strategy.{key}=replicated is not supported: all workers of a host map one copy: use strategy.{key}=shared"
         )
-    chosen: str = one_of(f"strategy.{key}", value, _PLACES)
-    return chosen
+    placement: str = one_of(f"strategy.{key}", value, _PLACES)
+    return placement
 
 
 def check_places(topology: str, features: str, batching: str) -> None:

@@ -31,8 +31,8 @@ class WorkerShare:
             halo: [num_halo] further nodes, without seeds, or None.
         """
         trains = graph.split[nodes] == Split.TRAIN
-        rest = [nodes[~trains]] if halo is None else [nodes[~trains], halo]
-        return cls(induced(graph.csc, np.concatenate([nodes[trains], *rest])), int(trains.sum()))
+        non_seeds = [nodes[~trains]] if halo is None else [nodes[~trains], halo]
+        return cls(induced(graph.csc, np.concatenate([nodes[trains], *non_seeds])), int(trains.sum()))
 
     @property
     def seeds(self) -> Block:

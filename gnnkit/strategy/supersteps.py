@@ -26,8 +26,8 @@ class Supersteps:
         """Returns the notice about supersteps of several epochs."""
         if self.length == 1:
             return ""
-        why = "workers step alone, with stale rows of the last exchange"
-        return approximate(f"strategy.local_iterations={self.length}", why)
+        reason = "workers step alone, with stale rows of the last exchange"
+        return approximate(f"strategy.local_iterations={self.length}", reason)
 
     def begin(self, remote_edges: float, *, prints: bool) -> None:
         """Limits supersteps to one epoch if most rows would be stale.

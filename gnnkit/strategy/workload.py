@@ -84,8 +84,8 @@ class Reader:
         x = self.rows(share.block.src_nodes) if x is None else x
         if not self.local_degrees:
             return HeldShare(share, x, self.layers, self.num_layers)
-        unweighted = replace(share, block=replace(share.block, weight=np.ones(len(share.block.indices))))
-        return HeldShare(unweighted, x, self.layers.of_part(share.block), self.num_layers)
+        unit_share = replace(share, block=replace(share.block, weight=np.ones(len(share.block.indices))))
+        return HeldShare(unit_share, x, self.layers.of_part(share.block), self.num_layers)
 
 
 class OneShare(Workload):

@@ -211,7 +211,7 @@ def test_leaving_out_held_edges_is_the_graph_without_them(name: str) -> None:
                 destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))
                 pairs = np.stack([shard.sources[shard.csc.indices], destinations], 1)
                 loops = shard.edge_ids >= GRAPH.num_edges
-                engine = engine.keeping(np.flatnonzero((unordered(pairs, 48) % 3 != 0) | loops))
+                engine = engine.select_edges(np.flatnonzero((unordered(pairs, 48) % 3 != 0) | loops))
             with torch.no_grad():
                 adjacencies = ShardAdjacency.layers(engine, 2, 0)
                 return worker.owned, own(worker.features.rows(worker.owned), adjacencies)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import gnnkit
 from gnnkit.comm.threads import Threads
-from gnnkit.engine.remote.owners import Sent
+from gnnkit.engine.remote.owners import MessageCounter
 from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
@@ -151,7 +151,7 @@ def test_shards_deal_edges_out_as_the_whole_graph_does_and_no_rank_holds_all(ran
     workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=False)
 
     def work(comm: Threads) -> list[list[StepEdges]]:
-        sent, shard = Sent.nothing(ranks), workers(comm).shard
+        sent, shard = MessageCounter.zeros(ranks), workers(comm).shard
         graph, shards = GraphEdges(GRAPH.csc, 7, comm), ShardEdges(shard, 7, comm)
         assert (shards.num_steps, shards.num_edges) == (graph.num_steps, graph.num_edges)
         found = []

@@ -67,11 +67,11 @@ class RowConverter:
         kind = dtype or self.dtype
         if not self._packed:
             return torch.from_numpy(rows).to(self.device, kind)
-        opened = (of_bits(rows) if self._scale is None else torch.from_numpy(rows)).to(self.device)
+        values = (of_bits(rows) if self._scale is None else torch.from_numpy(rows)).to(self.device)
         if self._scale is not None:
             assert self._offset is not None
-            opened = opened.to(torch.float32).mul_(self._scale).add_(self._offset)
-        return opened.to(kind)
+            values = values.to(torch.float32).mul_(self._scale).add_(self._offset)
+        return values.to(kind)
 
 
 class FeatureStore(ABC):

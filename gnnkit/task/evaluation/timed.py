@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gnnkit.engine import Pool, Rows
 from gnnkit.engine.default_dtype import default_dtype
 from gnnkit.engine.remote.fetched import OwnedRows
-from gnnkit.engine.remote.owners import Owners, Sent
+from gnnkit.engine.remote.owners import MessageCounter, Owners
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, MiniBatch
 from gnnkit.graph.times import Times, at_times
@@ -99,7 +99,9 @@ class TimedEvaluation(Evaluation):
         """Computes some nodes' outputs at times."""
         worker, draw, num_layers = self._whole, self._draw, int(model.num_layers)  # type: ignore[arg-type]
         step = step_at(worker, nodes, times)
-        drawn = draw(step, worker.comm, Sent.nothing(worker.comm.world_size), disjoint=not draw.sampler.rank_invariant)
+        drawn = draw(
+            step, worker.comm, MessageCounter.zeros(worker.comm.world_size), disjoint=not draw.sampler.rank_invariant
+        )
         blocks = drawn.batch.blocks[len(drawn.batch.blocks) - num_layers :]  # without its last layer, it reads fewer
         x = self._inputs(drawn.batch, model)[: len(blocks[0].src_nodes)]
         with default_dtype(worker.dtype):
