@@ -335,7 +335,7 @@ def _trial_rows(worker: Worker, widths: Widths, trained: tuple[int, int]) -> Tri
         chosen = np.sort(rng.integers(0, data.csc.num_edges, _TRIED))
         columns = {"weight": data.csc.weight, "edge_features": data.edge_features}
         edges = {name: np.asarray(values[chosen]) for name, values in columns.items() if values is not None}
-    return TrialRows(widths.in_features, widths.edge_width, features, edges, trained=trained)
+    return TrialRows(widths.in_features, widths.edge_width, features, edges, train_size=trained)
 
 
 def set_up_torch(settings: Settings) -> None:

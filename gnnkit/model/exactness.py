@@ -69,7 +69,7 @@ def check_model(model: nn.Module, rows: TrialRows, *, compares: bool = True) -> 
         rows: The rows that the model reads.
         compares: Whether to compare. False: the model is known to be exact otherwise.
     """
-    untouched = copy.deepcopy(model.cpu())
+    original = copy.deepcopy(model.cpu())
     notes = _Notes(model)
     with torch.random.fork_rng(devices=[]):
         try:
@@ -77,8 +77,8 @@ def check_model(model: nn.Module, rows: TrialRows, *, compares: bool = True) -> 
                 run_alone(model, rows)
         except Exception:
             notes.add_dropouts(model)
-        unchecked = notes.compare(untouched, rows) if compares and not notes.systematic else None
-    return ModelCheck(_lines(notes.systematic), _lines(notes.random), unchecked)
+        skip_reason = notes.compare(original, rows) if compares and not notes.systematic else None
+    return ModelCheck(_lines(notes.systematic), _lines(notes.random), skip_reason)
 
 
 def _lines(reasons: Mapping[str, str]) -> tuple[str, ...]:
@@ -114,8 +114,10 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 module.register_forward_hook(lambda _module, _inputs, _output: self.leave(), always_call=True)
 
     def add(self, reasons: dict[str, str], name: str, reason: str) -> None:
-        noted = {**self.systematic, **reasons}
-        if name not in noted and not any(name.startswith(f"{other}.") for other in noted):  # part of a noted layer
+        all_reasons = {**self.systematic, **reasons}
+        if name not in all_reasons and not any(
+            name.startswith(f"{layer}.") for layer in all_reasons
+        ):  # part of a noted layer
             reasons[name] = reason
 
     def compare(self, model: nn.Module, rows: TrialRows) -> str | None:
@@ -136,14 +138,14 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Records torch's dropout modules, if the model could not be run."""
         for name, module in model.named_modules():
             if isinstance(module, _DropoutNd) and module.p > 0:
-                self.add(self.random, name or type(module).__name__, _drawn(module, "Dropout", self.cures))
+                self.add(self.random, name or type(module).__name__, _draw_reason(module, "Dropout", self.cures))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         (name, module), operator = self.calls[-1], str(func.overloadpacket.__name__)
         if torch.Tag.nondeterministic_seeded in func.tags and _drop_rate(func, args, kwargs or {}) != 0:
-            self.add(self.random, name, _drawn(module, operator, self.cures))
+            self.add(self.random, name, _draw_reason(module, operator, self.cures))
         if "batch_norm" in operator and next((flag for flag in args if isinstance(flag, bool)), True):
-            self.add(self.systematic, name, _normed(_own_name(module, "BatchNorm"), self.cures))
+            self.add(self.systematic, name, _norm_reason(_own_name(module, "BatchNorm"), self.cures))
         return func(*args, **(kwargs or {}))
 
 
@@ -154,7 +156,7 @@ def _drop_rate(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}.get("dropout_p")
 
 
-def _drawn(module: nn.Module, operator: str, cures: _Cures) -> str:
+def _draw_reason(module: nn.Module, operator: str, cures: _Cures) -> str:
     if operator not in (*_DROPOUT, "Dropout"):
         return f"a draw of torch ({operator}) differs on every layout: {cures.draw}"
     if _gathers(module):
@@ -164,7 +166,7 @@ def _drawn(module: nn.Module, operator: str, cures: _Cures) -> str:
     return f"torch's own {_own_name(module, 'Dropout')} differs on every layout: {cures.dropout}"
 
 
-def _normed(name: str, cures: _Cures) -> str:
+def _norm_reason(name: str, cures: _Cures) -> str:
     return f"{name} takes its statistics over the rows of one rank: {cures.norm}"
 
 
@@ -174,13 +176,13 @@ def _own_name(module: nn.Module, otherwise: str) -> str:
 
 
 def _by_module(module: nn.Module, cures: _Cures) -> str | None:
-    return _normed(type(module).__name__, cures) if reads_whole_graph(module) else None
+    return _norm_reason(type(module).__name__, cures) if reads_whole_graph(module) else None
 
 
 def _over_rows(model: nn.Module) -> str:
     """Returns the names of layers over all rows of a rank, or the model's class."""
     layers = {name: type(module).__name__ for name, module in model.named_modules() if _mixes_rows(module)}
-    outer = [name for name in layers if not any(name.startswith(f"{other}.") for other in layers)]
+    outer = [name for name in layers if not any(name.startswith(f"{layer}.") for layer in layers)]
     return ", ".join(f"{name} ({layers[name]})" for name in outer) or type(model).__name__
 
 

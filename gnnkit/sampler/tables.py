@@ -37,11 +37,11 @@ class Tables:
             features: [num_nodes, ...] replacement of the graph's features, or None.
             labels: [num_nodes, ...] replacement of the graph's labels, or None.
         """
-        known = cls(edge_weight=graph.weight) if isinstance(graph, CSC) else _tables(graph)
+        tables = cls(edge_weight=graph.weight) if isinstance(graph, CSC) else _tables(graph)
         num_nodes = graph.num_sources if isinstance(graph, CSC) else graph.num_nodes
         replacements = {"features": features, "labels": labels}
         return replace(
-            known,
+            tables,
             **{
                 name: rows_per_node(name, array(name, rows), num_nodes)
                 for name, rows in replacements.items()

@@ -20,7 +20,7 @@ from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of
 from gnnkit.sampler.events import Mask
-from gnnkit.sampler.links import links_of, pairs_of, supervised_pairs, unordered
+from gnnkit.sampler.links import links_of, pair_codes, pairs_of, supervised_pairs
 from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.seeds import Deal, ScheduledSeeds, SeedPairs, Seeds, Step, step_keys
@@ -139,7 +139,7 @@ class StepEdges:
 
     own: _Edges  # [k] this rank's edges
     total: int  # number of edges of all ranks
-    excluded: npt.NDArray[np.int64]  # [at most total] ascending `unordered` codes of all ranks' edges
+    excluded: npt.NDArray[np.int64]  # [at most total] ascending `pair_codes` codes of all ranks' edges
 
 
 DealEdges = Callable[[int, Communicator, MessageCounter], StepEdges]  # like `Deal`
@@ -172,7 +172,7 @@ class GraphEdges:
         step_edges = np.empty(len(plan.batch(step, self._rank)), _EDGE)
         step_edges["id"] = self._ids[plan.batch(step, self._rank)]
         step_edges["ends"] = pairs_of(self._csc, step_edges["id"])
-        excluded_codes = np.unique(unordered(pairs_of(self._csc, everyones), self._csc.num_nodes))
+        excluded_codes = np.unique(pair_codes(pairs_of(self._csc, everyones), self._csc.num_nodes))
         return StepEdges(step_edges, len(everyones), excluded_codes)
 
 
@@ -227,7 +227,7 @@ class ShardEdges:
         sizes = np.diff(self._bounds)[:, self._rank]
         first = int(sizes[:step].sum())
         step_edges = dealt[first : first + int(sizes[step])]
-        numbers = to_all(comm, unordered(step_edges["ends"], self._shard.num_nodes), counter)
+        numbers = to_all(comm, pair_codes(step_edges["ends"], self._shard.num_nodes), counter)
         total = int(self._bounds[step, -1] - self._bounds[step, 0])
         return StepEdges(step_edges, total, np.unique(np.concatenate(numbers)))
 

@@ -16,7 +16,7 @@ from gnnkit.kernels.dropout import derive
 from gnnkit.sampler.links import links_of, pairs_of, supervised_pairs
 from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy.base import tensor_of
-from gnnkit.strategy.share import StepInputs, WorkerShare, in_neighbours, induced
+from gnnkit.strategy.share import StepInputs, WorkerShare, in_neighbours, induced_block
 from gnnkit.strategy.workload import Reader, Workload
 
 _EDGES, _NEGATIVES = 1, 2  # purposes of random keys
@@ -41,7 +41,7 @@ class LinkedShare(Workload):
         graph, links, owner = reader.graph, links_of(reader.worker.rows), reader.worker.rank_of(nodes)
         halo = in_neighbours(graph.csc, nodes) if one_hop else nodes[:0]
         self._reader, self._links, self._owner, self._one_hop = reader, links, owner, one_hop
-        self._block = induced(graph.csc, np.concatenate([nodes, halo]))
+        self._block = induced_block(graph.csc, np.concatenate([nodes, halo]))
         self._x = reader.rows(self._block.src_nodes)
         assert self._block.edge_ids is not None
         self._pairs = pairs_of(graph.csc, self._block.edge_ids)
@@ -110,7 +110,7 @@ class LabelledShare(Workload):
         """
         graph, worker = reader.graph, reader.worker
         halo = in_neighbours(graph.csc, nodes) if one_hop else nodes[:0]
-        block = induced(graph.csc, np.concatenate([nodes, halo]))
+        block = induced_block(graph.csc, np.concatenate([nodes, halo]))
         place = np.full(graph.num_nodes, -1)
         place[block.src_nodes] = np.arange(len(block.src_nodes))
         targets = targets_of(worker.rows)

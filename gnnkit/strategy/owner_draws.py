@@ -29,7 +29,7 @@ from gnnkit.strategy.seeds import Step
 class Drawn:
     """One rank's part of a batch, in codes of the nodes that `ShardLayers` numbers."""
 
-    nodes: Ids  # [num_known] the batch's owned nodes, with this rank's seeds first
+    nodes: Ids  # [num_nodes] the batch's owned nodes, with this rank's seeds first
     blocks: list[Block]  # by layer. Sources are owned nodes, then other ranks' nodes
     routes: list[Route]  # by layer, for other ranks' rows
     of: Occurrences  # the codes
@@ -110,14 +110,14 @@ class OwnerDraws:
         """Notifies the owners of reached sources. Collective.
 
         Args:
-            batch_nodes: [num_known] the batch's owned nodes so far.
+            batch_nodes: [num_nodes] the batch's owned nodes so far.
             sources: Distinct sources of sampled edges, ascending.
             of: The codes.
             comm: Connects the ranks.
 
         Returns:
-            The batch's owned nodes, starting with `batch_nodes`, other ranks' nodes that
-                are sources on this rank, by (owner, id), and the route of their rows.
+            The batch's owned nodes, starting with `batch_nodes`, other ranks' nodes
+                that are sources on this rank, by (owner, id), and their rows' route.
         """
         layers, owned_nodes = self.layers, self.layers.shard.owned
         owned_sources, away = np.split(sources, [np.searchsorted(sources, layers.num_owned * len(of.times))])

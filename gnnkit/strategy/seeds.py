@@ -38,7 +38,9 @@ class SeedPairs:
 
     rows: Ids  # [k, 2] positions of the pairs' ends among the seeds
     labels: npt.NDArray[Any]  # [k, ...] labels of the pairs, or 1 for an edge and 0 for a drawn pair
-    excluded: npt.NDArray[np.int64] | None  # [num_excluded] ascending `unordered` codes of all ranks' edges. None: none
+    excluded: (
+        npt.NDArray[np.int64] | None
+    )  # [num_excluded] ascending `pair_codes` codes of all ranks' edges. None: none
     relations: tuple[int, ...] | None = None  # relations whose edges may join excluded pairs. None: all
     features: npt.NDArray[Any] | None = None  # [k, edge_width] of the pairs, or [k, 3] their events if split by time
 

@@ -32,7 +32,7 @@ class WorkerShare:
         """
         trains = graph.split[nodes] == Split.TRAIN
         non_seeds = [nodes[~trains]] if halo is None else [nodes[~trains], halo]
-        return cls(induced(graph.csc, np.concatenate([nodes[trains], *non_seeds])), int(trains.sum()))
+        return cls(induced_block(graph.csc, np.concatenate([nodes[trains], *non_seeds])), int(trains.sum()))
 
     @property
     def seeds(self) -> Block:
@@ -41,7 +41,7 @@ class WorkerShare:
         return self.block.with_edges(indptr, slice(0, int(indptr[-1])))
 
 
-def induced(csc: CSC, nodes: Ids) -> Block:
+def induced_block(csc: CSC, nodes: Ids) -> Block:
     """Selects some nodes with all edges between them, in the order of `csc`.
 
     Args:

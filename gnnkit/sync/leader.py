@@ -72,8 +72,8 @@ class LeaderSync(ServedSync):
         rows = self.comm.gather(torch.cat([gradient, gradient.new_tensor([share])])[None], dst=LEADER)
         if not rows:
             return None
-        collected = torch.cat(rows)  # omits lost workers
-        return self.rules.combined(collected[:, :-1], collected[:, -1], self.comm.world_size)
+        contributions = torch.cat(rows)  # omits lost workers
+        return self.rules.combined(contributions[:, :-1], contributions[:, -1], self.comm.world_size)
 
     def average(self, tensors: Sequence[Tensor], weight: float) -> None:
         self.rules.check_average()

@@ -50,7 +50,7 @@ class Served:
         self._thread: threading.Thread | None = None
         self._ranks = list(range(comm.world_size, comm.world_size + servers)) or [0]
         self._parts: list[tuple[int, list[int]]] = []  # server rank, numbers of its parameters
-        self._trained: list[int] = []  # ids of all these parameters
+        self._parameter_ids: list[int] = []  # ids of all these parameters
         self._begun = False  # rank 0 only
         self._settings: tuple[Json, ...] = ()  # the optimiser's settings as last sent
         self._read: list[Tensor] = []  # rank 0 only: the values last read, by part
@@ -71,8 +71,8 @@ class Served:
         parameters = trained(module)
         self._share_out(parameters)
         settings = self._bring(parameters, optimizer) if self.rank == 0 else None
-        pushed = [{"gradient": part} for part in self._cut(gradients(parameters))]
-        letters = self._ask({"kind": "push", "share": share, "settings": settings}, pushed)
+        messages = [{"gradient": part} for part in self._cut(gradients(parameters))]
+        letters = self._ask({"kind": "push", "share": share, "settings": settings}, messages)
         self._write(parameters, letters)
         optimizer.state.clear()  # left by local steps
         setattr(optimizer, "_opt_called", True)  # noqa: B010 - schedules would warn that no step was made
@@ -129,8 +129,8 @@ class Served:
             tensors: Tensors of any shapes. Each server sums a part.
         """
         values = to_vector(tensors)
-        weighted = torch.cat([values * weight, values.new_tensor([weight])])
-        total = torch.cat(self._sums(weighted.tensor_split(len(self._ranks))))
+        terms = torch.cat([values * weight, values.new_tensor([weight])])
+        total = torch.cat(self._sums(terms.tensor_split(len(self._ranks))))
         from_vector(total[:-1] / total[-1], tensors)
 
     def sum(self, x: Tensor) -> Tensor:
@@ -157,15 +157,15 @@ class Served:
 
         Raises `UserError` if the set of trained parameters has changed.
         """
-        trained = [id(parameter) for parameter in parameters]
-        if self._parts and trained != self._trained:
+        parameter_ids = [id(parameter) for parameter in parameters]
+        if self._parts and parameter_ids != self._parameter_ids:
             raise UserError(
                 "sync: parameters were frozen or unfrozen during training, but servers hold those of the first step: "
                 "use sync=all_reduce"
             )
         if not self._parts:
-            self._trained = trained
-            numbers = balanced([parameter.numel() for parameter in parameters], len(self._ranks))
+            self._parameter_ids = parameter_ids
+            numbers = distribute_evenly([parameter.numel() for parameter in parameters], len(self._ranks))
             self._parts = [
                 (server, owned_numbers)
                 for server, owned_numbers in zip(self._ranks, numbers, strict=True)
@@ -185,8 +185,8 @@ class Served:
         elif self._rules.together and not all(map(torch.equal, values, self._read)):
             for (server, _), part in zip(self._parts, values, strict=True):
                 self._mailbox.put(server, REQUEST, {"kind": "values"}, {"values": part})
-        changed, self._settings = groups.settings != self._settings, groups.settings
-        return list(groups.settings) if changed else None
+        has_changed, self._settings = groups.settings != self._settings, groups.settings
+        return list(groups.settings) if has_changed else None
 
     def _begin(
         self, parameters: Sequence[Parameter], values: Sequence[Tensor], groups: Groups, kind: type[Optimizer]
@@ -233,9 +233,9 @@ class Served:
     def _overwrite(self, parameters: Sequence[Parameter], values: Sequence[Tensor]) -> None:
         with torch.no_grad():
             for (_, numbers), vector in zip(self._parts, values, strict=True):
-                served = [parameters[n] for n in numbers]
-                parts = torch.split(vector, [p.numel() for p in served])
-                for parameter, part in zip(served, parts, strict=True):
+                server_parameters = [parameters[n] for n in numbers]
+                parts = torch.split(vector, [p.numel() for p in server_parameters])
+                for parameter, part in zip(server_parameters, parts, strict=True):
                     parameter.copy_(part.view_as(parameter))
 
     def _cut(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -262,7 +262,7 @@ class Served:
                 return letter
 
 
-def balanced(sizes: Sequence[int], count: int) -> list[list[int]]:
+def distribute_evenly(sizes: Sequence[int], count: int) -> list[list[int]]:
     """Distributes items over `count` places, largest first, each to the least loaded.
 
     Returns the item numbers at each place, ascending.

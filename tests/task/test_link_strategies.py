@@ -22,7 +22,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.partition import Grid
 from gnnkit.sampler import FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
-from gnnkit.sampler.links import codes, pairs_of, unordered
+from gnnkit.sampler.links import codes, pair_codes, pairs_of
 from gnnkit.strategy import Batch, ExecutionStrategy
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
@@ -119,7 +119,7 @@ def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
 @turns(kind=list(STRATEGIES), name=["gcn", "gat"])
 def test_no_rank_reads_an_edge_that_any_rank_predicts_in_the_step(kind: str, name: str) -> None:
     assert LINKS is not None
-    held = unordered(np.concatenate([LINKS.val, LINKS.test]), NUM_NODES)
+    held = pair_codes(np.concatenate([LINKS.val, LINKS.test]), NUM_NODES)
     every, strategy = pairs_of(GRAPH.csc), STRATEGIES[kind](10)
 
     def work(comm: Threads) -> list[tuple[Ids, Ids]]:
@@ -136,8 +136,8 @@ def test_no_rank_reads_an_edge_that_any_rank_predicts_in_the_step(kind: str, nam
     predicted = []
     for step in zip(*Threads.run(work, 3), strict=True):
         positive, read = (np.concatenate(arrays) for arrays in zip(*step, strict=True))
-        assert not np.isin(unordered(positive, NUM_NODES), unordered(read, NUM_NODES)).any()
-        assert not np.isin(held, unordered(read, NUM_NODES)).any()
+        assert not np.isin(pair_codes(positive, NUM_NODES), pair_codes(read, NUM_NODES)).any()
+        assert not np.isin(held, pair_codes(read, NUM_NODES)).any()
         assert len(read) > 0
         predicted.append(positive)
     loops = every[:, 0] == every[:, 1]
