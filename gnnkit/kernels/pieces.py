@@ -117,9 +117,9 @@ class RowsInPieces(ProductRows):
 
 class _PieceProduct(Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, rows: RowsInPieces, counted: bool) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, rows: RowsInPieces, count_reads: bool) -> Tensor:
         ctx.rows, ctx.weight = rows, weight.detach()  # only the weight's shape and strides are needed
-        out, ctx.fast = product_of_pieces(rows.pieces(count_reads=counted), len(rows), weight)
+        out, ctx.fast = product_of_pieces(rows.pieces(count_reads=count_reads), len(rows), weight)
         return out
 
     @staticmethod

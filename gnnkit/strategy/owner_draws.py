@@ -125,7 +125,7 @@ class OwnerDraws:
         demand = Demand.of(
             of.codes(layers.nodes[nodes], of.trees(away)), layers.halo_owner[nodes - layers.num_owned], comm
         )
-        peer_requests = demand.asked.cpu().numpy()
+        peer_requests = demand.requested_ids.cpu().numpy()
         reached_nodes = np.union1d(
             owned_sources, of.codes(np.searchsorted(owned_nodes, of.nodes(peer_requests)), of.trees(peer_requests))
         )

@@ -100,4 +100,4 @@ class LookupRequest:
     @property
     def here(self) -> Ids:  # [num_asked] int64, ascending
         """Distinct nodes that ranks request from this rank."""
-        return np.unique(self.demand.asked.cpu().numpy())
+        return np.unique(self.demand.requested_ids.cpu().numpy())
