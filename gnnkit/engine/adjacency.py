@@ -90,7 +90,7 @@ class Adjacency(ABC):
         """
         return scale * x[: self.num_dst] + self.aggregate(x)
 
-    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
+    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
         """Concatenates the mean over in-edges and the destination's row.
 
         Args:
@@ -441,7 +441,7 @@ class ShardAdjacency(Adjacency):
     def aggregate_with_own(self, x: Tensor, scale: Tensor) -> Tensor:
         return self._enter_pass("sum").sum(x, self.layer, scale=scale)
 
-    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
+    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:
         return self._enter_pass("mean").sum(self.dropout(x, p, training=True), self.layer, "mean", beside=True)
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:

@@ -259,7 +259,7 @@ class BlockAdjacency(Adjacency):
             layers: Node and edge values of the block.
             block: The sampled block.
             key: Key of the layer and step.
-            reweight: Whether drawn edges are weighted by the in-edges they represent.
+            reweight: Whether sampled edges are weighted by the in-edges they represent.
         """
         self.key, self.num_dst, self._layers, self._block = key, block.num_dst, layers, block
         self._pool, self._read = layers.pool, block.src_nodes  # [num_src]
@@ -363,7 +363,7 @@ class BlockAdjacency(Adjacency):
         weighing = self.weighing(1, p, training=training, ids=edges.ids)
         return attend_locally(attention, rows, rows[: self.num_dst] if y is None else y, edges, weighing)
 
-    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
+    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:
         if p == 0 or x.device.type != "cpu":
             rows = self.with_halo(self.dropout(x, p, training=True))
             return self.edges.sum_beside(rows, Factors(self._block_edges.factor("mean", x.dtype)))

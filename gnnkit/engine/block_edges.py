@@ -37,8 +37,8 @@ class BlockEdges:
         Args:
             layers: Node and edge values of the block.
             block: The sampled block.
-            reweight: Whether drawn edges are weighted by the in-edges they represent.
-                False: each counts once.
+            reweight: Whether sampled edges are weighted by the in-edges they represent.
+                Otherwise each edge counts once.
         """
         self._layers, self._block, self._reweight = layers, block, reweight
         self.dst = block.src_nodes[: block.num_dst]  # [num_dst]
@@ -149,9 +149,9 @@ class BlockEdges:
 
     @cached_property
     def counts(self) -> Floats | None:  # [edges of the block]
-        """Each drawn edge's count in an estimate of a sum over all in-edges.
+        """Each sampled edge's weight in an estimate of a sum over all in-edges.
 
-        None: each edge counts once.
+        If None, each edge counts once.
         """
         block = self._block
         if not self._reweight:
@@ -171,7 +171,7 @@ class BlockEdges:
         """Global ids. Edges that are not in the graph get ids by node pair."""
         layers, ids = self._layers, self._block.edge_ids
         block_ids = _pair_ids(self._block, self.dst, layers.num_nodes) if ids is None else layers.edge_ids(ids)
-        return self.with_loops(block_ids, layers.num_edges + layers.node_ids(self._looped))
+        return self.with_loops(block_ids, layers.num_edges + layers.node_ids(self._loop_nodes))
 
     @cached_property
     def features(self) -> Floats | None:  # [num_edges, edge_width]
@@ -180,7 +180,7 @@ class BlockEdges:
         if features is None or ids is None:
             return None
         mean = None if self._loops is None else self._layers.mean_edge_features
-        return features[ids] if mean is None else self.with_loops(features[ids], mean[self._looped])
+        return features[ids] if mean is None else self.with_loops(features[ids], mean[self._loop_nodes])
 
     @cached_property
     def source_ids(self) -> Ids:  # [rows that edges leave] int64
@@ -212,7 +212,7 @@ class BlockEdges:
         return torch.from_numpy(values.astype(np.int64, copy=False)).to(self._layers.device)
 
     @property
-    def _looped(self) -> Ids:  # [added loops] nodes
+    def _loop_nodes(self) -> Ids:  # [added loops] nodes
         return self.dst[[]] if self._loops is None else self.dst[self._loops.rows]
 
     @cached_property

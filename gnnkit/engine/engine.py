@@ -80,10 +80,8 @@ class Engine:
                 unknown, so the result has no edge types.
         """
         engine, fixed_rows = copy.copy(self), FixedRows(self.passes)
-        engine.topology, engine.fixed = (
-            self.topology.select_edges(positions, has_types=relations is not None),
-            fixed_rows,
-        )
+        engine.topology = self.topology.select_edges(positions, has_types=relations is not None)
+        engine.fixed = fixed_rows
         engine.typed = self.typed.select_edges(engine.topology, fixed_rows, tuple(relations or ()))
         return engine
 
@@ -94,7 +92,7 @@ class Engine:
         """
         self.fixed.fix(x)
 
-    def held(self) -> list[Tensor]:
+    def lasting_tensors(self) -> list[Tensor]:
         """Lists the tensors that layers read throughout the run."""
         return [self.topology.source_ids, *self.topology.tensors().values()]
 

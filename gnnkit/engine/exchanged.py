@@ -55,7 +55,7 @@ class ExchangedSum(Function):
         quarters = topology.quarters
         near, far = quarters.near.edges, quarters.far.edges
         factors = quarters.factors(ctx.kind, topology.degrees, grad.dtype)
-        near_by, far_by, near_partial_by, far_partial_by = (factor.turned for factor in factors)
+        near_by, far_by, near_partial_by, far_partial_by = (factor.transpose for factor in factors)
         width = grad.shape[1] // 2 if ctx.beside else grad.shape[1]
 
         scale_grad = None

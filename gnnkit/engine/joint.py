@@ -100,8 +100,8 @@ class JointAdjacency(BlockAdjacency):
     def aggregate_normalized(self, x: Tensor) -> Tensor:
         return Adjacency.aggregate_normalized(self, x)  # owners have the sources' degrees
 
-    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
-        return super().mean_beside(self.dropout(x, p, training=True))
+    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:
+        return super().concat_mean(self.dropout(x, p, training=True))
 
     def again(self) -> Adjacency:
         return self  # all ranks take part

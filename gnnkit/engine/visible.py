@@ -200,10 +200,8 @@ class TimedLayers(LayerValues):
         def visible(of: Callable[[Ids, Times], npt.NDArray[Any]]) -> ComputedValues:
             return ComputedValues(lambda rows: of(self._nodes[rows], self._bounds[rows]))
 
-        self.num_in_edges, self.graph_in_degree = (
-            visible(timed_edges.incoming.counts),
-            visible(timed_edges.incoming.degrees),
-        )
+        self.num_in_edges = visible(timed_edges.incoming.counts)
+        self.graph_in_degree = visible(timed_edges.incoming.degrees)
         self.gets_loop = visible(lambda nodes, bounds: timed_edges.loops.counts(nodes, bounds) == 0)
         outgoing = visible(lambda nodes, bounds: timed_edges.outgoing.degrees(nodes, bounds))  # noqa: PLW0108 - sorts on access
         self.out_degree = ComputedValues(lambda rows: self._with_loop(outgoing[rows], rows))

@@ -20,7 +20,7 @@ class LastReceived(Schedule):
     """
 
     def __init__(self, schedule: Schedule | None = None) -> None:
-        """Stores the schedule for passes with an exchange. None: all rows are sent."""
+        """Stores the schedule for passes with an exchange, or None to send all rows."""
         self._schedule = schedule
         self._rows: list[Tensor] = []  # by number of the exchange, or of the stored value
 

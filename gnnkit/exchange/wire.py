@@ -80,10 +80,10 @@ class Transfer:
         if self.index is None and not self.send[self.rank]:
             return self
         send, recv = self._counts(own_count=0)
-        ids = None if self.ids is None else _without(self.ids, self._sent)
+        ids = None if self.ids is None else _without(self.ids, self._own_send)
         if self.index is None:
-            return self.part(_without(self.rows, self._sent), send, recv, ids)
-        return self.part(self.rows[_without(self.index, self._sent)], send, recv, ids)
+            return self.part(_without(self.rows, self._own_send), send, recv, ids)
+        return self.part(self.rows[_without(self.index, self._own_send)], send, recv, ids)
 
     def part(self, rows: Tensor, send: Sequence[int], recv: Sequence[int], ids: Tensor | None) -> Transfer:
         """Returns the same exchange with other rows.
@@ -98,8 +98,8 @@ class Transfer:
 
     def with_own(self, rows: Tensor) -> Tensor:  # [sum(recv)] less own rows, ... -> [sum(recv), ...]
         """Inserts this rank's own current rows between the other ranks' rows."""
-        first = self._received.start
-        own_rows = self.rows[self._sent] if self.index is None else self.rows[self.index[self._sent]]
+        first = self._own_recv.start
+        own_rows = self.rows[self._own_send] if self.index is None else self.rows[self.index[self._own_send]]
         return torch.cat([rows[:first], own_rows, rows[first:]])
 
     def own_alone(self) -> Tensor:  # [sum(recv), ...]
@@ -109,7 +109,7 @@ class Transfer:
 
     def without_own(self, rows: Tensor) -> Tensor:  # [sum(recv), ...] -> less own rows
         """Removes this rank's own rows from the received ones."""
-        return _without(rows, self._received)
+        return _without(rows, self._own_recv)
 
     def now(self) -> Tensor:  # [sum(recv), ...]
         """Exchanges the rows and waits for them."""
@@ -121,7 +121,7 @@ class Transfer:
         if not self._is_coded:
             return rows
         blocks = self._blocks(self.send, arriving=False)
-        return replace(self, rows=rows, index=None)._decoded(self._encoded(blocks), blocks).view_as(rows)
+        return replace(self, rows=rows, index=None)._decode(self._encode(blocks), blocks).view_as(rows)
 
     def start(self) -> Pending:
         """Starts the exchange. The rows must not change until it completes.
@@ -163,12 +163,12 @@ class Transfer:
         return [bool(next(arriving)) if comes else False for comes in into]
 
     @property
-    def _sent(self) -> slice:
+    def _own_send(self) -> slice:
         """The rows from this rank to itself."""
         return slice(sum(self.send[: self.rank]), sum(self.send[: self.rank + 1]))
 
     @property
-    def _received(self) -> slice:
+    def _own_recv(self) -> slice:
         """This rank's own rows' position among the received ones."""
         return slice(sum(self.recv[: self.rank]), sum(self.recv[: self.rank + 1]))
 
@@ -199,10 +199,10 @@ class Transfer:
         counts = [[rows * self._row_bytes(width) for rows, width in blocks] for blocks in (out_blocks, in_blocks)]
 
         def read(data: Tensor) -> Tensor:
-            rows = remote._decoded(data, in_blocks).view(sum(remote.recv), *self.rows.shape[1:])
+            rows = remote._decode(data, in_blocks).view(sum(remote.recv), *self.rows.shape[1:])
             return self.with_own(rows) if self.send[self.rank] else rows
 
-        return _Read(comm.start(remote._encoded(out_blocks), *counts), read)
+        return _Read(comm.start(remote._encode(out_blocks), *counts), read)
 
     def _blocks(self, counts: Sequence[int], *, arriving: bool) -> list[_Block]:
         """Returns the shapes of the blocks for, or from, each rank.
@@ -224,7 +224,7 @@ class Transfer:
         assert self.codec is not None
         return self.codec.row_bytes(width) < width * self.rows.element_size()
 
-    def _encoded(self, blocks: list[_Block]) -> Tensor:  # [num_bytes] uint8
+    def _encode(self, blocks: list[_Block]) -> Tensor:  # [num_bytes] uint8
         assert self.codec is not None
         blocks = _merge_blocks(blocks)
         ids = self.ids if self.ids is not None else torch.arange(sum(n for n, _ in blocks), device=self.rows.device)
@@ -239,7 +239,7 @@ class Transfer:
             row, number = row + n, number + n * width
         return torch.cat(data)
 
-    def _decoded(self, data: Tensor, blocks: list[_Block]) -> Tensor:  # [num_bytes] uint8 -> [numbers]
+    def _decode(self, data: Tensor, blocks: list[_Block]) -> Tensor:  # [num_bytes] uint8 -> [numbers]
         assert self.codec is not None
         dtype, numbers, byte = self.rows.dtype, [], 0
         for n, width in _merge_blocks(blocks):

@@ -169,16 +169,16 @@ class Graph:
         Checks the new values and their rules with other fields. Unchanged fields were
         checked when this graph was created, so they are not read again.
         """
-        return self._changed(changes, frozenset())
+        return self._with_changes(changes, frozenset())
 
     def derive(self, **changes: Any) -> Graph:
         """Like `evolve`, for node and edge features that come from this graph.
 
         They may be in another order or form, and are not read to check them again.
         """
-        return self._changed(changes, _ROWS & changes.keys())
+        return self._with_changes(changes, _ROWS & changes.keys())
 
-    def _changed(self, changes: Fields, valid_fields: frozenset[str]) -> Graph:
+    def _with_changes(self, changes: Fields, valid_fields: frozenset[str]) -> Graph:
         graph, new = copy(self), set(changes)
         set_fields(graph, **changes)
         if graph.num_nodes != self.num_nodes:
@@ -844,7 +844,7 @@ class Graph:
         return self.evolve(**fields)
 
     def _labelled_edges(self) -> npt.NDArray[np.bool_] | None:  # [num_edges]
-        """Returns which edges are rows of tasks on edges. None: there are no labels."""
+        """Marks the edges that edge tasks predict, or returns None without labels."""
         if self.edge_labels is None or self.edge_split is None:
             return None
         return labelled(self.edge_labels) & (self.edge_split >= Split.NONE)

@@ -112,10 +112,10 @@ def warn_random_split(graph: Graph) -> None:
     time_fields = [name for name in ("node_time", "edge_time") if getattr(graph, name) is not None]
     if time_fields or column is not None:
         source = f"Graph.{time_fields[0]}" if time_fields else f"column {column!r}"
-        cure = f"give a split by time: {'' if time_fields else f'dataset.time={column} '}dataset.split='{BY_TIME}'"
+        remedy = f"give a split by time: {'' if time_fields else f'dataset.time={column} '}dataset.split='{BY_TIME}'"
         warnings.warn(
             f"the split is drawn at random, and {source} holds times: the model trains on the future of nodes or edges that "
-            f"it is tested on; {cure}",
+            f"it is tested on; {remedy}",
             stacklevel=4,
         )
 

@@ -112,7 +112,7 @@ class _Sum(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Sum.apply(grad, ctx.factors.turned, ctx.edges, not ctx.reverse), None, None, None
+        return _Sum.apply(grad, ctx.factors.transpose, ctx.edges, not ctx.reverse), None, None, None
 
 
 class _SumBeside(Function):
@@ -124,7 +124,7 @@ class _SumBeside(Function):
     @staticmethod
     @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        gradient = ctx.edges.transposed.sum_beside_backward(grad, ctx.factors.turned)
+        gradient = ctx.edges.transposed.sum_beside_backward(grad, ctx.factors.transpose)
         return gradient if ctx.mask is None else keep(gradient, *ctx.mask), None, None, None
 
 
@@ -166,4 +166,4 @@ class _Dot(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, y = ctx.saved_tensors
         factors = Factors(grad.contiguous())
-        return ctx.edges.transposed.sum(y, factors.turned), ctx.edges.kernels.sum(x, factors), None
+        return ctx.edges.transposed.sum(y, factors.transpose), ctx.edges.kernels.sum(x, factors), None

@@ -56,7 +56,7 @@ class Factors:
     _arrays: dict[torch.dtype, FactorArrays] = field(init=False, repr=False, default_factory=dict)
 
     @cached_property
-    def turned(self) -> Factors:
+    def transpose(self) -> Factors:
         """The transpose's factors."""
         return Factors(self.edge, self.destination, self.source)
 

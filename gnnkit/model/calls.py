@@ -28,11 +28,11 @@ def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
     problems: list[str] = []
     with contextlib.suppress(Exception):  # the model may require a larger graph
         replica, names = _copy_model(model)
-        run_alone(replica, TrialRows(in_features, edge_width), lambda engine: _Listening(engine, names, problems))  # type: ignore[arg-type, return-value]
+        run_alone(replica, TrialRows(in_features, edge_width), lambda engine: _CallRecorder(engine, names, problems))  # type: ignore[arg-type, return-value]
     return problems
 
 
-class _Listening:
+class _CallRecorder:
     """An engine, or a part of one, that records every call with rows."""
 
     def __init__(self, engine: object, names: Mapping[int, str], problems: list[str]) -> None:
@@ -43,12 +43,12 @@ class _Listening:
             names: The model's parameter names, by id.
             problems: Receives a line per call.
         """
-        self._engine, self._names, self._found = engine, names, problems
+        self._engine, self._names, self._problems = engine, names, problems
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._engine, name)
         if name in ("topology", "typed"):
-            return _Listening(value, self._names, self._found)
+            return _CallRecorder(value, self._names, self._problems)
         if not callable(value):
             return value
 
@@ -65,7 +65,7 @@ class _Listening:
     def _note(self, kind: str, layer: int, rows: list[Tensor]) -> None:
         sources = sorted(set().union(*(_sources(tensor, self._names) for tensor in rows)))
         width = math.prod(rows[0].shape[1:])
-        self._found.append(f"{kind} of {width} columns in layer {layer} of {', '.join(sources) or 'the input'}")
+        self._problems.append(f"{kind} of {width} columns in layer {layer} of {', '.join(sources) or 'the input'}")
 
 
 def _copy_model(model: nn.Module) -> tuple[nn.Module, dict[int, str]]:

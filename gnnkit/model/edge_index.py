@@ -260,7 +260,7 @@ class Destinations(_Ends):
 class Sources(_Ends):
     """[num_edges] source rows, of this rank and its halo."""
 
-    def shifted(self, offset: int) -> Sources:
+    def shift(self, offset: int) -> Sources:
         """Returns sources whose rows begin at `offset` of a concatenation.
 
         Raises `UserError` in a graph of one type, where no rows are concatenated.
@@ -525,9 +525,9 @@ def _shift(func: Any, input: Any, other: Any, *, alpha: int = 1) -> Any:
         raise _call_error(name_of(func), (input, other))
     if isinstance(input, Edges):
         source, destination = input.ends
-        source = source.shifted(numbers[0])
+        source = source.shift(numbers[0])
         return _edges(source.edge_set.between(_plain(source), _plain(destination) + numbers[-1]), source.graph_pass)
-    return input.shifted(numbers[0])
+    return input.shift(numbers[0])
 
 
 def _offsets(value: Any) -> list[int] | None:
@@ -661,7 +661,7 @@ def join_edges(ends: Sequence[Edges]) -> Edges:
     columns, num_halo = [], 0
     for edges in ends:
         source, destination = edges.ends
-        source = source.shifted(0)
+        source = source.shift(0)
         assert isinstance(source.graph_pass, JoinedPass)
         rows = _plain(source)
         columns.append(torch.stack([torch.where(rows < 0, rows - num_halo, rows), _plain(destination)]))
@@ -707,7 +707,7 @@ def _add(
             return _put(input, total, name)
         return value_of(input).add_(total) if name.endswith("_") else value_of(input) + total
     keys = {} if name.startswith("scatter") else {"alpha": alpha}
-    return _computed(func, (input, dim, index, rows), keys)
+    return _compute(func, (input, dim, index, rows), keys)
 
 
 def _reduce(
@@ -724,7 +724,7 @@ def _reduce(
             extreme = extreme_by_destination(src, index.edge_set, reduce, input)  # type: ignore[arg-type]
             if extreme is not None:
                 return _put(input, extreme, name)
-    return _computed(func, (input, dim, index, src, reduce), {"include_self": include_self})
+    return _compute(func, (input, dim, index, src, reduce), {"include_self": include_self})
 
 
 def _is_by_destination(input: Any, dim: int, index: Destinations, rows: Any) -> bool:
@@ -745,7 +745,7 @@ def _put(input: Tensor, result: Tensor, name: str) -> Tensor:
     return result
 
 
-def _computed(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _compute(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Calls a function on computed rows and plain destinations."""
     call = Call(func, name_of(func), tuple(_plain(args)), kwargs)
     return Deferred.plainly(call) if deferred_in(args) else func(*call.args, **kwargs)

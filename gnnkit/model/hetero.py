@@ -200,7 +200,7 @@ class HeteroModel(EdgeIndexModel):
             for graph_pass in passes.values():
                 graph_pass.end()
             self.fallbacks = reads.origin.fallbacks
-        return self._placed(out, graph, adjacency.num_dst)[: adjacencies[-1].num_dst]
+        return self._place_rows(out, graph, adjacency.num_dst)[: adjacencies[-1].num_dst]
 
     @property
     def num_convolutions(self) -> int:
@@ -209,7 +209,7 @@ class HeteroModel(EdgeIndexModel):
         parallel = [sum(map(is_convolution, part.children())) for part in by_relation]
         return super().num_convolutions - sum(count - 1 for count in parallel if count)
 
-    def _placed(self, out: Any, graph: TypedGraph, num_rows: int) -> Tensor:
+    def _place_rows(self, out: Any, graph: TypedGraph, num_rows: int) -> Tensor:
         """Returns the output rows of all types in the order of the rank's rows."""
         assert self._trial is not None
         by_type = out if self._trial.output_type is None else {self._trial.output_type: out}

@@ -125,8 +125,8 @@ class SharedMeans(TorchFunctionMode):
         return losses.sum() / (max(total, 1) * max(losses.numel() // max(count, 1), 1))
 
     def _error(self, func: Any, text: str) -> UserError:
-        cure = "take the rows of batch.train_mask, or the first batch.batch_size rows of a sampled batch"
-        return UserError(f"model={self._model}: {func.__name__} in training_step {text}: {cure}")
+        remedy = "take the rows of batch.train_mask, or the first batch.batch_size rows of a sampled batch"
+        return UserError(f"model={self._model}: {func.__name__} in training_step {text}: {remedy}")
 
 
 def _run_evaluation(step: Callable[..., Any], outputs: Any, *args: Any) -> Any:

@@ -96,7 +96,7 @@ class TrialRows:
             return {name: values[rows] for name, values in self.edges.items()}
         return {"edge_features": rng.normal(size=(count, self.edge_width))} if self.edge_width else {}
 
-    def fitted(self, model: nn.Module, draw: int) -> tuple[nn.Module, Graph]:
+    def fit(self, model: nn.Module, draw: int) -> tuple[nn.Module, Graph]:
         """Draws a graph with the model's types.
 
         Returns the model for this graph, which shares its parameters, and the graph.
@@ -129,7 +129,7 @@ def _differs(model: nn.Module, rows: TrialRows, draws: bool, dtype: torch.dtype)
     for draw, training in enumerate(modes):
         # One rank has at most a fourth of the nodes. So a limit, above which a model
         # does something else, is between that rank's rows and all rows of some draw.
-        small_model, graph = rows.grown(draw).fitted(model, draw)
+        small_model, graph = rows.grown(draw).fit(model, draw)
         shares = _SHARES[draw % len(_SHARES)]
         owner = np.random.default_rng(draw).permutation(_owners(graph.num_nodes, shares))
         replica = copy.deepcopy(small_model).to(dtype).train(training)
@@ -160,7 +160,7 @@ def run_alone(
         rows: The rows that it reads.
         wrap_engine: Wraps the engine. Default: as it is.
     """
-    model, graph = rows.fitted(model, 0)
+    model, graph = rows.fit(model, 0)
     dtype = dtype_of(model)
     comm = Threads.connect(0, 1, device=torch.device("cpu"), timeout=_TIMEOUT)
     layers = _layers(wrap_engine(Engine(uncut(graph), comm, dtype)), model)

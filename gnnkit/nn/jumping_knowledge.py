@@ -55,9 +55,9 @@ class JumpingKnowledge(nn.Module):
         if self.mode == "cat":
             return torch.cat(rows, 1)
         stack = torch.stack(rows, 1)  # [n, num_layers, f]
-        return stack.amax(1) if self.mode == "max" else self._attended(stack)
+        return stack.amax(1) if self.mode == "max" else self._attend(stack)
 
-    def _attended(self, x: Tensor) -> Tensor:  # [n, num_layers, f] -> [n, f]
+    def _attend(self, x: Tensor) -> Tensor:  # [n, num_layers, f] -> [n, f]
         one_row = x if len(x) else F.pad(x, (0, 0, 0, 0, 0, 1))  # an LSTM rejects empty input
         scores: Tensor = self.att(self.lstm(one_row)[0])[: len(x)]
         return (x * scores.softmax(1)).sum(1)

@@ -84,7 +84,7 @@ def unequal_columns(spec: str | Sequence[int], world_size: int, replication: int
 
     Such columns have P/c ranks, rounded up or down. They are considered if P is prime,
     if `1.5d` has a c that does not divide P, and if a number next to sqrt(P) moves
-    fewer rows than P's factors. Empty: the grid is used.
+    fewer rows than P's factors. The result is empty if the grid is used.
 
     Args:
         spec: As for `make_grid`, checked.
@@ -132,8 +132,8 @@ def _explicit_grid(spec: Sequence[int], world_size: int, key: str) -> Grid:
     size = grid.world_size
     if size != world_size:
         parts = f", or parts={size} to let {world_size} processes hold {size} ranks"
-        cure = f"{key}={size}{parts if key == 'workers' and world_size < size else ''}"
-        raise UserError(f"{setting} needs {size} workers, got {key}={world_size}: use {cure}")
+        remedy = f"{key}={size}{parts if key == 'workers' and world_size < size else ''}"
+        raise UserError(f"{setting} needs {size} workers, got {key}={world_size}: use {remedy}")
     return grid
 
 

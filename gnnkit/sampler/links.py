@@ -90,10 +90,8 @@ class Links(TaskRows):
     def describe_split(self, complete: Graph, train_graph: Graph, hint: Sequence[str] = ()) -> list[str]:
         """Also counts held-out edges between nodes that an edge joins in training."""
         lines = super().describe_split(complete, train_graph, hint)
-        held_out_codes, pairs = (
-            pair_codes(np.concatenate([self.val, self.test]), train_graph.num_nodes),
-            pairs_of(train_graph.csc),
-        )
+        held_out_codes = pair_codes(np.concatenate([self.val, self.test]), train_graph.num_nodes)
+        pairs = pairs_of(train_graph.csc)
         if train_graph.edge_time is not None and self.is_frozen:  # later edges may pass messages, too
             pairs = pairs[train_graph.edge_time < self.first_held_out]
         count = int(np.isin(held_out_codes, pair_codes(pairs, train_graph.num_nodes)).sum())
@@ -213,8 +211,8 @@ class Links(TaskRows):
             negatives = _core.negative_pairs(*edges, self.num_nodes, excluded_codes, nodes, *rule, threads, *ends)
             return negatives.reshape(len(ids), count, 2)
         except UserError as error:
-            cure = "" if excluded_codes is None else "; use task.filtered=false"
-            raise UserError(f"task.{'eval_' * evaluates}negatives={count}: {error}{cure}") from error
+            remedy = "" if excluded_codes is None else "; use task.filtered=false"
+            raise UserError(f"task.{'eval_' * evaluates}negatives={count}: {error}{remedy}") from error
 
     @functools.cached_property
     def history(self) -> EventHistory:

@@ -86,8 +86,8 @@ class Loader:
         shuffle: Whether to shuffle the seeds in each epoch.
         drop_last: Drop the seeds of an incomplete last step.
         repeat: Let a rank without a seed in the last step repeat another rank's seed,
-            because the mean loss of an empty batch is NaN. False: its batch is empty,
-            and all ranks together have each seed once, as needed for prediction.
+            because the mean loss of an empty batch is NaN. Otherwise its batch is
+            empty, and each seed occurs once over all ranks, as prediction requires.
         pin_memory: Whether features are in page-locked memory, if there is a GPU.
         transform: Function the iterator applies to each batch, such as
             `LoadedBatch.to_pyg`.
@@ -162,7 +162,7 @@ class Loader:
                 positions = order[offsets[step] : offsets[step + 1]]
                 # Yielded directly, because a variable would hold the memory until the
                 # next batch.
-                yield self._loaded(native_loader, positions, (epoch, step + 1))
+                yield self._load_batch(native_loader, positions, (epoch, step + 1))
         finally:
             native_loader.close()
             atexit.unregister(native_loader.close)
@@ -246,7 +246,7 @@ class Loader:
 
         `steps` contains the seeds, the batch offsets, and the first step.
         """
-        sampler, tables = self._sampler, self.tables.gathered()
+        sampler, tables = self._sampler, self.tables.gather()
         for _, _, rows in tables:
             storage.expect_random_reads(rows)
         self._epoch_start = time.perf_counter()
@@ -260,7 +260,7 @@ class Loader:
             self.prefetch,
         )
 
-    def _loaded(self, native_loader: _core.Loader, positions: Ids, now: tuple[int, int]) -> Any:
+    def _load_batch(self, native_loader: _core.Loader, positions: Ids, now: tuple[int, int]) -> Any:
         batch, buffers = native_loader.take()
         if self._spans is not None:
             _add_work(self._spans, native_loader, self._epoch_start, now[1] - 1)

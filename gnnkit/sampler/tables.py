@@ -49,7 +49,7 @@ class Tables:
             },
         )
 
-    def gathered(self) -> list[tuple[int | None, str, npt.NDArray[Any]]]:
+    def gather(self) -> list[tuple[int | None, str, npt.NDArray[Any]]]:
         """Returns first node, name and rows of each table that batches contain.
 
         The first node is None for tables of all nodes.

@@ -107,7 +107,7 @@ class TaskRows:
 
     @property
     def edge_split(self) -> str | None:
-        """Who held out edges: "data set" or "drawn". None: no edges are held out."""
+        """The held-out edges' origin, "data set" or "drawn", or None without any."""
         return None
 
     def values(self, graph: Graph) -> RowValues:

@@ -126,7 +126,7 @@ class TypedBatch(LoadedBatch):
         return (
             first,
             *(
-                first.first(block, self._nodes) if frameworks.begins_with(outer, block) else self._typed(block)
+                first.first(block, self._nodes) if frameworks.begins_with(outer, block) else self._split_block(block)
                 for block in inner
             ),
         )
@@ -134,7 +134,7 @@ class TypedBatch(LoadedBatch):
     @cached_property
     def outer_block(self) -> TypedBlock:
         """The outermost block."""
-        return self._typed(self.minibatch.blocks[0])
+        return self._split_block(self.minibatch.blocks[0])
 
     @property
     def input_nodes(self) -> dict[str, Ids]:  # type: ignore[override]
@@ -172,7 +172,7 @@ class TypedBatch(LoadedBatch):
         counts = [self._nodes.counts(end) for end in [0, *hop_ends]]
         return [list(by_hop) for by_hop in np.diff(counts, axis=0).T.tolist()]
 
-    def _typed(self, block: Block) -> TypedBlock:
+    def _split_block(self, block: Block) -> TypedBlock:
         """Divides a block by relation."""
         tables, arrays, nodes = self.tables, self.tables.arrays, self._nodes
         num_src, num_dst = nodes.counts(len(block.src_nodes)), nodes.counts(block.num_dst)

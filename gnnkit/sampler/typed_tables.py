@@ -90,7 +90,7 @@ class TypedTables:
         """Tables by type, which samplers do not compare."""
         return None
 
-    def gathered(self) -> list[tuple[int | None, str, Array]]:
+    def gather(self) -> list[tuple[int | None, str, Array]]:
         """Returns first node, name and rows of each table that batches contain."""
         present = [(table, table.x) for table in self.nodes if table.x is not None]
         return [(table.first, f"features[{table.name!r}]", x) for table, x in present]

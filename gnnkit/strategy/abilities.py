@@ -74,7 +74,7 @@ class RowsOnDisk(Ability):
 class ReadPlanner(Protocol):
     """A strategy that predicts its disk reads."""
 
-    def foresee_reads(self, epochs: int) -> dict[str, Any]:
+    def predict_reads(self, epochs: int) -> dict[str, Any]:
         """Predicts the disk reads of the first epochs, in the format of `figures`.
 
         Draws the batches without reading their rows. Collective. Called after `setup`

@@ -93,7 +93,7 @@ class Worker:
             nodes: [k] nodes whose features this rank has.
             model: The model.
         """
-        return self._shortened(self.features.input_rows(nodes, model), model)
+        return self._to_training_type(self.features.input_rows(nodes, model), model)
 
     def lasting_rows(self, nodes: Ids, model: object, tally: Tally) -> Rows:  # [k] -> [k, width]
         """Returns `input_rows` for the entire run. Rows on disk are not loaded.
@@ -103,15 +103,15 @@ class Worker:
             model: The model.
             tally: Counter of the bytes read from disk.
         """
-        return self._shortened(self.features.lasting_rows(nodes, model, tally), model)
+        return self._to_training_type(self.features.lasting_rows(nodes, model, tally), model)
 
     def fetched_rows(self, features: Array | SparseFeatures, model: object) -> Rows:  # [k, width]
         """Returns `input_rows` of features received from owners, as stored."""
         if isinstance(features, SparseFeatures):
-            return self._shortened(SparseRows.of(features, self.dtype), model)
+            return self._to_training_type(SparseRows.of(features, self.dtype), model)
         return self.features.convert(features, self.input_dtype)
 
-    def _shortened(self, rows: Rows, model: object) -> Rows:
+    def _to_training_type(self, rows: Rows, model: object) -> Rows:
         """Converts rows to the training type.
 
         Long sums in low precision are inaccurate, so a model that `adds_rows_itself`
@@ -138,7 +138,7 @@ class Worker:
         form = (self.dtype, self.device, pool)
         return BlockLayers(self.graph, model, *form, inverse_edges=self.inverse_edges, group_relations=group_relations)
 
-    def drawn(self, model: object) -> CSC | RelationGroups:
+    def edges_to_sample(self, model: object) -> CSC | RelationGroups:
         """Returns the complete graph's in-edges, by relation if the model reads any."""
         return self._edges if self.relations_for(model) is None else self._relation_groups
 

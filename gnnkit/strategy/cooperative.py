@@ -17,7 +17,7 @@ from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
 from gnnkit.strategy.owner_draws import Drawn, OwnerDraws
-from gnnkit.strategy.seeds import Deal, OwnedSeeds, Step
+from gnnkit.strategy.seeds import MakeStep, OwnedSeeds, Step
 from gnnkit.utils.checks import Array
 
 
@@ -30,13 +30,13 @@ class _BatchPart:
     draws: Drawn
     reach: Reach | None  # provides the ends of this rank's pairs
     counter: MessageCounter
-    here: Ids  # global ids of the batch's owned nodes
+    local_nodes: Ids  # global ids of the batch's owned nodes
     x: Array | None = None  # [num_known, width] their features, if read from disk
 
     @property
     def num_bytes(self) -> int:
         """Memory of the batch. Routes take as much as the blocks."""
-        return 2 * bytes_of(self.draws.blocks) + self.here.nbytes
+        return 2 * bytes_of(self.draws.blocks) + self.local_nodes.nbytes
 
 
 class CooperativeBatches(BackgroundBatches[_BatchPart, _BatchPart]):
@@ -66,10 +66,10 @@ class CooperativeBatches(BackgroundBatches[_BatchPart, _BatchPart]):
         self._num_layers: int = model.num_layers  # type: ignore[assignment]
         super().__init__(worker, seeds, tally, prefetch, worker.disk)
 
-    def draw(self, deal: Deal, number: int, comm: Communicator) -> _BatchPart:
+    def draw(self, make_step: MakeStep, number: int, comm: Communicator) -> _BatchPart:
         """Draws one batch. Collective."""
         counter, owned_nodes, reach = MessageCounter.zeros(comm.world_size), self.worker.owned, None
-        step = deal(number, comm, counter)
+        step = make_step(number, comm, counter)
         seeds, of = step.seeds, Occurrences(np.zeros(1, np.int64))
         if step.times is not None:
             of = Occurrences(np.unique(np.concatenate(to_all(comm, np.unique(step.times), counter))))
@@ -77,7 +77,8 @@ class CooperativeBatches(BackgroundBatches[_BatchPart, _BatchPart]):
         if step.pairs is not None:
             request = self._lookup.ask(seeds, comm, len(of.times))
             counter.add(comm.rank, [8 * count for count in request.demand.counts])
-            seeds, step = request.here, replace(step, pairs=replace(step.pairs, rows=request.place[step.pairs.rows]))
+            step = replace(step, pairs=replace(step.pairs, rows=request.place[step.pairs.rows]))
+            seeds = request.local_nodes
             reach = self._lookup.reach(request, seeds, comm, self._num_layers)
         positions = of.codes(np.searchsorted(owned_nodes, of.nodes(seeds)), of.trees(seeds))
         draws = self._draws.draw(positions, of, step.draws, comm)
@@ -89,7 +90,7 @@ class CooperativeBatches(BackgroundBatches[_BatchPart, _BatchPart]):
     def with_rows(self, sample: _BatchPart, read: Array | None, comm: Communicator) -> _BatchPart:
         if read is None or sample.step.times is None:
             return sample if read is None else replace(sample, x=read)
-        return replace(sample, x=read[np.searchsorted(sample.here, self.worker.owned[sample.draws.owned])])
+        return replace(sample, x=read[np.searchsorted(sample.local_nodes, self.worker.owned[sample.draws.owned])])
 
     def batch(self, sample: _BatchPart) -> Batch:
         worker = self.worker

@@ -25,7 +25,7 @@ from gnnkit.graph.times import latest_visible
 from gnnkit.sampler import Fanouts
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
-from gnnkit.strategy.seeds import Deal, Seeds, Step, drawing, sample_step
+from gnnkit.strategy.seeds import MakeStep, Seeds, Step, drawing, sample_step
 from gnnkit.utils.checks import Array
 
 Edges = npt.NDArray[Any]  # [num_edges] records of `Frontier`
@@ -46,7 +46,7 @@ class Draw:
         self._worker, self._model, self._pool, self.sampler = worker, model, pool, drawing(worker)
         self._graph = self._layers = self._visible_values = None
         if worker.graph is not None:
-            self._graph, self._layers = worker.drawn(model), worker.layers(model, pool)
+            self._graph, self._layers = worker.edges_to_sample(model), worker.layers(model, pool)
             return
         assert owners is not None, "owners draw"
         timed_edges, relations = worker.timed_edges(model, owners), worker.relations_for(model)
@@ -141,8 +141,8 @@ class RequestedBatch:
     counter: MessageCounter
 
     @cached_property
-    def here(self) -> Ids:  # ascending
-        return self.request.here
+    def local_nodes(self) -> Ids:  # ascending
+        return self.request.local_nodes
 
     @property
     def num_bytes(self) -> int:
@@ -192,27 +192,27 @@ class FetchedBatches(BackgroundBatches[RequestedBatch, FetchedBatch]):
         self.fetched_rows = self.hits = 0  # rows of other ranks read by batches: fetched, and found in the cache
         super().__init__(worker, seeds, tally, prefetch, self.rows.disk)
 
-    def begin_epoch(self, deal: Deal, steps: range) -> None:
+    def begin_epoch(self, make_step: MakeStep, steps: range) -> None:
         if self.rows.cache.policy != "exact":
             return
 
         def fill(comm: Communicator) -> tuple[FetchedRows, MessageCounter]:
             counter = MessageCounter.zeros(comm.world_size)
-            dealt_steps = (deal(number, comm, counter) for number in steps)
-            batches = [self.draws(step, comm, counter).batch.rows_by_node()[0] for step in dealt_steps]
+            epoch_steps = (make_step(number, comm, counter) for number in steps)
+            batches = [self.draws(step, comm, counter).batch.rows_by_node()[0] for step in epoch_steps]
             return self.cache.announce(batches, comm, counter)
 
         self._record(*self._background.submit(fill).result())
 
-    def draw(self, deal: Deal, number: int, comm: Communicator) -> RequestedBatch:
+    def draw(self, make_step: MakeStep, number: int, comm: Communicator) -> RequestedBatch:
         """Draws one batch, and requests its rows. Collective."""
         counter = MessageCounter.zeros(comm.world_size)
-        step = deal(number, comm, counter)
+        step = make_step(number, comm, counter)
         draws = self.draws(step, comm, counter)
         return RequestedBatch(step, draws, self.rows.ask(draws.batch.rows_by_node()[0], comm, counter), counter)
 
     def with_rows(self, sample: RequestedBatch, read: Array | None, comm: Communicator) -> FetchedBatch:
-        tier = None if read is None else KeptRows.of(sample.here, read)
+        tier = None if read is None else KeptRows.of(sample.local_nodes, read)
         rows = self.rows.answer(sample.request, comm, sample.counter, tier)
         return FetchedBatch(sample.step, sample.draws, rows, sample.counter)
 
@@ -223,7 +223,7 @@ class FetchedBatches(BackgroundBatches[RequestedBatch, FetchedBatch]):
         step, batch, rows = sample.step, sample.draws.batch, sample.rows
         x = self.worker.fetched_rows(self.rows.features(rows), self.model)
         layers = self.draws.layers(sample.draws, rows)
-        adjacencies = layers.layers(step.kept(batch.blocks, layers), step.key)
+        adjacencies = layers.layers(step.without_pairs(batch.blocks, layers), step.key)
         return step.batch(x, adjacencies, rows["label"][: len(step.seeds)], nodes=batch.input_nodes)
 
     def _record(self, rows: FetchedRows, counter: MessageCounter) -> None:

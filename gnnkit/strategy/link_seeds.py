@@ -23,7 +23,7 @@ from gnnkit.sampler.events import Mask
 from gnnkit.sampler.links import links_of, pair_codes, pairs_of, supervised_pairs
 from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy.base import Worker
-from gnnkit.strategy.seeds import Deal, ScheduledSeeds, SeedPairs, Seeds, Step, step_keys
+from gnnkit.strategy.seeds import MakeStep, ScheduledSeeds, SeedPairs, Seeds, Step, step_keys
 
 _ORDER, _DRAWS = 1, 2  # purposes of random keys
 _EDGE = np.dtype([("id", np.int64), ("ends", np.int64, 2)])
@@ -97,11 +97,14 @@ class LinkSeeds(Seeds):
     def __len__(self) -> int:
         return self._edges.num_steps
 
-    def epoch(self, epoch: int, comm: Communicator, counter: MessageCounter) -> Deal:
-        return partial(self._step, self._edges.deal(derive(self._seed, epoch, _ORDER), comm, counter), epoch)
+    def epoch(self, epoch: int, comm: Communicator, counter: MessageCounter) -> MakeStep:
+        return partial(self._step, self._edges.schedule_epoch(derive(self._seed, epoch, _ORDER), comm, counter), epoch)
 
-    def _step(self, deal: DealEdges, epoch: int, step: int, comm: Communicator, counter: MessageCounter) -> Step:
-        key, links, edges = derive(self._seed, epoch * len(self) + step), self._links, deal(step, comm, counter)
+    def _step(
+        self, make_edges: MakeStepEdges, epoch: int, step: int, comm: Communicator, counter: MessageCounter
+    ) -> Step:
+        key, links = derive(self._seed, epoch * len(self) + step), self._links
+        edges = make_edges(step, comm, counter)
         edge_fields = edges.own["ends"], edges.own["id"]
         pairs, labels, events = supervised_pairs(links, *edge_fields, key, threads=self._threads)
         seeds, times, rows = _find_ends(self._worker, pairs, None if events is None else events[:, 2:].repeat(2, 1))
@@ -142,7 +145,7 @@ class StepEdges:
     excluded: npt.NDArray[np.int64]  # [at most total] ascending `pair_codes` codes of all ranks' edges
 
 
-DealEdges = Callable[[int, Communicator, MessageCounter], StepEdges]  # like `Deal`
+MakeStepEdges = Callable[[int, Communicator, MessageCounter], StepEdges]  # like `MakeStep`
 
 
 class GraphEdges:
@@ -163,7 +166,7 @@ class GraphEdges:
         self._schedule = BatchSchedule(self._ids, batch_size, comm.world_size)
         self.num_edges, self.num_steps = len(self._ids), self._schedule.num_steps
 
-    def deal(self, key: int, comm: Communicator, counter: MessageCounter) -> DealEdges:
+    def schedule_epoch(self, key: int, comm: Communicator, counter: MessageCounter) -> MakeStepEdges:
         """Shuffles the edges by `key`, and assigns each rank its part of each step."""
         return partial(self._step, self._schedule.epoch(key, None))
 
@@ -195,12 +198,12 @@ class ShardEdges:
             is_predicted: [num_held_edges] the edges to predict, by default all.
         """
         self._shard, self._rank, self._is_predicted = shard, comm.rank, is_predicted
-        count = torch.tensor([len(self._held())], device=comm.device)
+        count = torch.tensor([len(self._find_edges())], device=comm.device)
         self.num_edges = int(comm.all_reduce(count).item())
         self._bounds = bounds_of(self.num_edges, batch_size, comm.world_size)
         self.num_steps = len(self._bounds)
 
-    def _held(self) -> _Edges:  # [num_held]
+    def _find_edges(self) -> _Edges:  # [num_held]
         """Returns the held edges to predict, without self-loops."""
         shard = self._shard
         ends = [shard.sources[shard.csc.indices], np.repeat(shard.targets, np.diff(shard.csc.indptr))]
@@ -208,12 +211,12 @@ class ShardEdges:
         edges["id"], edges["ends"] = shard.edge_ids, np.stack(ends, 1)
         return np.asarray(edges[self._is_predicted & (edges["ends"][:, 0] != edges["ends"][:, 1])])
 
-    def deal(self, key: int, comm: Communicator, counter: MessageCounter) -> DealEdges:
+    def schedule_epoch(self, key: int, comm: Communicator, counter: MessageCounter) -> MakeStepEdges:
         """Shuffles the edges by `key`, and assigns each rank its part of each step.
 
         Collective. Each rank sorts one range of hashes, so no rank holds all edges.
         """
-        held_edges = self._held()
+        held_edges = self._find_edges()
         slices = ((_hashes(key, held_edges) >> np.uint64(32)) * np.uint64(comm.world_size)) >> np.uint64(32)
         edges = _send_edges(slices.astype(np.int64), held_edges, comm, counter)
         edges = edges[np.argsort(_hashes(key, edges))]

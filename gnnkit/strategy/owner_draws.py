@@ -96,7 +96,7 @@ class OwnerDraws:
             bounds = latest_visible(of.times, self._sampler.time)
             at = ComputedValues(of.nodes), _by_tree(bounds, of), _by_tree(of.times, of)
             layers = TimedLayers(layers, at, self._timed_edges, draws.blocks[0], counts_drawn=latest)
-        parts = zip(step.kept(draws.blocks, layers), draws.routes, strict=True)
+        parts = zip(step.without_pairs(draws.blocks, layers), draws.routes, strict=True)
         return tuple(
             JointAdjacency(layers, block, route, layer, step.key) for layer, (block, route) in enumerate(parts)
         )

@@ -106,7 +106,7 @@ class PresetWorkload(ExecutionStrategy):
         if self.builds_own_workload:
             _refuse(halo=halo, exchange_every=exchange_every)
         self._reads: DiskReads | None = None  # if rows stay on disk
-        self._whole: SampledBatches | None = None  # exact steps, once needed
+        self._exact_batches: SampledBatches | None = None  # exact steps, once needed
         self._declare(keys)
 
     @property
@@ -159,10 +159,10 @@ class PresetWorkload(ExecutionStrategy):
         if isinstance(self.work, Exchanged):
             inputs = self.work.exact_inputs(derive(self.worker.seed, epoch))
             return Batch(inputs.x, inputs.adjacencies, inputs.rows, inputs.labels, self.work.num_train, update)
-        if self._whole is None:
+        if self._exact_batches is None:
             worker, batch_size = whole_steps(self.worker, self._model)
-            self._whole = SampledBatches(worker, self._model, self.tally, batch_size=batch_size, prefetch=1)
-        (batch,) = self._whole.epoch(epoch)
+            self._exact_batches = SampledBatches(worker, self._model, self.tally, batch_size=batch_size, prefetch=1)
+        (batch,) = self._exact_batches.epoch(epoch)
         return replace(batch, update=update)
 
     def num_batches(self, epoch: int) -> int:

@@ -26,7 +26,7 @@ from gnnkit.sampler.base import TIME_ARGUMENTS
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
 from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.on_disk import AnnouncedBatches, bytes_of, prepare_window
-from gnnkit.strategy.seeds import Deal, NodeSeeds, Seeds, Step, drawing, sample_step
+from gnnkit.strategy.seeds import MakeStep, NodeSeeds, Seeds, Step, drawing, sample_step
 from gnnkit.utils.spans import active, span
 
 T = TypeVar("T")
@@ -88,14 +88,14 @@ class SampledBatches:
             raise UserError("a strategy that draws needs the whole graph and a sampler")
         self.worker, self.graph, self.model = worker, worker.graph, model
         self.layers = worker.layers(model, Pool(worker.comm, tally))
-        self._in_edges = worker.drawn(model)
-        self._source: _Nodes | _DealtBatches
+        self._in_edges = worker.edges_to_sample(model)
+        self._source: _Nodes | _StepBatches
         self._tally, self._disk, self._prefetch = tally, worker.disk, prefetch
         self.window: int | None = None  # number of batches sampled in advance, once known
         if seeds is None and (worker.rows.pairs or worker.samples_by_time):
             seeds = make_seeds(worker, batch_size, lambda: NodeSeeds(worker, batch_size, model=model))
         if seeds is not None:
-            self._source = _DealtBatches(worker, self.layers, self._in_edges, seeds, prefetch)
+            self._source = _StepBatches(worker, self.layers, self._in_edges, seeds, prefetch)
             return
         loader = _loader(
             worker, self._in_edges, batch_size=batch_size, batching=batching, window=window, prefetch=prefetch
@@ -226,7 +226,7 @@ class _Nodes:
                 yield _Prefetched(Step(batch.seeds, int(totals[number]), key), batch.minibatch, batch.x)
 
 
-class _DealtBatches:
+class _StepBatches:
     """Batches of pairs, or of nodes at their times, prefetched by one thread."""
 
     def __init__(
@@ -257,16 +257,16 @@ class _DealtBatches:
         self._seeds.deal(shares)
 
     def epoch(self, epoch: int, first: int) -> Generator[_Prefetched, None, None]:
-        deal = self._seeds.epoch(epoch, self._worker.comm, MessageCounter.zeros(self._worker.comm.world_size))
-        return ahead(partial(self._make, deal), range(first, len(self)), self._prefetch)
+        make_step = self._seeds.epoch(epoch, self._worker.comm, MessageCounter.zeros(self._worker.comm.world_size))
+        return ahead(partial(self._make, make_step), range(first, len(self)), self._prefetch)
 
-    def _make(self, deal: Deal, number: int) -> _Prefetched:
+    def _make(self, make_step: MakeStep, number: int) -> _Prefetched:
         worker, layers = self._worker, self._layers
-        step = deal(number, worker.comm, MessageCounter.zeros(1))
+        step = make_step(number, worker.comm, MessageCounter.zeros(1))
         batch = sample_step(self._sampler, self._in_edges, step)
         x = None if self._table is None else gather_rows(self._table, batch.input_nodes, threads=worker.threads)
         if step.pairs is not None:
-            batch = replace(batch, blocks=step.kept(batch.blocks, worker.layers_of(batch, layers)))
+            batch = replace(batch, blocks=step.without_pairs(batch.blocks, worker.layers_of(batch, layers)))
         return _Prefetched(step, batch, x)
 
 

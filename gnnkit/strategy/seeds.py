@@ -56,7 +56,7 @@ class Step:
     pairs: SeedPairs | None = None  # None: the loss reads the seeds' rows
     times: Times | None = None  # [num_seeds] time of each seed. None: sampling ignores time
 
-    def kept(self, blocks: Sequence[Block], layers: LayerValues) -> Sequence[Block]:
+    def without_pairs(self, blocks: Sequence[Block], layers: LayerValues) -> Sequence[Block]:
         """Removes the edges that any rank predicts in this step from blocks.
 
         Args:
@@ -95,7 +95,9 @@ class Step:
         return Batch(x, adjacencies, *loss_rows, reach=reach, nodes=nodes, pair_features=features)
 
 
-Deal = Callable[[int, Communicator, MessageCounter], Step]  # (step number, ranks, message counter) -> step. Collective
+MakeStep = Callable[
+    [int, Communicator, MessageCounter], Step
+]  # (step number, ranks, message counter) -> step. Collective
 
 
 class Seeds(ABC):
@@ -106,7 +108,7 @@ class Seeds(ABC):
         """Returns the number of steps per epoch, equal on every rank."""
 
     @abstractmethod
-    def epoch(self, epoch: int, comm: Communicator, counter: MessageCounter) -> Deal:
+    def epoch(self, epoch: int, comm: Communicator, counter: MessageCounter) -> MakeStep:
         """Distributes an epoch's seeds. Collective.
 
         Args:
@@ -142,7 +144,7 @@ class ScheduledSeeds(Seeds):
     def __len__(self) -> int:
         return self._schedule.num_steps
 
-    def epoch(self, epoch: int, comm: Communicator, counter: MessageCounter) -> Deal:
+    def epoch(self, epoch: int, comm: Communicator, counter: MessageCounter) -> MakeStep:
         plan = self._schedule.epoch(order_key(wrap(self._worker.seed), epoch), self._costs)
         return partial(self._step, plan, epoch)
 
@@ -201,7 +203,7 @@ class NodeSeeds(ScheduledSeeds):
         else:
             ids = np.flatnonzero(graph.split == Split.TRAIN)
             groups = sampler.groups(graph.csc, ids)
-            in_edges: Any = worker.drawn(model)
+            in_edges: Any = worker.edges_to_sample(model)
             costs = sampler.costs(in_edges, ids) if batching == "balanced" else None
         schedule = BatchSchedule(ids, batch_size, comm.world_size, batching, window, groups=groups)
         super().__init__(worker, ids, schedule, costs)
@@ -241,7 +243,7 @@ class ChosenSeeds(NodeSeeds):
     def __len__(self) -> int:
         return self._num_steps
 
-    def epoch(self, epoch: int, comm: Communicator, counter: MessageCounter) -> Deal:
+    def epoch(self, epoch: int, comm: Communicator, counter: MessageCounter) -> MakeStep:
         seeds = int64s("seeds", self._choose(self._worker, epoch))
         if not np.isin(seeds, self.ids).all():
             raise UserError("strategy: seeds returned nodes that are not training nodes")

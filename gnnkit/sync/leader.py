@@ -73,7 +73,7 @@ class LeaderSync(ServedSync):
         if not rows:
             return None
         contributions = torch.cat(rows)  # omits lost workers
-        return self.rules.combined(contributions[:, :-1], contributions[:, -1], self.comm.world_size)
+        return self.rules.combine(contributions[:, :-1], contributions[:, -1], self.comm.world_size)
 
     def average(self, tensors: Sequence[Tensor], weight: float) -> None:
         self.rules.check_average()

@@ -53,7 +53,7 @@ class Rules:
         """Whether each step equals one process's step."""
         return self.together and self.aggregation.exact
 
-    def combined(self, gradients: Tensor, shares: Tensor, num_workers: int) -> Tensor:  # [n]
+    def combine(self, gradients: Tensor, shares: Tensor, num_workers: int) -> Tensor:  # [n]
         """Returns one step's gradient from the remaining workers.
 
         If workers were lost, the shares of the others are rescaled to add up to 1.
@@ -220,7 +220,7 @@ class VersionedParameters:
         gradients = torch.stack([push.gradient for push in pushes])
         shares = [push.share for push in pushes]
         if self.rules.together:
-            gradient = self.rules.combined(gradients, torch.tensor(shares, dtype=gradients.dtype), len(self.clocks))
+            gradient = self.rules.combine(gradients, torch.tensor(shares, dtype=gradients.dtype), len(self.clocks))
             self.model.step(gradient, 1.0)
         else:
             self.delays.update(self.version - push.version for push in pushes)

@@ -36,7 +36,7 @@ READS: dict[str, Callable[[Adjacency, Tensor], Tensor]] = {
     "sum": lambda a, x: a.aggregate(x),
     "mean": lambda a, x: a.aggregate(x, reduce="mean"),
     "normal": lambda a, x: a.aggregate_normalized(x),
-    "beside": lambda a, x: a.mean_beside(x),
+    "beside": lambda a, x: a.concat_mean(x),
 }
 
 

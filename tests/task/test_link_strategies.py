@@ -156,7 +156,7 @@ def test_shards_deal_edges_out_as_the_whole_graph_does_and_no_rank_holds_all(ran
         assert (shards.num_steps, shards.num_edges) == (graph.num_steps, graph.num_edges)
         found = []
         for key in (0, 2**63 + 5):
-            dealt, expected = shards.deal(key, comm, sent), graph.deal(key, comm, sent)
+            dealt, expected = shards.schedule_epoch(key, comm, sent), graph.schedule_epoch(key, comm, sent)
             for step in range(graph.num_steps):
                 one, two = dealt(step, comm, sent), expected(step, comm, sent)
                 np.testing.assert_array_equal(one.own, two.own)

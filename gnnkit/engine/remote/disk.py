@@ -69,7 +69,7 @@ class DiskFeatures(TableRows, FeatureStore):
             place: Cache and read options.
         """
         super().__init__(table, nodes)
-        rows = self._kept
+        rows = self._stored_rows
         source = None if rows is None else mapped_file(rows)
         if rows is None or source is None or not rows.flags.c_contiguous:
             raise UserError(

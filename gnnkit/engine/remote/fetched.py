@@ -36,7 +36,7 @@ class RowRequest:
     peer_requests: Sequence[Ids]  # [world_size] nodes of this rank that each rank requests
 
     @property
-    def here(self) -> Ids:  # ascending
+    def local_nodes(self) -> Ids:  # ascending
         """This rank's distinct nodes whose rows are read."""
         return np.unique(np.concatenate([self.nodes[self.is_owned], *self.peer_requests]))
 
@@ -97,7 +97,7 @@ class OwnedRows:
         self._table = TableRows(features, None)
         self.width = sum(int(np.prod(self.row[name].shape)) for name in self.row.names or ())  # numbers per row
 
-    def owned(self, nodes: Ids, tier: RowTier | None = None) -> npt.NDArray[Any]:  # [num_nodes] records
+    def read_owned(self, nodes: Ids, tier: RowTier | None = None) -> npt.NDArray[Any]:  # [num_nodes] records
         """Returns rows of nodes that this rank owns.
 
         Args:
@@ -172,17 +172,17 @@ class OwnedRows:
     ) -> FetchedRows:
         """Sends the rows that other ranks requested, the second half of `fetch`.
 
-        `tier` contains the features of `request.here`, if they were prefetched.
+        `tier` contains the features of `request.local_nodes`, if they were prefetched.
         """
         nodes, is_owned, is_cached = request.nodes, request.is_owned, request.is_cached
         missing = ~is_owned & ~is_cached
-        peer_rows = swap_rows(comm, [self.owned(part, tier) for part in request.peer_requests], counter)
+        peer_rows = swap_rows(comm, [self.read_owned(part, tier) for part in request.peer_requests], counter)
         rows = np.empty(len(nodes), self.row)
-        rows[is_owned] = self.owned(nodes[is_owned], tier)
+        rows[is_owned] = self.read_owned(nodes[is_owned], tier)
         cached_rows = np.empty(int(is_cached.sum()), self.row)
         self.cache.read(nodes[is_cached], cached_rows)
         rows[is_cached] = cached_rows
-        rows[missing] = request.split.restored(np.concatenate(peer_rows))
+        rows[missing] = request.split.restore_order(np.concatenate(peer_rows))
         self.cache.add(nodes[missing], rows[missing])
         return FetchedRows(
             rows, request.split.counts, np.array([len(part) for part in request.peer_requests]), len(cached_rows)

@@ -180,11 +180,11 @@ class Frontier:
         draws = self.draw_owned(everyones["node"], hop, key, None if times is None else everyones["time"])
         answers, first = [], 0
         for part in peer_requests:
-            answers.append(self._packed(draws.take(np.arange(first, first + len(part)))))
+            answers.append(self._pack(draws.take(np.arange(first, first + len(part)))))
             first += len(part)
         payloads = swap(comm, answers, counter)
-        parts = [self._unpacked(part, count) for part, count in zip(payloads, split.counts.tolist(), strict=True)]
-        return Draws.join(parts).take(split.restored(np.arange(len(nodes))))
+        parts = [self._unpack(part, count) for part, count in zip(payloads, split.counts.tolist(), strict=True)]
+        return Draws.join(parts).take(split.restore_order(np.arange(len(nodes))))
 
     def draw_owned(self, nodes: Ids, hop: int, key: int, times: Times | None = None) -> Draws:
         """Draws one hop of nodes that this rank owns. Not collective.
@@ -276,10 +276,10 @@ class Frontier:
             key = derive(key, 0)  # as for a batch of one type
         return self.sampler.draw(reading, positions, hop, key=key)
 
-    def _packed(self, draws: Draws) -> Bytes:
+    def _pack(self, draws: Draws) -> Bytes:
         return np.concatenate([as_bytes(draws.num_draws.astype(_COUNT)), as_bytes(draws.edges)])
 
-    def _unpacked(self, payload: Bytes, num_nodes: int) -> Draws:
+    def _unpack(self, payload: Bytes, num_nodes: int) -> Draws:
         counts = payload[: num_nodes * _COUNT.itemsize].view(_COUNT)
         indptr = offsets_of(counts)
         return Draws(indptr, payload[num_nodes * _COUNT.itemsize :].view(self.edge))

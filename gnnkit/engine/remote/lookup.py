@@ -98,6 +98,6 @@ class LookupRequest:
     place: Ids  # position of each node's row among the received ones, in the shape of the nodes
 
     @property
-    def here(self) -> Ids:  # [num_asked] int64, ascending
+    def local_nodes(self) -> Ids:  # [num_asked] int64, ascending
         """Distinct nodes that ranks request from this rank."""
         return np.unique(self.demand.requested_ids.cpu().numpy())

@@ -109,7 +109,7 @@ class ByOwner:
         """Splits the nodes' values [num_nodes, ...] by owner."""
         return np.split(values[self.order], np.cumsum(self.counts)[:-1])
 
-    def restored(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_nodes, ...]
+    def restore_order(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_nodes, ...]
         """Returns values sorted by owner [num_nodes, ...] to the original order."""
         result = np.empty_like(values)
         result[self.order] = values

@@ -41,7 +41,9 @@ class SourceSums:
 
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_owned] -> [num_sources]
         """Returns the owners' values for the held sources."""
-        return self._split.restored(np.concatenate(swap_rows(self.comm, [values[places] for places in self._places])))
+        return self._split.restore_order(
+            np.concatenate(swap_rows(self.comm, [values[places] for places in self._places]))
+        )
 
     def out_edges(self) -> Ids:  # [num_owned] int64
         """Counts the owned nodes' out-edges."""

@@ -85,18 +85,16 @@ class VisibleValues:
         split, requests = self._owners.split(nodes, comm.world_size), np.empty(len(nodes), _REQUEST)
         requests["node"], requests["bound"] = nodes, bounds
         peer_requests = swap_rows(comm, split.parts_of(requests), counter)
-        answers = swap_rows(comm, [self._owned(part["node"], part["bound"]) for part in peer_requests], counter)
-        return split.restored(np.concatenate(answers))
+        answers = swap_rows(comm, [self._read_owned(part["node"], part["bound"]) for part in peer_requests], counter)
+        return split.restore_order(np.concatenate(answers))
 
-    def _owned(self, nodes: Ids, bounds: Times) -> npt.NDArray[Any]:
+    def _read_owned(self, nodes: Ids, bounds: Times) -> npt.NDArray[Any]:
         timed_edges, places = self._timed_edges, np.searchsorted(self._shard.owned, nodes)
         rows = np.empty(len(nodes), self.row)
         rows["in_degree"] = timed_edges.incoming.degrees(places, bounds)
         rows["out_degree"] = timed_edges.outgoing.degrees(places, bounds)
-        rows["in_edges"], rows["looped"] = (
-            timed_edges.incoming.counts(places, bounds),
-            timed_edges.loops.counts(places, bounds) > 0,
-        )
+        rows["in_edges"] = timed_edges.incoming.counts(places, bounds)
+        rows["looped"] = timed_edges.loops.counts(places, bounds) > 0
         if "mean_edge_features" in (self.row.names or ()):
             assert self._shard.edge_features is not None
             rows["mean_edge_features"] = timed_edges.mean_features(self._shard.edge_features, places, bounds)

@@ -174,7 +174,7 @@ class Digests:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(2, "digests")  # one core hashes as fast as most disks read
-        self._found: dict[Path, Future[str]] = {}
+        self._digests: dict[Path, Future[str]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -184,9 +184,9 @@ class Digests:
 
     def begin(self, path: Path) -> Future[str]:
         """Starts to hash a file, at the first call. Returns the future hash."""
-        if path not in self._found:
-            self._found[path] = self._pool.submit(digest_of, path)
-        return self._found[path]
+        if path not in self._digests:
+            self._digests[path] = self._pool.submit(digest_of, path)
+        return self._digests[path]
 
     def add(self, folder: Path) -> None:
         """Starts to hash the files of a complete folder."""
