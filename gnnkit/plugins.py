@@ -42,11 +42,11 @@ KINDS = (
     "callback",
 )  # sections of the configuration
 SEVERAL = ("logger", "callback")  # kinds of which a run may have several, each under its name in the section
-OPTIONAL = ("sampler", "exchange")  # kinds that a run may lack
+OPTIONAL = ("sampler", "exchange")  # kinds that a run may omit
 JOBS = "jobs"  # the folder in `conf/` with a file for each job that has keys
 SEARCH = "search"  # the kind of the search over configurations by job=init
-PLANNER = "planner"  # the kind of what chooses keys: resolves `auto`, and recommends for users and items
-COMMAND = "command"  # the kind of what the command line starts besides jobs
+PLANNER = "planner"  # the kind that chooses keys: resolves `auto`, and recommends for users and items
+COMMAND = "command"  # the kind of commands other than jobs
 FUNCTION = "function"  # the kind of `gnnkit.NAME`, called from Python
 JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
 PACKAGES = {
@@ -206,8 +206,8 @@ def create(choice: Choice, **extra: Any) -> Any:
     configuration key, for unknown, missing or wrongly typed arguments, and for
     arguments that the constructor rejects with a `ValueError`.
     """
-    if len(parts := _parts(choice)) > 1:
-        return functools.reduce(operator.add, (create(part, **extra) for part in parts))
+    if len(choices := _parts(choice)) > 1:
+        return functools.reduce(operator.add, (create(part, **extra) for part in choices))
     check(choice, extra)
     try:
         return choice.load()(**choice.arguments, **extra)

@@ -111,7 +111,7 @@ class LayerValues:
     mean_edge_features: Values | None  # [num_nodes, edge_width] features of added self-loops
     type_sizes: tuple[int, ...] | None = None  # [num_node_types] as `Shard.type_sizes`
     num_relations: int = 1  # in the complete graph, including inverse ones if it `inverse_edges`
-    inverse_edges: bool = False  # whether the graph has the reverse of each edge, with relations of its own
+    inverse_edges: bool = False  # whether the graph has the reverse of each edge, with separate relations
 
     def __init__(
         self, source: Graph | Shard, model: object, dtype: torch.dtype, device: torch.device, inverse_edges: bool
@@ -181,7 +181,7 @@ class BlockLayers(LayerValues):
             device: Device of the adjacencies.
             pool: The ranks whose rows enter batch statistics. If None, this rank only.
             inverse_edges: Whether the graph has each edge's reverse, with
-                relations of its own.
+                separate relations.
             group_relations: Returns the in-edges by relation. If None, groups them
                 on first use.
         """

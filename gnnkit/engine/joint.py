@@ -47,7 +47,7 @@ class ShardLayers(LayerValues):
             dtype: Type of degrees, weights and edge features.
             device: Device of the adjacencies.
             inverse_edges: Whether the graph has each edge's reverse, with
-                relations of its own.
+                separate relations.
         """
         super().__init__(shard, model, dtype, device, inverse_edges)
         self.shard, self.num_owned, self.num_in_edges = shard, len(shard.owned), shard.num_in_edges
@@ -156,8 +156,8 @@ class JointSubgraph(JointAdjacency):
 def as_one_graph(layers: Sequence[BlockAdjacency]) -> tuple[BlockAdjacency, Tensor | None]:
     """Joins a batch's layers, for modules of (x, edge_index).
 
-    Returns the graph, and its rows [num_dst] int64 within those of `layers[0]`, or None
-    for all rows.
+    Returns the graph, and its rows [num_dst] int64 within the rows of `layers[0]`, or
+    None for all rows.
     """
     if isinstance(layers[0], JointAdjacency):
         return JointSubgraph.of(layers), None  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ class RelationAttention(Protocol):
         """
 
     def messages(self, rows: Tensor, edges: TypedEdges, columns: slice) -> tuple[Tensor, HeldEdges]:
-        """Computes what the attention weights multiply.
+        """Computes the messages that attention weights scale.
 
         Args:
             rows: [num_rows, f] rows that edges leave.

@@ -19,7 +19,7 @@ from gnnkit.utils.ranges import switch
 
 
 class AddedRelations(NamedTuple):
-    """The relations that a model adds to those of the graph."""
+    """The relations that a model adds to the graph's."""
 
     inverse: bool = False  # whether each relation has an inverse one, numbered after all given ones
     loops: bool = False  # whether each node has an edge to itself, of the last relation

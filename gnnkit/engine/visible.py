@@ -168,7 +168,7 @@ class TimedLayers(LayerValues):
                 occurrences and sampled edges, and `relation_degree` is indexed by
                 occurrence * num_relations + relation.
             outer: The batch's outermost block, which has all its destinations.
-            counts_drawn: Whether the drawn edges are all that destinations see.
+            counts_drawn: Whether destinations see the sampled edges only.
         """
         vars(self).update(vars(layers))
         self._layers, self._timed_edges, self._counts_drawn = layers, timed_edges, counts_drawn
@@ -209,7 +209,7 @@ class TimedLayers(LayerValues):
         self.mean_edge_features = None if features is None else visible(partial(timed_edges.mean_features, features))
 
     def _count_drawn(self, outer: Block) -> None:
-        """Makes the drawn edges of a block all that its destinations see."""
+        """Restricts what destinations see to the block's sampled edges."""
         num_draws, rows = np.diff(outer.indptr), outer.src_nodes[: outer.num_dst]
         weight = None if self.weight is None else self.weight[check_edge_ids(outer)]
         self.num_in_edges = ValuesById(rows, num_draws)

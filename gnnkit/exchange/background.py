@@ -76,4 +76,4 @@ def _work(jobs: queue.SimpleQueue[_Job | None], comm: Communicator, spans: Spans
                 failure = error
         if failure is not None:
             future.set_exception(failure)
-        del job, carry, future  # releases rows that nobody waits for
+        del job, carry, future  # releases rows that are not awaited

@@ -18,7 +18,7 @@ _DRAWS = 2**32  # separates the exchange's random key from the keys of layers
 
 
 class Layout(Protocol):
-    """What an exchange reads from the layout of rows over ranks."""
+    """The properties of the row layout that an exchange reads."""
 
     @property
     def grid(self) -> Grid: ...

@@ -71,7 +71,7 @@ class Peers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """The rows that a rank requests, and those that others request from it."""
+    """The rows that a rank requests, and its peers' requests."""
 
     ids: Tensor  # [num_rows] int64 global ids that this rank requests, sorted by (cell, id)
     counts: list[int]  # number of `ids` per cell
@@ -327,7 +327,7 @@ class Slicing:
         return counts
 
     def cut_columns(self, x: Tensor, layer: int) -> Tensor:
-        """Does what `cut` does, without autograd."""
+        """Implements `cut` without autograd."""
         heads, columns = x.shape[1:-1], self.column_counts(x.shape[-1])
         mine = math.prod(heads) * columns[self.rank]
         parts = torch.split(x, columns, dim=-1)
@@ -338,7 +338,7 @@ class Slicing:
         return out.view(sum(self.row_counts), *heads, columns[self.rank])
 
     def join_columns(self, z: Tensor, width: int, layer: int) -> Tensor:
-        """Does what `join` does, without autograd."""
+        """Implements `join` without autograd."""
         heads, columns = z.shape[1:-1], self.column_counts(width)
         mine, num_owned = math.prod(z.shape[1:]), self.row_counts[self.rank]
         recv_sizes = [num_owned * math.prod(heads) * c for c in columns]
@@ -348,7 +348,7 @@ class Slicing:
         return torch.cat([part.view(num_owned, *heads, c) for part, c in zip(parts, columns, strict=True)], dim=-1)
 
     def replicate_rows(self, x: Tensor, layer: int) -> Tensor:
-        """Does what `replicate` does, without autograd."""
+        """Implements `replicate` without autograd."""
         width = math.prod(x.shape[1:])
         numbers, send_sizes = x.reshape(-1).repeat(self.num_slices), [x.numel()] * self.num_slices
         exchange = Exchange("replicate", layer, width)
@@ -356,7 +356,7 @@ class Slicing:
         return out.view(sum(self.row_counts), *x.shape[1:])
 
     def add_up_rows(self, z: Tensor, layer: int) -> Tensor:
-        """Does what `add_rows` does, without autograd."""
+        """Implements `add_rows` without autograd."""
         width, num_owned = z.shape[1], self.row_counts[self.rank]
         send_sizes, recv_sizes = [n * width for n in self.row_counts], [num_owned * width] * self.num_slices
         out = self.peers.move(z.reshape(-1), send_sizes, recv_sizes, Exchange("add_rows", layer, width))

@@ -124,7 +124,7 @@ class EdgeColumns(dict[str, Array]):
         return EdgeColumns({name: values[edges] for name, values in self.items()})
 
     def without_labels(self, is_added: Array) -> EdgeColumns:
-        """Returns the columns of edges of which some were added, which have no label.
+        """Returns the columns without the labels of added edges.
 
         Args:
             is_added: [num_edges] bool.

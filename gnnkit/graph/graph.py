@@ -113,7 +113,7 @@ class Graph:
     if unknown, for example after features were replaced by others of a different width.
 
     `edge_labels` are what `task=edge_classification` and `task=edge_regression`
-    predict, in the forms of `labels`. They are no features. `edge_split` divides the
+    predict, in the forms of `labels`. They are not features. `edge_split` divides the
     labelled edges, and `edge_class_names` name their classes.
 
     `missing` are the (node, column) pairs of empty table cells. `features` are 0 there,
@@ -510,8 +510,8 @@ class Graph:
 
         Ids are 64-bit integers, floating-point integers below 2^53, text or UUIDs.
         Surrounding blanks are ignored. Text matches a number if it is written the same
-        way, so `007` is not 7. The index columns of a data frame are no features unless
-        named.
+        way, so `007` is not 7. The index columns of a data frame are not features,
+        unless they are named.
 
         Numbers in text, such as "1,5", "$1" and "10%", are parsed, and dates become
         seconds since 1970 (durations become seconds). A warning lists these columns.

@@ -1,4 +1,4 @@
-"""Inverse edges, with relations of their own."""
+"""Inverse edges, with separate relations."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def check_present(labels: object, split: Array | None, name: str, sources: Itera
         split: [num_nodes] values of `Split`, or None.
         name: Where the labels were expected, such as `data.y`.
         sources: Names of the masks or of the column that define the split.
-        remedy: What else adds labels, such as `, set label=COLUMN`.
+        remedy: Another way to add labels, such as `, set label=COLUMN`.
     """
     count = 0 if split is None else int(np.count_nonzero(split))
     if labels is None and count:

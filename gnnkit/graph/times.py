@@ -18,7 +18,10 @@ from gnnkit.utils.ranges import one_of, shown
 
 _SAMPLE = 10_000  # times in a sample to check the unit
 Times = npt.NDArray[np.int64]
-ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)  # times of what is static, or has no time
+ALWAYS, NEVER = (
+    int(np.iinfo(np.int64).min),
+    int(np.iinfo(np.int64).max),
+)  # time of static elements, and of those without a time
 TIME_FIELDS = ("edge_time", "node_time")
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of dates, per second
 
@@ -256,7 +259,7 @@ def _read_floats(name: str, rows: Array) -> Times:
 
 
 def find_inexact(rows: Array) -> tuple[npt.NDArray[np.bool_], str]:
-    """Marks floating-point numbers that are no exact integers, and returns why."""
+    """Marks floating-point numbers that are not exact integers, and returns why."""
     digits = np.finfo(rows.dtype).nmant + 1
     bad = ~np.isnan(rows) & ~((np.abs(rows) < 2.0**digits) & (rows == np.floor(rows)))
     return bad, f"is no whole number below 2^{digits}, as times in {rows.dtype} must be; use integers"

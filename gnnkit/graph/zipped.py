@@ -18,7 +18,7 @@ from gnnkit.utils.documents import check_regular
 from gnnkit.utils.memory import available_memory
 from gnnkit.utils.storage import Array, check_npy
 
-# What zipfile raises for files that are not valid archives.
+# zipfile's exceptions for files that are not valid archives.
 BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)
 _SMALL = 1 << 24  # arrays up to this size are read without a memory check
 

@@ -42,7 +42,7 @@ def _sum(  # noqa: PLR0912
     begin,  # [num_rows] first edge
     end,  # [num_rows]
     rows,  # [num_rows] row of the result. None: in order
-    src,  # [num_edges] row of x. None: of its own each
+    src,  # [num_edges] row of x. None: edge e reads row e
     order,  # [num_edges] place of each edge's factor. None: in order
     weight,  # [num_edges, HEADS] or None
     source,  # [num_src] or None
@@ -57,7 +57,7 @@ def _sum(  # noqa: PLR0912
     own_stride,
     out_stride,
     HEADS: tl.constexpr,
-    BESIDE: tl.constexpr,  # whether own rows stand beside the sums
+    BESIDE: tl.constexpr,  # whether own rows are appended to the sums
     ADD: tl.constexpr,  # whether sums are added to the result
     WIDE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -123,7 +123,7 @@ def _max(
     begin,  # [num_rows] first edge
     end,  # [num_rows]
     rows,  # [num_rows] row of the result. None: in order
-    src,  # [num_edges] row of x. None: of its own each
+    src,  # [num_edges] row of x. None: edge e reads row e
     order,  # [num_edges] place of each edge. None: in order
     places,  # [num_edges, width] place of each number, or None
     num_rows,
@@ -309,7 +309,7 @@ class TritonKernels(DeviceKernels):
         beside: bool = False,
         add: bool = False,
     ) -> None:
-        """Computes sums, and what else a row of the result has.
+        """Computes sums, and adds or appends own rows.
 
         Args:
             out: [num_dst, ...] result.

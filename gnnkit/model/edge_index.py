@@ -102,7 +102,7 @@ class Pass:
 
     @cached_property
     def rank_graph(self) -> RankGraph:
-        """The rank's edges. Those of an adjacency of another package are not fused."""
+        """The rank's edges. Adjacencies of other packages are not fused."""
         graph = self._adjacency.rank_graph
         return graph if isinstance(graph, RankGraph) else RankGraph(graph.edge_index, graph.weight)
 
@@ -531,7 +531,7 @@ def _shift(func: Any, input: Any, other: Any, *, alpha: int = 1) -> Any:
 
 
 def _offsets(value: Any) -> list[int] | None:
-    """Reads an offset of rows, or those of sources and destinations [2, 1]."""
+    """Reads a row offset, or the offsets of sources and destinations [2, 1]."""
     if isinstance(value, int) and not isinstance(value, bool):
         return [value]
     if type(value) is Tensor and value.dtype == torch.int64 and value.shape in ((), (1,), (2, 1)):
@@ -540,7 +540,7 @@ def _offsets(value: Any) -> list[int] | None:
 
 
 def _set_row(edges: Edges, row: Any, value: Any) -> None:
-    """Implements edge_index[row] = value, without a change of other edges' memory."""
+    """Implements edge_index[row] = value, without changing other edges' memory."""
     ends = list(_plain(edges).unbind(0))
     right = Sources if row == 0 else Tensor
     if (
@@ -638,7 +638,7 @@ class JoinedPass(Pass):
         return rows_by_edge(self.reads.origin, edge_set, x, at_source=at_source, rows=rows)
 
     def _node_rows(self, x: Tensor, dim: int, at_source: bool) -> Tensor:
-        """Returns rows, of sources beside those of other ranks. Collective."""
+        """Returns rows of nodes, with other ranks' rows for sources. Collective."""
         rows: Tensor = x.movedim(dim, 0)
         return self._beside_halos(rows) if at_source else rows
 

@@ -29,7 +29,7 @@ from gnnkit.utils.ranges import one_line
 Tensors = dict[Any, Tensor]  # by node type, or by (source type, name, destination type)
 
 _DICTS = ("edge_index_dict", "adj_t_dict")  # parameters that identify such a module
-_EDGES = ("edge_index", "adj_t")  # those in modules that `to_hetero` has converted
+_EDGES = ("edge_index", "adj_t")  # edge parameters of modules converted by `to_hetero`
 _VALUES = ("edge_attr", "edge_weight")  # also with the suffix `_dict`
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _FEWEST, _TRIAL_EDGES = 3, 4  # nodes of the first type, one more for each further type; edges of a relation
@@ -42,7 +42,7 @@ class HeteroArguments:
     rows: str
     edges: str
     values: Mapping[str, str]  # parameter name -> edge values by PyG's name for one relation
-    required_names: tuple[str, ...] = ()  # parameters of edge values without a default
+    required_names: tuple[str, ...] = ()  # edge values without a default
     open: bool = False  # whether arguments are passed by position, as to HeteroConv
 
     @classmethod
@@ -81,7 +81,7 @@ class HeteroArguments:
     def call(self, module: nn.Module, x: Tensors, edges: Tensors, values: Mapping[str, Tensors | None]) -> Any:
         """Calls the module.
 
-        Raises `UserError` for edge values that the graph lacks.
+        Raises `UserError` for edge values that the graph does not have.
 
         Args:
             module: The module.
@@ -111,7 +111,7 @@ def _is_converted(module: nn.Module) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HeteroTrial:
-    """What a call on a small graph shows about a module."""
+    """A module's properties, as observed in a call on a small graph."""
 
     output_type: str | None  # node type of the output rows. None: the output is a dictionary by type
     output_types: tuple[str, ...]  # node types that have output rows

@@ -70,7 +70,7 @@ def reads_raw_rows(model: nn.Module, transform: Callable[[Tensor], Tensor], widt
         model: The module, called with rows, rows by node type, or PyG's `Data`.
         transform: Fills and scales rows [num_nodes, in_features].
         width: Columns that training read.
-        last: Name of a last column that the data lacks, or "".
+        last: Name of a last column that the data does not have, or "".
     """
     model.register_forward_pre_hook(_RawRows(transform, dtype_of(model), width, last), with_kwargs=True)
 

@@ -93,7 +93,7 @@ class SimpleHGNConv(nn.Module):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeTypeAttention:
-    """The attention of a layer and of those before it, with the layer's messages.
+    """The attention of a layer and of earlier ones, with the layer's messages.
 
     Rows are [W x | parts of the scores]. Each layer's attention has its own heads.
     """

@@ -44,7 +44,7 @@ class TypeCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrialRows:
-    """Rows that the graphs of a trial have. Without rows of a run, they are drawn."""
+    """Rows of a trial's graphs. Without a run's rows, they are random."""
 
     in_features: int
     edge_width: int = 0  # 0: no edge features

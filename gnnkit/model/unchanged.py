@@ -203,7 +203,7 @@ class _Signature:
     rows: str = ""
     edges: str = ""
     of_edges: tuple[str, ...] = ()  # names of edge values
-    required_names: tuple[str, ...] = ()  # those without a default
+    required_names: tuple[str, ...] = ()  # edge values without a default
 
     @classmethod
     def of(cls, module: nn.Module) -> _Signature:

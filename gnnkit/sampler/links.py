@@ -277,12 +277,12 @@ def check_links(links: Links) -> None:
             raise UserError(f"{name} is not a table of integers with two columns")
         check_range(name, pairs.ravel(), 0, links.num_nodes)
     for name in ("training", "known"):
-        codes = getattr(links, name)
-        if codes is None:
+        edge_codes = getattr(links, name)
+        if edge_codes is None:
             continue
-        if codes.dtype != np.int64 or codes.ndim != 1 or np.any(np.diff(codes) <= 0):
+        if edge_codes.dtype != np.int64 or edge_codes.ndim != 1 or np.any(np.diff(edge_codes) <= 0):
             raise UserError(f"{name} is not a list of int64 in ascending order")
-        check_range(name, codes, 0, links.num_nodes**2)
+        check_range(name, edge_codes, 0, links.num_nodes**2)
     if links.popular is not None:
         check_range("popular", links.popular, 0, links.num_nodes)
     if links.relation is not None:

@@ -272,7 +272,7 @@ class Loader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Source:
-    """What a loader draws from and gathers, and its seeds."""
+    """A loader's graph, tables and seeds."""
 
     rows: RelationGroups | None  # the groups that nodes draw from. None: all in-edges alike
     csc: CSC

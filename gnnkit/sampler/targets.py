@@ -70,7 +70,7 @@ class LinkRelation:
 
 
 class RowValues(NamedTuple):
-    """What is known about all rows of a task."""
+    """Properties of a task's rows."""
 
     label: Labels  # [n, ...] as `Graph.labels`
     split: npt.NDArray[np.int8]  # [n] values of `Split`

@@ -44,7 +44,7 @@ class EdgeTable:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class TypedArrays:
-    """What all loaders of a graph read, grouped and divided by type."""
+    """The arrays that a graph's loaders share, grouped and divided by type."""
 
     rows: RelationGroups
     nodes: tuple[TypeTable, ...]
@@ -107,7 +107,7 @@ class TypedTables:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypedSource:
-    """What a loader draws from and gathers, if the seeds have a type."""
+    """A loader's graph, tables and seeds, if the seeds have a type."""
 
     rows: RelationGroups
     tables: TypedTables

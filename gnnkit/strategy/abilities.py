@@ -38,7 +38,7 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class Ability:
-    """What a feature of gnnkit requires of a strategy, besides batches of nodes.
+    """A feature's requirement on the strategy, besides batches of nodes.
 
     A strategy lists one instance of each supported kind in `supports`.
     """

@@ -20,7 +20,7 @@ from gnnkit.engine.remote import FeatureStore, Reach, TableFeatures
 from gnnkit.engine.remote.disk import DiskFeatures, OnDisk
 from gnnkit.engine.remote.features import Bits
 from gnnkit.engine.remote.owners import Owners
-from gnnkit.engine.remote.visible_values import timed_edges
+from gnnkit.engine.remote.visible_values import collect_timed_edges
 from gnnkit.engine.visible import TimedEdges, TimedLayers
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, MiniBatch, RelationGroups, SparseFeatures, Split
@@ -184,7 +184,7 @@ class Worker:
         """
         if not self.samples_by_time:
             return None
-        return timed_edges(self.shard, owners, self.comm, self.relations_for(model), self._window)
+        return collect_timed_edges(self.shard, owners, self.comm, self.relations_for(model), self._window)
 
     def layers_of(self, batch: MiniBatch, layers: LayerValues) -> LayerValues:
         """Returns the node and edge values of a batch's blocks.

@@ -47,7 +47,7 @@ class OwnerDraws:
     """
 
     def __init__(self, worker: Worker, model: nn.Module, owners: Owners, tally: Tally) -> None:
-        """Prepares what the sampler reads. Collective.
+        """Prepares the sampler's inputs. Collective.
 
         Args:
             worker: This rank.
@@ -140,6 +140,6 @@ def _by_tree(times: Times, of: Occurrences) -> ComputedValues:
 
 
 def _find(nodes: Ids, queries: Ids) -> Ids:  # [k]
-    """Returns where each wanted node is among distinct nodes."""
+    """Returns each query's position among distinct nodes."""
     order = np.argsort(nodes)
     return order[np.searchsorted(nodes, queries, sorter=order)]

@@ -11,7 +11,7 @@ _PLACES = ("shared", "partitioned")
 
 
 def place(key: str, value: Any) -> str:
-    """Returns a valid value. Raises `UserError` for others.
+    """Returns the value. Raises `UserError` if it is invalid.
 
     Args:
         key: "topology" or "features".

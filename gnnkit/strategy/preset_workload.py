@@ -84,7 +84,7 @@ class PresetWorkload(ExecutionStrategy):
 
     finishes = "always"
     num_steps: int = 1  # number of steps per epoch, equal to `work.num_steps`
-    work: Workload  # what this rank computes
+    work: Workload  # this rank's computation
     approximation: tuple[str, str]  # the key that makes steps approximate, and the reason
 
     def __init__(

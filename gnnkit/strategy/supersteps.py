@@ -48,7 +48,7 @@ class Supersteps:
         return phases.is_exact(epoch) or (epoch + 1 - phases.first) % self.length == 0
 
     def update(self, epoch: int, phases: Phases) -> Update:
-        """Returns what follows an epoch's backward pass."""
+        """Returns the update that follows an epoch's backward pass."""
         if not self.drifts:
             return "synchronise"
         if self.exchanges(epoch, phases):

@@ -93,7 +93,7 @@ class TrimmedMean(Aggregation):
 def aggregation(name: str) -> Aggregation:
     """Creates the aggregation selected by `sync.average=name`.
 
-    Raises `UserError` for a name that is no entry point in `gnnkit.aggregation`.
+    Raises `UserError` for a name that is not an entry point in `gnnkit.aggregation`.
     """
     cls: Callable[[], Aggregation] = load("aggregation", name)
     return cls()

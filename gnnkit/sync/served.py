@@ -173,7 +173,7 @@ class Served:
             ]
 
     def _bring(self, parameters: Sequence[Parameter], optimizer: Optimizer) -> list[Json] | None:
-        """Sends the servers what rank 0 has changed. Returns changed settings.
+        """Sends rank 0's changes to the servers. Returns changed settings.
 
         Local steps, an average or a rollback change rank 0's parameters. With
         synchronous steps, the servers continue from them.

@@ -27,7 +27,7 @@ from gnnkit.utils.checks import Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRequest:
-    """The rows of a batch that a rank requests, and those requested from it."""
+    """A batch's rows that a rank requests, and its peers' requests."""
 
     nodes: Ids  # [num_nodes] int64, distinct
     is_owned: npt.NDArray[np.bool_]  # [num_nodes] owned by this rank
@@ -227,7 +227,7 @@ class FetchedLayers(LayerValues):
             edges: [num_edges] records of `Frontier`, for all drawn edges.
             pool: The ranks whose rows enter batch statistics.
             inverse_edges: Whether the graph has each edge's reverse, with
-                relations of its own.
+                separate relations.
         """
         super().__init__(shard, model, dtype, device, inverse_edges)
         self.edge_types = _of_edges(edges, "relation", shard.edge_types)

@@ -92,7 +92,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookupRequest:
-    """The nodes that a rank looks up, and those that others request from it."""
+    """The nodes that a rank looks up, and its peers' requests."""
 
     demand: Demand
     place: Ids  # position of each node's row among the received ones, in the shape of the nodes

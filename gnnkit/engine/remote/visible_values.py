@@ -20,7 +20,7 @@ from gnnkit.partition.shard import Shard
 _REQUEST = np.dtype([("node", np.int64), ("bound", np.int64)])
 
 
-def timed_edges(
+def collect_timed_edges(
     shard: Shard, owners: Owners, comm: Communicator, relations: Sequence[str] | None, window: int | None = None
 ) -> TimedEdges:
     """Returns the owned nodes' edges by time. Collective.
@@ -58,7 +58,7 @@ def _collect_out_edges(shard: Shard, owners: Owners, comm: Communicator) -> Time
 class VisibleValues:
     """Degrees and means over the edges that nodes see at times, from their owners.
 
-    The fields are those of `OwnedRows.row` that depend on time.
+    The fields are the time-dependent fields of `OwnedRows.row`.
     """
 
     def __init__(self, shard: Shard, owners: Owners, timed_edges: TimedEdges) -> None:

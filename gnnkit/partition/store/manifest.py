@@ -40,7 +40,7 @@ _SMALL = 64 << 20  # bytes. Smaller files are hashed when they are opened, which
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a launching process needs from a partitioned graph.
+    """Describes a partitioned graph to the launching process.
 
     Metadata of pairs of parts is in separate files (`gnnkit.partition.store.pairs`).
     """
@@ -55,7 +55,7 @@ class Manifest:
     coordination: Mapping[str, Any]  # a run's coordination.json
     picture: Mapping[str, Any]  # a run's partition.json
     inputs: Mapping[str, Any]  # a run's inputs.json: names and scale of the columns
-    holds: Mapping[str, bool]  # what the store contains, such as the complete graph, feature rows or links
+    holds: Mapping[str, bool]  # contents of the store, such as the complete graph, feature rows or links
     files: Mapping[str, tuple[int, str]]  # size and SHA-256 of each file
     packed: str  # a message about rounded features, empty if they are not rounded
 

@@ -45,7 +45,7 @@ class RankParts:
 
     own: Path  # folder written by the run
     store: Path | None = None
-    reads: Reads = "shard"  # what ranks read from a store
+    reads: Reads = "shard"  # the parts of a store that ranks read
     dense: bool = False  # whether ranks read a store's features as dense arrays
 
     def shard(self, name: int | str) -> Shard:
