@@ -97,14 +97,14 @@ class KeyedEdges(Supervision):
         destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))
         self._pairs = np.stack([shard.sources[shard.csc.indices], destinations], 1)  # [held edges, 2]
         types = _types_of(worker.shard, shard.edge_ids)
-        self._predicted, self._hidden = links.predicts(types), links.hides(types)
+        self._is_predicted, self._hidden = links.predicts(types), links.hides(types)
 
     def epoch(self, epoch: int) -> Supervised:
         worker, shard, links = self._worker, self._engine.shard, self._links
         is_supervised = links.draw_supervised(self._pairs, derive(worker.seed, epoch, _EDGES), worker.threads)
         # A cell's slice ranks hold the same edges, and each predicts a part of them.
         shared_edges = np.flatnonzero(
-            is_supervised & self._predicted & (shard.edge_ids % shard.grid.slices == shard.slice)
+            is_supervised & self._is_predicted & (shard.edge_ids % shard.grid.slices == shard.slice)
         )
         key = derive(worker.seed, epoch, _NEGATIVES)
         pairs, labels, events = supervised_pairs(
