@@ -18,10 +18,7 @@ from gnnkit.utils.ranges import one_of, shown
 
 _SAMPLE = 10_000  # times in a sample to check the unit
 Times = npt.NDArray[np.int64]
-ALWAYS, NEVER = (
-    int(np.iinfo(np.int64).min),
-    int(np.iinfo(np.int64).max),
-)  # time of static elements, and of those without a time
+ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)  # static, and without a time
 TIME_FIELDS = ("edge_time", "node_time")
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of dates, per second
 

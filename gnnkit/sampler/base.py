@@ -23,11 +23,7 @@ from gnnkit.utils.checks import MAX_THREADS, int64s, whole
 from gnnkit.utils.ranges import num_cores, one_of
 
 TIME_RULES, PICKS, TIME_BOUNDS = ("none", "strict", "inclusive", "window"), ("uniform", "last"), ("seed", "path")
-TIME_ARGUMENTS = {
-    "time": "none",
-    "window": None,
-    "time_bound": "seed",
-}  # arguments that select visible edges, with their defaults
+TIME_ARGUMENTS = {"time": "none", "window": None, "time_bound": "seed"}  # select visible edges. With defaults
 _SPREAD = np.int64(-7046029254386353131)  # odd, so that consecutive times have unrelated keys
 
 
