@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.copies import copy_on_write
-from gnnkit.engine.exchanged import ExchangedMax, ExchangedSum
+from gnnkit.engine.exchanged_sums import ExchangedMax, ExchangedSum
 from gnnkit.engine.fixed_rows import FixedRows
 from gnnkit.engine.quarters import Kind
 from gnnkit.engine.rank_graph import RankGraph

@@ -9,7 +9,7 @@ import torch
 
 from gnnkit.errors import UserError
 from gnnkit.exchange.codecs import Codec
-from gnnkit.exchange.received import LastReceived
+from gnnkit.exchange.last_received import LastReceived
 from gnnkit.exchange.schedule import ForwardPass, Schedule
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.grid import Grid

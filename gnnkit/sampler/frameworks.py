@@ -18,7 +18,7 @@ from gnnkit.sampler.gather import gather_rows
 if TYPE_CHECKING:
     import torch
 
-    from gnnkit.sampler.loaded import LoadedBatch
+    from gnnkit.sampler.loaded_batch import LoadedBatch
     from gnnkit.sampler.typed_batch import TypedBatch, TypedBlock
     from gnnkit.sampler.typed_tables import EdgeTable
 

@@ -23,7 +23,7 @@ from gnnkit.sampler.batching import BatchSchedule, Epoch, check_costs, draws_key
 from gnnkit.sampler.contract import check_batch
 from gnnkit.sampler.fanouts import Fanouts, FanoutsLike, check_draws
 from gnnkit.sampler.gather import as_bytes
-from gnnkit.sampler.loaded import LoadedBatch
+from gnnkit.sampler.loaded_batch import LoadedBatch
 from gnnkit.sampler.neighbor import NeighborSampler
 from gnnkit.sampler.sharding import Sharding
 from gnnkit.sampler.tables import Tables

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, MiniBatch
-from gnnkit.sampler.loaded import LoadedBatch
+from gnnkit.sampler.loaded_batch import LoadedBatch
 from gnnkit.utils.checks import array
 
 

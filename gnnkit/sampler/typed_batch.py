@@ -15,7 +15,7 @@ from gnnkit.graph import Block, Floats, Ids, Relation
 from gnnkit.graph.types import offsets_of
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.gather import gather_rows
-from gnnkit.sampler.loaded import LoadedBatch, NamedArrays, shapes
+from gnnkit.sampler.loaded_batch import LoadedBatch, NamedArrays, shapes
 from gnnkit.utils.checks import Array
 
 if TYPE_CHECKING:

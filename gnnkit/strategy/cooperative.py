@@ -16,7 +16,7 @@ from gnnkit.graph.times import Occurrences
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
-from gnnkit.strategy.owner_draws import Drawn, OwnerDraws
+from gnnkit.strategy.owner_draws import JointDraws, OwnerDraws
 from gnnkit.strategy.seeds import MakeStep, OwnedSeeds, Step
 from gnnkit.utils.checks import Array
 
@@ -27,7 +27,7 @@ class _BatchPart:
 
     step: Step
     num_seeds: int  # owned seeds of all ranks, the first of `draws.nodes`
-    draws: Drawn
+    draws: JointDraws
     reach: Reach | None  # provides the ends of this rank's pairs
     counter: MessageCounter
     local_nodes: Ids  # global ids of the batch's owned nodes

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.fetched import OwnedRows
 from gnnkit.engine.remote.frontier import check_sampler
+from gnnkit.engine.remote.owned_rows import OwnedRows
 from gnnkit.engine.remote.owners import Owners
 from gnnkit.engine.remote.row_cache import CACHES, RowCache
 from gnnkit.errors import UserError
@@ -31,10 +31,10 @@ from gnnkit.strategy.abilities import (
     Steps,
 )
 from gnnkit.strategy.base import ExecutionStrategy, Measured, Worker
-from gnnkit.strategy.fetched import FetchedBatches
+from gnnkit.strategy.fetched_batches import FetchedBatches
 from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.places import check_cache, check_places, place
-from gnnkit.strategy.sampled import READS_BATCHES, SampledBatches
+from gnnkit.strategy.sampled_batches import READS_BATCHES, SampledBatches
 from gnnkit.strategy.sampled_strategy import SampledStrategy
 from gnnkit.strategy.seeds import ChosenSeeds, NodeSeeds
 from gnnkit.utils.approximate import approximate

@@ -26,7 +26,7 @@ from gnnkit.strategy.seeds import Step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class JointDraws:
     """One rank's part of a batch, in codes of the nodes that `ShardLayers` numbers."""
 
     nodes: Ids  # [num_nodes] the batch's owned nodes, with this rank's seeds first
@@ -63,7 +63,7 @@ class OwnerDraws:
         self.layers = ShardLayers(shard, model, worker.dtype, worker.device, inverse_edges=worker.inverse_edges)
         self._plane = Peers(Wire(comm, range(comm.world_size), tally), Passes())
 
-    def draw(self, seeds: Ids, of: Occurrences, key: int, comm: Communicator) -> Drawn:
+    def draw(self, seeds: Ids, of: Occurrences, key: int, comm: Communicator) -> JointDraws:
         """Samples all hops. Collective.
 
         Args:
@@ -86,9 +86,9 @@ class OwnerDraws:
             indices = _find(nodes, distinct)[sources]
             blocks.insert(0, Block(rows.indptr, indices, nodes, rows.edge_ids, rows.weight, rows.relation))
             routes.insert(0, route)
-        return Drawn(batch_nodes, blocks, routes, of)
+        return JointDraws(batch_nodes, blocks, routes, of)
 
-    def adjacencies(self, draws: Drawn, step: Step) -> tuple[JointAdjacency, ...]:
+    def adjacencies(self, draws: JointDraws, step: Step) -> tuple[JointAdjacency, ...]:
         """Creates one adjacency per layer."""
         layers: LayerValues = self.layers
         if self._timed_edges is not None:

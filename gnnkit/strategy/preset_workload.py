@@ -31,7 +31,7 @@ from gnnkit.strategy.exchanged import Exchanged
 from gnnkit.strategy.linked_share import LabelledShare, LinkedShare
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.preset_keys import PresetKeys
-from gnnkit.strategy.sampled import SampledBatches, whole_steps
+from gnnkit.strategy.sampled_batches import SampledBatches, whole_steps
 from gnnkit.strategy.share import in_neighbours
 from gnnkit.strategy.workload import OneShare, Reader, Workload
 from gnnkit.utils.approximate import approximate

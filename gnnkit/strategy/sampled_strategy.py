@@ -11,7 +11,7 @@ from torch import nn
 from gnnkit.engine import Tally
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.on_disk import DiskReads
-from gnnkit.strategy.sampled import whole_steps
+from gnnkit.strategy.sampled_batches import whole_steps
 
 
 class StepBatches(Protocol):

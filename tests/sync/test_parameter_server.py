@@ -24,7 +24,7 @@ from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.leader import LeaderSync
 from gnnkit.sync.parameter_server import ParameterServer
-from gnnkit.sync.served import distribute_evenly
+from gnnkit.sync.server_client import distribute_evenly
 from gnnkit.testing import check_sync
 from tests.cases import exhaustive, product
 from tests.comm.processes import run_gloo

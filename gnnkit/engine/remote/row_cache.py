@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.fetched import FetchedRows, OwnedRows
+from gnnkit.engine.remote.owned_rows import FetchedRows, OwnedRows
 from gnnkit.engine.remote.owners import MessageCounter, to_all
 from gnnkit.engine.remote.source_sums import SourceSums
 from gnnkit.engine.remote.tier import KeptRows, most_read

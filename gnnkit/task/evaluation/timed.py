@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gnnkit.engine import Pool, Rows
 from gnnkit.engine.default_dtype import default_dtype
-from gnnkit.engine.remote.fetched import OwnedRows
+from gnnkit.engine.remote.owned_rows import OwnedRows
 from gnnkit.engine.remote.owners import MessageCounter, Owners
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, MiniBatch
@@ -20,7 +20,7 @@ from gnnkit.graph.times import Times, at_times
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import draws_key
 from gnnkit.strategy import Worker
-from gnnkit.strategy.fetched import Draw
+from gnnkit.strategy.fetched_batches import Draw
 from gnnkit.strategy.seeds import Step
 from gnnkit.task.evaluation.logits import COPIES, MIB, Evaluation, alike, chunks, evaluating, of_splits
 

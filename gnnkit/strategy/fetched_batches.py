@@ -13,8 +13,8 @@ from torch import nn
 from gnnkit.comm import Communicator
 from gnnkit.engine import Pool, Tally
 from gnnkit.engine.block import LayerValues, ValuesById
-from gnnkit.engine.remote.fetched import FetchedLayers, FetchedRows, RowRequest
 from gnnkit.engine.remote.frontier import Frontier
+from gnnkit.engine.remote.owned_rows import FetchedLayers, FetchedRows, RowRequest
 from gnnkit.engine.remote.owners import MessageCounter, Owners
 from gnnkit.engine.remote.row_cache import RowCache
 from gnnkit.engine.remote.tier import KeptRows

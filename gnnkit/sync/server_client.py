@@ -29,7 +29,7 @@ from gnnkit.utils.documents import Json
 BESIDE = "server beside rank 0"  # thread name
 
 
-class Served:
+class ServerClient:
     """A worker's client, which pushes gradients and reads parameters.
 
     Each server holds some of the parameters, each tensor complete. All servers use one
@@ -276,8 +276,8 @@ def distribute_evenly(sizes: Sequence[int], count: int) -> list[list[int]]:
     return [sorted(numbers) for numbers in dealt]
 
 
-class ServedSync(GradientSync):
-    """A synchronisation in which servers may run the optimiser, through `_served`."""
+class ServerSync(GradientSync):
+    """A synchronisation in which servers may run the optimiser, through `_client`."""
 
     steps_here = False
 
@@ -289,7 +289,7 @@ class ServedSync(GradientSync):
         """
         self.on_lost = on_lost
         self._use(rules)
-        self._served: Served | None = None
+        self._client: ServerClient | None = None
 
     def _use(self, rules: Rules) -> None:
         self.rules = rules
@@ -303,10 +303,10 @@ class ServedSync(GradientSync):
         return f"sync.mode={self.rules.mode}", self.rules.row_bound, sync
 
     @property
-    def served(self) -> Served:
+    def client(self) -> ServerClient:
         """This worker's client, after `setup`."""
-        assert self._served is not None, "setup comes first"
-        return self._served
+        assert self._client is not None, "setup comes first"
+        return self._client
 
     def costs(self) -> str:
         if not self.rules.together:
@@ -316,23 +316,23 @@ class ServedSync(GradientSync):
         return ""
 
     def settle(self, module: nn.Module, optimizer: Optimizer) -> None:
-        if self._served is not None:
-            self._served.settle(module)
+        if self._client is not None:
+            self._client.settle(module)
 
     def set_exact(self, module: nn.Module, exact: bool) -> None:
-        if self._served is not None and not self.rules.together:
-            self._served.settle(module, together=exact)
+        if self._client is not None and not self.rules.together:
+            self._client.settle(module, together=exact)
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self._served is None else self._served.state_dict()
+        return {} if self._client is None else self._client.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self._served is not None:
-            self._served.load_state_dict(state)
+        if self._client is not None:
+            self._client.load_state_dict(state)
 
     def figures(self) -> Json:
-        return {} if self._served is None else self._served.figures()
+        return {} if self._client is None else self._client.figures()
 
     def close(self) -> None:
-        if self._served is not None:
-            self._served.close()
+        if self._client is not None:
+            self._client.close()
