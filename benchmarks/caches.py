@@ -24,7 +24,7 @@ from gnnkit.graph import Ids
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from gnnkit.sampler import NeighborSampler
 from gnnkit.strategy import Worker
-from gnnkit.strategy.fetched import FetchedBatches
+from gnnkit.strategy.fetched_batches import FetchedBatches
 from gnnkit.strategy.individual_sample import IndividualSample
 
 

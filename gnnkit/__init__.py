@@ -78,29 +78,29 @@ def train(
         raise UserError("graph and dataset are given, one of them is enough")
     overrides = _texts(overrides)
     has_model = _OF_MODEL.intersection(map(config.key_of, (*config.as_overrides(keys), *overrides)))
-    chooses_model, named = model is None and not has_model, model is None or isinstance(model, str | Mapping)
-    chosen = {
+    chooses_model, model_is_name = model is None and not has_model, model is None or isinstance(model, str | Mapping)
+    sections = {
         **({"strategy": strategy} if strategy else {}),
-        **({"model": _DEFAULT_MODEL if model is None else model} if named and not chooses_model else {}),
+        **({"model": _DEFAULT_MODEL if model is None else model} if model_is_name and not chooses_model else {}),
         **keys,
     }
     objects = {}
     for kind, parts in (("callback", callbacks), ("logger", logger)):
         names, objects[kind] = _apart(parts)
         if names or objects[kind]:
-            chosen[kind] = names
-    assigned = _with_defaults([*config.as_overrides(chosen), *overrides], has_graph=graph is not None)
-    return _start(assigned, graph, None if named else model, folder, objects, chooses_model=chooses_model)
+            sections[kind] = names
+    assignments = _with_defaults([*config.as_overrides(sections), *overrides], has_graph=graph is not None)
+    return _start(assignments, graph, None if model_is_name else model, folder, objects, chooses_model=chooses_model)
 
 
-def _with_defaults(assigned: list[str], *, has_graph: bool) -> list[str]:
+def _with_defaults(assignments: list[str], *, has_graph: bool) -> list[str]:
     """Adds `strategy=auto` and `workers=auto` where keys leave them open."""
     from gnnkit import config
 
-    known = {config.key_of(text) for text in assigned}
-    workers = [] if known & _OF_WORKERS or not has_graph else ["workers=auto"]
-    strategy = [] if known & {"strategy", config.EXPERIMENT} else ["strategy=auto"]
-    return [*workers, *strategy, *assigned]
+    keys = {config.key_of(text) for text in assignments}
+    workers = [] if keys & _OF_WORKERS or not has_graph else ["workers=auto"]
+    strategy = [] if keys & {"strategy", config.EXPERIMENT} else ["strategy=auto"]
+    return [*workers, *strategy, *assignments]
 
 
 def predict(
@@ -133,10 +133,10 @@ def predict(
     from gnnkit import config
     from gnnkit.utils.ranges import local_path
 
-    chosen = {"job": "predict", "checkpoint": str(local_path("checkpoint", checkpoint)), **keys}
-    passed = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
-    caller_overrides = [*config.as_overrides(chosen), *_texts(overrides)]
-    return _start(config.with_run(caller_overrides, passed), graph, model, folder, own=caller_overrides)
+    sections = {"job": "predict", "checkpoint": str(local_path("checkpoint", checkpoint)), **keys}
+    objects = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
+    caller_overrides = [*config.as_overrides(sections), *_texts(overrides)]
+    return _start(config.with_run(caller_overrides, objects), graph, model, folder, caller_overrides=caller_overrides)
 
 
 def explain(
@@ -166,8 +166,8 @@ def explain(
         The result, with the fidelity. Its `folder` contains the tables
         `explained_features.csv` and `explained_neighbours.csv`, and `report.html`.
     """
-    chosen = {"job": "explain", "nodes": nodes if isinstance(nodes, int | str) else list(nodes), **keys}
-    return predict(checkpoint, graph, model=model, overrides=overrides, folder=folder, **chosen)
+    sections = {"job": "explain", "nodes": nodes if isinstance(nodes, int | str) else list(nodes), **keys}
+    return predict(checkpoint, graph, model=model, overrides=overrides, folder=folder, **sections)
 
 
 def load(run: str | Path, model: nn.Module | Callable[[int, int], nn.Module] | None = None) -> nn.Module:
@@ -218,10 +218,10 @@ def export(
     from gnnkit import plugins
     from gnnkit.utils.ranges import local_path, switch
 
-    weighted = None if edge_weight is None else switch("edge_weight", edge_weight)
+    with_weight = None if edge_weight is None else switch("edge_weight", edge_weight)
     write = plugins.load(plugins.FUNCTION, "export")
-    written: Path = write(local_path("checkpoint", run), local_path("path", path), model, edge_weight=weighted)
-    return written
+    result: Path = write(local_path("checkpoint", run), local_path("path", path), model, edge_weight=with_weight)
+    return result
 
 
 def serve(
@@ -261,23 +261,23 @@ def _texts(overrides: Sequence[str]) -> Sequence[str]:
 
 def _apart(parts: Any) -> tuple[list[Any], list[Any]]:
     """Separates names and mappings from objects."""
-    listed = parts if isinstance(parts, list | tuple) else [] if parts is None else [parts]
-    names = [part for part in listed if isinstance(part, str | Mapping)]
-    return names, [part for part in listed if not isinstance(part, str | Mapping)]
+    items = parts if isinstance(parts, list | tuple) else [] if parts is None else [parts]
+    names = [part for part in items if isinstance(part, str | Mapping)]
+    return names, [part for part in items if not isinstance(part, str | Mapping)]
 
 
 def _by_class(kind: str, objects: Sequence[Any]) -> dict[str, Any]:
     """Names objects by class, with a number for repeated classes."""
-    named: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for instance in objects:
         name = type(instance).__name__
-        same = sum(known.partition(" ")[0] == name for known in named)
-        named[f"{name} {same + 1}" if same else name] = instance
-    if kind != "logger" or not named:
-        return named
+        count = sum(key.partition(" ")[0] == name for key in by_name)
+        by_name[f"{name} {count + 1}" if count else name] = instance
+    if kind != "logger" or not by_name:
+        return by_name
     from gnnkit.training.logger import ExistingLogger
 
-    return {name: ExistingLogger(logger) for name, logger in named.items()}
+    return {name: ExistingLogger(logger) for name, logger in by_name.items()}
 
 
 def _start(
@@ -285,8 +285,8 @@ def _start(
     graph: Any,
     model: Any,
     folder: str | Path | None,
-    given: Mapping[str, Sequence[Any]] | None = None,
-    own: Sequence[str] | None = None,
+    instances: Mapping[str, Sequence[Any]] | None = None,
+    caller_overrides: Sequence[str] | None = None,
     *,
     chooses_model: bool = False,
 ) -> Result:
@@ -297,8 +297,8 @@ def _start(
         graph: A `Graph`, or PyG's `Data`, or None.
         model: A model object, or None.
         folder: The run folder, or None.
-        given: Logger and callback objects, by kind.
-        own: Overrides written by the caller. Default: all.
+        instances: Logger and callback objects, by kind.
+        caller_overrides: Overrides written by the caller. Default: all.
         chooses_model: Whether the overrides select no model. A graph with several types
             gets a model that reads them.
     """
@@ -315,15 +315,17 @@ def _start(
     ask_for_large_pages()  # before job checks allocate torch's first array
 
     def settle(overrides: Sequence[str]) -> settings.Settings:
-        settled = settings.settle(config.compose(config.with_data(overrides, overrides if own is None else own)))
+        new_settings = settings.settle(
+            config.compose(config.with_data(overrides, overrides if caller_overrides is None else caller_overrides))
+        )
         if graph is not None:
-            settled = settings.with_choice(settled, settings.Choice("dataset", "graph", {}))
+            new_settings = settings.with_choice(new_settings, settings.Choice("dataset", "graph", {}))
         if model is not None:
             name = getattr(model, "__name__", type(model).__name__)
-            settled = settings.with_choice(settled, settings.Choice("model", name, {}))
-        for kind, objects in (given or {}).items():
-            settled = settings.with_plugins(settled, kind, _by_class(kind, objects))
-        return settled
+            new_settings = settings.with_choice(new_settings, settings.Choice("model", name, {}))
+        for kind, objects in (instances or {}).items():
+            new_settings = settings.with_plugins(new_settings, kind, _by_class(kind, objects))
+        return new_settings
 
     if model is not None:
         from gnnkit.jobs.models import check_python_model
@@ -333,13 +335,13 @@ def _start(
         from gnnkit.graph import Graph
 
         graph = Graph.of(graph)
-    chosen = _choose_keys(graph, overrides) if chooses_model else []
-    if any(text.startswith("strategy=") for text in chosen):
+    model_keys = _choose_keys(graph, overrides) if chooses_model else []
+    if any(text.startswith("strategy=") for text in model_keys):
         overrides = [text for text in overrides if config.key_of(text) != "strategy"]
-    overrides = [*chosen, *overrides]
+    overrides = [*model_keys, *overrides]
     order = jobs.Order(settle(overrides), graph, model, folder, overrides, "gnnkit from Python:", settle)
-    if order.is_leader and chosen and chosen != [f"model={_DEFAULT_MODEL}"]:
-        _report_typed_model(graph.schema, chosen)
+    if order.is_leader and model_keys and model_keys != [f"model={_DEFAULT_MODEL}"]:
+        _report_typed_model(graph.schema, model_keys)
     return jobs.start(order)
 
 
@@ -365,11 +367,13 @@ def _choose_keys(graph: Graph | None, overrides: Sequence[str]) -> list[str]:
     ]
 
 
-def _report_typed_model(types: Schema, chosen: list[str]) -> None:
+def _report_typed_model(types: Schema, model_keys: list[str]) -> None:
     from gnnkit.launch.phases import say
 
-    if len(chosen) > 1:
-        say(f"recommends, as job=init configures users and items: {' '.join(chosen)}; task=NAME chooses another task")
+    if len(model_keys) > 1:
+        say(
+            f"recommends, as job=init configures users and items: {' '.join(model_keys)}; task=NAME chooses another task"
+        )
         return
     say(
         f"model={_TYPED_MODEL}: the graph has {len(types.node_types):,} types of nodes and {len(types.edge_types):,} of "

@@ -16,7 +16,7 @@ from gnnkit.launch.exits import exit_code
 
 def run(words: Sequence[str]) -> int:
     """Runs `gnnkit` with the given arguments, and returns the exit code."""
-    return exit_code(lambda: _run(_parsed(words)))
+    return exit_code(lambda: _run(_parse(words)))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,23 +41,23 @@ def _parser() -> argparse.ArgumentParser:
 _WITHOUT_VALUE = {"--cfg": "job", "--info": "all"}  # options with an optional value
 
 
-def _parsed(given: Sequence[str]) -> argparse.Namespace:
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line. `--cfg` and `--info` do not take overrides as values."""
     parser = _parser()
-    words = list(given)
+    words = list(argv)
     for number, word in enumerate(words):
         if (default := _WITHOUT_VALUE.get(word)) is not None:
             alone = number + 1 == len(words) or words[number + 1].startswith("-") or "=" in words[number + 1]
             words[number : number + 1] = [f"{word}={default}"] if alone else [word]
-    arguments, others = parser.parse_known_intermixed_args(words)
-    if others:
-        raise UserError(_unknown_option(others[0], words, list(parser._option_string_actions)))
+    arguments, extra = parser.parse_known_intermixed_args(words)
+    if extra:
+        raise UserError(_unknown_option(extra[0], words, list(parser._option_string_actions)))
     return arguments
 
 
-def _unknown_option(option: str, words: Sequence[str], known: Sequence[str]) -> str:
+def _unknown_option(option: str, words: Sequence[str], options: Sequence[str]) -> str:
     """Returns a message about an unknown option, with a suggestion."""
-    near = difflib.get_close_matches(option.partition("=")[0], known, n=1, cutoff=0.8)
+    near = difflib.get_close_matches(option.partition("=")[0], options, n=1, cutoff=0.8)
     if near:
         return f"{option} is not an option: did you mean {near[0]}?"
     name, equals, value = option.lstrip("-").partition("=")
@@ -101,29 +101,29 @@ def _run_jobs(arguments: argparse.Namespace) -> int:
         return _sweep(arguments, overrides, hydra)
     if arguments.multirun:
         raise UserError("--cfg shows the configuration of one job: leave -m out")
-    composed = _composed(arguments, [*overrides, *_run_dir(overrides, hydra)])
+    configuration = _compose(arguments, [*overrides, *_run_dir(overrides, hydra)])
     if arguments.cfg:
-        shown = {**(composed if arguments.cfg != "hydra" else {})}
+        output = {**(configuration if arguments.cfg != "hydra" else {})}
         if arguments.cfg != "job":
-            shown["hydra"] = hydra.nested()
-        print(jobs.to_yaml(shown), end="")
+            output["hydra"] = hydra.nested()
+        print(jobs.to_yaml(output), end="")
         return 0
     hydra.refuse(("sweep.", "sweeper.", "launcher."), "applies to sweeps only: add -m or remove it")
-    return _run_job(arguments, composed, overrides, hydra)
+    return _run_job(arguments, configuration, overrides, hydra)
 
 
 def _run_job(
-    arguments: argparse.Namespace, composed: dict[str, Any], overrides: Sequence[str], hydra: config.HydraSettings
+    arguments: argparse.Namespace, configuration: dict[str, Any], overrides: Sequence[str], hydra: config.HydraSettings
 ) -> int:
     from gnnkit import jobs
     from gnnkit.config import settings
 
     _set_verbosity(hydra["verbose"])
 
-    def settle(others: Sequence[str]) -> settings.Settings:
-        return settings.settle(_composed(arguments, others))
+    def settle(new_overrides: Sequence[str]) -> settings.Settings:
+        return settings.settle(_compose(arguments, new_overrides))
 
-    order = jobs.Order(settings.settle(composed), overrides=overrides, options=_options(arguments), settle=settle)
+    order = jobs.Order(settings.settle(configuration), overrides=overrides, options=_options(arguments), settle=settle)
     return jobs.start(order).exit_code
 
 
@@ -138,18 +138,20 @@ def _sweep(arguments: argparse.Namespace, overrides: Sequence[str], hydra: confi
         raise plugins.unknown_plugin(plugins.COMMAND, "sweep", (), "-m")
     hydra.refuse(("run.",), "is of one run: name the folder of a sweep with hydra.sweep.dir")
     _set_verbosity(hydra["verbose"])
-    compose = functools.partial(_composed, arguments)
+    compose = functools.partial(_compose, arguments)
     code: int = plugins.load(plugins.COMMAND, "sweep")(overrides, _options(arguments), hydra, compose)
     return code
 
 
-def _composed(arguments: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
+def _compose(arguments: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
     """Composes the configuration of one job."""
     of_file, name = config.of_file(arguments.config_name, arguments.config_dir, overrides)
     if of_file and any(config.key_of(text) == "checkpoint" for text in overrides):
         raise UserError("checkpoint and --config-name both name the configuration of a run: give one of them")
-    chosen = [*of_file, *overrides] if of_file else config.with_run(overrides)
-    return config.compose(config.with_data(chosen, overrides), config_dirs=arguments.config_dir, config_name=name)
+    run_overrides = [*of_file, *overrides] if of_file else config.with_run(overrides)
+    return config.compose(
+        config.with_data(run_overrides, overrides), config_dirs=arguments.config_dir, config_name=name
+    )
 
 
 def _run_dir(overrides: Sequence[str], hydra: config.HydraSettings) -> list[str]:

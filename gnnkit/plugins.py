@@ -42,11 +42,11 @@ KINDS = (
     "callback",
 )  # sections of the configuration
 SEVERAL = ("logger", "callback")  # kinds of which a run may have several, each under its name in the section
-OPTIONAL = ("sampler", "exchange")  # kinds that a run may lack
+OPTIONAL = ("sampler", "exchange")  # kinds that a run may omit
 JOBS = "jobs"  # the folder in `conf/` with a file for each job that has keys
 SEARCH = "search"  # the kind of the search over configurations by job=init
-PLANNER = "planner"  # the kind of what chooses keys: resolves `auto`, and recommends for users and items
-COMMAND = "command"  # the kind of what the command line starts besides jobs
+PLANNER = "planner"  # the kind that chooses keys: resolves `auto`, and recommends for users and items
+COMMAND = "command"  # the kind of commands other than jobs
 FUNCTION = "function"  # the kind of `gnnkit.NAME`, called from Python
 JOINED = ("exchange",)  # kinds in which A+B combines two plugins, with the keys of both
 PACKAGES = {
@@ -126,8 +126,8 @@ def options(kind: str, folders: Iterable[Path] | None = None) -> list[str]:
         kind: A section.
         folders: Folders with YAML files. Default: those of installed packages.
     """
-    searched = conf_folders() if folders is None else folders
-    files = (path.stem for folder in searched for path in (folder / kind).glob("*.yaml"))
+    search_folders = conf_folders() if folders is None else folders
+    files = (path.stem for folder in search_folders for path in (folder / kind).glob("*.yaml"))
     return sorted({*files, *names(kind)})
 
 
@@ -142,7 +142,7 @@ def load(kind: str, name: str) -> type[Any]:
         return typing.cast("type[Any]", point.load())
     except (Exception, SystemExit) as error:
         raise UserError(
-            f"{_chosen(kind, name)}: {point.value} of {_owner(point)} fails on import: "
+            f"{_describe_choice(kind, name)}: {point.value} of {_owner(point)} fails on import: "
             f"{type(error).__name__}: {shown(error)} (python -c 'import {point.module}' shows where)"
         ) from error
 
@@ -156,11 +156,13 @@ def find(kind: str, name: str) -> EntryPoint:
     if not matches:
         raise unknown_plugin(kind, name, names(kind))
     if len(matches) > 1:
-        raise UserError(f"{_chosen(kind, name)} is defined by {' and by '.join(map(_owner, matches))}: uninstall one")
+        raise UserError(
+            f"{_describe_choice(kind, name)} is defined by {' and by '.join(map(_owner, matches))}: uninstall one"
+        )
     return matches[0]
 
 
-def unknown_plugin(kind: str, name: str, known: Iterable[str], chosen: str = "") -> UserError:
+def unknown_plugin(kind: str, name: str, valid_names: Iterable[str], setting: str = "") -> UserError:
     """Makes the error for a name that no installed plugin has.
 
     The message names the package to install if one of this project's has the name.
@@ -168,14 +170,14 @@ def unknown_plugin(kind: str, name: str, known: Iterable[str], chosen: str = "")
     Args:
         kind: A section.
         name: Name that the user gave.
-        known: All names that exist.
-        chosen: The key with its value, for the message. Default: by `kind` and `name`.
+        valid_names: All names that exist.
+        setting: The key with its value, for the message. Default: by `kind` and `name`.
     """
-    chosen = chosen or _chosen(kind, name)
+    setting = setting or _describe_choice(kind, name)
     package = PACKAGES.get(kind, {}).get(name)
     if package is None:
-        return unknown(chosen, name, known)
-    return UserError(f"{chosen}: the package {package} is not installed: pip install {package}")
+        return unknown(setting, name, valid_names)
+    return UserError(f"{setting}: the package {package} is not installed: pip install {package}")
 
 
 def parts(kind: str, name: str) -> list[str]:
@@ -193,7 +195,7 @@ def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
     if name is None:
         raise UserError(f"{kind} is missing: choose one with {kind}=NAME, there are: {', '.join(options(kind))}")
     if not isinstance(name, str):
-        raise UserError(f"{_chosen(kind, shown(name))} must be one of: {', '.join(names(kind))}")
+        raise UserError(f"{_describe_choice(kind, shown(name))} must be one of: {', '.join(names(kind))}")
     return name
 
 
@@ -204,8 +206,8 @@ def create(choice: Choice, **extra: Any) -> Any:
     configuration key, for unknown, missing or wrongly typed arguments, and for
     arguments that the constructor rejects with a `ValueError`.
     """
-    if len(joined := _parts(choice)) > 1:
-        return functools.reduce(operator.add, (create(part, **extra) for part in joined))
+    if len(choices := _parts(choice)) > 1:
+        return functools.reduce(operator.add, (create(part, **extra) for part in choices))
     check(choice, extra)
     try:
         return choice.load()(**choice.arguments, **extra)
@@ -252,17 +254,17 @@ def check_arguments(
         extra: Names of parameters that are not configured.
     """
     parameters = inspect.signature(function).parameters.values()
-    accepted = {
+    by_name = {
         p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in extra
     }
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     hints = _hints(function)
     for key, value in arguments.items():
-        if key not in accepted and not takes_any:
-            raise unknown_key(f"{section}.{key}", [f"{section}.{name}" for name in accepted])
+        if key not in by_name and not takes_any:
+            raise unknown_key(f"{section}.{key}", [f"{section}.{name}" for name in by_name])
         if key in hints and not _fits(value, hints[key]):
             raise UserError(f"{_key(section, key)}={shown(value)} must be {_describe_annotation(hints[key])}")
-    for key, parameter in accepted.items():
+    for key, parameter in by_name.items():
         if parameter.default is parameter.empty and key not in arguments:
             name = _key(section, key)
             raise UserError(f"{name} is missing: set it with {name}=VALUE")
@@ -301,10 +303,10 @@ def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(extra_options, Mapping):
         raise UserError(f"{kind}.options={shown(extra_options)} must be a mapping of arguments")
     name = _key_of_name(kind, config)
-    skipped = (name, "options", *(GRID_KEYS if name == "nodes" else ()))
-    keys = {key: value for key, value in config.items() if key not in skipped}
-    if both := sorted(keys.keys() & extra_options.keys()):
-        raise UserError(f"{kind}.{both[0]} is given twice, also as {kind}.options.{both[0]}")
+    other_keys = (name, "options", *(GRID_KEYS if name == "nodes" else ()))
+    keys = {key: value for key, value in config.items() if key not in other_keys}
+    if duplicates := sorted(keys.keys() & extra_options.keys()):
+        raise UserError(f"{kind}.{duplicates[0]} is given twice, also as {kind}.options.{duplicates[0]}")
     return {**keys, **extra_options}
 
 
@@ -312,7 +314,7 @@ def _key_of_name(kind: str, config: Mapping[str, Any]) -> str:
     return "nodes" if kind == "partition" and "nodes" in config else "name"
 
 
-def _chosen(kind: str, name: object) -> str:
+def _describe_choice(kind: str, name: object) -> str:
     return f"gnnkit.{name}" if kind == FUNCTION else f"{_NAMED_BY.get(kind, kind)}={name}"
 
 
@@ -337,7 +339,7 @@ def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str])
     first = re.match(r"\w*", text)
     if first and first[0] in arguments:
         return UserError(f"{_section(kind, name)}.{text}")
-    return UserError(f"{_chosen(kind, name)}: {text}")
+    return UserError(f"{_describe_choice(kind, name)}: {text}")
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -388,7 +390,7 @@ def _package_folder(package: str, path: tuple[str, ...]) -> Path:
 
     Asks only the finder of `a`, once for each `sys.path`.
     """
-    top, *rest = package.split(".")
+    top, *subpackages = package.split(".")
     spec = importlib.util.find_spec(top)
     places = list(spec.submodule_search_locations or []) if spec else []
-    return Path(*places[:1], *rest)
+    return Path(*places[:1], *subpackages)

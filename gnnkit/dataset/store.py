@@ -9,7 +9,7 @@ from typing import Any
 from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.partition.store.join import whole
+from gnnkit.partition.store.join import join_store
 from gnnkit.partition.store.manifest import Manifest
 from gnnkit.utils.ranges import local_path
 
@@ -47,4 +47,4 @@ class Store(Dataset):
                 f"dataset.root={self.root}: the parts omit held-out edges, but this job needs all edges; use the "
                 "original data set"
             )
-        return whole(self.root)
+        return join_store(self.root)

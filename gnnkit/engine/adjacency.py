@@ -90,7 +90,7 @@ class Adjacency(ABC):
         """
         return scale * x[: self.num_dst] + self.aggregate(x)
 
-    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
+    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
         """Concatenates the mean over in-edges and the destination's row.
 
         Args:
@@ -166,8 +166,8 @@ class Adjacency(ABC):
         """
         raise self._unsupported(_WITHOUT_TYPES)
 
-    def _unsupported(self, what: str) -> UserError:
-        return UserError(f"{type(self).__name__} does not {what}")
+    def _unsupported(self, operation: str) -> UserError:
+        return UserError(f"{type(self).__name__} does not {operation}")
 
     @abstractmethod
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:  # [held edges, H]
@@ -243,7 +243,7 @@ class Adjacency(ABC):
         """
         return self
 
-    def lent(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that layers have accessed so far, by attribute.
 
         Layers must not modify them, because later steps may read them. By default there
@@ -441,7 +441,7 @@ class ShardAdjacency(Adjacency):
     def aggregate_with_own(self, x: Tensor, scale: Tensor) -> Tensor:
         return self._enter_pass("sum").sum(x, self.layer, scale=scale)
 
-    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
+    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:
         return self._enter_pass("mean").sum(self.dropout(x, p, training=True), self.layer, "mean", beside=True)
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
@@ -455,9 +455,9 @@ class ShardAdjacency(Adjacency):
     def attend_relations(
         self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
     ) -> Tensor:
-        typed = self._enter_relations().typed
-        weighing = self.weighing(1, p, training=training, ids=typed.edges(attention.added).ids)
-        return typed.attention(x, y, attention, self.layer, weighing)
+        typed_engine = self._enter_relations().typed
+        weighing = self.weighing(1, p, training=training, ids=typed_engine.edges(attention.added).ids)
+        return typed_engine.attention(x, y, attention, self.layer, weighing)
 
     def _enter_relations(self) -> Engine:
         if self.forward.schedule is not None:
@@ -481,8 +481,8 @@ class ShardAdjacency(Adjacency):
     def beside_halo(self, x: Tensor) -> Tensor:
         return self._enter_pass("halo").topology.with_halo(x, self.layer)
 
-    def lent(self) -> dict[str, Tensor]:
-        return self.engine.lent()
+    def tensors(self) -> dict[str, Tensor]:
+        return self.engine.tensors()
 
     @property
     def rank_graph(self) -> RankGraph:

@@ -28,7 +28,7 @@ from gnnkit.graph import Block, Floats, Graph, Ids, RelationGroups
 from gnnkit.graph.schema import Schema
 from gnnkit.kernels.aggregate import HeldEdges
 from gnnkit.kernels.attention import serves
-from gnnkit.kernels.dropout import derive, kept
+from gnnkit.kernels.dropout import derive, dropout_bits
 from gnnkit.kernels.sums import Factors
 from gnnkit.partition.degrees import Degrees
 from gnnkit.partition.loops import mean_in_edges
@@ -111,7 +111,7 @@ class LayerValues:
     mean_edge_features: Values | None  # [num_nodes, edge_width] features of added self-loops
     type_sizes: tuple[int, ...] | None = None  # [num_node_types] as `Shard.type_sizes`
     num_relations: int = 1  # in the complete graph, including inverse ones if it `inverse_edges`
-    inverse_edges: bool = False  # whether the graph has the reverse of each edge, with relations of its own
+    inverse_edges: bool = False  # whether the graph has the reverse of each edge, with separate relations
 
     def __init__(
         self, source: Graph | Shard, model: object, dtype: torch.dtype, device: torch.device, inverse_edges: bool
@@ -170,7 +170,7 @@ class BlockLayers(LayerValues):
         pool: Pool | None = None,
         *,
         inverse_edges: bool = False,
-        grouped: Callable[[], RelationGroups] | None = None,
+        group_relations: Callable[[], RelationGroups] | None = None,
     ) -> None:
         """Stores the graph.
 
@@ -181,27 +181,27 @@ class BlockLayers(LayerValues):
             device: Device of the adjacencies.
             pool: The ranks whose rows enter batch statistics. If None, this rank only.
             inverse_edges: Whether the graph has each edge's reverse, with
-                relations of its own.
-            grouped: Returns the in-edges by relation. If None, groups them on first
-                use.
+                separate relations.
+            group_relations: Returns the in-edges by relation. If None, groups them
+                on first use.
         """
         super().__init__(graph, model, dtype, device, inverse_edges)
-        self.graph, self.pool, self._grouped = graph, pool or Pool(), grouped
+        self.graph, self.pool, self._group_relations = graph, pool or Pool(), group_relations
         self._read_degrees()
 
     def _read_degrees(self) -> None:
         """Defines degrees that are computed on access."""
-        known, indptr = Degrees.of(self.graph.csc), self.graph.csc.indptr
+        degrees, indptr = Degrees.of(self.graph.csc), self.graph.csc.indptr
         self.num_in_edges = ComputedValues(lambda nodes: indptr[nodes.astype(np.int64) + 1] - indptr[nodes])
-        self.gets_loop = ComputedValues(lambda nodes: ~known.looped(nodes))
-        self.graph_in_degree = ComputedValues(known.in_degree)
-        self.in_degree = ComputedValues(lambda nodes: self._with_loop(known.in_degree(nodes), nodes))
-        self.out_degree = ComputedValues(lambda nodes: self._with_loop(known.out_degree(nodes), nodes))
+        self.gets_loop = ComputedValues(lambda nodes: ~degrees.looped(nodes))
+        self.graph_in_degree = ComputedValues(degrees.in_degree)
+        self.in_degree = ComputedValues(lambda nodes: self._with_loop(degrees.in_degree(nodes), nodes))
+        self.out_degree = ComputedValues(lambda nodes: self._with_loop(degrees.out_degree(nodes), nodes))
 
     @cached_property
     def relations(self) -> RelationGroups:
         """The graph's in-edges by relation."""
-        return RelationGroups.of_graph(self.graph) if self._grouped is None else self._grouped()
+        return RelationGroups.of_graph(self.graph) if self._group_relations is None else self._group_relations()
 
     def in_relation(self, block: Block) -> InRelation:
         types = self.relations.types[check_edge_ids(block)]
@@ -217,27 +217,27 @@ class BlockLayers(LayerValues):
             part: Some nodes, and the edges between them to consider.
         """
         gets_loop = self.gets_loop  # taken before the copy, whose values include these nodes
-        restricted, csc, nodes = copy.copy(self), self.graph.csc, part.src_nodes
+        layers, csc, nodes = copy.copy(self), self.graph.csc, part.src_nodes
         weight = np.ones(len(part.indices)) if csc.weight is None else csc.weight[part.edge_ids]
         rows = np.repeat(np.arange(part.num_dst), np.diff(part.indptr))
         loops = gets_loop[nodes].astype(np.float64) if self.self_loops else np.zeros(len(nodes))
         incoming = np.bincount(rows, weight, len(nodes)).astype(np.float64)
-        restricted.graph_in_degree = self._spread(nodes, incoming)
-        restricted.in_degree = self._spread(nodes, incoming + loops)
-        restricted.out_degree = self._spread(nodes, np.bincount(part.indices, weight, len(nodes)) + loops)
+        layers.graph_in_degree = self._spread(nodes, incoming)
+        layers.in_degree = self._spread(nodes, incoming + loops)
+        layers.out_degree = self._spread(nodes, np.bincount(part.indices, weight, len(nodes)) + loops)
         if self.graph.edge_features is not None:
             mean = mean_in_edges(part.indptr, self.graph.edge_features[part.edge_ids])
-            restricted.mean_edge_features = None if mean is None else self._spread(nodes, mean)
-        return restricted
+            layers.mean_edge_features = None if mean is None else self._spread(nodes, mean)
+        return layers
 
     def _spread(self, nodes: Ids, values: Floats) -> Floats:  # [num_nodes, ...]
         """Scatters the values of some nodes into an array for all nodes.
 
         Unwritten pages take no memory.
         """
-        scattered = np.zeros((self.num_nodes, *values.shape[1:]), values.dtype)
-        scattered[nodes] = values
-        return scattered
+        out = np.zeros((self.num_nodes, *values.shape[1:]), values.dtype)
+        out[nodes] = values
+        return out
 
     @cached_property
     def mean_edge_features(self) -> Floats | None:  # type: ignore[override]  # [num_nodes, edge_width]
@@ -252,88 +252,88 @@ class BlockAdjacency(Adjacency):
 
     alone = True
 
-    def __init__(self, layers: LayerValues, block: Block, key: int, *, counted: bool = True) -> None:
+    def __init__(self, layers: LayerValues, block: Block, key: int, *, reweight: bool = True) -> None:
         """Adds self-loops if the model requires them.
 
         Args:
             layers: Node and edge values of the block.
             block: The sampled block.
             key: Key of the layer and step.
-            counted: Whether drawn edges are weighted by the in-edges they represent.
+            reweight: Whether sampled edges are weighted by the in-edges they represent.
         """
         self.key, self.num_dst, self._layers, self._block = key, block.num_dst, layers, block
         self._pool, self._read = layers.pool, block.src_nodes  # [num_src]
-        self._held = BlockEdges(layers, block, counted=counted)
+        self._block_edges = BlockEdges(layers, block, reweight=reweight)
         self._row_types: dict[int, RowTypes] = {}  # by number of rows
-        self.edges, self.num_edges = self._held.edges, self._held.edges.num_edges
+        self.edges, self.num_edges = self._block_edges.edges, self._block_edges.edges.num_edges
 
     def with_key(self, key: int) -> BlockAdjacency:
         """Returns the same edges for another layer or step, with cached values."""
-        other = copy.copy(self)
-        other.key = key
-        return other
+        adjacency = copy.copy(self)
+        adjacency.key = key
+        return adjacency
 
-    def lent(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         tensors = {name: vars(self)[name] for name in _LENT if vars(self).get(name) is not None}
         graph: RankGraph | None = vars(self).get("rank_graph")
-        return tensors if graph is None else tensors | graph.lent()
+        return tensors if graph is None else tensors | graph.tensors()
 
     def again(self) -> Adjacency:
-        other = copy.copy(self)
-        other._pool = Pool(lasts=False)  # another rank may not take part
-        return other
+        adjacency = copy.copy(self)
+        adjacency._pool = Pool(lasts=False)  # another rank may not take part
+        return adjacency
 
     def pool(self, num_rows: int) -> Pool:
-        return self.pool_of_nodes(self._held.ids(self._layers.row_ids(self._read[:num_rows])))
+        return self.pool_of_nodes(self._block_edges.ids(self._layers.row_ids(self._read[:num_rows])))
 
     def pool_of_nodes(self, nodes: Tensor) -> Pool:
         return pool_of(self._pool, nodes)
 
     @cached_property
     def src_nodes(self) -> Tensor:  # type: ignore[override]
-        return self._held.ids(self._held.source_ids[: len(self._read)])
+        return self._block_edges.ids(self._block_edges.source_ids[: len(self._read)])
 
     @cached_property
     def in_degree(self) -> Tensor:  # type: ignore[override]
-        return self._held.tensor(self._layers.in_degree[self._held.dst])
+        return self._block_edges.tensor(self._layers.in_degree[self._block_edges.dst])
 
     @cached_property
     def out_degree(self) -> Tensor:  # type: ignore[override]
-        return self._held.tensor(self._layers.out_degree[self._read])
+        return self._block_edges.tensor(self._layers.out_degree[self._read])
 
     @cached_property
     def edge_ids(self) -> Tensor:  # type: ignore[override]
-        return self._held.ids(self._held.edge_ids)
+        return self._block_edges.ids(self._block_edges.edge_ids)
 
     @cached_property
     def edge_features(self) -> Tensor | None:  # type: ignore[override]
-        features = self._held.features
-        return None if features is None else self._held.tensor(features)
+        features = self._block_edges.features
+        return None if features is None else self._block_edges.tensor(features)
 
     @cached_property
     def edge_age(self) -> Tensor | None:  # type: ignore[override]
         ages = self._layers.edge_ages(self._block)
-        return None if ages is None else self._held.tensor(self._held.with_loops(ages, 0))
+        return None if ages is None else self._block_edges.tensor(self._block_edges.with_loops(ages, 0))
 
     def row_types(self, num_rows: int, num_types: int) -> RowTypes:
-        known = self._row_types.get(num_rows)
-        if known is None or len(known.sizes) != num_types:
-            ids, layers = self._held.source_ids[:num_rows], self._layers
-            known = self._row_types[num_rows] = RowTypes.of(ids, layers.type_sizes, num_types, layers.device)
-        return known
+        row_types = self._row_types.get(num_rows)
+        if row_types is None or len(row_types.sizes) != num_types:
+            ids, layers = self._block_edges.source_ids[:num_rows], self._layers
+            row_types = self._row_types[num_rows] = RowTypes.of(ids, layers.type_sizes, num_types, layers.device)
+        return row_types
 
     @cached_property
     def edge_types(self) -> Tensor:
-        return self._held.ids(self._held.edge_types)
+        return self._block_edges.ids(self._block_edges.edge_types)
 
     def typed_graph(self, schema: Schema) -> TypedGraph:
         return self._typed_graph(schema, None)
 
     def _typed_graph(self, schema: Schema, route: Route | None) -> TypedGraph:
         """Splits the edges by relation. `route` brings other ranks' rows."""
-        held = self._held
-        edges = TypedEnds(held.edges.csc.indices.astype(np.int64), held.targets, held.edge_types)
-        own_rows, halo = np.split(held.source_ids, [len(self._read)])
+        block_edges = self._block_edges
+        edges = TypedEnds(block_edges.edges.csc.indices.astype(np.int64), block_edges.targets, block_edges.edge_types)
+        own_rows, halo = np.split(block_edges.source_ids, [len(self._read)])
         weight, device = self.rank_graph.weight, self._layers.device
         return TypedGraph.of_block(TypedRows.of(own_rows, schema), halo, edges, weight, route, device)
 
@@ -342,34 +342,34 @@ class BlockAdjacency(Adjacency):
         if weight is not None:
             return self.edges.weighted_sum(x, weight)
         if reduce == "max":
-            result: Tensor = _BlockMax.apply(x.flatten(1), self._held.by_source_id)
+            result: Tensor = _BlockMax.apply(x.flatten(1), self._block_edges.by_source_id)
             return result.view(len(result), *x.shape[1:])
-        return self.edges.constant_sum(x, Factors(self._held.factor(reduce, x.dtype)))
+        return self.edges.constant_sum(x, Factors(self._block_edges.factor(reduce, x.dtype)))
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:
-        return self.edges.constant_sum(x, Factors(self._held.factor("normal", x.dtype)))
+        return self.edges.constant_sum(x, Factors(self._block_edges.factor("normal", x.dtype)))
 
     def aggregate_relations(
         self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
     ) -> Tensor:
-        pairs, rows = self._held.pairs(inverse=inverse), self.with_halo(x)
+        pairs, rows = self._block_edges.pairs(inverse=inverse), self.with_halo(x)
         means = pairs.block_means(rows) if blocks else pairs.means(rows)
         return combine(means, pairs, slice(0, x.shape[-1]))
 
     def attend_relations(
         self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
     ) -> Tensor:
-        edges, rows = self._held.typed_edges(attention.added), self.with_halo(x)
+        edges, rows = self._block_edges.typed_edges(attention.added), self.with_halo(x)
         weighing = self.weighing(1, p, training=training, ids=edges.ids)
         return attend_locally(attention, rows, rows[: self.num_dst] if y is None else y, edges, weighing)
 
-    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
+    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:
         if p == 0 or x.device.type != "cpu":
             rows = self.with_halo(self.dropout(x, p, training=True))
-            return self.edges.sum_beside(rows, Factors(self._held.factor("mean", x.dtype)))
+            return self.edges.sum_beside(rows, Factors(self._block_edges.factor("mean", x.dtype)))
         # A mask bit per number takes less memory traffic than the number.
-        dropped = (kept(self.src_nodes, x.shape[1], p, self.key), p)
-        return self.edges.sum_beside(x, Factors(self._held.factor("mean", x.dtype)), dropped)
+        mask = (dropout_bits(self.src_nodes, x.shape[1], p, self.key), p)
+        return self.edges.sum_beside(x, Factors(self._block_edges.factor("mean", x.dtype)), mask)
 
     def project_first(self, in_features: int, out_features: int) -> bool:
         products = in_features * out_features * (self.edges.num_src - self.num_dst)
@@ -377,9 +377,9 @@ class BlockAdjacency(Adjacency):
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
         z = message(self.edges.of_sources.sum(self.with_halo(x)), slice(0, x.shape[-1]))
-        counts = self._held.counts
+        counts = self._block_edges.counts
         if counts is not None:
-            z = z * self._held.tensor(self._held.with_loops(counts, 1))[:, None]
+            z = z * self._block_edges.tensor(self._block_edges.with_loops(counts, 1))[:, None]
         return self.edges.by_destination.sum(z)
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
@@ -394,10 +394,10 @@ class BlockAdjacency(Adjacency):
 
     @cached_property
     def rank_graph(self) -> RankGraph:
-        held = self._held
-        edge_index = torch.stack([self.edges.source_of_edge, held.ids(held.targets)])
-        weight = held.factor("sum", self._layers.dtype)
-        nodes = held.ids(held.source_ids)
+        block_edges = self._block_edges
+        edge_index = torch.stack([self.edges.source_of_edge, block_edges.ids(block_edges.targets)])
+        weight = block_edges.factor("sum", self._layers.dtype)
+        nodes = block_edges.ids(block_edges.source_ids)
         return RankGraph(edge_index, None if weight is None else weight[:, 0], nodes, edges=self.edges)
 
     def with_halo(self, x: Tensor) -> Tensor:
@@ -407,13 +407,13 @@ class BlockAdjacency(Adjacency):
         degree = self._layers.in_degree[self._read]
         if not self._layers.self_loops:
             degree = degree + loop * self._layers.gets_loop[self._read]
-        return self.with_halo(self._held.tensor(degree)[:, None])[:, 0]
+        return self.with_halo(self._block_edges.tensor(degree)[:, None])[:, 0]
 
     @property
     def lacks_loop(self) -> Tensor:
         if self._layers.self_loops:
             return torch.zeros(self.num_dst, dtype=torch.bool, device=self._layers.device)
-        return torch.from_numpy(self._layers.gets_loop[self._held.dst]).to(self._layers.device)
+        return torch.from_numpy(self._layers.gets_loop[self._block_edges.dst]).to(self._layers.device)
 
 
 class _BlockMax(Function):

@@ -31,16 +31,16 @@ class BlockEdges:
     Arrays are created on first use. Only `tensor` and `ids` convert arrays to tensors.
     """
 
-    def __init__(self, layers: LayerValues, block: Block, *, counted: bool = True) -> None:
+    def __init__(self, layers: LayerValues, block: Block, *, reweight: bool = True) -> None:
         """Adds self-loops if the model requires them.
 
         Args:
             layers: Node and edge values of the block.
             block: The sampled block.
-            counted: Whether drawn edges are weighted by the in-edges they represent.
-                False: each counts once.
+            reweight: Whether sampled edges are weighted by the in-edges they represent.
+                Otherwise each edge counts once.
         """
-        self._layers, self._block, self._counted = layers, block, counted
+        self._layers, self._block, self._reweight = layers, block, reweight
         self.dst = block.src_nodes[: block.num_dst]  # [num_dst]
         self._loops: AddedLoops | None = None
         indptr, indices = block.indptr, block.indices
@@ -84,32 +84,34 @@ class BlockEdges:
             self._pairs[inverse] = Pairs.of_edges(self._relation_edges(inverse=inverse), self._layers.device)
         return self._pairs[inverse]
 
-    def typed_edges(self, added: AddedRelations) -> TypedEdges:
+    def typed_edges(self, new_relations: AddedRelations) -> TypedEdges:
         """Returns the drawn edges with their relations, and the added loops.
 
         Raises `UserError` like `pairs`.
         """
-        if added not in self._typed_edges:
+        if new_relations not in self._typed_edges:
             layers, block = self._layers, self._block
-            known = self._in_relation(inverse=added.inverse)
+            in_relation = self._in_relation(inverse=new_relations.inverse)
             rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
             assert block.edge_ids is not None, "relations are read by edge id"
-            ids, types = layers.edge_ids(block.edge_ids), known.types.astype(np.int64)
+            ids, types = layers.edge_ids(block.edge_ids), in_relation.types.astype(np.int64)
             edges = EdgeList(block.indices.astype(np.int64), rows, types, ids)
-            loops, sizes = AddedRelations(loops=added.loops), (layers.num_nodes, layers.num_edges)
+            loops, sizes = AddedRelations(loops=new_relations.loops), (layers.num_nodes, layers.num_edges)
             edges = edges.add(loops, layers.num_relations, layers.node_ids(self.dst), sizes)
             num_rows, count = len(block.src_nodes), loops.count(layers.num_relations)
-            self._typed_edges[added] = TypedEdges.of(edges, num_rows, block.num_dst, count, layers.device)
-        return self._typed_edges[added]
+            self._typed_edges[new_relations] = TypedEdges.of(edges, num_rows, block.num_dst, count, layers.device)
+        return self._typed_edges[new_relations]
 
     def _relation_edges(self, *, inverse: bool) -> RelationEdges:
-        layers, block, known = self._layers, self._block, self._in_relation(inverse=inverse)
+        layers, block, in_relation = self._layers, self._block, self._in_relation(inverse=inverse)
         assert block.edge_ids is not None, "relations are read by edge id"
         weight = np.ones(len(block.indices)) if layers.weight is None else layers.weight[block.edge_ids]
-        counts = relation_counts(block, known) if self._counted else None
+        counts = relation_counts(block, in_relation) if self._reweight else None
         weight = weight if counts is None else weight * counts
         csc = CSC(block.indptr, block.indices, weight, len(block.src_nodes))
-        return RelationEdges.of(csc, known.types, (known.degree, known.degree), num_relations=layers.num_relations)
+        return RelationEdges.of(
+            csc, in_relation.types, (in_relation.degree, in_relation.degree), num_relations=layers.num_relations
+        )
 
     @cached_property
     def edge_types(self) -> Ids:  # [num_edges] int64
@@ -147,29 +149,29 @@ class BlockEdges:
 
     @cached_property
     def counts(self) -> Floats | None:  # [edges of the block]
-        """Each drawn edge's count in an estimate of a sum over all in-edges.
+        """Each sampled edge's weight in an estimate of a sum over all in-edges.
 
-        None: each edge counts once.
+        If None, each edge counts once.
         """
         block = self._block
-        if not self._counted:
+        if not self._reweight:
             return None
-        drawn = np.diff(block.indptr)
+        num_draws = np.diff(block.indptr)
         if block.weight is not None:
             if block.edge_ids is not None:
                 return block.weight
             # Sources may be nodes that are not neighbours, so weights are shares of the
             # degree.
-            return np.repeat(self._layers.graph_in_degree[self.dst], drawn) * block.weight
+            return np.repeat(self._layers.graph_in_degree[self.dst], num_draws) * block.weight
         degree = self._layers.num_in_edges[self.dst]
-        return None if np.array_equal(drawn, degree) else np.repeat(degree / np.maximum(drawn, 1), drawn)
+        return None if np.array_equal(num_draws, degree) else np.repeat(degree / np.maximum(num_draws, 1), num_draws)
 
     @cached_property
     def edge_ids(self) -> Ids:  # [num_edges] int64. The added self-loop of v has id num_edges of the graph + v
         """Global ids. Edges that are not in the graph get ids by node pair."""
         layers, ids = self._layers, self._block.edge_ids
-        held = _pair_ids(self._block, self.dst, layers.num_nodes) if ids is None else layers.edge_ids(ids)
-        return self.with_loops(held, layers.num_edges + layers.node_ids(self._looped))
+        block_ids = _pair_ids(self._block, self.dst, layers.num_nodes) if ids is None else layers.edge_ids(ids)
+        return self.with_loops(block_ids, layers.num_edges + layers.node_ids(self._loop_nodes))
 
     @cached_property
     def features(self) -> Floats | None:  # [num_edges, edge_width]
@@ -178,7 +180,7 @@ class BlockEdges:
         if features is None or ids is None:
             return None
         mean = None if self._loops is None else self._layers.mean_edge_features
-        return features[ids] if mean is None else self.with_loops(features[ids], mean[self._looped])
+        return features[ids] if mean is None else self.with_loops(features[ids], mean[self._loop_nodes])
 
     @cached_property
     def source_ids(self) -> Ids:  # [rows that edges leave] int64
@@ -210,7 +212,7 @@ class BlockEdges:
         return torch.from_numpy(values.astype(np.int64, copy=False)).to(self._layers.device)
 
     @property
-    def _looped(self) -> Ids:  # [added loops] nodes
+    def _loop_nodes(self) -> Ids:  # [added loops] nodes
         return self.dst[[]] if self._loops is None else self.dst[self._loops.rows]
 
     @cached_property
@@ -241,19 +243,19 @@ class BlockEdges:
         return factor if self._weight is None else factor * self._weight
 
 
-def relation_counts(block: Block, known: InRelation) -> Floats:  # [edges of the block]
+def relation_counts(block: Block, in_relation: InRelation) -> Floats:  # [edges of the block]
     """Returns each edge's count in an estimate of a sum over its relation.
 
     Args:
         block: The block.
-        known: The relations of its edges.
+        in_relation: The relations of its edges.
     """
     if block.weight is not None:
         return block.weight
-    if known.count is None:
+    if in_relation.count is None:
         return np.ones(len(block.indices))
     rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
-    return known.count / shared_weights(rows, known.types, max(block.num_dst, 1), np.ones(len(rows)))
+    return in_relation.count / shared_weights(rows, in_relation.types, max(block.num_dst, 1), np.ones(len(rows)))
 
 
 def check_edge_ids(block: Block) -> Ids:  # [num_edges]

@@ -26,7 +26,7 @@ def default_dtype(dtype: torch.dtype) -> AbstractContextManager[Any]:
 
 
 class _Double(TorchFunctionMode):
-    """Makes float64 of what torch would create in its default dtype."""
+    """Creates float64 tensors where torch would use its default dtype."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.copies import copy_on_write
-from gnnkit.engine.exchanged import ExchangedMax, ExchangedSum
+from gnnkit.engine.exchanged_sums import ExchangedMax, ExchangedSum
 from gnnkit.engine.fixed_rows import FixedRows
 from gnnkit.engine.quarters import Kind
 from gnnkit.engine.rank_graph import RankGraph
@@ -68,7 +68,7 @@ class Engine:
         """This rank's shard."""
         return self.topology.shard
 
-    def keeping(self, positions: Ids, relations: Sequence[int] | None = None) -> Engine:
+    def select_edges(self, positions: Ids, relations: Sequence[int] | None = None) -> Engine:
         """Returns an engine restricted to some of the held edges.
 
         Degrees are recomputed. All ranks must select edges by the same rule.
@@ -79,10 +79,11 @@ class Engine:
             relations: The only relations of edges that are not selected. If None,
                 unknown, so the result has no edge types.
         """
-        other, fixed = copy.copy(self), FixedRows(self.passes)
-        other.topology, other.fixed = self.topology.restricted(positions, typed=relations is not None), fixed
-        other.typed = self.typed.restricted(other.topology, fixed, tuple(relations or ()))
-        return other
+        engine, fixed_rows = copy.copy(self), FixedRows(self.passes)
+        engine.topology = self.topology.select_edges(positions, has_types=relations is not None)
+        engine.fixed = fixed_rows
+        engine.typed = self.typed.select_edges(engine.topology, fixed_rows, tuple(relations or ()))
+        return engine
 
     def fix(self, x: Rows) -> None:
         """Declares `x` [num_owned, f] constant.
@@ -91,15 +92,15 @@ class Engine:
         """
         self.fixed.fix(x)
 
-    def held(self) -> list[Tensor]:
+    def lasting_tensors(self) -> list[Tensor]:
         """Lists the tensors that layers read throughout the run."""
         return [self.topology.source_ids, *self.topology.tensors().values()]
 
-    def lent(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that layers have accessed so far, by attribute."""
         graph: RankGraph | None = vars(self.topology).get("rank_graph")
         types = {name: value for name, value in vars(self.typed).items() if name == "edge_types"}
-        return self.topology.tensors() | types | ({} if graph is None else graph.lent())
+        return self.topology.tensors() | types | ({} if graph is None else graph.tensors())
 
     def close(self) -> None:
         """Stops the background exchange thread, if there is one."""
@@ -130,8 +131,8 @@ class Engine:
         topology = self.topology
         cut = topology.slicing.cut(x, layer)
         if beside and topology.slicing.num_slices == 1:
-            both: Tensor = ExchangedSum.apply(x, None, topology, layer, kind, True)
-            return both
+            result: Tensor = ExchangedSum.apply(x, None, topology, layer, kind, True)
+            return result
         z: Tensor = ExchangedSum.apply(cut.flatten(1), scale, topology, layer, kind, False)
         z = topology.slicing.join(z.view(cut.shape), x.shape[-1], layer)
         return torch.cat([z, x], 1) if beside else z
@@ -198,8 +199,8 @@ class Engine:
         def maxima() -> Tensor:
             largest = by_destination.kernels.max(scores)[0]
             if not topology.targets.idle:
-                received = topology.partials.collect(largest, layer)
-                largest = topology.with_partial(topology.partials.kernels.max(received)[0], layer)
+                partial_maxima = topology.partials.collect(largest, layer)
+                largest = topology.with_partial(topology.partials.kernels.max(partial_maxima)[0], layer)
             return by_destination.spread(largest)
 
         with torch.no_grad():  # cached, because stale denominators were computed with the earlier maxima

@@ -12,7 +12,7 @@ from gnnkit.kernels.product_rows import Rows
 
 
 class FixedRows:
-    """Constant input rows, and what exact training passes computed from them once."""
+    """Constant input rows, and the cached results of exact training passes."""
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes

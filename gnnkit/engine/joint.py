@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnnkit.engine.adjacency import Adjacency
 from gnnkit.engine.block import BlockAdjacency, LayerValues
-from gnnkit.engine.lent import version_of
+from gnnkit.engine.in_place import version_of
 from gnnkit.engine.pool import Pool
 from gnnkit.engine.subgraph import Subgraph
 from gnnkit.engine.typed_graph import RelationGraph, RelationRows, TypedGraph
@@ -47,7 +47,7 @@ class ShardLayers(LayerValues):
             dtype: Type of degrees, weights and edge features.
             device: Device of the adjacencies.
             inverse_edges: Whether the graph has each edge's reverse, with
-                relations of its own.
+                separate relations.
         """
         super().__init__(shard, model, dtype, device, inverse_edges)
         self.shard, self.num_owned, self.num_in_edges = shard, len(shard.owned), shard.num_in_edges
@@ -79,7 +79,7 @@ class JointAdjacency(BlockAdjacency):
     """
 
     def __init__(
-        self, layers: LayerValues, block: Block, route: Route, layer: int, key: int, *, counted: bool = True
+        self, layers: LayerValues, block: Block, route: Route, layer: int, key: int, *, reweight: bool = True
     ) -> None:
         """Adds self-loops if the model requires them.
 
@@ -90,9 +90,9 @@ class JointAdjacency(BlockAdjacency):
             route: From the owners to the ranks that hold edges.
             layer: Layer of the model.
             key: The step's key.
-            counted: See `BlockAdjacency`.
+            reweight: See `BlockAdjacency`.
         """
-        super().__init__(layers, block, derive(key, layer), counted=counted)
+        super().__init__(layers, block, derive(key, layer), reweight=reweight)
         self._route, self._layer, self.alone = route, layer, route.plane.comm.world_size == 1
         self._halos: dict[str, tuple[Tensor | None, Tensor, tuple[bool, int]]] = {}  # latest rows received, by type
         self._read = block.src_nodes[: len(block.src_nodes) - len(route.held_ids)]  # [num_src]
@@ -100,8 +100,8 @@ class JointAdjacency(BlockAdjacency):
     def aggregate_normalized(self, x: Tensor) -> Tensor:
         return Adjacency.aggregate_normalized(self, x)  # owners have the sources' degrees
 
-    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
-        return super().mean_beside(self.dropout(x, p, training=True))
+    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:
+        return super().concat_mean(self.dropout(x, p, training=True))
 
     def again(self) -> Adjacency:
         return self  # all ranks take part
@@ -118,8 +118,8 @@ class JointAdjacency(BlockAdjacency):
     def _relation_halo(self, x: Tensor, graph: RelationGraph) -> Tensor:
         """Returns other ranks' rows of a type, received once for all relations."""
         state = (torch.is_grad_enabled(), version_of(x))
-        source, halo, known = self._halos.get(graph.relation.source, (None, x, state))
-        if source is not x or known != state:
+        source, halo, last_state = self._halos.get(graph.relation.source, (None, x, state))
+        if source is not x or last_state != state:
             assert graph.route is not None
             halo = graph.route.spread(x, self._layer)
             self._halos[graph.relation.source] = (x, halo, state)
@@ -150,14 +150,14 @@ class JointSubgraph(JointAdjacency):
         block = first._block
         unread = np.full(len(first._read) - block.num_dst, block.indptr[-1], block.indptr.dtype)  # rows of the last hop
         graph = Block(np.concatenate([block.indptr, unread]), block.indices, block.src_nodes, block.edge_ids)
-        return cls(first._layers, graph, first._route, first._layer, first.key, counted=False)
+        return cls(first._layers, graph, first._route, first._layer, first.key, reweight=False)
 
 
 def as_one_graph(layers: Sequence[BlockAdjacency]) -> tuple[BlockAdjacency, Tensor | None]:
     """Joins a batch's layers, for modules of (x, edge_index).
 
-    Returns the graph, and its rows [num_dst] int64 within those of `layers[0]`, or None
-    for all rows.
+    Returns the graph, and its rows [num_dst] int64 within the rows of `layers[0]`, or
+    None for all rows.
     """
     if isinstance(layers[0], JointAdjacency):
         return JointSubgraph.of(layers), None  # type: ignore[arg-type]

@@ -100,7 +100,7 @@ def count_copies(ids: Tensor, comm: Communicator) -> Tensor:  # [num_rows] -> [n
     place = ids % comm.world_size
     order = torch.argsort(place, stable=True)
     demand = Demand.of(ids[order].cpu().numpy(), place[order].cpu().numpy(), comm)
-    _, node, count = torch.unique(demand.asked, return_inverse=True, return_counts=True)
+    _, node, count = torch.unique(demand.requested_ids, return_inverse=True, return_counts=True)
     result = torch.empty_like(ids)
-    result[order] = comm.all_to_all(count[node], demand.asked_counts, demand.counts)
+    result[order] = comm.all_to_all(count[node], demand.requested_counts, demand.counts)
     return result

@@ -26,9 +26,9 @@ class RankGraph:
     nodes: Tensor | None = None  # [num_sources] int64 global ids. None: row numbers are ids
     dst_nodes: Tensor | None = None  # [num_dst] int64 global ids, if destinations are not the first sources
     edges: HeldEdges | None = None  # kernels over the same edges. None: layers must not fuse their sums
-    edge_set: Any = field(default=None, init=False)  # what layers derived from these edges in earlier passes
+    edge_set: Any = field(default=None, init=False)  # cache of values that layers derive from these edges
 
-    def lent(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors by their attribute in an adjacency."""
         weight = {} if self.weight is None else {"rank_graph.weight": self.weight}
         return {"rank_graph.edge_index": self.edge_index} | weight

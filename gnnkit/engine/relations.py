@@ -314,12 +314,12 @@ class _Products(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weights = ctx.saved_tensors
-        pairs, rounded = ctx.pairs, weights.to(x.dtype)
+        pairs, cast_weights = ctx.pairs, weights.to(x.dtype)
         of_pairs = x.new_empty(len(pairs), x.shape[1]) if ctx.needs_input_grad[0] else None
         of_weights = torch.zeros_like(weights) if ctx.needs_input_grad[1] else None
         for relation, piece in pairs.pieces(x):
             if of_pairs is not None:
-                torch.mm(grad[piece], rounded[relation].t(), out=of_pairs[piece])
+                torch.mm(grad[piece], cast_weights[relation].t(), out=of_pairs[piece])
             if of_weights is not None:
                 of_weights[relation] += x.index_select(0, pairs.rows[piece]).t() @ grad[piece]
         return None if of_pairs is None else pairs.out_sum(of_pairs), of_weights, None
@@ -339,13 +339,13 @@ class _HeadProducts(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weights = ctx.saved_tensors
-        pairs, turned = ctx.pairs, weights.to(x.dtype).transpose(2, 3)
+        pairs, weights_t = ctx.pairs, weights.to(x.dtype).transpose(2, 3)
         of_pairs = x.new_empty(len(pairs), *x.shape[1:]) if ctx.needs_input_grad[0] else None
         of_weights = torch.zeros_like(weights) if ctx.needs_input_grad[1] else None
         for relation, piece in pairs.pieces(x.flatten(1)):
             of_piece = grad[piece].transpose(0, 1)
             if of_pairs is not None:
-                of_pairs[piece] = torch.bmm(of_piece, turned[relation]).transpose(0, 1)
+                of_pairs[piece] = torch.bmm(of_piece, weights_t[relation]).transpose(0, 1)
             if of_weights is not None:
                 of_weights[relation] += torch.bmm(x.index_select(0, pairs.rows[piece]).permute(1, 2, 0), of_piece)
         return None if of_pairs is None else pairs.out_sum(of_pairs), of_weights, None
@@ -367,13 +367,13 @@ class _SumProducts(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         z, weights = ctx.saved_tensors
-        rounded = weights.to(z.dtype)
+        cast_weights = weights.to(z.dtype)
         of_z = torch.empty_like(z) if ctx.needs_input_grad[0] else None
         of_weights = torch.zeros_like(weights) if ctx.needs_input_grad[1] else None
         for relation, pairs in ctx.pairs.pieces(grad):
             rows = grad.index_select(0, ctx.pairs.rows[pairs])  # stays in the cache
             if of_z is not None:
-                torch.mm(rows, rounded[relation].t(), out=of_z[pairs])
+                torch.mm(rows, cast_weights[relation].t(), out=of_z[pairs])
             if of_weights is not None:
                 of_weights[relation] += z[pairs].t() @ rows
         return of_z, of_weights, None

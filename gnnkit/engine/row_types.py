@@ -63,7 +63,7 @@ class RowTypes:
             weights: [num_types, f, k].
             biases: [num_types, k].
         """
-        parts = zip(torch.split(self._sorted(x), self.sizes), weights, biases, strict=True)
+        parts = zip(torch.split(self._sort(x), self.sizes), weights, biases, strict=True)
         return self._in_order(torch.cat([torch.addmm(bias, rows, weight) for rows, weight, bias in parts]))
 
     def spread(self, values: Tensor) -> Tensor:  # [num_types, k] -> [num_rows, k]
@@ -71,7 +71,7 @@ class RowTypes:
         parts = zip(values, self.sizes, strict=True)
         return self._in_order(torch.cat([value.expand(size, -1) for value, size in parts]))
 
-    def _sorted(self, x: Tensor) -> Tensor:
+    def _sort(self, x: Tensor) -> Tensor:
         return x if self._order is None else _permute(x, self._order, self._places)
 
     def _in_order(self, x: Tensor) -> Tensor:

@@ -32,29 +32,29 @@ class Subgraph(BlockAdjacency):
                 destinations, which are the sources of the next.
         """
         first = layers[0]
-        block, rows = _joined([layer._block for layer in layers])
-        graph = cls(first._layers, block, first.key, counted=False)
+        block, rows = _join_blocks([layer._block for layer in layers])
+        graph = cls(first._layers, block, first.key, reweight=False)
         graph._pool = first._pool  # of `again`, no other rank takes part
         return graph, torch.from_numpy(rows).to(first._layers.device)
 
 
-def _joined(blocks: Sequence[Block]) -> tuple[Block, Ids]:
+def _join_blocks(blocks: Sequence[Block]) -> tuple[Block, Ids]:
     """Returns all edges as one block, and its nodes as positions in `blocks[0]`."""
-    nodes, reached = blocks[0].src_nodes, 0
+    nodes, num_reached = blocks[0].src_nodes, 0
     degrees, indices, edge_ids = [], [], []
     for block in reversed(blocks):
-        begin = block.indptr[reached]
-        degrees.append(np.diff(block.indptr[reached:]))
+        begin = block.indptr[num_reached]
+        degrees.append(np.diff(block.indptr[num_reached:]))
         indices.append(block.indices[begin:])
         edge_ids.append(None if block.edge_ids is None else block.edge_ids[begin:])
-        reached = block.num_dst
+        num_reached = block.num_dst
     sources = np.concatenate(indices)
-    used = np.zeros(len(nodes), np.bool_)
-    used[:reached] = used[sources] = True
-    rows = np.flatnonzero(used)
+    is_used = np.zeros(len(nodes), np.bool_)
+    is_used[:num_reached] = is_used[sources] = True
+    rows = np.flatnonzero(is_used)
     indptr = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(np.concatenate([*degrees, np.zeros(len(rows) - reached, np.int64)]), out=indptr[1:])
-    places = np.cumsum(used) - 1
+    np.cumsum(np.concatenate([*degrees, np.zeros(len(rows) - num_reached, np.int64)]), out=indptr[1:])
+    places = np.cumsum(is_used) - 1
     ids = [part for part in edge_ids if part is not None]
     all_ids = np.concatenate(ids) if len(ids) == len(blocks) else None
     return Block(indptr, places[sources], nodes[rows], all_ids), rows

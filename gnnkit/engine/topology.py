@@ -82,14 +82,14 @@ class Topology:
             out_degree=_tensor(shard.out_degree[own_rows], dtype, comm.device),
         )
 
-    def restricted(self, positions: Ids, *, typed: bool) -> Topology:
+    def select_edges(self, positions: Ids, *, has_types: bool) -> Topology:
         """Selects held edges, and recomputes degrees.
 
         All ranks must select edges by the same rule. Collective.
 
         Args:
             positions: [num_kept] ascending positions of held edges.
-            typed: Whether the result has edge types.
+            has_types: Whether the result has edge types.
         """
         shard, dtype, device = self.shard, self.dtype, self.device
         csc = CSC(
@@ -103,12 +103,12 @@ class Topology:
             csc=csc,
             edge_ids=shard.edge_ids[positions],
             edge_features=take(shard.edge_features, positions),
-            edge_types=take(shard.edge_types, positions) if typed else None,
-            relation_degrees=take(shard.relation_degrees, positions) if typed else None,
+            edge_types=take(shard.edge_types, positions) if has_types else None,
+            relation_degrees=take(shard.relation_degrees, positions) if has_types else None,
         )
         tensors = _edge_tensors(shard, dtype, device)
-        held = tensors["edges"].weight(dtype)
-        weights = torch.ones(len(positions), 1, dtype=dtype, device=device) if held is None else held
+        edge_weight = tensors["edges"].weight(dtype)
+        weights = torch.ones(len(positions), 1, dtype=dtype, device=device) if edge_weight is None else edge_weight
         into, out_of = (sums[:, 0] for sums in self.sums_at_owners(tensors["edges"], weights))
         shard = replace(shard, in_degree=into.cpu().numpy(), out_degree=out_of.cpu().numpy())
         own_rows = _own_rows(shard, self.slicing)
@@ -164,8 +164,8 @@ class Topology:
         Collective on first use.
         """
         if not self._degrees:
-            both = (self.shard.out_degree, self.shard.in_degree)
-            out, into = (torch.tensor(np.asarray(degree, np.float64), device=self.device) for degree in both)
+            shard_degrees = (self.shard.out_degree, self.shard.in_degree)
+            out, into = (torch.tensor(np.asarray(degree, np.float64), device=self.device) for degree in shard_degrees)
             far, partial = self.sources.values(out), self.targets.values(into)
             self._degrees.append((torch.cat([out, far]), torch.cat([into, partial])))
         return self._degrees[0]
@@ -242,10 +242,10 @@ class Partials:
 def _peers(shard: Shard, comm: Communicator, tally: Tally, passes: Passes) -> tuple[Peers, Peers | None]:
     """Returns the peers of the same slice, and those of the same cell."""
     cell, place, slices = shard.cell, shard.slice, shard.grid.slices
-    plane_ranks = [other * slices + place for other in range(shard.grid.num_cells)]
+    plane_ranks = [index * slices + place for index in range(shard.grid.num_cells)]
     if slices == 1:
         return Peers(Wire(comm, plane_ranks, tally), passes), None
-    cell_ranks = [cell * slices + other for other in range(slices)]
+    cell_ranks = [cell * slices + index for index in range(slices)]
     plane, within = comm.split(plane_ranks), comm.split(cell_ranks)
     return Peers(Wire(plane, plane_ranks, tally), passes), Peers(Wire(within, cell_ranks, tally), passes)
 

@@ -43,7 +43,7 @@ class RelationAttention(Protocol):
         """
 
     def messages(self, rows: Tensor, edges: TypedEdges, columns: slice) -> tuple[Tensor, HeldEdges]:
-        """Computes what the attention weights multiply.
+        """Computes the messages that attention weights scale.
 
         Args:
             rows: [num_rows, f] rows that edges leave.
@@ -69,12 +69,15 @@ def attend_locally(
         weighing: Slope 1, and dropout of the attention weights.
     """
     scores = attention.scores(rows, targets, edges)
-    messages, held = attention.messages(rows, edges, slice(0, attention.width))
-    if serves(held, messages):
-        no_part = messages.new_zeros(held.num_src, scores.shape[1]), messages.new_zeros(held.num_dst, scores.shape[1])
-        return attend(held, messages, *no_part, scores, weighing)
+    messages, message_edges = attention.messages(rows, edges, slice(0, attention.width))
+    if serves(message_edges, messages):
+        no_part = (
+            messages.new_zeros(message_edges.num_src, scores.shape[1]),
+            messages.new_zeros(message_edges.num_dst, scores.shape[1]),
+        )
+        return attend(message_edges, messages, *no_part, scores, weighing)
     weight = _drop(edge_softmax(scores, edges.rows), weighing)
-    return held.weighted_sum(messages, weight)
+    return message_edges.weighted_sum(messages, weight)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,9 +117,9 @@ class SharedAttention:
             return attend_locally(attention, rows, targets, self.edges, weighing)[: len(x)]
         scores = attention.scores(rows, targets, self.edges)
         columns = self.topology.slicing.columns(attention.width)
-        messages, held = attention.messages(rows, self.edges, columns)
+        messages, message_edges = attention.messages(rows, self.edges, columns)
         weight = _drop(edge_softmax(scores, self.edges.rows, self._largest, self._total), weighing)
-        z = self._at_owners(held.weighted_sum(messages, weight))
+        z = self._at_owners(message_edges.weighted_sum(messages, weight))
         return self.topology.slicing.join(z, attention.width, self.layer)
 
     @property
@@ -150,8 +153,8 @@ class SharedAttention:
     def _at_owners(self, z: Tensor) -> Tensor:  # [num_rows, ...] -> [num_cell_nodes, ...]
         """Adds up the sums that holders have of the cell's rows."""
         total = z[: len(self.topology.shard.cell_nodes)]
-        for route, rows, entered in self._routes:
-            if entered:
+        for route, rows, has_edges in self._routes:
+            if has_edges:
                 total = total + route.collect(z[rows], self.layer)
         return total
 
@@ -164,16 +167,16 @@ class SharedAttention:
         """Returns each row's maximum over all holders."""
         largest = z[: len(self.topology.shard.cell_nodes)].clone()
         with self.passes.plain():
-            for route, rows, entered in self._routes:
-                if entered:
-                    arrived = route.to_owners(z[rows], self.layer)
-                    largest.scatter_reduce_(0, route.sent[:, None].expand_as(arrived), arrived, "amax")
+            for route, rows, has_edges in self._routes:
+                if has_edges:
+                    peer_maxima = route.to_owners(z[rows], self.layer)
+                    largest.scatter_reduce_(0, route.sent[:, None].expand_as(peer_maxima), peer_maxima, "amax")
             return self._to_holders(largest)
 
     def _to_holders(self, z: Tensor) -> Tensor:  # [num_cell_nodes, H] -> [num_rows, H]
         parts = [z]
-        for route, rows, entered in self._routes:
-            parts.append(route.spread(z, self.layer) if entered else z.new_zeros(rows.stop - rows.start, z.shape[1]))
+        for route, rows, has_edges in self._routes:
+            parts.append(route.spread(z, self.layer) if has_edges else z.new_zeros(rows.stop - rows.start, z.shape[1]))
         return torch.cat(parts)
 
 

@@ -19,7 +19,7 @@ from gnnkit.utils.ranges import switch
 
 
 class AddedRelations(NamedTuple):
-    """The relations that a model adds to those of the graph."""
+    """The relations that a model adds to the graph's."""
 
     inverse: bool = False  # whether each relation has an inverse one, numbered after all given ones
     loops: bool = False  # whether each node has an edge to itself, of the last relation
@@ -58,38 +58,38 @@ class EdgeList(NamedTuple):
     ids: Ids  # [num_edges] int64 global ids, distinct also for added edges
 
     @classmethod
-    def of_shard(cls, shard: Shard, added: AddedRelations) -> EdgeList:
+    def of_shard(cls, shard: Shard, new_relations: AddedRelations) -> EdgeList:
         """Lists the held edges. Rows are [cell_nodes | halo | partial].
 
         An inverse edge is held where the edge is, and a loop where its node is owned.
 
         Args:
             shard: The rank's shard.
-            added: The relations to add.
+            new_relations: The relations to add.
         """
         csc, num_local = shard.csc, len(shard.cell_nodes)
         dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
         dst[dst >= num_local] += len(shard.halo)
         types = np.zeros(len(dst), np.int64) if shard.edge_types is None else shard.edge_types
         edges = cls(np.asarray(csc.indices, np.int64), dst, np.asarray(types, np.int64), shard.edge_ids)
-        return edges.add(added, shard.num_relations, shard.cell_nodes, (shard.num_nodes, shard.num_edges))
+        return edges.add(new_relations, shard.num_relations, shard.cell_nodes, (shard.num_nodes, shard.num_edges))
 
-    def add(self, added: AddedRelations, num_relations: int, nodes: Ids, sizes: tuple[int, int]) -> EdgeList:
+    def add(self, new_relations: AddedRelations, num_relations: int, nodes: Ids, sizes: tuple[int, int]) -> EdgeList:
         """Appends inverse edges and loops.
 
         Args:
-            added: The relations to add.
+            new_relations: The relations to add.
             num_relations: Number of relations of the graph.
             nodes: [num_loops] global ids of the first rows, which get the loops.
             sizes: Number of nodes and of edges of the graph.
         """
         num_nodes, num_edges = sizes
         parts = [self._replace(ids=np.asarray(self.ids, np.int64))]
-        if added.inverse:
+        if new_relations.inverse:
             parts.append(EdgeList(self.dst, self.src, self.types + num_relations, parts[0].ids + num_edges + num_nodes))
-        if added.loops:
+        if new_relations.loops:
             rows = np.arange(len(nodes))
-            types = np.full(len(nodes), added.count(num_relations) - 1)
+            types = np.full(len(nodes), new_relations.count(num_relations) - 1)
             parts.append(EdgeList(rows, rows, types, np.asarray(nodes, np.int64) + num_edges))
         return EdgeList(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 

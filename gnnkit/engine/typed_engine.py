@@ -31,34 +31,34 @@ class TypedEngine:
     Methods with a `layer` are collective, in forward and backward.
     """
 
-    def __init__(self, topology: Topology, passes: Passes, fixed: FixedRows, *, inverse_edges: bool) -> None:
+    def __init__(self, topology: Topology, passes: Passes, fixed_rows: FixedRows, *, inverse_edges: bool) -> None:
         """Stores the arguments.
 
         Args:
             topology: Held edges, and routes.
             passes: The current pass.
-            fixed: Constant input rows.
+            fixed_rows: Constant input rows.
             inverse_edges: Whether the held edges include the reverse of each edge, with
                 separate relations.
         """
-        self.topology, self._passes, self._fixed, self.inverse_edges = topology, passes, fixed, inverse_edges
+        self.topology, self._passes, self._fixed, self.inverse_edges = topology, passes, fixed_rows, inverse_edges
         self._outdated: tuple[int, ...] = ()  # relations whose degrees in the shard include removed edges
         self._row_types: RowTypes | None = None
         self._pairs: dict[bool, Pairs] = {}
         self._typed_edges: dict[AddedRelations, TypedEdges] = {}
         self._typed_graph: tuple[Schema, TypedGraph] | None = None
 
-    def restricted(self, topology: Topology, fixed: FixedRows, relations: tuple[int, ...]) -> TypedEngine:
+    def select_edges(self, topology: Topology, fixed_rows: FixedRows, relations: tuple[int, ...]) -> TypedEngine:
         """Returns an engine over some of the held edges.
 
         Args:
             topology: The selected edges.
-            fixed: Constant input rows.
+            fixed_rows: Constant input rows.
             relations: The only relations of edges that are not selected.
         """
-        other = TypedEngine(topology, self._passes, fixed, inverse_edges=self.inverse_edges)
-        other._outdated, other._row_types = relations, self._row_types
-        return other
+        engine = TypedEngine(topology, self._passes, fixed_rows, inverse_edges=self.inverse_edges)
+        engine._outdated, engine._row_types = relations, self._row_types
+        return engine
 
     @cached_property
     def edge_types(self) -> Tensor:  # [held edges] int64
@@ -103,8 +103,10 @@ class TypedEngine:
             return shard
         weights = torch.from_numpy(shard.edge_types[:, None] == np.array(relations))
         weights = weights.to(topology.device, topology.dtype)
-        held = topology.edges.weight(topology.dtype)
-        into, out_of = topology.sums_at_owners(topology.edges, weights if held is None else weights * held)
+        edge_weight = topology.edges.weight(topology.dtype)
+        into, out_of = topology.sums_at_owners(
+            topology.edges, weights if edge_weight is None else weights * edge_weight
+        )
         of_targets = torch.cat([into, topology.targets.values(into)]).cpu().numpy()
         of_sources = torch.cat([out_of, topology.sources.values(out_of)]).cpu().numpy()
         destinations = np.repeat(np.arange(shard.csc.num_nodes), np.diff(shard.csc.indptr))
@@ -122,8 +124,8 @@ class TypedEngine:
         """
         shard = self.topology.shard
         if self._row_types is None or len(self._row_types.sizes) != num_types:
-            owned = np.asarray(shard.owned)
-            self._row_types = RowTypes.of(owned, shard.type_sizes, num_types, self.topology.device)
+            owned_nodes = np.asarray(shard.owned)
+            self._row_types = RowTypes.of(owned_nodes, shard.type_sizes, num_types, self.topology.device)
         return self._row_types
 
     def typed_graph(self, schema: Schema) -> TypedGraph:
@@ -153,26 +155,26 @@ class TypedEngine:
         route = graph.route
         return x[:0] if route is None or route.idle else route.spread(x, layer)
 
-    def edges(self, added: AddedRelations) -> TypedEdges:
+    def edges(self, new_relations: AddedRelations) -> TypedEdges:
         """Returns the held edges with their relations, and the added ones.
 
         Raises `UserError` if the held edges have no types.
         """
-        added = added.beyond(inverse=self.inverse_edges)
-        if added not in self._typed_edges:
+        new_relations = new_relations.beyond(inverse=self.inverse_edges)
+        if new_relations not in self._typed_edges:
             self._check_types()
             shard = self.topology.shard
             num_rows = len(shard.cell_nodes) + len(shard.halo) + len(shard.partial)
-            edges, count = EdgeList.of_shard(shard, added), added.count(shard.num_relations)
-            self._typed_edges[added] = TypedEdges.of(edges, num_rows, num_rows, count, self.topology.device)
-        return self._typed_edges[added]
+            edges, count = EdgeList.of_shard(shard, new_relations), new_relations.count(shard.num_relations)
+            self._typed_edges[new_relations] = TypedEdges.of(edges, num_rows, num_rows, count, self.topology.device)
+        return self._typed_edges[new_relations]
 
     def attention(
         self, x: Tensor, y: Tensor | None, attention: RelationAttention, layer: int, weighing: Weighing
     ) -> Tensor:  # [num_owned, H, d]
         """Computes attention over typed edges, as documented by `SharedAttention`."""
-        edges, added = self.edges(attention.added), attention.added.beyond(inverse=self.inverse_edges)
-        return SharedAttention(self.topology, self._passes, edges, added, layer)(x, y, attention, weighing)
+        edges, new_relations = self.edges(attention.added), attention.added.beyond(inverse=self.inverse_edges)
+        return SharedAttention(self.topology, self._passes, edges, new_relations, layer)(x, y, attention, weighing)
 
     def sum(
         self, x: Tensor, combine: Combine, layer: int, *, inverse: bool = False, blocks: bool = False
@@ -213,8 +215,8 @@ class TypedEngine:
         def means() -> Tensor:
             return pairs.means(self._all_rows(x, layer, inverse))
 
-        fixed = self._fixed.result(x, ("means", inverse), means)
-        return means() if fixed is None else copy_on_write(fixed)
+        cached_means = self._fixed.result(x, ("means", inverse), means)
+        return means() if cached_means is None else copy_on_write(cached_means)
 
     def _block_means(self, rows: Tensor, pairs: Pairs, columns: slice, width: int) -> Tensor:  # [num_pairs, k]
         """Returns the means of each relation's block, with zeros for other slices."""

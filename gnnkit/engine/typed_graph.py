@@ -60,7 +60,7 @@ class TypedGraph:
             away = np.unique(source[source >= len(rows.nodes)]) - len(rows.nodes)  # ascending, so sorted by (cell, id)
             demand = Demand.of(halo[away], np.asarray(shard.halo_cell)[away], plane.comm)
             route = Route("gather", demand, rows.nodes[rows.by_type[relation.source]], plane)
-            graph = rows.graph(relation, ends.take(edges), (away, halo[away]), _taken(weight, edges), types.device)
+            graph = rows.graph(relation, ends.take(edges), (away, halo[away]), _take(weight, edges), types.device)
             relations.append(RelationGraph(relation, graph, _to(edges, types.device), *rows.sizes(relation), route))
         return cls(*rows.as_tensors(types.device), tuple(relations))
 
@@ -96,7 +96,7 @@ class TypedGraph:
         relations = []
         for relation, edges in ends.by_relation(schema):
             sources = (away[relation.source], halo[away[relation.source]])
-            graph = rows.graph(relation, ends.take(edges), sources, _taken(weight, edges), device)
+            graph = rows.graph(relation, ends.take(edges), sources, _take(weight, edges), device)
             sizes = rows.sizes(relation)
             relations.append(RelationGraph(relation, graph, _to(edges, device), *sizes, routes[relation.source]))
         return cls(*rows.as_tensors(device), tuple(relations))
@@ -178,7 +178,7 @@ def _by_name(by_type: Sequence[Ids], schema: Schema) -> dict[str, Ids]:
     return dict(zip((name for name, _ in schema.node_types), by_type, strict=True))
 
 
-def _taken(weight: Tensor | None, edges: Ids) -> Tensor | None:
+def _take(weight: Tensor | None, edges: Ids) -> Tensor | None:
     return None if weight is None else weight[_to(edges, weight.device)]
 
 

@@ -63,17 +63,17 @@ class Background:
 
 
 def _work(jobs: queue.SimpleQueue[_Job | None], comm: Communicator, spans: Spans | None) -> None:
-    failed: BaseException | None = None
+    failure: BaseException | None = None
     while (job := jobs.get()) is not None:
         carry, future = job
-        if failed is None:
+        if failure is None:
             try:
                 with span(spans, "background exchange", "carry"):
                     rows = carry(comm)
                 future.set_result(rows)
                 del rows
             except BaseException as error:  # raised by the future's `result`
-                failed = error
-        if failed is not None:
-            future.set_exception(failed)
-        del job, carry, future  # releases rows that nobody waits for
+                failure = error
+        if failure is not None:
+            future.set_exception(failure)
+        del job, carry, future  # releases rows that are not awaited

@@ -9,7 +9,7 @@ import torch
 
 from gnnkit.errors import UserError
 from gnnkit.exchange.codecs import Codec
-from gnnkit.exchange.received import LastReceived
+from gnnkit.exchange.last_received import LastReceived
 from gnnkit.exchange.schedule import ForwardPass, Schedule
 from gnnkit.kernels.dropout import derive
 from gnnkit.partition.grid import Grid
@@ -18,7 +18,7 @@ _DRAWS = 2**32  # separates the exchange's random key from the keys of layers
 
 
 class Layout(Protocol):
-    """What an exchange reads from the layout of rows over ranks."""
+    """The properties of the row layout that an exchange reads."""
 
     @property
     def grid(self) -> Grid: ...
@@ -84,20 +84,20 @@ class RowExchange:
             )
 
     def __add__(self, other: RowExchange) -> RowExchange:
-        return _Both(self, other)
+        return _CombinedExchange(self, other)
 
 
-class _Both(RowExchange):
+class _CombinedExchange(RowExchange):
     """Combines the schedule of one exchange with the codec of another."""
 
-    def __init__(self, one: RowExchange, other: RowExchange) -> None:
-        self._parts = one, other
-        self.keeps_state = one.keeps_state or other.keeps_state
-        self.needs_in_edges = one.needs_in_edges or other.needs_in_edges
-        self.every_epoch = one.every_epoch or other.every_epoch
+    def __init__(self, first: RowExchange, second: RowExchange) -> None:
+        self._parts = first, second
+        self.keeps_state = first.keeps_state or second.keeps_state
+        self.needs_in_edges = first.needs_in_edges or second.needs_in_edges
+        self.every_epoch = first.every_epoch or second.every_epoch
         schedules = [part.schedule() is not None for part in self._parts]
         codecs = [part.codec() is not None for part in self._parts]
-        if one.exact or other.exact or all(schedules) or all(codecs):
+        if first.exact or second.exact or all(schedules) or all(codecs):
             raise UserError(f"exchange={self.name}: expected one exchange with a schedule and one with a codec")
 
     def costs(self) -> str:

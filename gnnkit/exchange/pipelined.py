@@ -89,11 +89,11 @@ class _Line:
 
     @classmethod
     def of(cls, coming: list[Tensor], average: Tensor | None, staleness: int, device: torch.device) -> _Line:
-        arrived: deque[Future[Tensor]] = deque(maxlen=staleness + 1)
+        queue: deque[Future[Tensor]] = deque(maxlen=staleness + 1)
         for rows in coming:
-            arrived.append(Future())
-            arrived[-1].set_result(rows.to(device))
-        return cls(arrived, None if average is None else average.to(device))
+            queue.append(Future())
+            queue[-1].set_result(rows.to(device))
+        return cls(queue, None if average is None else average.to(device))
 
     def state(self) -> tuple[list[Tensor], Tensor | None]:
         """Waits for the rows in flight, and returns them and the average."""
@@ -103,12 +103,12 @@ class _Line:
         """Sends the current rows, and returns the oldest ones or the average."""
         oldest = self._coming[0] if self._coming else None
         self._coming.append(transfer.later())  # evicts the oldest rows if full
-        received = transfer.wait(self._coming[0])
+        rows = transfer.wait(self._coming[0])
         if smoothing == 0:
-            return received
+            return rows
         if self._average is None:
-            self._average = received.clone()
+            self._average = rows.clone()
         elif self._coming[0] is not oldest:
-            mean = smoothing * self._average + (1 - smoothing) * received
-            self._average = torch.where(mean.isfinite(), mean, received)  # discards rows of a skipped step
+            mean = smoothing * self._average + (1 - smoothing) * rows
+            self._average = torch.where(mean.isfinite(), mean, rows)  # discards rows of a skipped step
         return self._average

@@ -71,29 +71,29 @@ class Packed(Codec):
         scale = _float32((rows.amax(1, keepdim=True) - low) / self.levels, up=True)
         places = (rows - low).div_(torch.where(scale > 0, scale, 1))  # in [0, levels]
         steps = places.add_(uniform(ids, rows.shape[1], key)).floor_().clamp_(0, self.levels).to(torch.uint8)
-        return torch.cat([torch.cat([low, scale], 1).view(torch.uint8), self._packed(steps)], 1)
+        return torch.cat([torch.cat([low, scale], 1).view(torch.uint8), self._pack(steps)], 1)
 
     def decode(self, data: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-        low, scale = torch.split(_aligned(data[:, :_META]).view(torch.float32).to(dtype), 1, dim=1)
-        packed = (data[:, _META:, None] >> self._shifts(data)) & self.levels
-        rows: Tensor = low + packed.flatten(1)[:, :width] * scale
+        low, scale = torch.split(_align(data[:, :_META]).view(torch.float32).to(dtype), 1, dim=1)
+        steps = (data[:, _META:, None] >> self._shifts(data)) & self.levels
+        rows: Tensor = low + steps.flatten(1)[:, :width] * scale
         return rows
 
-    def _packed(self, steps: Tensor) -> Tensor:  # [n, width] -> [n, bytes]
-        padded = torch.nn.functional.pad(steps, (0, -steps.shape[1] % self.per_byte))
-        bytes_of = padded.view(len(steps), padded.shape[1] // self.per_byte, self.per_byte)
+    def _pack(self, steps: Tensor) -> Tensor:  # [n, width] -> [n, bytes]
+        padded_steps = torch.nn.functional.pad(steps, (0, -steps.shape[1] % self.per_byte))
+        bytes_of = padded_steps.view(len(steps), padded_steps.shape[1] // self.per_byte, self.per_byte)
         return (bytes_of << self._shifts(steps)).sum(2, dtype=torch.uint8)
 
     def _shifts(self, like: Tensor) -> Tensor:  # [per_byte]
         return torch.arange(0, 8, self.bits, dtype=torch.uint8, device=like.device)
 
 
-def _aligned(data: Tensor) -> Tensor:
+def _align(data: Tensor) -> Tensor:
     return data.clone(memory_format=torch.contiguous_format)
 
 
 def _float32(x: Tensor, *, up: bool) -> Tensor:
     """Rounds to float32, up or down."""
-    rounded = x.float()
-    missed = rounded < x if up else rounded > x
-    return torch.where(missed, rounded.nextafter(torch.full_like(rounded, torch.inf if up else -torch.inf)), rounded)
+    result = x.float()
+    is_short = result < x if up else result > x
+    return torch.where(is_short, result.nextafter(torch.full_like(result, torch.inf if up else -torch.inf)), result)

@@ -71,12 +71,12 @@ class Peers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """The rows that a rank requests, and those that others request from it."""
+    """The rows that a rank requests, and its peers' requests."""
 
     ids: Tensor  # [num_rows] int64 global ids that this rank requests, sorted by (cell, id)
     counts: list[int]  # number of `ids` per cell
-    asked: Tensor  # [num_requested] int64 global ids that cells request from this rank, by cell
-    asked_counts: list[int]  # number of `asked` per cell
+    requested_ids: Tensor  # [num_requested] int64 global ids that cells request from this rank, by cell
+    requested_counts: list[int]  # number of `requested_ids` per cell
 
     @classmethod
     def of(cls, rows: Ids, row_cell: Ids, comm: Communicator) -> Demand:
@@ -89,9 +89,9 @@ class Demand:
         """
         counts: list[int] = np.bincount(row_cell, minlength=comm.world_size).tolist()
         ones = [1] * comm.world_size
-        asked_counts: list[int] = comm.all_to_all(torch.tensor(counts, device=comm.device), ones, ones).tolist()
+        requested_counts: list[int] = comm.all_to_all(torch.tensor(counts, device=comm.device), ones, ones).tolist()
         ids = torch.tensor(np.asarray(rows, np.int64), device=comm.device)
-        return cls(ids, counts, comm.all_to_all(ids, counts, asked_counts), asked_counts)
+        return cls(ids, counts, comm.all_to_all(ids, counts, requested_counts), requested_counts)
 
 
 class Route:
@@ -124,10 +124,10 @@ class Route:
         """
         self.kind, self.plane, self._copies = kind, plane, copies
         comm = plane.comm if comm is None else comm
-        self.held_counts, self.owned_counts = demand.counts, demand.asked_counts
-        self.held_ids, self.sent_ids = demand.ids, demand.asked  # [num_rows] and [num_requested] global ids
+        self.held_counts, self.owned_counts = demand.counts, demand.requested_counts
+        self.held_ids, self.sent_ids = demand.ids, demand.requested_ids  # [num_rows] and [num_requested] global ids
         order = np.argsort(cell_nodes, kind="stable")
-        positions = order[np.searchsorted(cell_nodes, demand.asked.cpu().numpy(), sorter=order)]
+        positions = order[np.searchsorted(cell_nodes, demand.requested_ids.cpu().numpy(), sorter=order)]
         self.sent = torch.from_numpy(positions).to(comm.device)  # [num_requested] positions in `cell_nodes`
         self.arrivals = kernels_to(positions, len(cell_nodes), comm.device)
         away = sum(self.held_counts) - self.held_counts[comm.rank]
@@ -327,40 +327,40 @@ class Slicing:
         return counts
 
     def cut_columns(self, x: Tensor, layer: int) -> Tensor:
-        """Does what `cut` does, without autograd."""
+        """Implements `cut` without autograd."""
         heads, columns = x.shape[1:-1], self.column_counts(x.shape[-1])
         mine = math.prod(heads) * columns[self.rank]
         parts = torch.split(x, columns, dim=-1)
         numbers = torch.cat([part.reshape(-1) for part in parts])
         exchange = Exchange("cut", layer, x.shape[-1], math.prod(heads))
-        sent, arriving = [part.numel() for part in parts], [n * mine for n in self.row_counts]
-        received = self.peers.move(numbers, sent, arriving, exchange)
-        return received.view(sum(self.row_counts), *heads, columns[self.rank])
+        send_sizes, recv_sizes = [part.numel() for part in parts], [n * mine for n in self.row_counts]
+        out = self.peers.move(numbers, send_sizes, recv_sizes, exchange)
+        return out.view(sum(self.row_counts), *heads, columns[self.rank])
 
     def join_columns(self, z: Tensor, width: int, layer: int) -> Tensor:
-        """Does what `join` does, without autograd."""
+        """Implements `join` without autograd."""
         heads, columns = z.shape[1:-1], self.column_counts(width)
-        mine, owned = math.prod(z.shape[1:]), self.row_counts[self.rank]
-        arriving = [owned * math.prod(heads) * c for c in columns]
+        mine, num_owned = math.prod(z.shape[1:]), self.row_counts[self.rank]
+        recv_sizes = [num_owned * math.prod(heads) * c for c in columns]
         exchange = Exchange("join", layer, width, math.prod(heads))
-        received = self.peers.move(z.reshape(-1), [n * mine for n in self.row_counts], arriving, exchange)
-        parts = torch.split(received, arriving)
-        return torch.cat([part.view(owned, *heads, c) for part, c in zip(parts, columns, strict=True)], dim=-1)
+        out = self.peers.move(z.reshape(-1), [n * mine for n in self.row_counts], recv_sizes, exchange)
+        parts = torch.split(out, recv_sizes)
+        return torch.cat([part.view(num_owned, *heads, c) for part, c in zip(parts, columns, strict=True)], dim=-1)
 
     def replicate_rows(self, x: Tensor, layer: int) -> Tensor:
-        """Does what `replicate` does, without autograd."""
+        """Implements `replicate` without autograd."""
         width = math.prod(x.shape[1:])
-        numbers, sent = x.reshape(-1).repeat(self.num_slices), [x.numel()] * self.num_slices
+        numbers, send_sizes = x.reshape(-1).repeat(self.num_slices), [x.numel()] * self.num_slices
         exchange = Exchange("replicate", layer, width)
-        received = self.peers.move(numbers, sent, [n * width for n in self.row_counts], exchange)
-        return received.view(sum(self.row_counts), *x.shape[1:])
+        out = self.peers.move(numbers, send_sizes, [n * width for n in self.row_counts], exchange)
+        return out.view(sum(self.row_counts), *x.shape[1:])
 
     def add_up_rows(self, z: Tensor, layer: int) -> Tensor:
-        """Does what `add_rows` does, without autograd."""
-        width, owned = z.shape[1], self.row_counts[self.rank]
-        sent, arriving = [n * width for n in self.row_counts], [owned * width] * self.num_slices
-        received = self.peers.move(z.reshape(-1), sent, arriving, Exchange("add_rows", layer, width))
-        return received.view(self.num_slices, owned, width).sum(0)
+        """Implements `add_rows` without autograd."""
+        width, num_owned = z.shape[1], self.row_counts[self.rank]
+        send_sizes, recv_sizes = [n * width for n in self.row_counts], [num_owned * width] * self.num_slices
+        out = self.peers.move(z.reshape(-1), send_sizes, recv_sizes, Exchange("add_rows", layer, width))
+        return out.view(self.num_slices, num_owned, width).sum(0)
 
     def own_rows(self, x: Tensor) -> Tensor:  # [num_cell_nodes, ...] -> [num_owned, ...]
         """Returns my rows of the cell's."""

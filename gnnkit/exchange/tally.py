@@ -126,15 +126,15 @@ class Tally:
 
     def total(self, step: Step) -> int:
         """Returns the words counted under one name."""
-        return sum(words for (_, counted, _), words in self.words.items() if counted == step)
+        return sum(words for (_, step_name, _), words in self.words.items() if step_name == step)
 
     def record(
         self,
         exchange: Exchange,
         me: int,
         peers: Sequence[int],
-        sent: Sequence[int],
-        received: Sequence[int],
+        num_sent: Sequence[int],
+        num_received: Sequence[int],
         num_bytes: Sequence[int],
     ) -> None:
         """Counts one exchange.
@@ -143,11 +143,11 @@ class Tally:
             exchange: Kind and layer.
             me: This rank, in the run's numbering.
             peers: The participating ranks, in the run's numbering.
-            sent: Numbers sent to each peer.
-            received: Numbers received from each peer.
+            num_sent: Numbers sent to each peer.
+            num_received: Numbers received from each peer.
             num_bytes: Bytes sent to each peer.
         """
-        for peer, out, into, size in zip(peers, sent, received, num_bytes, strict=True):
+        for peer, out, into, size in zip(peers, num_sent, num_received, num_bytes, strict=True):
             if peer == me or not self.counting:
                 continue
             if into:

@@ -79,11 +79,11 @@ class Transfer:
         """The transfer between this rank and the others, without `index`."""
         if self.index is None and not self.send[self.rank]:
             return self
-        send, recv = self._counts(own=0)
-        ids = None if self.ids is None else _without(self.ids, self._sent)
+        send, recv = self._counts(own_count=0)
+        ids = None if self.ids is None else _without(self.ids, self._own_send)
         if self.index is None:
-            return self.part(_without(self.rows, self._sent), send, recv, ids)
-        return self.part(self.rows[_without(self.index, self._sent)], send, recv, ids)
+            return self.part(_without(self.rows, self._own_send), send, recv, ids)
+        return self.part(self.rows[_without(self.index, self._own_send)], send, recv, ids)
 
     def part(self, rows: Tensor, send: Sequence[int], recv: Sequence[int], ids: Tensor | None) -> Transfer:
         """Returns the same exchange with other rows.
@@ -96,20 +96,20 @@ class Transfer:
         """
         return replace(self, rows=rows, send=send, recv=recv, ids=ids, index=None)
 
-    def with_own(self, received: Tensor) -> Tensor:  # [sum(recv)] less own rows, ... -> [sum(recv), ...]
+    def with_own(self, rows: Tensor) -> Tensor:  # [sum(recv)] less own rows, ... -> [sum(recv), ...]
         """Inserts this rank's own current rows between the other ranks' rows."""
-        first = self._received.start
-        own_rows = self.rows[self._sent] if self.index is None else self.rows[self.index[self._sent]]
-        return torch.cat([received[:first], own_rows, received[first:]])
+        first = self._own_recv.start
+        own_rows = self.rows[self._own_send] if self.index is None else self.rows[self.index[self._own_send]]
+        return torch.cat([rows[:first], own_rows, rows[first:]])
 
     def own_alone(self) -> Tensor:  # [sum(recv), ...]
         """Returns this rank's own rows, with zeros for those of other ranks."""
         away = sum(self.recv) - self.recv[self.rank]
         return self.with_own(self.rows.new_zeros((away, *self.rows.shape[1:])))
 
-    def without_own(self, received: Tensor) -> Tensor:  # [sum(recv), ...] -> less own rows
+    def without_own(self, rows: Tensor) -> Tensor:  # [sum(recv), ...] -> less own rows
         """Removes this rank's own rows from the received ones."""
-        return _without(received, self._received)
+        return _without(rows, self._own_recv)
 
     def now(self) -> Tensor:  # [sum(recv), ...]
         """Exchanges the rows and waits for them."""
@@ -121,7 +121,7 @@ class Transfer:
         if not self._is_coded:
             return rows
         blocks = self._blocks(self.send, arriving=False)
-        return replace(self, rows=rows, index=None)._decoded(self._encoded(blocks), blocks).view_as(rows)
+        return replace(self, rows=rows, index=None)._decode(self._encode(blocks), blocks).view_as(rows)
 
     def start(self) -> Pending:
         """Starts the exchange. The rows must not change until it completes.
@@ -137,11 +137,11 @@ class Transfer:
 
         `wait` returns the received rows.
         """
-        others = self.others()
-        if others is self:
-            others = replace(self, rows=self.rows.clone())
-        others._count()
-        return self.wire.background.submit(lambda comm: others._begin(comm).wait())
+        remote = self.others()
+        if remote is self:
+            remote = replace(self, rows=self.rows.clone())
+        remote._count()
+        return self.wire.background.submit(lambda comm: remote._begin(comm).wait())
 
     def wait(self, rows: Future[Tensor]) -> Tensor:  # [sum(recv)] less own rows, ...
         """Waits for a background exchange's rows, and counts the time."""
@@ -154,28 +154,28 @@ class Transfer:
         Args:
             flags: [world_size]. Flags for ranks that receive no rows are not sent.
         """
-        out, into = ([int(count > 0) for count in counts] for counts in self._counts(own=0))
-        sent = torch.tensor([flag for flag, expected in zip(flags, out, strict=True) if expected], dtype=torch.uint8)
+        out, into = ([int(count > 0) for count in counts] for counts in self._counts(own_count=0))
+        out_flags = torch.tensor([flag for flag, is_sent in zip(flags, out, strict=True) if is_sent], dtype=torch.uint8)
         none = [0] * len(out)
         self.wire.tally.record(self.exchange, self.wire.ranks[self.rank], self.wire.ranks, none, none, out)
         with self.wire.tally.timed():
-            arriving = iter(self.wire.comm.all_to_all(sent.to(self.rows.device), out, into).tolist())
+            arriving = iter(self.wire.comm.all_to_all(out_flags.to(self.rows.device), out, into).tolist())
         return [bool(next(arriving)) if comes else False for comes in into]
 
     @property
-    def _sent(self) -> slice:
+    def _own_send(self) -> slice:
         """The rows from this rank to itself."""
         return slice(sum(self.send[: self.rank]), sum(self.send[: self.rank + 1]))
 
     @property
-    def _received(self) -> slice:
+    def _own_recv(self) -> slice:
         """This rank's own rows' position among the received ones."""
         return slice(sum(self.recv[: self.rank]), sum(self.recv[: self.rank + 1]))
 
-    def _counts(self, *, own: int) -> tuple[list[int], list[int]]:
-        """Returns row counts sent and received, with `own` for this rank."""
+    def _counts(self, *, own_count: int) -> tuple[list[int], list[int]]:
+        """Returns row counts sent and received, with `own_count` for this rank."""
         send, recv = list(self.send), list(self.recv)
-        send[self.rank] = recv[self.rank] = own
+        send[self.rank] = recv[self.rank] = own_count
         return send, recv
 
     @property
@@ -184,25 +184,25 @@ class Transfer:
 
     def _count(self) -> None:
         width, size = math.prod(self.rows.shape[1:]), self.rows.element_size()
-        sent, received = ([count * width for count in counts] for counts in (self.send, self.recv))
-        num_bytes = [numbers * size for numbers in sent]
+        num_sent, num_received = ([count * width for count in counts] for counts in (self.send, self.recv))
+        num_bytes = [numbers * size for numbers in num_sent]
         if self._is_coded:
             num_bytes = [rows * self._row_bytes(w) for rows, w in self._blocks(self.send, arriving=False)]
         exchange = replace(self.exchange, itemsize=size)
-        self.wire.tally.record(exchange, self.wire.ranks[self.rank], self.wire.ranks, sent, received, num_bytes)
+        self.wire.tally.record(exchange, self.wire.ranks[self.rank], self.wire.ranks, num_sent, num_received, num_bytes)
 
     def _begin(self, comm: Communicator) -> Pending:
         if not self._is_coded:
             return comm.start(self.rows, self.send, self.recv, index=self.index)
-        others = self.others()
-        sent, arriving = others._blocks(others.send, arriving=False), others._blocks(others.recv, arriving=True)
-        counts = [[rows * self._row_bytes(width) for rows, width in blocks] for blocks in (sent, arriving)]
+        remote = self.others()
+        out_blocks, in_blocks = remote._blocks(remote.send, arriving=False), remote._blocks(remote.recv, arriving=True)
+        counts = [[rows * self._row_bytes(width) for rows, width in blocks] for blocks in (out_blocks, in_blocks)]
 
         def read(data: Tensor) -> Tensor:
-            rows = others._decoded(data, arriving).view(sum(others.recv), *self.rows.shape[1:])
+            rows = remote._decode(data, in_blocks).view(sum(remote.recv), *self.rows.shape[1:])
             return self.with_own(rows) if self.send[self.rank] else rows
 
-        return _Read(comm.start(others._encoded(sent), *counts), read)
+        return _Read(comm.start(remote._encode(out_blocks), *counts), read)
 
     def _blocks(self, counts: Sequence[int], *, arriving: bool) -> list[_Block]:
         """Returns the shapes of the blocks for, or from, each rank.
@@ -224,9 +224,9 @@ class Transfer:
         assert self.codec is not None
         return self.codec.row_bytes(width) < width * self.rows.element_size()
 
-    def _encoded(self, blocks: list[_Block]) -> Tensor:  # [num_bytes] uint8
+    def _encode(self, blocks: list[_Block]) -> Tensor:  # [num_bytes] uint8
         assert self.codec is not None
-        blocks = _joined(blocks)
+        blocks = _merge_blocks(blocks)
         ids = self.ids if self.ids is not None else torch.arange(sum(n for n, _ in blocks), device=self.rows.device)
         # All holders of a row must decode the same bits. Their sums use independent
         # draws.
@@ -234,19 +234,21 @@ class Transfer:
         data, row, number, flat = [], 0, 0, self.rows.reshape(-1)
         for n, width in blocks:
             rows = flat[number : number + n * width].view(n, width)
-            coded = self._is_shorter(width)
-            data.append((self.codec.encode(rows, ids[row : row + n], key) if coded else _bytes(rows)).reshape(-1))
+            is_encoded = self._is_shorter(width)
+            data.append((self.codec.encode(rows, ids[row : row + n], key) if is_encoded else _bytes(rows)).reshape(-1))
             row, number = row + n, number + n * width
         return torch.cat(data)
 
-    def _decoded(self, data: Tensor, blocks: list[_Block]) -> Tensor:  # [num_bytes] uint8 -> [numbers]
+    def _decode(self, data: Tensor, blocks: list[_Block]) -> Tensor:  # [num_bytes] uint8 -> [numbers]
         assert self.codec is not None
         dtype, numbers, byte = self.rows.dtype, [], 0
-        for n, width in _joined(blocks):
+        for n, width in _merge_blocks(blocks):
             size = self._row_bytes(width)
             rows = data[byte : byte + n * size].view(n, size)
-            coded = self._is_shorter(width)
-            numbers.append((self.codec.decode(rows, width, dtype) if coded else rows.clone().view(dtype)).reshape(-1))
+            is_encoded = self._is_shorter(width)
+            numbers.append(
+                (self.codec.decode(rows, width, dtype) if is_encoded else rows.clone().view(dtype)).reshape(-1)
+            )
             byte += n * size
         return torch.cat(numbers)
 
@@ -294,6 +296,6 @@ def _bytes(rows: Tensor) -> Tensor:  # [n, width] -> [n, num_bytes] uint8
     return rows.contiguous().view(torch.uint8)
 
 
-def _joined(blocks: list[_Block]) -> list[_Block]:
+def _merge_blocks(blocks: list[_Block]) -> list[_Block]:
     """Merges consecutive blocks of equal width."""
-    return [(sum(n for n, _ in same), width) for width, same in groupby(blocks, key=lambda block: block[1])]
+    return [(sum(n for n, _ in group), width) for width, group in groupby(blocks, key=lambda block: block[1])]

@@ -24,14 +24,14 @@ _WORDS = re.compile(r"\w+")
 Get = Callable[[str], Any]  # looks up an attribute, None if missing
 
 
-def warn_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> None:
+def warn_unread(reader: str, names: Iterable[str], *, has_split: bool = True) -> None:
     """Warns about attributes that the reader ignores.
 
     Raises `UserError` for unreadable times without a split, because a random split
     would mix past and future.
 
     Args:
-        what: The reader, for messages.
+        reader: The reader, for messages.
         names: Attributes as users write them, such as `edata['time']`.
         has_split: Whether the graph has masks or edges to predict. Data sets that are
             published with a split keep the default.
@@ -40,11 +40,11 @@ def warn_unread(what: str, names: Iterable[str], *, has_split: bool = True) -> N
     times = [name for name in unread if is_time(name)]
     if times and not has_split:
         raise UserError(
-            f"{what}: {times[0]} holds times, which are not read, and a random split would mix past and future: give one "
+            f"{reader}: {times[0]} holds times, which are not read, and a random split would mix past and future: give one "
             "integer for each node or edge, or train, val and test masks, or remove the attribute"
         )
     if unread:
-        warnings.warn(f"{what}: ignores unknown attributes: {', '.join(unread)}", stacklevel=4)
+        warnings.warn(f"{reader}: ignores unknown attributes: {', '.join(unread)}", stacklevel=4)
 
 
 def is_time(name: str) -> bool:

@@ -33,9 +33,9 @@ def read_edge_labels(values: object, num_edges: int) -> Labels:
 def read_edge_split(values: object, num_edges: int) -> Array:
     """Reads the split of edges [num_edges]: values of `Split`, or `REVERSE`."""
     split = checks.array("edge_split", values)
-    added = split == REVERSE if split.dtype == np.int8 else np.zeros(split.shape, np.bool_)
+    is_added = split == REVERSE if split.dtype == np.int8 else np.zeros(split.shape, np.bool_)
     try:
-        return np.where(added, np.int8(REVERSE), Split.of(split * ~added if added.any() else split, num_edges))
+        return np.where(is_added, np.int8(REVERSE), Split.of(split * ~is_added if is_added.any() else split, num_edges))
     except UserError as error:
         raise UserError(f"edges: {error}") from error
 
@@ -123,17 +123,20 @@ class EdgeColumns(dict[str, Array]):
         """Selects edges."""
         return EdgeColumns({name: values[edges] for name, values in self.items()})
 
-    def without_labels(self, added: Array) -> EdgeColumns:
-        """Returns the columns of edges of which some were added, which have no label.
+    def without_labels(self, is_added: Array) -> EdgeColumns:
+        """Returns the columns without the labels of added edges.
 
         Args:
-            added: [num_edges] bool.
+            is_added: [num_edges] bool.
         """
         if "label" not in self:
             return self
         label, split = self["label"], self["split"]
-        mask = added.reshape(-1, *[1] * (label.ndim - 1))
-        new = {"label": np.where(mask, unlabelled(label, 1), label), "split": np.where(added, np.int8(REVERSE), split)}
+        mask = is_added.reshape(-1, *[1] * (label.ndim - 1))
+        new = {
+            "label": np.where(mask, unlabelled(label, 1), label),
+            "split": np.where(is_added, np.int8(REVERSE), split),
+        }
         return EdgeColumns({**self, **new})
 
     def select(self, edges: Ids) -> EdgeColumns:

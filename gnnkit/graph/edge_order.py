@@ -23,7 +23,7 @@ def in_listed_order(graph: Graph) -> Graph:
     dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
     if not ((positions[1:] < positions[:-1]) & (dst[1:] == dst[:-1])).any():
         return graph
-    return _reordered(
+    return _reorder(
         graph, sort_edges(positions.astype(np.int64), dst, csc.num_nodes, int(positions.max()) + 1, True, None)[1]
     )
 
@@ -42,7 +42,7 @@ def sort_by_time(graph: Graph) -> tuple[Graph, Ids]:
     csc, since = graph.csc, visible_from(graph)
     dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
     order = np.lexsort((since, dst))
-    return _reordered(graph.evolve(edge_time=since), order), order
+    return _reorder(graph.evolve(edge_time=since), order), order
 
 
 def visible_from(graph: Graph) -> Times:  # [num_edges]
@@ -51,7 +51,7 @@ def visible_from(graph: Graph) -> Times:  # [num_edges]
     return since if graph.node_time is None else np.maximum(since, graph.node_time[graph.csc.indices])
 
 
-def _reordered(graph: Graph, order: Ids) -> Graph:
+def _reorder(graph: Graph, order: Ids) -> Graph:
     """Returns the graph with its edges in another order within each node."""
     csc, columns = graph.csc, graph.edge_columns.take(order)
     csc = CSC.trusted(csc.indptr, csc.indices[order], columns.get("weight"), csc.num_sources)

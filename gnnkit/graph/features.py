@@ -56,11 +56,11 @@ class SparseFeatures:
         step = rows_at_once(features.shape[1])
         counts, columns, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0, features.dtype)]
         for start in range(0, len(features), step):
-            some = features[start : start + step]
-            row, column = np.nonzero(some)
-            counts.append(np.bincount(row, minlength=len(some)))
+            chunk = features[start : start + step]
+            row, column = np.nonzero(chunk)
+            counts.append(np.bincount(row, minlength=len(chunk)))
             columns.append(column.astype(np.int32))
-            values.append(some[row, column])
+            values.append(chunk[row, column])
         indptr, indices = np.concatenate(counts).cumsum(), np.concatenate(columns)
         return cls(CSC(indptr, indices, np.concatenate(values), num_sources=features.shape[1]))
 
@@ -88,22 +88,22 @@ class SparseFeatures:
 
     def __getitem__(self, rows: Any) -> SparseFeatures:
         """Selects rows by ids, a mask or a slice."""
-        csr, chosen = self.csr, np.arange(len(self))[rows]
-        degree = csr.indptr[chosen + 1] - csr.indptr[chosen]
+        csr, row_ids = self.csr, np.arange(len(self))[rows]
+        degree = csr.indptr[row_ids + 1] - csr.indptr[row_ids]
         indptr = offsets_of(degree)
-        entries = np.repeat(csr.indptr[chosen] - indptr[:-1], degree) + np.arange(indptr[-1])
-        return self._some(indptr, csr.indices[entries], self.values[entries])
+        entries = np.repeat(csr.indptr[row_ids] - indptr[:-1], degree) + np.arange(indptr[-1])
+        return self._wrap(indptr, csr.indices[entries], self.values[entries])
 
     def first(self, count: int) -> SparseFeatures:
         """Returns the first rows, without copying them."""
         indptr = self.csr.indptr[: count + 1]
-        return self._some(indptr, self.csr.indices[: indptr[-1]], self.values[: indptr[-1]])
+        return self._wrap(indptr, self.csr.indices[: indptr[-1]], self.values[: indptr[-1]])
 
-    def _some(self, indptr: Ids, indices: Ids, values: Floats) -> SparseFeatures:
+    def _wrap(self, indptr: Ids, indices: Ids, values: Floats) -> SparseFeatures:
         """Wraps some rows, which were checked with the others."""
-        some = SparseFeatures.__new__(SparseFeatures)
-        set_fields(some, csr=CSC.trusted(indptr, indices, values, self.csr.num_sources))
-        return some
+        features = SparseFeatures.__new__(SparseFeatures)
+        set_fields(features, csr=CSC.trusted(indptr, indices, values, self.csr.num_sources))
+        return features
 
     def columns(self, order: Sequence[int]) -> SparseFeatures:
         """Permutes the columns, `order[0]` first."""
@@ -193,9 +193,9 @@ def replace_nan(rows: Floats) -> tuple[Floats, Ids | None]:
     missing = np.concatenate([np.empty((0, 2), np.int64), *chunks])
     if not len(missing):
         return rows, None
-    filled = rows.copy()
-    filled[missing[:, 0], missing[:, 1]] = 0
-    return filled, missing
+    result = rows.copy()
+    result[missing[:, 0], missing[:, 1]] = 0
+    return result, missing
 
 
 def read_missing_cells(values: object | None, shape: tuple[int, int]) -> Ids | None:
@@ -245,12 +245,12 @@ def _sort_columns(csr: CSC) -> CSC:
     """Sorts each row's columns as int32. Raises `UserError` for duplicate columns."""
     if csr.indices.dtype != np.int32:
         csr = replace(csr, indices=csr.indices.astype(np.int32))
-    unsorted = _mark_unsorted(csr)
-    if unsorted.any():
+    is_unsorted = _mark_unsorted(csr)
+    if is_unsorted.any():
         order = np.lexsort((csr.indices, np.repeat(np.arange(csr.num_nodes), np.diff(csr.indptr))))
         csr = replace(csr, indices=csr.indices[order], weight=take(csr.weight, order))
-        unsorted = _mark_unsorted(csr)
-    bad = np.flatnonzero(unsorted)
+        is_unsorted = _mark_unsorted(csr)
+    bad = np.flatnonzero(is_unsorted)
     if len(bad):
         row = np.searchsorted(csr.indptr, bad[0], side="right") - 1
         raise UserError(f"features: row {row} has column {csr.indices[bad[0]]} twice")

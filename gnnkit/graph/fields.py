@@ -44,7 +44,7 @@ def count_nodes(src: Ids, dst: Ids, features: object | None) -> int:
     if features is not None:
         rows = rows_of(features)
         return len(rows) if rows.shape else 0
-    name, ids = max((("src", src), ("dst", dst)), key=lambda named: int(named[1].max(initial=-1)))
+    name, ids = max((("src", src), ("dst", dst)), key=lambda item: int(item[1].max(initial=-1)))
     largest = int(ids.max(initial=-1))
     if largest >= 0:
         check_implied(f"{name}[{ids.argmax()}] = {largest}", largest, len(src))
@@ -100,8 +100,8 @@ def nodes_of(
         return None
     table = checks.array(name, values)
     if table.ndim != 2 or width not in (None, table.shape[1]):
-        expected = "nodes" if width is None else "source and destination"
-        raise UserError(f"{name} has shape {list(table.shape)}, expected rows of {expected}")
+        content = "nodes" if width is None else "source and destination"
+        raise UserError(f"{name} has shape {list(table.shape)}, expected rows of {content}")
     nodes = checks.int64s(name, table.reshape(-1))
     bad = np.flatnonzero((nodes < 0) | (nodes >= num_nodes))
     if len(bad):

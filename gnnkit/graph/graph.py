@@ -113,7 +113,7 @@ class Graph:
     if unknown, for example after features were replaced by others of a different width.
 
     `edge_labels` are what `task=edge_classification` and `task=edge_regression`
-    predict, in the forms of `labels`. They are no features. `edge_split` divides the
+    predict, in the forms of `labels`. They are not features. `edge_split` divides the
     labelled edges, and `edge_class_names` name their classes.
 
     `missing` are the (node, column) pairs of empty table cells. `features` are 0 there,
@@ -161,7 +161,7 @@ class Graph:
     date_columns: tuple[str, ...] | None = field(default=None, kw_only=True)  # of nodes or edges
 
     def __post_init__(self) -> None:
-        self._check({one.name for one in fields(self)})
+        self._check({item.name for item in fields(self)})
 
     def evolve(self, **changes: Any) -> Graph:
         """Returns a graph with some fields replaced, like `dataclasses.replace`.
@@ -169,37 +169,37 @@ class Graph:
         Checks the new values and their rules with other fields. Unchanged fields were
         checked when this graph was created, so they are not read again.
         """
-        return self._changed(changes, frozenset())
+        return self._with_changes(changes, frozenset())
 
     def derive(self, **changes: Any) -> Graph:
         """Like `evolve`, for node and edge features that come from this graph.
 
         They may be in another order or form, and are not read to check them again.
         """
-        return self._changed(changes, _ROWS & changes.keys())
+        return self._with_changes(changes, _ROWS & changes.keys())
 
-    def _changed(self, changes: Fields, known: frozenset[str]) -> Graph:
+    def _with_changes(self, changes: Fields, valid_fields: frozenset[str]) -> Graph:
         graph, new = copy(self), set(changes)
         set_fields(graph, **changes)
         if graph.num_nodes != self.num_nodes:
-            new, known = {one.name for one in fields(self)}, frozenset()
+            new, valid_fields = {item.name for item in fields(self)}, frozenset()
         elif graph.num_edges != self.num_edges:
             new |= _EDGE_FIELDS
-            known &= changes.keys()
-        graph._check(new, known)
+            valid_fields &= changes.keys()
+        graph._check(new, valid_fields)
         return graph
 
-    def _check(self, names: Collection[str], known: frozenset[str] = frozenset()) -> None:
+    def _check(self, names: Collection[str], valid_fields: frozenset[str] = frozenset()) -> None:
         """Reads some fields, and checks their rules with other fields.
 
         Raises `UserError` for the first broken rule.
 
         Args:
             names: The fields.
-            known: Those that are not read, because their values are valid.
+            valid_fields: Those that are not read, because their values are valid.
         """
         for reads, check in _CHECKS:
-            if any(name in names for name in reads) and not known.issuperset(reads):
+            if any(name in names for name in reads) and not valid_fields.issuperset(reads):
                 check(self)
 
     def _check_csc(self) -> None:
@@ -225,12 +225,12 @@ class Graph:
     def _repr_html_(self) -> str:
         """Returns the table of sizes that notebooks display."""
         names = () if self.class_names is None else self.class_names
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        class_text = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         rows = {
             "nodes": f"{self.num_nodes:,}",
             "edges": f"{self.num_edges:,}",
             "features": f"{self.features.shape[1]:,}",
-            "labels": self.label_summary + (f": {shown}" if shown else ""),
+            "labels": self.label_summary + (f": {class_text}" if class_text else ""),
             **{name: f"{count:,}" for name, count in self.split_sizes.items()},
         }
         style = ' style="text-align:left"'
@@ -510,8 +510,8 @@ class Graph:
 
         Ids are 64-bit integers, floating-point integers below 2^53, text or UUIDs.
         Surrounding blanks are ignored. Text matches a number if it is written the same
-        way, so `007` is not 7. The index columns of a data frame are no features unless
-        named.
+        way, so `007` is not 7. The index columns of a data frame are not features,
+        unless they are named.
 
         Numbers in text, such as "1,5", "$1" and "10%", are parsed, and dates become
         seconds since 1970 (durations become seconds). A warning lists these columns.
@@ -621,14 +621,14 @@ class Graph:
         arrays, meta = load_arrays(folder)
         graph, indptr = cls.__new__(cls), arrays["indptr"]
         csc = CSC.trusted(indptr, arrays["indices"], arrays.get("weight"), len(indptr) - 1)
-        rest = {**_stored_fields(arrays, meta), "csc": csc, "labels": arrays["labels"], "split": arrays["split"]}
-        rest["node_types"] = node_types_of(rest["node_types"], len(indptr) - 1)
+        values = {**_stored_fields(arrays, meta), "csc": csc, "labels": arrays["labels"], "split": arrays["split"]}
+        values["node_types"] = node_types_of(values["node_types"], len(indptr) - 1)
         if features:
-            rest["features"] = read_features(arrays)
+            values["features"] = read_features(arrays)
         else:
-            rest |= dict.fromkeys(("feature_names", "category_of", "missing"))
-            rest["features"] = np.empty((len(indptr) - 1, 0), np.float32)
-        set_fields(graph, **rest)
+            values |= dict.fromkeys(("feature_names", "category_of", "missing"))
+            values["features"] = np.empty((len(indptr) - 1, 0), np.float32)
+        set_fields(graph, **values)
         graph._check_types()
         return graph
 
@@ -797,12 +797,12 @@ class Graph:
             raise UserError(f"split={list(shares)} trains on no edge: no edge has a label")
         order = np.argsort(self.edge_positions, kind="stable") if self.edge_positions is not None else slice(None)
         classes = labels[order] if labels.ndim == 1 and labels.dtype.kind == "i" else None
-        drawn = split.copy()
-        drawn[order] = np.where(split < 0, split, 0)[order] + random_split(
+        new_split = split.copy()
+        new_split[order] = np.where(split < 0, split, 0)[order] + random_split(
             labelled(labels[order]), shares, seed, classes
         )
         warn_random_split(self)
-        return self.evolve(edge_split=drawn)
+        return self.evolve(edge_split=new_split)
 
     def split_by_time(
         self,
@@ -844,7 +844,7 @@ class Graph:
         return self.evolve(**fields)
 
     def _labelled_edges(self) -> npt.NDArray[np.bool_] | None:  # [num_edges]
-        """Returns which edges are rows of tasks on edges. None: there are no labels."""
+        """Marks the edges that edge tasks predict, or returns None without labels."""
         if self.edge_labels is None or self.edge_split is None:
             return None
         return labelled(self.edge_labels) & (self.edge_split >= Split.NONE)

@@ -1,4 +1,4 @@
-"""Inverse edges, with relations of their own."""
+"""Inverse edges, with separate relations."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def with_inverse_edges(graph: Graph) -> Graph:
     src, dst = np.asarray(csc.indices), np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
     types = np.zeros(csc.num_edges, np.int64) if graph.edge_types is None else graph.edge_types.astype(np.int64)
     ends = np.append(src, dst), np.append(dst, src)
-    both, order = sort_edges(*ends, csc.num_nodes, csc.num_nodes, True, None)
+    new_csc, order = sort_edges(*ends, csc.num_nodes, csc.num_nodes, True, None)
     columns = EdgeColumns({**graph.edge_columns, "relation": types})
-    added = EdgeColumns({**columns, "relation": types + len(names)})
-    columns = EdgeColumns.concat([columns, added]).take(order)
+    inverse_columns = EdgeColumns({**columns, "relation": types + len(names)})
+    columns = EdgeColumns.concat([columns, inverse_columns]).take(order)
     relations, inverse_names = _inverse_relations(graph.relations, names)
     fields = {**columns.fields_of(Graph), "edge_type_names": (*names, *inverse_names), "relations": relations}
-    return graph.derive(csc=both.weighted(columns.get("weight")), **fields)
+    return graph.derive(csc=new_csc.weighted(columns.get("weight")), **fields)
 
 
 def _inverse_relations(

@@ -67,21 +67,21 @@ def settle_labels(labels: Array, class_names: object | None = None) -> Array:
     """
     if class_names is not None or labels.ndim != 1 or labels.dtype.kind not in "iu":
         return labels
-    known = _distinct(labels)
-    if known.tolist() == [-1, 1]:
+    values = _distinct(labels)
+    if values.tolist() == [-1, 1]:
         raise UserError(
             "labels are only -1 and 1, and -1 means unlabelled, so one class would remain: number the classes 0 and 1, or leave the labels of nodes without one empty (Graph.from_edges: one_class=True)"
         )
-    known = known if known.min(initial=0) < -1 else known[known >= 0]
-    if not (why := why_numbers(known, len(labels))):
+    values = values if values.min(initial=0) < -1 else values[values >= 0]
+    if not (reason := why_numbers(values, len(labels))):
         return np.where(labels == EMPTY, -1, labels) if (labels == EMPTY).any() else labels
-    if max(-int(known[0]), int(known[-1])) > MAX_EXACT:
-        raise UserError(f"labels hold {known[0]} and {known[-1]}, and float64 does not represent numbers beyond 2^53")
+    if max(-int(values[0]), int(values[-1])) > MAX_EXACT:
+        raise UserError(f"labels hold {values[0]} and {values[-1]}, and float64 does not represent numbers beyond 2^53")
     warnings.warn(
-        f"labels are read as numbers, because {why}: task=regression predicts numbers, task=node_classification classes",
+        f"labels are read as numbers, because {reason}: task=regression predicts numbers, task=node_classification classes",
         stacklevel=4,
     )
-    return np.where((labels == EMPTY) | (labels == -1) & (known[0] >= 0), np.nan, labels.astype(np.float64))
+    return np.where((labels == EMPTY) | (labels == -1) & (values[0] >= 0), np.nan, labels.astype(np.float64))
 
 
 def _distinct(labels: Array) -> Array:
@@ -108,8 +108,8 @@ def why_numbers(values: Array, num_nodes: int) -> str:
 def labelled(labels: Labels) -> npt.NDArray[np.bool_]:  # [num_nodes]
     """Marks the labelled nodes."""
     if labels.dtype.kind == "f":
-        known: npt.NDArray[np.bool_] = ~np.isnan(labels)
-        return known if known.ndim == 1 else np.asarray(known.any(axis=1))
+        has_label: npt.NDArray[np.bool_] = ~np.isnan(labels)
+        return has_label if has_label.ndim == 1 else np.asarray(has_label.any(axis=1))
     return np.ones(len(labels), np.bool_) if labels.ndim == 2 else labels >= 0
 
 
@@ -149,7 +149,7 @@ def check_present(labels: object, split: Array | None, name: str, sources: Itera
         split: [num_nodes] values of `Split`, or None.
         name: Where the labels were expected, such as `data.y`.
         sources: Names of the masks or of the column that define the split.
-        remedy: What else adds labels, such as `, set label=COLUMN`.
+        remedy: Another way to add labels, such as `, set label=COLUMN`.
     """
     count = 0 if split is None else int(np.count_nonzero(split))
     if labels is None and count:
@@ -160,9 +160,9 @@ def check_present(labels: object, split: Array | None, name: str, sources: Itera
 
 def check_labelled(labels: Labels, split: Ids) -> None:
     """Raises `UserError` for nodes in a split without a label."""
-    known = labelled(labels)
-    bad = np.flatnonzero((split != Split.NONE) & ~known)
-    if len(bad) and not known.any():
+    has_label = labelled(labels)
+    bad = np.flatnonzero((split != Split.NONE) & ~has_label)
+    if len(bad) and not has_label.any():
         raise UserError(
             f"labels: no node has a label, but {len(bad):,} nodes are in a split: add labels, or remove split"
         )

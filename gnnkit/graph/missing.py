@@ -58,5 +58,5 @@ def missing_cells(column: pa.Array, words: Sequence[str] = MISSING) -> npt.NDArr
         column: Text cells.
         words: Words for missing values, in lower case.
     """
-    known = pc.is_in(normalize(column), value_set=pa.array(words, column.type))
-    return np.asarray(pc.or_(pc.is_null(column), known).to_numpy(zero_copy_only=False))
+    is_missing_word = pc.is_in(normalize(column), value_set=pa.array(words, column.type))
+    return np.asarray(pc.or_(pc.is_null(column), is_missing_word).to_numpy(zero_copy_only=False))

@@ -153,15 +153,15 @@ def read_types(
     }
 
 
-def _read_tables(stored: Iterable[Any], num_types: int, width: int) -> tuple[FeatureTable, ...] | None:
-    tables = tuple(table if isinstance(table, FeatureTable) else FeatureTable(**table) for table in stored)
+def _read_tables(entries: Iterable[Any], num_types: int, width: int) -> tuple[FeatureTable, ...] | None:
+    tables = tuple(table if isinstance(table, FeatureTable) else FeatureTable(**table) for table in entries)
     return tables if len(tables) == num_types and max(table.columns.stop for table in tables) == width else None
 
 
 def _read_relations(
-    stored: Iterable[Iterable[str]], node_types: Mapping[str, int], edge_types: Sequence[str] | None
+    entries: Iterable[Iterable[str]], node_types: Mapping[str, int], edge_types: Sequence[str] | None
 ) -> tuple[Relation, ...] | None:
-    relations = tuple(Relation(*relation) for relation in stored)
+    relations = tuple(Relation(*relation) for relation in entries)
     ends = {end for source, _, destination in relations for end in (source, destination)}
     names = [relation.edge_type for relation in relations]
     return relations if names == list(edge_types or ()) and ends <= node_types.keys() else None

@@ -62,10 +62,8 @@ class Split(IntEnum):
         masks = [checks.array(f"{name} mask", mask) for name, mask in zip(SPLITS, (train, val, test), strict=True)]
         for name, mask in zip(SPLITS, masks, strict=True):
             if mask.dtype != np.bool_ or mask.shape != masks[0].shape or mask.ndim != 1:
-                expected = list(masks[0].shape) if masks[0].ndim == 1 else "[num_nodes]"
-                raise UserError(
-                    f"{name} mask has dtype {mask.dtype}, shape {list(mask.shape)}, expected bool, {expected}"
-                )
+                shape = list(masks[0].shape) if masks[0].ndim == 1 else "[num_nodes]"
+                raise UserError(f"{name} mask has dtype {mask.dtype}, shape {list(mask.shape)}, expected bool, {shape}")
         twice = np.flatnonzero(np.sum(masks, axis=0, dtype=np.int8) > 1)
         if len(twice):
             raise UserError(f"node {twice[0]} is in more than one of the train, val and test masks")
@@ -80,8 +78,8 @@ def _parse_names(names: Array, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_
     if names.shape != (num_nodes,):
         raise UserError(f"split has shape {list(names.shape)}, expected [{num_nodes}]")
     words, word = np.unique(names, return_inverse=True)
-    known = np.array([SPLIT_NAMES.get(str(name), -1) for name in words], np.int8)
-    split = known[word.reshape(-1)] if len(words) else np.empty(0, np.int8)
+    codes = np.array([SPLIT_NAMES.get(str(name), -1) for name in words], np.int8)
+    split = codes[word.reshape(-1)] if len(words) else np.empty(0, np.int8)
     bad = np.flatnonzero(split < 0)
     if len(bad):
         raise UserError(f"split[{bad[0]}] = {str(names[bad[0]])!r} is none of train, val, test, none")
@@ -104,7 +102,7 @@ def read_shares(name: str, values: Any) -> tuple[float, float, float]:
 
 
 def random_split(
-    labelled: npt.NDArray[np.bool_],
+    is_labelled: npt.NDArray[np.bool_],
     shares: Sequence[float],
     seed: int,
     classes: npt.NDArray[np.integer[Any]] | None = None,
@@ -112,18 +110,18 @@ def random_split(
     """Draws a random split. Unlabelled nodes get NONE.
 
     Args:
-        labelled: [num_nodes] mask of the labelled nodes.
+        is_labelled: [num_nodes] mask of the labelled nodes.
         shares: Fractions of the labelled nodes in train, val and test. The rest get
             NONE.
         classes: [num_nodes] class of each labelled node. Each class is then split by
             the shares, up to one node (a stratified split).
     """
     fractions = read_shares("split", shares)
-    order = np.random.default_rng(seed % 2**64).permutation(np.flatnonzero(labelled))
+    order = np.random.default_rng(seed % 2**64).permutation(np.flatnonzero(is_labelled))
     if classes is not None:
         order = _spread(order, classes[order])
     ends = [min(round(len(order) * sum(fractions[: part + 1])), len(order)) for part in range(3)]
-    split = np.zeros(len(labelled), np.int8)
+    split = np.zeros(len(is_labelled), np.int8)
     for value, nodes in zip(SPLITS.values(), np.split(order, ends), strict=False):
         split[nodes] = value
     return split

@@ -51,13 +51,13 @@ class TimeSplit:
             times: [n] times of the rows.
             unit: Their unit, as `Graph.time_unit`.
         """
-        known = times[(times != NEVER) & (times != ALWAYS)]
+        known_times = times[(times != NEVER) & (times != ALWAYS)]
         if self.borders is not None:
             val, test = (parse_time(f"{self.name}.borders", border, unit) for border in self.borders)
         else:
-            val, test = self._cut(known)
+            val, test = self._cut(known_times)
         if val > test or not (times < val).any():
-            first = f", the first is {show_time(int(known.min()), unit)}" if len(known) else ""
+            first = f", the first is {show_time(int(known_times.min()), unit)}" if len(known_times) else ""
             raise UserError(
                 f"{self.name}: no row is before the first validation time {show_time(val, unit)}, or it is after the first "
                 f"test time{first}"
@@ -68,16 +68,16 @@ class TimeSplit:
         """Returns the distinct times at which parts have nearly the shares."""
         train, val, test = self.shares or (0, 0, 0)
         values, counts = np.unique(times, return_counts=True)
-        needed = 1 + (val > 0) + (test > 0)
-        if len(values) < needed:
-            raise UserError(f"{self.name}: the rows have {len(values)} distinct times, and {needed} are needed")
+        num_parts = 1 + (val > 0) + (test > 0)
+        if len(values) < num_parts:
+            raise UserError(f"{self.name}: the rows have {len(values)} distinct times, and {num_parts} are needed")
         before = np.append(np.cumsum(counts) - counts, len(times))  # rows before each distinct time, or all
         values = np.append(values, NEVER)
 
         def nearest(share: float, first: int, last: int) -> int:
             return first + int(np.abs(before[first : last + 1] - share * len(times)).argmin())
 
-        begins_val = nearest(train, 1, len(values) - needed if val or test else len(values) - 1)
+        begins_val = nearest(train, 1, len(values) - num_parts if val or test else len(values) - 1)
         begins_test = nearest(train + val, begins_val + (val > 0), len(values) - 1 - (test > 0))
         return int(values[begins_val]), int(values[begins_test])
 
@@ -109,13 +109,13 @@ def warn_random_split(graph: Graph) -> None:
     """Warns that a random split leaks the future if nodes or edges have times."""
     names = [*(graph.feature_names or ()), *(graph.edge_feature_names or ()), *(graph.date_columns or ())]
     column = next((name for name in names if is_time(name) or name in (graph.date_columns or ())), None)
-    timed = [name for name in ("node_time", "edge_time") if getattr(graph, name) is not None]
-    if timed or column is not None:
-        what = f"Graph.{timed[0]}" if timed else f"column {column!r}"
-        cure = f"give a split by time: {'' if timed else f'dataset.time={column} '}dataset.split='{BY_TIME}'"
+    time_fields = [name for name in ("node_time", "edge_time") if getattr(graph, name) is not None]
+    if time_fields or column is not None:
+        source = f"Graph.{time_fields[0]}" if time_fields else f"column {column!r}"
+        remedy = f"give a split by time: {'' if time_fields else f'dataset.time={column} '}dataset.split='{BY_TIME}'"
         warnings.warn(
-            f"the split is drawn at random, and {what} holds times: the model trains on the future of nodes or edges that "
-            f"it is tested on; {cure}",
+            f"the split is drawn at random, and {source} holds times: the model trains on the future of nodes or edges that "
+            f"it is tested on; {remedy}",
             stacklevel=4,
         )
 
@@ -126,15 +126,15 @@ def time_spans(graph: Graph) -> dict[Split, tuple[int, int]]:
         return {}
     times = {part: graph.node_time[graph.split == part] for part in _PARTS}
     spans = {part: (int(rows.min()), int(rows.max())) for part, rows in times.items() if len(rows)}
-    overlap = any(one[1] >= other[0] for one, other in pairwise(spans.values()))
+    overlap = any(first[1] >= second[0] for first, second in pairwise(spans.values()))
     return {} if overlap or len(spans) < 2 or Split.TRAIN not in spans else spans
 
 
-def describe_parts(times: Times, parts: Ids, unit: str | None, what: str) -> str:
+def describe_parts(times: Times, parts: Ids, unit: str | None, noun: str) -> str:
     """Returns each part's true share, and the time where it begins."""
     sizes = {part: int(np.count_nonzero(parts == part)) for part in _PARTS}
     later = {part: int(times[parts == part].min()) for part, size in sizes.items() if size and part != Split.TRAIN}
     begins, total = later | {Split.TRAIN: min(later.values(), default=NEVER)}, max(sum(sizes.values()), 1)
     shares = {part: f"{100 * size / total:.1f} %" for part, size in sizes.items() if size}
     texts = [f"{_PARTS[part]} {show_time(begins[part], unit)} ({share})" for part, share in shares.items()]
-    return f"split by time: {', '.join(texts)} of {total:,} {what}"
+    return f"split by time: {', '.join(texts)} of {total:,} {noun}"

@@ -18,7 +18,7 @@ from gnnkit.utils.ranges import one_of, shown
 
 _SAMPLE = 10_000  # times in a sample to check the unit
 Times = npt.NDArray[np.int64]
-ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)  # times of what is static, or has no time
+ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)  # static, and without a time
 TIME_FIELDS = ("edge_time", "node_time")
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of dates, per second
 
@@ -80,9 +80,9 @@ def warn_units(times: Mapping[str, Times | None], unit: str | None) -> None:
 
 def _middle(times: Times) -> float:
     """Returns the median known time in a sample, or 0."""
-    known = times[:: len(times) // _SAMPLE + 1]  # the file may be larger than memory
-    known = known[(known != ALWAYS) & (known != NEVER)]
-    return float(np.median(known)) if len(known) else 0.0
+    sample = times[:: len(times) // _SAMPLE + 1]  # the file may be larger than memory
+    sample = sample[(sample != ALWAYS) & (sample != NEVER)]
+    return float(np.median(sample)) if len(sample) else 0.0
 
 
 def latest_visible(times: Times, rule: str) -> Times:
@@ -95,13 +95,13 @@ def latest_visible(times: Times, rule: str) -> Times:
         times: [n] the seeds' times.
         rule: `Sampler.time`.
     """
-    untimed = (times == ALWAYS) | (times == NEVER)
-    if rule == "window" and untimed.any():
+    is_untimed = (times == ALWAYS) | (times == NEVER)
+    if rule == "window" and is_untimed.any():
         raise UserError(
-            f"sampler.time=window: {np.count_nonzero(untimed):,} of {len(times):,} seeds have no time, so no window: give "
+            f"sampler.time=window: {np.count_nonzero(is_untimed):,} of {len(times):,} seeds have no time, so no window: give "
             "each one a time, or use sampler.time=strict"
         )
-    return np.where(untimed, NEVER - 1, np.where(untimed, 0, times) - (rule != "inclusive"))
+    return np.where(is_untimed, NEVER - 1, np.where(is_untimed, 0, times) - (rule != "inclusive"))
 
 
 def before_window(bounds: Times, window: int) -> Times:
@@ -175,15 +175,17 @@ class PathOccurrences(Occurrences):
 
     def follow(self, trees: Ids, times: Times) -> Ids:  # [k]
         """Returns the trees that edges with times [k] lead to from trees [k]."""
-        known, timed = len(self.times), np.flatnonzero(times != ALWAYS)
-        pairs = np.stack([np.append(self._roots, self._roots[trees[timed]]), np.append(self.times, times[timed])], 1)
+        num_trees, timed_edges = len(self.times), np.flatnonzero(times != ALWAYS)
+        pairs = np.stack(
+            [np.append(self._roots, self._roots[trees[timed_edges]]), np.append(self.times, times[timed_edges])], 1
+        )
         distinct, first, places = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
-        is_new = first >= known
-        numbers = np.where(is_new, known + np.cumsum(is_new) - 1, first)
-        self._roots, self.times = (np.append(pairs[:known, i], distinct[is_new, i]) for i in (0, 1))
-        followed = trees.copy()
-        followed[timed] = numbers[places.reshape(-1)[known:]]
-        return followed
+        is_new = first >= num_trees
+        numbers = np.where(is_new, num_trees + np.cumsum(is_new) - 1, first)
+        self._roots, self.times = (np.append(pairs[:num_trees, i], distinct[is_new, i]) for i in (0, 1))
+        result = trees.copy()
+        result[timed_edges] = numbers[places.reshape(-1)[num_trees:]]
+        return result
 
 
 def at_times(nodes: Ids, times: Ids) -> tuple[Ids, Times, Ids]:
@@ -247,14 +249,14 @@ def _read(name: str, values: Any) -> tuple[Times, str | None]:
 
 def _read_floats(name: str, rows: Array) -> Times:
     """Reads floating-point numbers that are exact integers."""
-    bad, why = find_inexact(rows)
+    bad, reason = find_inexact(rows)
     if bad.any():
-        raise UserError(f"{name}[{np.argmax(bad)}] = {rows[np.argmax(bad)]!s} {why}")
+        raise UserError(f"{name}[{np.argmax(bad)}] = {rows[np.argmax(bad)]!s} {reason}")
     return from_exact(rows)
 
 
 def find_inexact(rows: Array) -> tuple[npt.NDArray[np.bool_], str]:
-    """Marks floating-point numbers that are no exact integers, and returns why."""
+    """Marks floating-point numbers that are not exact integers, and returns why."""
     digits = np.finfo(rows.dtype).nmant + 1
     bad = ~np.isnan(rows) & ~((np.abs(rows) < 2.0**digits) & (rows == np.floor(rows)))
     return bad, f"is no whole number below 2^{digits}, as times in {rows.dtype} must be; use integers"
@@ -287,7 +289,7 @@ def _rescale(name: str, rows: Times, unit: str | None, finest: str | None) -> Ti
     if unit == finest or unit is None or finest is None:
         return rows
     factor = UNITS[finest] // UNITS[unit]
-    fixed = (rows == ALWAYS) | (rows == NEVER)
-    if len(bad := np.flatnonzero(~fixed & (np.abs(rows) > NEVER // factor - 1))):
+    is_special = (rows == ALWAYS) | (rows == NEVER)
+    if len(bad := np.flatnonzero(~is_special & (np.abs(rows) > NEVER // factor - 1))):
         raise UserError(f"{name}[{bad[0]}] = {shown(int(rows[bad[0]]))} in {unit} exceeds 64 bits in {finest}")
-    return np.where(fixed, rows, np.where(fixed, 0, rows) * factor)
+    return np.where(is_special, rows, np.where(is_special, 0, rows) * factor)

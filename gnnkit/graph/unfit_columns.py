@@ -24,15 +24,15 @@ class UnfitColumns(UserError):
 class IgnorableColumns(UserError):
     """An error about unfit columns, with the remedy."""
 
-    def __init__(self, unfit: Sequence[tuple[str, str]], ignored: Sequence[str] | None) -> None:
+    def __init__(self, unfit: Sequence[tuple[str, str]], ignored_names: Sequence[str] | None) -> None:
         """Composes the message.
 
         Args:
             unfit: The columns, each with its reason.
-            ignored: As for `remedy`.
+            ignored_names: As for `remedy`.
         """
-        self.names, self.reasons, self.ignored = [name for name, _ in unfit], join_reasons(unfit), ignored
-        super().__init__(f"{self.reasons}: {remedy(self.names, ignored)}")
+        self.names, self.reasons, self.ignored = [name for name, _ in unfit], join_reasons(unfit), ignored_names
+        super().__init__(f"{self.reasons}: {remedy(self.names, ignored_names)}")
 
     @classmethod
     def of(cls, error: BaseException | None) -> Self | None:
@@ -57,17 +57,18 @@ def raise_unfit(unfit: Mapping[str, str]) -> None:
         raise UnfitColumns(join_reasons(list(unfit.items())), list(unfit))
 
 
-def remedy(names: Sequence[str], ignored: Sequence[str] | None) -> str:
+def remedy(names: Sequence[str], ignored_names: Sequence[str] | None) -> str:
     """Describes how to exclude columns from a data set.
 
     Args:
         names: The columns.
-        ignored: The value of `dataset.ignore`. If None, the data set has no such key.
+        ignored_names: The value of `dataset.ignore`. If None, the data set has no such
+            key.
     """
     columns = "the column" if len(names) == 1 else "these columns"
-    if ignored is None:
+    if ignored_names is None:
         return f"remove {columns} from the data"
-    return f"{ignore_key([*ignored, *names])} leaves {columns} out"
+    return f"{ignore_key([*ignored_names, *names])} leaves {columns} out"
 
 
 def ignore_key(names: Sequence[str]) -> str:
@@ -78,8 +79,8 @@ def ignore_key(names: Sequence[str]) -> str:
         return key
     if key.isprintable():
         return "'" + key.replace("'", "'\\''") + "'"
-    escaped = (c if c.isprintable() and c not in "\\'" else f"\\U{ord(c):08x}" for c in key)
-    return f"$'{''.join(escaped)}'"  # of bash and zsh
+    characters = (c if c.isprintable() and c not in "\\'" else f"\\U{ord(c):08x}" for c in key)
+    return f"$'{''.join(characters)}'"  # of bash and zsh
 
 
 def join_reasons(unfit: Sequence[tuple[str, str]]) -> str:
@@ -90,11 +91,11 @@ def join_reasons(unfit: Sequence[tuple[str, str]]) -> str:
     for name, reason in unfit[:_MAX_REASONS]:
         names.setdefault(reason.replace(repr(name), "\0"), []).append(repr(name))
     reasons = [
-        reason.replace("\0", first) + (f" (also {', '.join(rest)})" if rest else "")
-        for reason, (first, *rest) in names.items()
+        reason.replace("\0", first) + (f" (also {', '.join(other_names)})" if other_names else "")
+        for reason, (first, *other_names) in names.items()
     ]
-    more = [f"{len(unfit) - _MAX_REASONS} more"] if len(unfit) > _MAX_REASONS else []
-    return f"{len(unfit)} columns cannot be used: {'; '.join([*reasons, *more])}"
+    suffix = [f"{len(unfit) - _MAX_REASONS} more"] if len(unfit) > _MAX_REASONS else []
+    return f"{len(unfit)} columns cannot be used: {'; '.join([*reasons, *suffix])}"
 
 
 def has_many_values(num_values: int, num_nodes: int) -> bool:

@@ -18,7 +18,7 @@ from gnnkit.utils.documents import check_regular
 from gnnkit.utils.memory import available_memory
 from gnnkit.utils.storage import Array, check_npy
 
-# What zipfile raises for files that are not valid archives.
+# zipfile's exceptions for files that are not valid archives.
 BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)
 _SMALL = 1 << 24  # arrays up to this size are read without a memory check
 
@@ -73,7 +73,7 @@ class Arrays:
             raise UserError(f"{name} cannot be read: {error}") from error
 
 
-def _check_memory(name: str, size: int, packed: int) -> None:
+def _check_memory(name: str, size: int, packed_size: int) -> None:
     """Raises `UserError` for an array that exceeds free memory.
 
     A file of 8 MB may unpack to 8 GB. Any ratio is accepted if the memory suffices.
@@ -81,6 +81,6 @@ def _check_memory(name: str, size: int, packed: int) -> None:
     room = available_memory()
     if size > _SMALL and size > room:
         raise UserError(
-            f"{name} unpacks from {packed:,} to {size:,} bytes, and {room:,.0f} bytes of memory are free: import the "
+            f"{name} unpacks from {packed_size:,} to {size:,} bytes, and {room:,.0f} bytes of memory are free: import the "
             "file with job=import, which reads it in pieces, or take a machine with more memory"
         )

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gnnkit.comm import LEADER, Communicator
 from gnnkit.engine import Engine, ShardAdjacency, Tally
-from gnnkit.engine.lent import lent
+from gnnkit.engine.in_place import forbid_writes
 from gnnkit.errors import UserError
 from gnnkit.jobs import figures
 from gnnkit.jobs.outputs import write_names, write_predictions, write_targets
@@ -113,7 +113,7 @@ def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
         iteration += 1
         before, start, seconds_before = x, time.perf_counter(), engine.tally.seconds
         progress(f"iteration {iteration}")
-        with lent(program, [nodes.adjacency], **_read(nodes, before)):
+        with forbid_writes(program, [nodes.adjacency], **_read(nodes, before)):
             x = program.step(before, nodes)
         rank_state = _state(before, x, time.perf_counter() - start, engine.tally.seconds - seconds_before)
         states = _gather_states(rank_state, worker)

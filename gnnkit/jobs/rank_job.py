@@ -338,7 +338,7 @@ def _trial_rows(worker: Worker, widths: Widths, graph_size: tuple[int, int]) -> 
         positions = np.sort(rng.integers(0, data.csc.num_edges, _TRIED))
         columns = {"weight": data.csc.weight, "edge_features": data.edge_features}
         edges = {name: np.asarray(values[positions]) for name, values in columns.items() if values is not None}
-    return TrialRows(widths.in_features, widths.edge_width, features, edges, trained=graph_size)
+    return TrialRows(widths.in_features, widths.edge_width, features, edges, train_size=graph_size)
 
 
 def set_up_torch(settings: Settings) -> None:

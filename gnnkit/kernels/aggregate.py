@@ -16,7 +16,7 @@ from torch.autograd import Function
 from gnnkit.graph import CSC
 from gnnkit.kernels.dropout import keep
 from gnnkit.kernels.once import once_only
-from gnnkit.kernels.sums import Dropped, EdgeKernels, Factors, wide
+from gnnkit.kernels.sums import DropoutMask, EdgeKernels, Factors, wide
 
 
 class HeldEdges:
@@ -70,7 +70,7 @@ class HeldEdges:
         result: Tensor = _Sum.apply(x, factors, self, False)
         return result
 
-    def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
+    def sum_beside(self, x: Tensor, factors: Factors, mask: DropoutMask | None = None) -> Tensor:
         """Computes `constant_sum` concatenated with the destination's own row.
 
         The destinations are the first sources.
@@ -78,12 +78,12 @@ class HeldEdges:
         Args:
             x: [num_src, f].
             factors: Factors without gradient.
-            dropped: Dropout mask of `x`. Default: keeps all.
+            mask: Dropout mask of `x`. Default: keeps all.
 
         Returns:
             [num_dst, 2 f].
         """
-        result: Tensor = _SumBeside.apply(x, factors, self, dropped)
+        result: Tensor = _SumBeside.apply(x, factors, self, mask)
         return result
 
     def spread(self, z: Tensor) -> Tensor:  # [num_dst, ...] -> [num_src, ...]
@@ -112,20 +112,20 @@ class _Sum(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Sum.apply(grad, ctx.factors.turned, ctx.edges, not ctx.reverse), None, None, None
+        return _Sum.apply(grad, ctx.factors.transpose, ctx.edges, not ctx.reverse), None, None, None
 
 
 class _SumBeside(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, factors: Factors, edges: HeldEdges, dropped: Dropped | None) -> Tensor:
-        ctx.edges, ctx.factors, ctx.dropped = edges, factors, dropped
-        return edges.kernels.sum_beside(x, factors, dropped)
+    def forward(ctx: Any, x: Tensor, factors: Factors, edges: HeldEdges, mask: DropoutMask | None) -> Tensor:
+        ctx.edges, ctx.factors, ctx.mask = edges, factors, mask
+        return edges.kernels.sum_beside(x, factors, mask)
 
     @staticmethod
     @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        gradient = ctx.edges.transposed.sum_beside_backward(grad, ctx.factors.turned)
-        return gradient if ctx.dropped is None else keep(gradient, *ctx.dropped), None, None, None
+        gradient = ctx.edges.transposed.sum_beside_backward(grad, ctx.factors.transpose)
+        return gradient if ctx.mask is None else keep(gradient, *ctx.mask), None, None, None
 
 
 class _EdgeSpread(Function):
@@ -166,4 +166,4 @@ class _Dot(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, y = ctx.saved_tensors
         factors = Factors(grad.contiguous())
-        return ctx.edges.transposed.sum(y, factors.turned), ctx.edges.kernels.sum(x, factors), None
+        return ctx.edges.transposed.sum(y, factors.transpose), ctx.edges.kernels.sum(x, factors), None

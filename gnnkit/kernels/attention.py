@@ -83,12 +83,12 @@ def _forward(
         out.numpy(),
         stats.numpy(),
         None if bent is None else bent.numpy(),
-        **_shared(edge, weighing),
+        **_common_arguments(edge, weighing),
     )
     return out, stats
 
 
-def _shared(edge: Tensor | None, weighing: Weighing) -> dict[str, Any]:
+def _common_arguments(edge: Tensor | None, weighing: Weighing) -> dict[str, Any]:
     """Returns the arguments common to all passes over the edges."""
     return {
         "edge": None if edge is None else _array(edge),
@@ -129,7 +129,7 @@ class _Attend(Function):
     @once_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None, None]:
         h, source, destination, edge, out, bent, stats = ctx.saved_tensors
-        edges, slope, shared = ctx.edges, ctx.weighing.slope, _shared(edge, ctx.weighing)
+        edges, slope, common = ctx.edges, ctx.weighing.slope, _common_arguments(edge, ctx.weighing)
         h, source, destination, grad = (x.contiguous() for x in (h, source, destination, grad))
         info, to_destination = h.new_empty(edges.num_dst, 4, h.shape[1]), torch.empty_like(destination)
         of_rows = (grad.numpy(), out.numpy(), bent.numpy())
@@ -138,9 +138,9 @@ class _Attend(Function):
         to_h, to_source = torch.empty_like(h), torch.empty_like(source)
         read = (h.numpy(), source.numpy())
         results = (to_h.numpy(), to_source.numpy())
-        _core.attend_backward(_native(edges.transposed), *read, grad.numpy(), info.numpy(), slope, *results, **shared)
+        _core.attend_backward(_native(edges.transposed), *read, grad.numpy(), info.numpy(), slope, *results, **common)
         to_edge = None
         if ctx.needs_input_grad[3]:
             to_edge = edges.kernels.edge_dot(h, grad)
-            _core.attend_edges(_native(edges.kernels), *read, info.numpy(), slope, to_edge.numpy(), **shared)
+            _core.attend_edges(_native(edges.kernels), *read, info.numpy(), slope, to_edge.numpy(), **common)
         return to_h, to_source, to_destination, to_edge, None, None

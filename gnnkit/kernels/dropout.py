@@ -55,7 +55,7 @@ def dropout(x: R, ids: Tensor, p: float, key: int) -> R:
     return result
 
 
-def kept(ids: Tensor, width: int, p: float, key: int) -> Tensor:  # [n, width / 32 rounded up] uint32
+def dropout_bits(ids: Tensor, width: int, p: float, key: int) -> Tensor:  # [n, width / 32 rounded up] uint32
     """Returns `dropout`'s mask: bit j % 32 in word [r, j // 32] belongs to x[r, j].
 
     Available on CPUs only.
@@ -147,7 +147,7 @@ def _drop(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
 
 def edge_streams(source: Tensor, destination: Tensor) -> Tensor:  # [n] int64
     """Hashes both ends' global ids [n] of edges, for random draws keyed by edge."""
-    return _mix_tensor(_mix_tensor(source + _signed(_GOLDEN)) ^ destination)
+    return _mix_tensor(_mix_tensor(source + _as_int64(_GOLDEN)) ^ destination)
 
 
 def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 in [0, 1)
@@ -156,7 +156,7 @@ def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 
     Args:
         ids: [n] int64, one random stream each.
     """
-    return _drawn(ids, width, key).view(torch.int16)[:, :width].float() / 65536 + 0.5
+    return _draw_words(ids, width, key).view(torch.int16)[:, :width].float() / 65536 + 0.5
 
 
 def _lanes(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] 0..65535
@@ -166,14 +166,14 @@ def _lanes(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] 0..65535
         ids: [n] int64, one random stream each.
     """
     shifts = torch.arange(0, 64, 16, device=ids.device)
-    words = _drawn(ids, width, key)
+    words = _draw_words(ids, width, key)
     return ((words[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, :width]
 
 
-def _drawn(ids: Tensor, width: int, key: int) -> Tensor:  # [n, ceil(width / 4)] int64
+def _draw_words(ids: Tensor, width: int, key: int) -> Tensor:  # [n, ceil(width / 4)] int64
     """Draws 64 bits per four row elements."""
-    rows = _mix_tensor(_mix_tensor(ids + _signed(_GOLDEN)) ^ _signed(key))
-    counter = torch.arange(1, (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
+    rows = _mix_tensor(_mix_tensor(ids + _as_int64(_GOLDEN)) ^ _as_int64(key))
+    counter = torch.arange(1, (width + 3) // 4 + 1, device=ids.device) * _as_int64(_GOLDEN)
     return _mix_tensor(rows[:, None] + counter)
 
 
@@ -183,13 +183,13 @@ def subset(n: int, size: int, key: int, device: torch.device) -> Tensor:  # [siz
     Args:
         size: Subset size, at most `n`.
     """
-    hashes = _mix_tensor(_mix_tensor(torch.arange(n, device=device) + _signed(_GOLDEN)) ^ _signed(key))
+    hashes = _mix_tensor(_mix_tensor(torch.arange(n, device=device) + _as_int64(_GOLDEN)) ^ _as_int64(key))
     return hashes.argsort(stable=True)[:size].sort().values
 
 
 def _mix_tensor(z: Tensor) -> Tensor:
-    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
+    z = (z ^ _shift(z, 30)) * _as_int64(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift(z, 27)) * _as_int64(0x94D049BB133111EB)
     return z ^ _shift(z, 31)
 
 
@@ -197,5 +197,5 @@ def _shift(z: Tensor, bits: int) -> Tensor:
     return (z >> bits) & ((1 << (64 - bits)) - 1)  # torch's shift is arithmetic
 
 
-def _signed(value: int) -> int:
+def _as_int64(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value

@@ -22,17 +22,17 @@ from gnnkit.kernels.sums import ONE, Factors
 class LazyKernels(EdgeKernels):
     """Kernels over held edges, without the graph's weights."""
 
-    def __init__(self, held: HeldEdges) -> None:
-        self.held, self.device = held, held.device
-        self.num_src, self.num_dst = held.num_src, held.num_dst
+    def __init__(self, edges: HeldEdges) -> None:
+        self.edges, self.device = edges, edges.device
+        self.num_src, self.num_dst = edges.num_src, edges.num_dst
 
     @cached_property
     def indptr(self) -> Tensor:
-        return torch.tensor(np.asarray(self.held.csc.indptr, np.int64))
+        return torch.tensor(np.asarray(self.edges.csc.indptr, np.int64))
 
     @property
     def indices(self) -> Tensor:
-        return self.held.source_of_edge
+        return self.edges.source_of_edge
 
     def sum(
         self,
@@ -42,21 +42,21 @@ class LazyKernels(EdgeKernels):
         destination: Tensor | None = None,
     ) -> Tensor:
         if weight is None or not weight.requires_grad:
-            return self.held.constant_sum(rows, Factors(weight, source, destination))
+            return self.edges.constant_sum(rows, Factors(weight, source, destination))
         width = math.prod(rows.shape[1:])
         heads = rows.reshape(len(rows), weight.shape[1], width // weight.shape[1])
-        return self.held.weighted_sum(heads, weight).view(-1, *rows.shape[1:])
+        return self.edges.weighted_sum(heads, weight).view(-1, *rows.shape[1:])
 
     def add_sum(self, rows: Tensor, out: Tensor) -> None:
-        self.held.kernels.add_sum(rows, ONE, out)
+        self.edges.kernels.add_sum(rows, ONE, out)
 
     def max(self, rows: Tensor) -> Tensor:
         if rows.requires_grad and torch.is_grad_enabled():
             refuse_second()
-        return self.held.kernels.max(rows)[0]
+        return self.edges.kernels.max(rows)[0]
 
     def dot(self, rows: Tensor, others: Tensor) -> Tensor:
-        return self.held.dot(rows, others)
+        return self.edges.dot(rows, others)
 
     def attend(
         self,
@@ -67,10 +67,10 @@ class LazyKernels(EdgeKernels):
         slope: float,
         dropout: EdgeDropout | None,
     ) -> Tensor | None:
-        if not serves(self.held, rows):
+        if not serves(self.edges, rows):
             return None
         ids, p, key = dropout or (None, 0, 0)
-        return attend(self.held, rows, source, destination, edge, Weighing(slope, p, key, ids))
+        return attend(self.edges, rows, source, destination, edge, Weighing(slope, p, key, ids))
 
 
 class LazyBackend:

@@ -26,9 +26,9 @@ def once_only(backward: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(backward)
-    def checked(ctx: Any, *grads: Any) -> Any:
+    def wrapper(ctx: Any, *grads: Any) -> Any:
         if torch.is_grad_enabled():
             refuse_second()
         return backward(ctx, *grads)
 
-    return checked
+    return wrapper

@@ -32,13 +32,13 @@ class RowTable(ABC):
     device: torch.device
 
     @abstractmethod
-    def pieces(self, ids: Ids, size: int, *, counted: bool) -> Iterator[Tensor]:
+    def pieces(self, ids: Ids, size: int, *, count_reads: bool) -> Iterator[Tensor]:
         """Reads rows in the order of `ids`. Yields at least one piece, possibly empty.
 
         Args:
             ids: [n] distinct nodes.
             size: Number of rows of every piece but the last.
-            counted: Whether to count the reads as training.
+            count_reads: Whether to count the reads as training.
         """
 
 
@@ -97,17 +97,17 @@ class RowsInPieces(ProductRows):
         return replace(self, drops=(*self.drops, _Drop(ids, p, key)))
 
     def isfinite(self) -> Tensor:  # [num_pieces]
-        return torch.stack([piece.isfinite().all() for piece in self.pieces(counted=False)])
+        return torch.stack([piece.isfinite().all() for piece in self.pieces(count_reads=False)])
 
-    def pieces(self, *, counted: bool) -> Iterator[Tensor]:
+    def pieces(self, *, count_reads: bool) -> Iterator[Tensor]:
         """Reads the rows in order. Yields at least one piece, possibly empty.
 
         Args:
-            counted: Whether to count the reads as training.
+            count_reads: Whether to count the reads as training.
         """
         row_bytes = self.table.width * torch.empty(0, dtype=self.dtype).element_size()
         size, first = CHUNK * max(PIECE // (CHUNK * max(row_bytes, 1)), 1), 0
-        for piece in self.table.pieces(self.ids, size, counted=counted):
+        for piece in self.table.pieces(self.ids, size, count_reads=count_reads):
             rows, last = piece.to(self.dtype), first + len(piece)
             for drop in self.drops:
                 rows = dropout(rows, drop.ids[first:last], drop.p, drop.key)
@@ -117,9 +117,9 @@ class RowsInPieces(ProductRows):
 
 class _PieceProduct(Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, rows: RowsInPieces, counted: bool) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, rows: RowsInPieces, count_reads: bool) -> Tensor:
         ctx.rows, ctx.weight = rows, weight.detach()  # only the weight's shape and strides are needed
-        out, ctx.fast = product_of_pieces(rows.pieces(counted=counted), len(rows), weight)
+        out, ctx.fast = product_of_pieces(rows.pieces(count_reads=count_reads), len(rows), weight)
         return out
 
     @staticmethod
@@ -133,7 +133,7 @@ class _PieceProduct(Function):
 def _beside(rows: RowsInPieces, grad: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields pieces, each with its gradient rows."""
     first = 0
-    for piece in rows.pieces(counted=True):
+    for piece in rows.pieces(count_reads=True):
         last = first + len(piece)
         yield piece.to(grad.dtype), grad[first:last]
         first = last

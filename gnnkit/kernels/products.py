@@ -40,8 +40,8 @@ def library() -> str:
 @functools.cache
 def lacks_bfloat16() -> bool:
     """Returns whether torch has no fast bfloat16 products on this processor."""
-    known = hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")  # missing if torch is built without oneDNN
-    return known and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    has_query = hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")  # missing if torch is built without oneDNN
+    return has_query and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def fast_products() -> AbstractContextManager[Any]:
@@ -55,7 +55,7 @@ def fast_products() -> AbstractContextManager[Any]:
     return _FastProducts(_pays, _Product) if library() == "oneDNN" else nullcontext()
 
 
-def unwatched() -> AbstractContextManager[Any]:
+def disable_torch_function() -> AbstractContextManager[Any]:
     """Stops intercepting torch functions, for code without products."""
     context: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
     return context
@@ -172,7 +172,7 @@ class _Rounded(Function):
         ctx.kinds = x.dtype, None if bias is None else bias.dtype
         x = x.to(torch.bfloat16)
         ctx.save_for_backward(x, weight)
-        return _rounded(x, weight, bias)
+        return _multiply_bfloat16(x, weight, bias)
 
     @staticmethod
     @once_differentiable
@@ -180,7 +180,7 @@ class _Rounded(Function):
         (x, weight), (kind, of_bias) = ctx.saved_tensors, ctx.kinds
         rows = by_weight = by_bias = None
         if ctx.needs_input_grad[0]:
-            rows = _rounded(grad, weight.t()).to(kind)
+            rows = _multiply_bfloat16(grad, weight.t()).to(kind)
         if ctx.needs_input_grad[1]:
             by_weight = outer_of_pieces([(x, grad)], weight, fast=False)
         if ctx.needs_input_grad[2]:
@@ -188,25 +188,25 @@ class _Rounded(Function):
         return rows, by_weight, by_bias
 
 
-def _rounded(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _multiply_bfloat16(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Computes x W + b in float32 from bfloat16 factors, chunk by chunk."""
     out = x.new_empty(len(x), weight.shape[1], dtype=torch.bfloat16)
     with torch.autocast("cpu", enabled=False):
         factor = weight.to(torch.bfloat16).float()
-        added = None if bias is None else bias.to(torch.bfloat16).float()
+        addend = None if bias is None else bias.to(torch.bfloat16).float()
         for i in range(0, len(x), CHUNK):
             rows = x[i : i + CHUNK].float()
-            out[i : i + CHUNK] = rows @ factor if added is None else torch.addmm(added, rows, factor)
+            out[i : i + CHUNK] = rows @ factor if addend is None else torch.addmm(addend, rows, factor)
     return out
 
 
-def _product(x: Tensor, turned: Tensor, bias: Tensor | None = None) -> Tensor:
+def _product(x: Tensor, weight_t: Tensor, bias: Tensor | None = None) -> Tensor:
     """Computes x W + b from the transposed weight [k, f], chunk by chunk."""
-    out, turned, end = x.new_empty(len(x), len(turned)), turned.contiguous(), len(x) - len(x) % CHUNK
+    out, weight_t, end = x.new_empty(len(x), len(weight_t)), weight_t.contiguous(), len(x) - len(x) % CHUNK
     for i in range(0, end, CHUNK):
-        out[i : i + CHUNK] = _by_onednn(x[i : i + CHUNK], turned, bias)
+        out[i : i + CHUNK] = _by_onednn(x[i : i + CHUNK], weight_t, bias)
     if end < len(x):
-        out[end:] = F.linear(x[end:], turned, bias)
+        out[end:] = F.linear(x[end:], weight_t, bias)
     return out
 
 
@@ -236,7 +236,7 @@ def product_of_pieces(pieces: Iterable[Tensor], num_rows: int, weight: Tensor) -
 
 
 def _by_torch(x: Tensor, weight: Tensor) -> Tensor:
-    return _rounded(x, weight) if _is_slow(x) else x @ weight
+    return _multiply_bfloat16(x, weight) if _is_slow(x) else x @ weight
 
 
 def outer_of_pieces(pieces: Iterable[tuple[Tensor, Tensor]], weight: Tensor, *, fast: bool) -> Tensor:
@@ -248,13 +248,15 @@ def outer_of_pieces(pieces: Iterable[tuple[Tensor, Tensor]], weight: Tensor, *, 
         fast: Whether to use oneDNN.
     """
     # torch's own gradient has the weight's memory layout.
-    turned = weight.shape[0] > weight.shape[1] if fast else weight.stride(0) == 1 and weight.stride(1) == len(weight)
+    is_transposed = (
+        weight.shape[0] > weight.shape[1] if fast else weight.stride(0) == 1 and weight.stride(1) == len(weight)
+    )
     add = _add_by_onednn if fast else _add_by_torch
     total: Tensor | None = None
     for x, grad in pieces:
-        total = add(total, grad, x) if turned else add(total, x, grad)
+        total = add(total, grad, x) if is_transposed else add(total, x, grad)
     assert total is not None, "at least one piece"
-    return (total.t() if turned else total).to(weight.dtype)
+    return (total.t() if is_transposed else total).to(weight.dtype)
 
 
 def _add_by_torch(total: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
@@ -283,7 +285,7 @@ def _add_by_onednn(total: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
     return total
 
 
-def _by_onednn(x: Tensor, turned: Tensor, bias: Tensor | None = None) -> Tensor:
+def _by_onednn(x: Tensor, weight_t: Tensor, bias: Tensor | None = None) -> Tensor:
     """Computes x W + b from the transposed weight [k, f]."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, turned, bias, "none", [], "")
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight_t, bias, "none", [], "")
     return product

@@ -34,7 +34,7 @@ class Places:
         self.kernels = NativeKernels(self.native)
 
     @cached_property
-    def turned(self) -> Any:
+    def transpose(self) -> Any:
         """Each column's rows."""
         return self.kernels.transpose()
 
@@ -111,4 +111,4 @@ class _SparseProduct(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (values,) = ctx.saved_tensors
-        return ctx.places.turned.sum(grad, Factors(values[:, None])), None, None
+        return ctx.places.transpose.sum(grad, Factors(values[:, None])), None, None

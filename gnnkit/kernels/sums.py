@@ -23,7 +23,7 @@ from torch import Tensor
 from gnnkit import _core
 from gnnkit.graph import CSC
 
-Dropped = tuple[Tensor, float]  # [n, f / 32 rounded up] uint32 from `dropout.kept`, and its probability
+DropoutMask = tuple[Tensor, float]  # [n, f / 32 rounded up] uint32 from `dropout_bits`, and its probability
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -56,7 +56,7 @@ class Factors:
     _arrays: dict[torch.dtype, FactorArrays] = field(init=False, repr=False, default_factory=dict)
 
     @cached_property
-    def turned(self) -> Factors:
+    def transpose(self) -> Factors:
         """The transpose's factors."""
         return Factors(self.edge, self.destination, self.source)
 
@@ -112,10 +112,10 @@ class EdgeKernels(ABC):
         """
 
     @abstractmethod
-    def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
+    def sum_beside(self, x: Tensor, factors: Factors, mask: DropoutMask | None = None) -> Tensor:
         """Computes the sums concatenated with x[v]: [num_src, f] -> [num_dst, 2 f].
 
-        The destinations are the first sources. With `dropped`, dropout is first applied
+        The destinations are the first sources. With `mask`, dropout is first applied
         to `x`. Available on CPUs only.
         """
 
@@ -165,13 +165,13 @@ class NativeKernels(EdgeKernels):
         width = min(rows.shape[1], sums.shape[1])
         self.native.sum(rows, sums, threads, add=True, width=width, **factors.arrays(wide(x.dtype)))
 
-    def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
+    def sum_beside(self, x: Tensor, factors: Factors, mask: DropoutMask | None = None) -> Tensor:
         out, threads = x.new_empty((self.num_dst, 2 * x.shape[1])), torch.get_num_threads()
         rows, sums, arrays = _matrix(x), as_array(out), factors.arrays(wide(x.dtype))
-        if dropped is None:
+        if mask is None:
             self.native.sum_beside(rows, sums, threads, **arrays)
         else:
-            self.native.sum_beside(rows, sums, threads, **arrays, kept=dropped[0].numpy(), p=dropped[1])
+            self.native.sum_beside(rows, sums, threads, **arrays, kept=mask[0].numpy(), p=mask[1])
         return out
 
     def sum_beside_backward(self, grad: Tensor, factors: Factors) -> Tensor:
@@ -270,8 +270,8 @@ class TorchKernels(DeviceKernels):
         width = min(x.shape[1], out.shape[1])
         out[:, :width] += self.sum(x[:, :width], factors)
 
-    def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
-        assert dropped is None
+    def sum_beside(self, x: Tensor, factors: Factors, mask: DropoutMask | None = None) -> Tensor:
+        assert mask is None
         return torch.cat([self.sum(x, factors), x[: self.num_dst]], 1)
 
     def sum_beside_backward(self, grad: Tensor, factors: Factors) -> Tensor:

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gnnkit.kernels.sums import ONE, DeviceKernels, Dropped, EdgeKernels, Factors, wide
+from gnnkit.kernels.sums import ONE, DeviceKernels, DropoutMask, EdgeKernels, Factors, wide
 
 LONG = 512  # edges of a piece
 _TILE = 512  # numbers that a program of one warp holds: 16 of each thread
@@ -42,7 +42,7 @@ def _sum(  # noqa: PLR0912
     begin,  # [num_rows] first edge
     end,  # [num_rows]
     rows,  # [num_rows] row of the result. None: in order
-    src,  # [num_edges] row of x. None: of its own each
+    src,  # [num_edges] row of x. None: edge e reads row e
     order,  # [num_edges] place of each edge's factor. None: in order
     weight,  # [num_edges, HEADS] or None
     source,  # [num_src] or None
@@ -57,7 +57,7 @@ def _sum(  # noqa: PLR0912
     own_stride,
     out_stride,
     HEADS: tl.constexpr,
-    BESIDE: tl.constexpr,  # whether own rows stand beside the sums
+    BESIDE: tl.constexpr,  # whether own rows are appended to the sums
     ADD: tl.constexpr,  # whether sums are added to the result
     WIDE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -72,26 +72,26 @@ def _sum(  # noqa: PLR0912
     total = tl.zeros((ROWS, EDGES, COLUMNS), WIDE)
     for at in range(0, tl.max(last - first, 0), EDGES):
         edge = first[:, None] + at + tl.arange(0, EDGES)[None, :]
-        held = edge < last[:, None]
-        read = held[:, :, None] & inside[None, None, :]
+        is_edge = edge < last[:, None]
+        read = is_edge[:, :, None] & inside[None, None, :]
         row = edge.to(tl.int64)
         place = edge.to(tl.int64)
         if src is not None:
-            row = tl.load(src + edge, mask=held, other=0).to(tl.int64)
+            row = tl.load(src + edge, mask=is_edge, other=0).to(tl.int64)
         if order is not None:
-            place = tl.load(order + edge, mask=held, other=0).to(tl.int64)
+            place = tl.load(order + edge, mask=is_edge, other=0).to(tl.int64)
         value = tl.load(x + row[:, :, None] * x_stride + column[None, None, :], mask=read, other=0).to(WIDE)
         if weight is not None:
             if HEADS == 1:
-                value *= tl.load(weight + place, mask=held, other=0)[:, :, None]
+                value *= tl.load(weight + place, mask=is_edge, other=0)[:, :, None]
             else:
                 head = column // (width // HEADS)
                 value *= tl.load(weight + place[:, :, None] * HEADS + head[None, None, :], mask=read, other=0)
         if source is not None:
-            value *= tl.load(source + row, mask=held, other=0)[:, :, None]
+            value *= tl.load(source + row, mask=is_edge, other=0)[:, :, None]
         if arg is not None:
-            chosen = tl.load(arg + row[:, :, None] * width + column[None, None, :], mask=read, other=-1)
-            value = tl.where(chosen == place[:, :, None], value, 0)
+            winners = tl.load(arg + row[:, :, None] * width + column[None, None, :], mask=read, other=-1)
+            value = tl.where(winners == place[:, :, None], value, 0)
         total += value
     sums = tl.sum(total, 1)
     to = slot
@@ -99,20 +99,20 @@ def _sum(  # noqa: PLR0912
         to = tl.load(rows + slot, mask=live, other=0).to(tl.int64)
     if destination is not None:
         sums *= tl.load(destination + to, mask=live, other=0)[:, None]
-    written = live[:, None] & inside[None, :]
+    store_mask = live[:, None] & inside[None, :]
     place_out = out + to[:, None] * out_stride + column[None, :]
     if own is not None:
-        owned = written & (to < num_own)[:, None]
-        beside = tl.load(own + to[:, None] * own_stride + column[None, :], mask=owned, other=0)
+        own_mask = store_mask & (to < num_own)[:, None]
+        beside = tl.load(own + to[:, None] * own_stride + column[None, :], mask=own_mask, other=0)
         if BESIDE:
-            tl.store(place_out + width, beside, mask=written)
+            tl.store(place_out + width, beside, mask=store_mask)
         elif scale is None:
             sums += beside.to(WIDE)
         else:
             sums += tl.load(scale) * beside.to(WIDE)
     if ADD:
-        sums += tl.load(place_out, mask=written, other=0).to(WIDE)
-    tl.store(place_out, sums.to(out.dtype.element_ty), mask=written)
+        sums += tl.load(place_out, mask=store_mask, other=0).to(WIDE)
+    tl.store(place_out, sums.to(out.dtype.element_ty), mask=store_mask)
 
 
 @triton.jit(do_not_specialize=_VARYING)
@@ -123,7 +123,7 @@ def _max(
     begin,  # [num_rows] first edge
     end,  # [num_rows]
     rows,  # [num_rows] row of the result. None: in order
-    src,  # [num_edges] row of x. None: of its own each
+    src,  # [num_edges] row of x. None: edge e reads row e
     order,  # [num_edges] place of each edge. None: in order
     places,  # [num_edges, width] place of each number, or None
     num_rows,
@@ -139,27 +139,27 @@ def _max(
     first = tl.load(begin + slot, mask=live, other=0)
     last = tl.load(end + slot, mask=live, other=0)
     top = tl.full((ROWS, EDGES, COLUMNS), float("-inf"), WIDE)
-    chosen = tl.full((ROWS, EDGES, COLUMNS), -1, tl.int64)
+    best_edge = tl.full((ROWS, EDGES, COLUMNS), -1, tl.int64)
     for at in range(0, tl.max(last - first, 0), EDGES):
         edge = first[:, None] + at + tl.arange(0, EDGES)[None, :]
-        held = edge < last[:, None]
-        read = held[:, :, None] & inside[None, None, :]
+        is_edge = edge < last[:, None]
+        read = is_edge[:, :, None] & inside[None, None, :]
         row = edge.to(tl.int64)
         if src is not None:
-            row = tl.load(src + edge, mask=held, other=0).to(tl.int64)
+            row = tl.load(src + edge, mask=is_edge, other=0).to(tl.int64)
         value = tl.load(x + row[:, :, None] * width + column[None, None, :], mask=read, other=0).to(WIDE)
         exceeds = ((value > top) | _is_nan(value)) & ~_is_nan(top)  # NaN is the largest
-        takes = read & ((chosen < 0) | exceeds)
+        takes = read & ((best_edge < 0) | exceeds)
         top = tl.where(takes, value, top)
-        chosen = tl.where(takes, edge.to(tl.int64)[:, :, None], chosen)
+        best_edge = tl.where(takes, edge.to(tl.int64)[:, :, None], best_edge)
     nan = _is_nan(top)
     has_nan = tl.max(nan.to(tl.int32), 1) > 0
     largest = tl.max(tl.where(nan, float("-inf"), top), 1)
     equal = (nan & has_nan[:, None, :]) | ((top == largest[:, None, :]) & ~has_nan[:, None, :])
     none = last.to(tl.int64)[:, None]
-    winner = tl.min(tl.where(equal & (chosen >= 0), chosen, none[:, :, None]), 1)
-    written = live[:, None] & inside[None, :]
-    is_winner = written & (winner < none)
+    winner = tl.min(tl.where(equal & (best_edge >= 0), best_edge, none[:, :, None]), 1)
+    store_mask = live[:, None] & inside[None, :]
+    is_winner = store_mask & (winner < none)
     to = slot
     if rows is not None:
         to = tl.load(rows + slot, mask=live, other=0).to(tl.int64)
@@ -173,8 +173,8 @@ def _max(
         place = tl.load(places + winner * width + column[None, :], mask=is_winner, other=-1)
     at_out = to[:, None] * width + column[None, :]
     value = tl.load(x + row * width + column[None, :], mask=is_winner, other=float("-inf"))
-    tl.store(best + at_out, value, mask=written)
-    tl.store(arg + at_out, tl.where(is_winner, place, -1), mask=written)
+    tl.store(best + at_out, value, mask=store_mask)
+    tl.store(arg + at_out, tl.where(is_winner, place, -1), mask=store_mask)
 
 
 @triton.jit(do_not_specialize=_VARYING)
@@ -194,21 +194,21 @@ def _dot(
 ):
     edge = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
     head = tl.program_id(1)
-    held = edge < num_edges
-    row = tl.load(src + edge, mask=held, other=0).to(tl.int64)
-    to = tl.load(dst + edge, mask=held, other=0).to(tl.int64)
+    is_edge = edge < num_edges
+    row = tl.load(src + edge, mask=is_edge, other=0).to(tl.int64)
+    to = tl.load(dst + edge, mask=is_edge, other=0).to(tl.int64)
     place = edge
     if order is not None:
-        place = tl.load(order + edge, mask=held, other=0).to(tl.int64)
+        place = tl.load(order + edge, mask=is_edge, other=0).to(tl.int64)
     total = tl.zeros((EDGES, COLUMNS), WIDE)
     for start in range(0, of_head, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        read = held[:, None] & (column < of_head)[None, :]
+        read = is_edge[:, None] & (column < of_head)[None, :]
         at = (head * of_head + column)[None, :]
         a = tl.load(x + row[:, None] * HEADS * of_head + at, mask=read, other=0).to(WIDE)
         b = tl.load(grad + to[:, None] * HEADS * of_head + at, mask=read, other=0).to(WIDE)
         total += a * b
-    tl.store(out + place * HEADS + head, tl.sum(total, 1), mask=held)
+    tl.store(out + place * HEADS + head, tl.sum(total, 1), mask=is_edge)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,8 +251,8 @@ class TritonKernels(DeviceKernels):
     def add_sum(self, x: Tensor, factors: Factors, out: Tensor) -> None:
         self._sums(out, x.detach().contiguous(), min(x.shape[1], out.shape[1]), factors, add=True)
 
-    def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
-        assert dropped is None
+    def sum_beside(self, x: Tensor, factors: Factors, mask: DropoutMask | None = None) -> Tensor:
+        assert mask is None
         rows, out = x.detach().contiguous(), x.new_empty((self.num_dst, 2 * x.shape[1]))
         self._sums(out, rows, x.shape[1], factors, own=rows, beside=True)
         return out
@@ -290,10 +290,10 @@ class TritonKernels(DeviceKernels):
         return best, arg
 
     def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:
-        transposed = self.transpose()
-        assert isinstance(transposed, TritonKernels)
+        kernels = self.transpose()
+        assert isinstance(kernels, TritonKernels)
         out = grad.new_empty((self.num_src, grad.shape[1]))
-        transposed._sums(out, grad.detach().contiguous(), grad.shape[1], ONE, arg=arg.contiguous())
+        kernels._sums(out, grad.detach().contiguous(), grad.shape[1], ONE, arg=arg.contiguous())
         return out
 
     def _sums(
@@ -309,7 +309,7 @@ class TritonKernels(DeviceKernels):
         beside: bool = False,
         add: bool = False,
     ) -> None:
-        """Computes sums, and what else a row of the result has.
+        """Computes sums, and adds or appends own rows.
 
         Args:
             out: [num_dst, ...] result.
@@ -356,7 +356,7 @@ class TritonKernels(DeviceKernels):
 
 
 def _launch_sum(rows: _Rows, out: Tensor, x: Tensor, width: int, **pointers: Any) -> None:
-    """Sums rows. `given` are the arguments that have a value."""
+    """Sums rows. `pointers` are the arguments that are not None."""
     none = dict.fromkeys(("src", "order", "weight", "source", "destination", "arg", "own", "scale"))
     pointers = {**none, "HEADS": 1, "BESIDE": False, "ADD": False, **pointers}
     num_rows, own, src = len(rows.begin), pointers["own"], pointers["src"]

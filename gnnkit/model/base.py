@@ -64,7 +64,7 @@ class GraphModel(nn.Module):
 
     @classmethod
     def check_columns(cls, names: Sequence[str]) -> None:
-        """Raises `UserError` if data lack columns that the model needs."""
+        """Raises `UserError` if the data do not have the model's columns."""
 
     def decayed_parameters(self) -> Iterable[Parameter]:
         """The parameters that `trainer.weight_decay` applies to."""

@@ -35,7 +35,7 @@ from lazyedges import (
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, RankGraph
-from gnnkit.engine.lent import version_of
+from gnnkit.engine.in_place import version_of
 from gnnkit.engine.typed_graph import RelationRows
 from gnnkit.errors import UserError
 from gnnkit.kernels.lazy import LazyBackend, LazyKernels
@@ -66,9 +66,9 @@ class Reads:
     origin: Origin = field(default_factory=lambda: Origin(_caller))  # of the rows that are deferred
     drew: bool = False  # whether dropout was keyed, which torch cannot repeat in a backward pass
 
-    def note(self, called: Pass) -> None:
+    def note(self, graph_pass: Pass) -> None:
         """Records a read."""
-        self.last, self.count = called, self.count + 1
+        self.last, self.count = graph_pass, self.count + 1
 
     def edge_ids(self) -> Tensor | None:
         """Returns ids of the edges through which rows were last read, or None."""
@@ -102,7 +102,7 @@ class Pass:
 
     @cached_property
     def rank_graph(self) -> RankGraph:
-        """The rank's edges. Those of an adjacency of another package are not fused."""
+        """The rank's edges. Adjacencies of other packages are not fused."""
         graph = self._adjacency.rank_graph
         return graph if isinstance(graph, RankGraph) else RankGraph(graph.edge_index, graph.weight)
 
@@ -130,22 +130,22 @@ class Pass:
                 self.reads.origin.count("index_select")
             rows = self._with_halo(value_of(x), dim) if at_source else value_of(x)
             return rows.index_select(dim, _plain(ends))
-        edge_set, unchanged = ends.edge_set, self._unchanged(x)
-        rows = self._rows(x, unchanged) if at_source else Lazy(unchanged, tuple(x.shape[1:]), x.dtype)
+        edge_set, get_x = ends.edge_set, self._guard(x)
+        rows = self._rows(x, get_x) if at_source else Lazy(get_x, tuple(x.shape[1:]), x.dtype)
         is_plain = at_source and edge_set is edge_set_of(self.rank_graph) and x.dim() < 4
-        sums = self._sums(unchanged) if is_plain else None
+        sums = self._sums(get_x) if is_plain else None
         return rows_by_edge(self.reads.origin, edge_set, x, at_source=at_source, rows=rows, add_up=sums)
 
-    def _unchanged(self, x: Tensor) -> Callable[[], Tensor]:
+    def _guard(self, x: Tensor) -> Callable[[], Tensor]:
         """Returns a function that returns `x`, or raises if its memory has changed."""
         version = version_of(x)
 
-        def unchanged() -> Tensor:
+        def get_x() -> Tensor:
             if version_of(x) != version:
                 raise self.error("changes rows in place after it read them by edge: change a copy, as by x.clone()")
             return x
 
-        return unchanged
+        return get_x
 
     def _sums(self, rows: Callable[[], Tensor]) -> Callable[[], Tensor] | None:
         """Returns the engine's sums over all edges, or None if it sums with weights."""
@@ -160,7 +160,7 @@ class Pass:
         """Whether there are as many rows as destinations."""
         return num_rows == self.num_owned
 
-    def _rows(self, x: Tensor, unchanged: Callable[[], Tensor]) -> Lazy:
+    def _rows(self, x: Tensor, get_x: Callable[[], Tensor]) -> Lazy:
         """Returns `x` with the halo, exchanged once for all edges that read it.
 
         It is kept until the pass ends: all ranks would exchange the same rows again
@@ -169,7 +169,7 @@ class Pass:
         key = (id(x), version_of(x), torch.is_grad_enabled())
         rows = self._with_halos.get(key)
         if rows is None or rows.source is not x:
-            rows = Lazy(lambda: self._with_halo(unchanged(), 0), tuple(x.shape[1:]), x.dtype)
+            rows = Lazy(lambda: self._with_halo(get_x(), 0), tuple(x.shape[1:]), x.dtype)
             rows.source = x
             self._with_halos[key] = rows
         return rows
@@ -214,7 +214,7 @@ class Pass:
 class _Ends(Tensor):
     """A rank's row numbers, whose values must not be used as numbers."""
 
-    called: Pass
+    graph_pass: Pass
     edge_set: EdgeSet
 
     def replace(self, rows: Tensor) -> None:
@@ -235,8 +235,8 @@ class _Ends(Tensor):
             return _serve(func, args, kwargs)
         except UserError:
             ends = next(value for value in _flat((*args, *kwargs.values())) if isinstance(value, _Ends))
-            called = ends.called
-            if not called.alone or (called._over and called.reads.drew):
+            graph_pass = ends.graph_pass
+            if not graph_pass.alone or (graph_pass._over and graph_pass.reads.drew):
                 raise
             return _on_plain(func, args, kwargs)
 
@@ -250,7 +250,7 @@ class Edges(_Ends):
     @property
     def ends(self) -> tuple[Sources, Destinations]:
         """Source rows and destination rows."""
-        return _marked_ends(self.edge_set, self.called)
+        return _ends_of(self.edge_set, self.graph_pass)
 
 
 class Destinations(_Ends):
@@ -260,21 +260,21 @@ class Destinations(_Ends):
 class Sources(_Ends):
     """[num_edges] source rows, of this rank and its halo."""
 
-    def shifted(self, offset: int) -> Sources:
+    def shift(self, offset: int) -> Sources:
         """Returns sources whose rows begin at `offset` of a concatenation.
 
         Raises `UserError` in a graph of one type, where no rows are concatenated.
         """
-        called, rows = self.called, _plain(self)
-        if isinstance(called, JoinedPass):
-            moved = JoinedPass([(part, first + offset) for part, first in called.parts])
+        graph_pass, rows = self.graph_pass, _plain(self)
+        if isinstance(graph_pass, JoinedPass):
+            new_pass = JoinedPass([(part, first + offset) for part, first in graph_pass.parts])
             rows = torch.where(rows < 0, rows, rows + offset)
-        elif isinstance(called, RelationPass):
-            moved = JoinedPass([(called, offset)])
-            rows = torch.where(rows < called.num_read, rows + offset, called.num_read - 1 - rows)
+        elif isinstance(graph_pass, RelationPass):
+            new_pass = JoinedPass([(graph_pass, offset)])
+            rows = torch.where(rows < graph_pass.num_read, rows + offset, graph_pass.num_read - 1 - rows)
         else:
-            raise _refused("add", (self,))
-        return _marked_ends(self.edge_set.between(rows, self.edge_set.destination), moved)[0]
+            raise _call_error("add", (self,))
+        return _ends_of(self.edge_set.between(rows, self.edge_set.destination), new_pass)[0]
 
 
 def edge_set_of(graph: RankGraph) -> EdgeSet:
@@ -290,20 +290,20 @@ def edge_set_of(graph: RankGraph) -> EdgeSet:
     return edge_set
 
 
-def _edges(edge_set: EdgeSet, called: Pass) -> Edges:
-    return _marked(Edges, edge_set.edge_index, edge_set, called)
+def _edges(edge_set: EdgeSet, graph_pass: Pass) -> Edges:
+    return _as_ends(Edges, edge_set.edge_index, edge_set, graph_pass)
 
 
-def _marked_ends(edge_set: EdgeSet, called: Pass) -> tuple[Sources, Destinations]:
+def _ends_of(edge_set: EdgeSet, graph_pass: Pass) -> tuple[Sources, Destinations]:
     return (
-        _marked(Sources, edge_set.source, edge_set, called),
-        _marked(Destinations, edge_set.destination, edge_set, called),
+        _as_ends(Sources, edge_set.source, edge_set, graph_pass),
+        _as_ends(Destinations, edge_set.destination, edge_set, graph_pass),
     )
 
 
-def _marked(kind: type[E], rows: Tensor, edge_set: EdgeSet, called: Pass) -> E:
+def _as_ends(kind: type[E], rows: Tensor, edge_set: EdgeSet, graph_pass: Pass) -> E:
     ends = rows.as_subclass(kind)
-    ends.called, ends.edge_set = called, edge_set
+    ends.graph_pass, ends.edge_set = graph_pass, edge_set
     return ends
 
 
@@ -328,7 +328,7 @@ def _serve(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return _SERVED[name](func, *args, **kwargs)
     if not any(isinstance(argument, Edges | Sources) for argument in _flat((*args, *kwargs.values()))):
         return _at_destinations(func, args, kwargs)
-    raise _refused(name, (*args, *kwargs.values()))
+    raise _call_error(name, (*args, *kwargs.values()))
 
 
 def _on_plain(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -339,9 +339,9 @@ def _on_plain(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
     target = written(func, args, kwargs)
     if not isinstance(target, _Ends):
         return _plainly(func, args, kwargs)
-    changed = _plain(target).clone()
-    _plainly(func, tuple(changed if value is target else value for value in args), kwargs)
-    target.replace(changed)
+    new_values = _plain(target).clone()
+    _plainly(func, tuple(new_values if value is target else value for value in args), kwargs)
+    target.replace(new_values)
     return target
 
 
@@ -352,11 +352,11 @@ def _plainly(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any
 def _get(func: Any, x: Tensor, index: Any) -> Any:
     """Implements x[index]."""
     if isinstance(index, Edges) or (isinstance(x, Edges | Sources) and _flat_ends(index)):
-        raise _refused("x[index]", (x, index))
+        raise _call_error("x[index]", (x, index))
     if isinstance(x, Edges):
         return _of_edges(x, index)
     if isinstance(x, Sources):
-        return _marked_ends(x.edge_set.select(index), x.called)[0]
+        return _ends_of(x.edge_set.select(index), x.graph_pass)[0]
     if isinstance(x, Destinations):
         return _of_destinations(func, x, index)
     if isinstance(index, Sources | Destinations):
@@ -367,15 +367,15 @@ def _get(func: Any, x: Tensor, index: Any) -> Any:
 
 
 def _of_edges(edges: Edges, index: Any) -> Any:
-    """Implements edge_index[0], edge_index[1, chosen] and edge_index[:, chosen]."""
+    """Implements edge_index[0], edge_index[1, index] and edge_index[:, index]."""
     index = _without_full_slice(index)
-    first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
+    first, tail = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
     if isinstance(first, int):
         row = edges.ends[first]
-        return row[rest[0] if len(rest) == 1 else rest] if rest else row
-    if isinstance(first, slice) and first == slice(None) and len(rest) == 1 and not isinstance(rest[0], int):
-        return _edges(edges.edge_set.select(rest[0]), edges.called)
-    raise _refused("edge_index[index]", (edges,))
+        return row[tail[0] if len(tail) == 1 else tail] if tail else row
+    if isinstance(first, slice) and first == slice(None) and len(tail) == 1 and not isinstance(tail[0], int):
+        return _edges(edges.edge_set.select(tail[0]), edges.graph_pass)
+    raise _call_error("edge_index[index]", (edges,))
 
 
 def _without_full_slice(index: Any) -> Any:
@@ -385,12 +385,12 @@ def _without_full_slice(index: Any) -> Any:
 
 
 def _of_destinations(func: Any, rows: Destinations, index: Any) -> Any:
-    """Implements destinations[chosen]."""
+    """Implements destinations[index]."""
     if _flat_ends(index, Sources):
-        raise _refused("x[index]", (rows, index))
-    chosen = index[0] if isinstance(index, tuple) and len(index) == 1 else index
-    if rows.dim() == 1 and isinstance(chosen, Tensor | slice | list) and not _flat_ends(index):
-        return _marked_ends(rows.edge_set.select(chosen), rows.called)[1]
+        raise _call_error("x[index]", (rows, index))
+    selection = index[0] if isinstance(index, tuple) and len(index) == 1 else index
+    if rows.dim() == 1 and isinstance(selection, Tensor | slice | list) and not _flat_ends(index):
+        return _ends_of(rows.edge_set.select(selection), rows.graph_pass)[1]
     return _at_destinations(func, (rows, index), {})
 
 
@@ -399,10 +399,10 @@ def _set(func: Any, x: Tensor, index: Any, value: Any) -> None:
     if isinstance(x, Edges):
         _set_row(x, _without_full_slice(index), value)
         return
-    if isinstance(index, Sources) and not index.called.bipartite and _are_loops(index):
+    if isinstance(index, Sources) and not index.graph_pass.bipartite and _are_loops(index):
         index = index.edge_set.destination
     if isinstance(x, _Ends) or _flat_ends((index, value), Edges | Sources):
-        raise _refused("x[index] = value", (x, index, value))
+        raise _call_error("x[index] = value", (x, index, value))
     func(x, _plain(index), _plain(value))
 
 
@@ -413,7 +413,7 @@ def _are_loops(sources: Sources) -> bool:
 def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:
     """Implements index_select."""
     if isinstance(input, Edges) and dim in (1, -1) and not isinstance(index, _Ends):
-        return _edges(input.edge_set.select(index), input.called)
+        return _edges(input.edge_set.select(index), input.graph_pass)
     if isinstance(input, Sources | Destinations) and not isinstance(index, _Ends):
         return _get(func, input, index)
     if (
@@ -421,12 +421,12 @@ def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:
         or isinstance(index, Edges)
         or (_flat_ends(input) and _flat_ends(index, Sources))
     ):
-        raise _refused("index_select", (input, index))
+        raise _call_error("index_select", (input, index))
     if not isinstance(index, Sources | Destinations) or isinstance(input, _Ends) or index.dim() != 1:
         return _plainly(func, (input, dim, index), {})
     spread = at_destinations("spread", input, index.edge_set) if isinstance(index, Destinations) else None
     dim = dim + input.dim() if dim < 0 else dim
-    return index.called.read(input, dim, index) if spread is None else spread
+    return index.graph_pass.read(input, dim, index) if spread is None else spread
 
 
 def _unbind(func: Any, input: Tensor, dim: int = 0) -> Any:
@@ -435,35 +435,35 @@ def _unbind(func: Any, input: Tensor, dim: int = 0) -> Any:
         return input.ends
     if isinstance(input, Destinations):
         return _plainly(func, (input, dim), {})
-    raise _refused("unbind", (input,))
+    raise _call_error("unbind", (input,))
 
 
 def _join(func: Any, tensors: Any, dim: int = 0) -> Any:
     """Implements torch.cat([edge_index, loops], 1)."""
     ends = [tensor for tensor in tensors if isinstance(tensor, Edges)]
-    others = [tensor for tensor in tensors if not isinstance(tensor, Edges)]
-    if not ends or dim not in (1, -1) or _flat_ends(others, Sources):
+    new_edges = [tensor for tensor in tensors if not isinstance(tensor, Edges)]
+    if not ends or dim not in (1, -1) or _flat_ends(new_edges, Sources):
         return _unless_sources(func, tensors, dim)
-    called = ends[0].called
-    if any(edges.called is not called or isinstance(edges.called, JoinedPass) for edges in ends):
-        if others:
-            raise called.error("adds edges to those of several relations: add these to the graph")
-        return joined(ends)
-    for tensor in others:
-        _check_loops(tensor, called)
-    if len(tensors) == 2 and len(others) == 1 and tensors[0] is ends[0]:
-        return _edges(ends[0].edge_set.with_loops(others[0][0]), called)
-    return _edges(ends[0].edge_set.with_edges(torch.cat(_plain(list(tensors)), 1)), called)
+    graph_pass = ends[0].graph_pass
+    if any(edges.graph_pass is not graph_pass or isinstance(edges.graph_pass, JoinedPass) for edges in ends):
+        if new_edges:
+            raise graph_pass.error("adds edges to those of several relations: add these to the graph")
+        return join_edges(ends)
+    for tensor in new_edges:
+        _check_loops(tensor, graph_pass)
+    if len(tensors) == 2 and len(new_edges) == 1 and tensors[0] is ends[0]:
+        return _edges(ends[0].edge_set.with_loops(new_edges[0][0]), graph_pass)
+    return _edges(ends[0].edge_set.with_edges(torch.cat(_plain(list(tensors)), 1)), graph_pass)
 
 
-def _check_loops(tensor: Tensor, called: Pass) -> None:
+def _check_loops(tensor: Tensor, graph_pass: Pass) -> None:
     """Raises `UserError` unless the edges [2, k] are loops at a pass's rows."""
-    if called.bipartite:
-        raise called.error(_LOOPS_OF_TWO)
-    num_owned = called.num_owned
+    if graph_pass.bipartite:
+        raise graph_pass.error(_LOOPS_OF_TWO)
+    num_owned = graph_pass.num_owned
     assert num_owned is not None
     if tensor.size(0) != 2 or not torch.equal(tensor[0], tensor[1]) or bool((tensor[0] >= num_owned).any()):
-        raise called.error(
+        raise graph_pass.error(
             "adds edges that are no loops at rows of x: add these to the graph, or loops by num_nodes=x.size(0)"
         )
 
@@ -473,42 +473,42 @@ def _stack(func: Any, tensors: Any, dim: int = 0) -> Any:
     if dim == 0 and len(tensors) == 2 and isinstance(tensors[0], Sources) and isinstance(tensors[1], Destinations):
         source, destination = tensors
         if source.edge_set is destination.edge_set or torch.equal(source.edge_set.destination, _plain(destination)):
-            return _edges(source.edge_set, source.called)
+            return _edges(source.edge_set, source.graph_pass)
     return _unless_sources(func, tensors, dim)
 
 
 def _unless_sources(func: Any, tensors: Any, dim: int) -> Any:
     if _flat_ends(tensors, Edges | Sources):
-        raise _refused(name_of(func), tensors)
+        raise _call_error(name_of(func), tensors)
     return _plainly(func, (tensors, dim), {})
 
 
 def _compare(func: Any, input: Any, other: Any) -> Any:
     """Implements source != destination, which detects self-loops."""
-    both = (input, other)
-    sources = [tensor for tensor in both if isinstance(tensor, Sources)]
-    if any(tensor.called.bipartite for tensor in sources):
-        raise sources[0].called.error(_LOOPS_OF_TWO)
-    if not _flat_ends(both, Edges | Sources):
-        return _plainly(func, both, {})
-    destinations = [tensor for tensor in both if isinstance(tensor, Destinations)]
+    operands = (input, other)
+    sources = [tensor for tensor in operands if isinstance(tensor, Sources)]
+    if any(tensor.graph_pass.bipartite for tensor in sources):
+        raise sources[0].graph_pass.error(_LOOPS_OF_TWO)
+    if not _flat_ends(operands, Edges | Sources):
+        return _plainly(func, operands, {})
+    destinations = [tensor for tensor in operands if isinstance(tensor, Destinations)]
     if len(sources) == 1 and len(destinations) == 1:
         if sources[0].edge_set is destinations[0].edge_set and destinations[0].dim() == 1:
             loopless = sources[0].edge_set.loopless()
             return ~loopless if name_of(func) in ("eq", "__eq__") else loopless
-        return _plainly(func, both, {})
-    raise _refused(name_of(func), both)
+        return _plainly(func, operands, {})
+    raise _call_error(name_of(func), operands)
 
 
 def _copy(func: Any, input: _Ends, *args: Any, **kwargs: Any) -> Any:
     """Implements edge_index.to(device) and other copies."""
-    copied = _plainly(func, (input, *args), kwargs)
-    if copied.dtype != torch.int64:
-        raise _refused(name_of(func), (input,))
-    if copied.device != input.edge_set.source.device:
-        moved = input.edge_set.with_edges(input.edge_set.edge_index.to(copied.device))
-        return _marked(type(input), copied, moved, input.called)
-    return _marked(type(input), copied, input.edge_set, input.called)
+    result = _plainly(func, (input, *args), kwargs)
+    if result.dtype != torch.int64:
+        raise _call_error(name_of(func), (input,))
+    if result.device != input.edge_set.source.device:
+        new_edge_set = input.edge_set.with_edges(input.edge_set.edge_index.to(result.device))
+        return _as_ends(type(input), result, new_edge_set, input.graph_pass)
+    return _as_ends(type(input), result, input.edge_set, input.graph_pass)
 
 
 def _shift(func: Any, input: Any, other: Any, *, alpha: int = 1) -> Any:
@@ -522,25 +522,25 @@ def _shift(func: Any, input: Any, other: Any, *, alpha: int = 1) -> Any:
         return torch.add(*_plain((input, other)), alpha=alpha)
     numbers = _offsets(other)
     if numbers is None or alpha != 1 or not isinstance(input, Edges | Sources):
-        raise _refused(name_of(func), (input, other))
+        raise _call_error(name_of(func), (input, other))
     if isinstance(input, Edges):
         source, destination = input.ends
-        source = source.shifted(numbers[0])
-        return _edges(source.edge_set.between(_plain(source), _plain(destination) + numbers[-1]), source.called)
-    return input.shifted(numbers[0])
+        source = source.shift(numbers[0])
+        return _edges(source.edge_set.between(_plain(source), _plain(destination) + numbers[-1]), source.graph_pass)
+    return input.shift(numbers[0])
 
 
-def _offsets(other: Any) -> list[int] | None:
-    """Reads an offset of rows, or those of sources and destinations [2, 1]."""
-    if isinstance(other, int) and not isinstance(other, bool):
-        return [other]
-    if type(other) is Tensor and other.dtype == torch.int64 and other.shape in ((), (1,), (2, 1)):
-        return [int(number) for number in other.flatten()]
+def _offsets(value: Any) -> list[int] | None:
+    """Reads a row offset, or the offsets of sources and destinations [2, 1]."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [value]
+    if type(value) is Tensor and value.dtype == torch.int64 and value.shape in ((), (1,), (2, 1)):
+        return [int(number) for number in value.flatten()]
     return None
 
 
 def _set_row(edges: Edges, row: Any, value: Any) -> None:
-    """Implements edge_index[row] = value, without a change of other edges' memory."""
+    """Implements edge_index[row] = value, without changing other edges' memory."""
     ends = list(_plain(edges).unbind(0))
     right = Sources if row == 0 else Tensor
     if (
@@ -549,10 +549,10 @@ def _set_row(edges: Edges, row: Any, value: Any) -> None:
         or not isinstance(value, right)
         or (row == 1 and isinstance(value, Edges | Sources))
     ):
-        raise _refused("x[index] = value", (edges, value))
+        raise _call_error("x[index] = value", (edges, value))
     ends[row] = _plain(value)
     if isinstance(value, Sources):
-        edges.called = value.called
+        edges.graph_pass = value.graph_pass
     edges.replace(torch.stack(ends))
 
 
@@ -623,22 +623,22 @@ class JoinedPass(Pass):
 
     def read(self, x: Tensor, dim: int, ends: Sources | Destinations) -> Tensor:
         x, edge_set, at_source = value_of(x), ends.edge_set, isinstance(ends, Sources)
-        count, unchanged = x.size(dim), self._unchanged(x)
+        count, get_x = x.size(dim), self._guard(x)
         if at_source:
             self.reads.note(self)
-            known = edge_set.place_sources(count, sum(part.num_halo for part, _ in self.parts))
+            is_placed = edge_set.place_sources(count, sum(part.num_halo for part, _ in self.parts))
         else:
-            known = edge_set.place_destinations(count)
-        if dim or not known or x.dim() < 2 or not self.adds(x):
+            is_placed = edge_set.place_destinations(count)
+        if dim or not is_placed or x.dim() < 2 or not self.adds(x):
             self.reads.origin.count("index_select")
             index = _plain(ends)
             index = torch.where(index < 0, count - 1 - index, index) if at_source else index
             return self._node_rows(x, dim, at_source).index_select(0, index).movedim(0, dim)
-        rows = Lazy(lambda: self._node_rows(unchanged(), 0, at_source), tuple(x.shape[1:]), x.dtype)
+        rows = Lazy(lambda: self._node_rows(get_x(), 0, at_source), tuple(x.shape[1:]), x.dtype)
         return rows_by_edge(self.reads.origin, edge_set, x, at_source=at_source, rows=rows)
 
     def _node_rows(self, x: Tensor, dim: int, at_source: bool) -> Tensor:
-        """Returns rows, of sources beside those of other ranks. Collective."""
+        """Returns rows of nodes, with other ranks' rows for sources. Collective."""
         rows: Tensor = x.movedim(dim, 0)
         return self._beside_halos(rows) if at_source else rows
 
@@ -655,18 +655,18 @@ class JoinedPass(Pass):
         return None
 
 
-def joined(ends: Sequence[Edges]) -> Edges:
+def join_edges(ends: Sequence[Edges]) -> Edges:
     """Joins the edges of several relations."""
     parts: list[tuple[RelationPass, int]] = []
     columns, num_halo = [], 0
     for edges in ends:
         source, destination = edges.ends
-        source = source.shifted(0)
-        assert isinstance(source.called, JoinedPass)
+        source = source.shift(0)
+        assert isinstance(source.graph_pass, JoinedPass)
         rows = _plain(source)
         columns.append(torch.stack([torch.where(rows < 0, rows - num_halo, rows), _plain(destination)]))
-        parts += source.called.parts
-        num_halo += sum(part.num_halo for part, _ in source.called.parts)
+        parts += source.graph_pass.parts
+        num_halo += sum(part.num_halo for part, _ in source.graph_pass.parts)
     base = edge_set_of(parts[0][0].rank_graph)
     return _edges(base.joined(torch.cat(columns, 1)), JoinedPass(parts))
 
@@ -675,16 +675,16 @@ def _at_destinations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     """Calls a function of destination rows, which are all this rank's own."""
     first, name = args[0] if args else None, name_of(func)
     if isinstance(first, Destinations) and len(args) == 1 and not kwargs and name in _LARGEST:
-        if first.called.num_owned is None:
-            raise _refused(name, args)
+        if first.graph_pass.num_owned is None:
+            raise _call_error(name, args)
         return first.new_tensor(
-            first.called.num_owned - 1
+            first.graph_pass.num_owned - 1
         )  # so that the result covers all own rows, as in degree(index)
     if name == "expand_as" and isinstance(first, Destinations):  # of which only the shape is read
         func, args = Tensor.expand, (first, args[1].shape)
     result = _plainly(func, args, kwargs)
     if isinstance(first, Destinations) and name in _EXPANDING and _expands(result, first):
-        return _marked(Destinations, result, first.edge_set, first.called)
+        return _as_ends(Destinations, result, first.edge_set, first.graph_pass)
     return result
 
 
@@ -700,14 +700,14 @@ def _add(
     """Implements scatter_add and index_add, also in place."""
     rows, name = src if src is not None else source, name_of(func)
     if _flat_ends((input, index, rows), Edges | Sources):
-        raise _refused(name, (input, index, rows))
+        raise _call_error(name, (input, index, rows))
     if alpha == 1 and isinstance(index, Destinations) and _is_by_destination(input, dim, index, rows):
         total = sum_by_destination(rows, index.edge_set)
         if is_fresh(input):
             return _put(input, total, name)
         return value_of(input).add_(total) if name.endswith("_") else value_of(input) + total
     keys = {} if name.startswith("scatter") else {"alpha": alpha}
-    return _computed(func, (input, dim, index, rows), keys)
+    return _compute(func, (input, dim, index, rows), keys)
 
 
 def _reduce(
@@ -716,7 +716,7 @@ def _reduce(
     """Implements scatter_reduce, also in place."""
     name = name_of(func)
     if _flat_ends((input, index, src), Edges | Sources):
-        raise _refused(name, (input, index, src))
+        raise _call_error(name, (input, index, src))
     if isinstance(index, Destinations) and _is_by_destination(input, dim, index, src):
         if reduce == "sum" and include_self:
             return _add(func, input, dim, index, src)
@@ -724,18 +724,18 @@ def _reduce(
             extreme = extreme_by_destination(src, index.edge_set, reduce, input)  # type: ignore[arg-type]
             if extreme is not None:
                 return _put(input, extreme, name)
-    return _computed(func, (input, dim, index, src, reduce), {"include_self": include_self})
+    return _compute(func, (input, dim, index, src, reduce), {"include_self": include_self})
 
 
 def _is_by_destination(input: Any, dim: int, index: Destinations, rows: Any) -> bool:
     """Whether a reduction adds one row per edge to the rows of the destinations."""
     if not isinstance(rows, Tensor) or not isinstance(input, Tensor):
         return False
-    edge_set, called = index.edge_set, index.called
+    edge_set, graph_pass = index.edge_set, index.graph_pass
     if dim not in (0, -input.dim()) or rows.shape[1:] != input.shape[1:] or len(rows) != len(edge_set):
         return False
     is_by_row = index.dim() == 1 or index.shape == rows.shape
-    return is_by_row and rows.dtype == input.dtype and called.adds(rows) and called.covers(edge_set, len(input))
+    return is_by_row and rows.dtype == input.dtype and graph_pass.adds(rows) and graph_pass.covers(edge_set, len(input))
 
 
 def _put(input: Tensor, result: Tensor, name: str) -> Tensor:
@@ -745,7 +745,7 @@ def _put(input: Tensor, result: Tensor, name: str) -> Tensor:
     return result
 
 
-def _computed(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _compute(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Calls a function on computed rows and plain destinations."""
     call = Call(func, name_of(func), tuple(_plain(args)), kwargs)
     return Deferred.plainly(call) if deferred_in(args) else func(*call.args, **kwargs)
@@ -776,7 +776,7 @@ def _flat_ends(value: Any, kinds: Any = _Ends) -> bool:
     return any(isinstance(item, kinds) for item in _flat(value))
 
 
-def _refused(name: str, values: Any) -> UserError:
+def _call_error(name: str, values: Any) -> UserError:
     ends = next(item for item in _flat(values) if isinstance(item, _Ends))
     hint = (
         ": pass num_nodes=x.size(0)"
@@ -787,8 +787,8 @@ def _refused(name: str, values: Any) -> UserError:
         )
     )
     kinds = {Edges: "edge_index", Sources: "the sources of edges, edge_index[0]"}
-    what = kinds.get(type(ends), "the destinations of edges, edge_index[1]")
-    return ends.called.error(f"calls {name.removeprefix('__').removesuffix('__')} on {what}{hint}")
+    subject = kinds.get(type(ends), "the destinations of edges, edge_index[1]")
+    return ends.graph_pass.error(f"calls {name.removeprefix('__').removesuffix('__')} on {subject}{hint}")
 
 
 def _caller() -> str:

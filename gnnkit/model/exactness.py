@@ -24,7 +24,7 @@ _ROW_MIXERS = ("GPSConv", "HANConv", "Polynormer", "SGFormer", "GraphUNet", "Gra
 
 
 @dataclass(frozen=True, slots=True)
-class _Cures:
+class _Remedies:
     """Recommended replacements."""
 
     dropout: str = "use gnnkit.nn.Dropout, or adjacency.dropout"
@@ -34,7 +34,7 @@ class _Cures:
     over_rows: str = "use gnnkit.nn.BatchNorm or adjacency.pool, see job=verify"
 
 
-_ROWS_ONLY = _Cures(  # for modules called without an adjacency
+_ROWS_ONLY = _Remedies(  # for modules called without an adjacency
     dropout="use F.dropout on rows [num_nodes, width]",
     edge_dropout="set its dropout to 0 and drop rows by nn.Dropout, or use model=gat",
     draw="draw by nn.Dropout only, or write forward(x, adjacencies)",
@@ -67,9 +67,10 @@ def check_model(model: nn.Module, rows: TrialRows, *, compares: bool = True) -> 
     Args:
         model: The model. Its statistics and hooks change, so it must not be used again.
         rows: The rows that the model reads.
-        compares: Whether to compare. False: the model is known to be exact otherwise.
+        compares: Whether to compare. A model that is exact otherwise needs no
+            comparison.
     """
-    untouched = copy.deepcopy(model.cpu())
+    original = copy.deepcopy(model.cpu())
     notes = _Notes(model)
     with torch.random.fork_rng(devices=[]):
         try:
@@ -77,8 +78,8 @@ def check_model(model: nn.Module, rows: TrialRows, *, compares: bool = True) -> 
                 run_alone(model, rows)
         except Exception:
             notes.add_dropouts(model)
-        unchecked = notes.compare(untouched, rows) if compares and not notes.systematic else None
-    return ModelCheck(_lines(notes.systematic), _lines(notes.random), unchecked)
+        skip_reason = notes.compare(original, rows) if compares and not notes.systematic else None
+    return ModelCheck(_lines(notes.systematic), _lines(notes.random), skip_reason)
 
 
 def _lines(reasons: Mapping[str, str]) -> tuple[str, ...]:
@@ -105,17 +106,19 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.systematic: dict[str, str] = {}  # by module
         self.random: dict[str, str] = {}
         adapts = isinstance(model, EdgeIndexModel)
-        exact, self.cures = ((*BATCH_NORMS, *NORMS), _ROWS_ONLY) if adapts else ((), _Cures())
+        exact, self.remedies = ((*BATCH_NORMS, *NORMS), _ROWS_ONLY) if adapts else ((), _Remedies())
         for name, module in model.named_modules():
-            if type(module).__name__ not in exact and (reason := _by_module(module, self.cures)) is not None:
+            if type(module).__name__ not in exact and (reason := _by_module(module, self.remedies)) is not None:
                 self.add(self.systematic, name or type(module).__name__, reason)
             if name:
                 module.register_forward_pre_hook(lambda module, _, name=name: self.calls.append((name, module)))
                 module.register_forward_hook(lambda _module, _inputs, _output: self.leave(), always_call=True)
 
     def add(self, reasons: dict[str, str], name: str, reason: str) -> None:
-        noted = {**self.systematic, **reasons}
-        if name not in noted and not any(name.startswith(f"{other}.") for other in noted):  # part of a noted layer
+        all_reasons = {**self.systematic, **reasons}
+        if name not in all_reasons and not any(
+            name.startswith(f"{layer}.") for layer in all_reasons
+        ):  # part of a noted layer
             reasons[name] = reason
 
     def compare(self, model: nn.Module, rows: TrialRows) -> str | None:
@@ -126,7 +129,7 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception as error:
             return f"it failed on a few nodes with {type(error).__name__}: {one_line(error)}"
         reason = "outputs on several ranks differ from those on one, as with x.mean(0) over the rows of a rank"
-        self.add(self.systematic, _over_rows(model), f"{reason}: {self.cures.over_rows}")
+        self.add(self.systematic, _over_rows(model), f"{reason}: {self.remedies.over_rows}")
         return None
 
     def leave(self) -> None:
@@ -136,14 +139,14 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Records torch's dropout modules, if the model could not be run."""
         for name, module in model.named_modules():
             if isinstance(module, _DropoutNd) and module.p > 0:
-                self.add(self.random, name or type(module).__name__, _drawn(module, "Dropout", self.cures))
+                self.add(self.random, name or type(module).__name__, _draw_reason(module, "Dropout", self.remedies))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         (name, module), operator = self.calls[-1], str(func.overloadpacket.__name__)
         if torch.Tag.nondeterministic_seeded in func.tags and _drop_rate(func, args, kwargs or {}) != 0:
-            self.add(self.random, name, _drawn(module, operator, self.cures))
+            self.add(self.random, name, _draw_reason(module, operator, self.remedies))
         if "batch_norm" in operator and next((flag for flag in args if isinstance(flag, bool)), True):
-            self.add(self.systematic, name, _normed(_own_name(module, "BatchNorm"), self.cures))
+            self.add(self.systematic, name, _norm_reason(_own_name(module, "BatchNorm"), self.remedies))
         return func(*args, **(kwargs or {}))
 
 
@@ -154,18 +157,16 @@ def _drop_rate(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}.get("dropout_p")
 
 
-def _drawn(module: nn.Module, operator: str, cures: _Cures) -> str:
+def _draw_reason(module: nn.Module, operator: str, remedies: _Remedies) -> str:
     if operator not in (*_DROPOUT, "Dropout"):
-        return f"a draw of torch ({operator}) differs on every layout: {cures.draw}"
+        return f"a draw of torch ({operator}) differs on every layout: {remedies.draw}"
     if _gathers(module):
-        return (
-            f"{type(module).__name__} drops by torch's own Dropout, which differs on every layout: {cures.edge_dropout}"
-        )
-    return f"torch's own {_own_name(module, 'Dropout')} differs on every layout: {cures.dropout}"
+        return f"{type(module).__name__} drops by torch's own Dropout, which differs on every layout: {remedies.edge_dropout}"
+    return f"torch's own {_own_name(module, 'Dropout')} differs on every layout: {remedies.dropout}"
 
 
-def _normed(name: str, cures: _Cures) -> str:
-    return f"{name} takes its statistics over the rows of one rank: {cures.norm}"
+def _norm_reason(name: str, remedies: _Remedies) -> str:
+    return f"{name} takes its statistics over the rows of one rank: {remedies.norm}"
 
 
 def _own_name(module: nn.Module, otherwise: str) -> str:
@@ -173,14 +174,14 @@ def _own_name(module: nn.Module, otherwise: str) -> str:
     return type(module).__name__ if otherwise in type(module).__name__ else otherwise
 
 
-def _by_module(module: nn.Module, cures: _Cures) -> str | None:
-    return _normed(type(module).__name__, cures) if reads_whole_graph(module) else None
+def _by_module(module: nn.Module, remedies: _Remedies) -> str | None:
+    return _norm_reason(type(module).__name__, remedies) if reads_whole_graph(module) else None
 
 
 def _over_rows(model: nn.Module) -> str:
     """Returns the names of layers over all rows of a rank, or the model's class."""
     layers = {name: type(module).__name__ for name, module in model.named_modules() if _mixes_rows(module)}
-    outer = [name for name in layers if not any(name.startswith(f"{other}.") for other in layers)]
+    outer = [name for name in layers if not any(name.startswith(f"{layer}.") for layer in layers)]
     return ", ".join(f"{name} ({layers[name]})" for name in outer) or type(model).__name__
 
 

@@ -95,9 +95,9 @@ class ExactFunctions(TorchFunctionMode):
         self._reads.drew = True
         key = derive(self._adjacency.key, 3, self._reads.count, draw)
         if isinstance(x, Deferred) and x.meaning is not None:
-            dropped = x.meaning.drop(x, ids, p, key)
-            if dropped is not None:
-                return dropped
+            result = x.meaning.drop(x, ids, p, key)
+            if result is not None:
+                return result
         values = computed(x, "dropout")
         rows = values.reshape(len(values), math.prod(values.shape[1:]))  # without edges, -1 fails
         return dropout(rows, ids, p, key).view_as(values)
@@ -119,9 +119,9 @@ class ExactFunctions(TorchFunctionMode):
     ) -> Tensor:
         if not training or x.dim() != 2:
             return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-        out, seen = normalize(x, self._pools, eps)
-        if seen.lasts:
-            seen.remember(running_mean, running_var, momentum)
+        out, batch_stats = normalize(x, self._pools, eps)
+        if batch_stats.lasts:
+            batch_stats.remember(running_mean, running_var, momentum)
         out = out if weight is None else out * weight
         return (out if bias is None else out + bias).to(x.dtype)
 

@@ -22,7 +22,14 @@ from gnnkit.model.functions import ExactFunctions
 from gnnkit.model.hetero_forward import HeteroArguments, HeteroTrial, Tensors
 from gnnkit.model.norms import exact_norms
 from gnnkit.model.padding import shared_padding
-from gnnkit.model.unchanged import EdgeIndexModel, index_error, is_convolution, joined, model_error, uncached
+from gnnkit.model.unchanged import (
+    EdgeIndexModel,
+    disable_caching,
+    index_error,
+    is_convolution,
+    merge_adjacencies,
+    model_error,
+)
 
 if TYPE_CHECKING:
     from gnnkit.model.two_ranks import TrialRows
@@ -90,20 +97,22 @@ class HeteroModel(EdgeIndexModel):
             rows: The rows of the graph's nodes and edges.
             draw: Number of the graph, whose size depends on it.
         """
-        few, few_edges, rng = *rows.sizes(_FEW, _FEW_EDGES, draw), np.random.default_rng(draw)
-        counts = tuple((name, few) for name, _ in self.schema.node_types)
+        num_nodes, num_edges, rng = *rows.sizes(_FEW, _FEW_EDGES, draw), np.random.default_rng(draw)
+        counts = tuple((name, num_nodes) for name, _ in self.schema.node_types)
         model = self.with_sizes(counts)
         starts = [
             (model.schema.nodes(source).start, model.schema.nodes(destination).start)
             for source, _, destination in model.schema.relations or ()
         ]
-        ends = np.concatenate([rng.integers(0, few, (2, few_edges)) + np.array(start)[:, None] for start in starts], 1)
-        edge_types = np.repeat(np.arange(len(starts)), few_edges)
+        ends = np.concatenate(
+            [rng.integers(0, num_nodes, (2, num_edges)) + np.array(start)[:, None] for start in starts], 1
+        )
+        edge_types = np.repeat(np.arange(len(starts)), num_edges)
         graph = Graph.from_edges(
             ends[0],
             ends[1],
-            few * len(counts),
-            features=rows.node_rows(rng, few * len(counts)),
+            num_nodes * len(counts),
+            features=rows.node_rows(rng, num_nodes * len(counts)),
             edge_types=edge_types,
             edge_type_names=list(model.schema.edge_types),
             **rows.edge_columns(rng, len(edge_types)),  # type: ignore[arg-type]
@@ -131,9 +140,9 @@ class HeteroModel(EdgeIndexModel):
         assert self._trial is not None
         for name, _ in self.schema.node_types:
             ids = self.schema.nodes(name)
-            if name not in self._trial.returned and ((nodes >= ids.start) & (nodes < ids.stop)).any():
+            if name not in self._trial.output_types and ((nodes >= ids.start) & (nodes < ids.stop)).any():
                 raise self._error(
-                    f"forward returns rows of {', '.join(self._trial.returned)}, and the labels are those of {name}: "
+                    f"forward returns rows of {', '.join(self._trial.output_types)}, and the labels are those of {name}: "
                     f"return the rows of {name}",
                 )
 
@@ -146,9 +155,9 @@ class HeteroModel(EdgeIndexModel):
         assert self._trial is not None
         relation = (self.schema.relations or ())[number]
         for name in (relation.source, relation.destination):
-            if name not in self._trial.returned:
+            if name not in self._trial.output_types:
                 raise self._error(
-                    f"forward returns rows of {', '.join(self._trial.returned)}, and the predicted relation "
+                    f"forward returns rows of {', '.join(self._trial.output_types)}, and the predicted relation "
                     f"{relation.edge_type} needs rows of {name}: return a dictionary of rows by type that has both ends",
                 )
 
@@ -161,12 +170,12 @@ class HeteroModel(EdgeIndexModel):
             x: [num_dst, in_features] own rows, or the input rows of a batch.
             adjacencies: The full graph, or the blocks of a batch.
         """
-        (adjacency, picked), module = joined(adjacencies), self.module
+        (adjacency, positions), module = merge_adjacencies(adjacencies), self.module
         assert isinstance(module, nn.Module)
         assert self._trial is not None
         graph = adjacency.typed_graph(self.schema)
-        rows = graph.rows if picked is None else {name: picked[places] for name, places in graph.rows.items()}
-        pools = TypedPools(adjacency, graph.nodes, self._trial.normed, self._error)
+        rows = graph.rows if positions is None else {name: positions[places] for name, places in graph.rows.items()}
+        pools = TypedPools(adjacency, graph.nodes, self._trial.norm_types, self._error)
         module.training = self.training
         name = type(self).__name__
         reads = Reads()
@@ -174,10 +183,10 @@ class HeteroModel(EdgeIndexModel):
             tuple(relation.relation): RelationPass(name, adjacency.relation_rows(relation), reads)
             for relation in graph.relations
         }
-        edges: Tensors = {key: called.edge_index() for key, called in passes.items()}
+        edges: Tensors = {key: graph_pass.edge_index() for key, graph_pass in passes.items()}
         functions = ExactFunctions(adjacency, reads, lambda rows, draw: self._ids(rows, draw, graph), pools)
         try:
-            with functions, exact_norms(module, pools), shared_padding(module, adjacency), uncached(module):
+            with functions, exact_norms(module, pools), shared_padding(module, adjacency), disable_caching(module):
                 out = self._arguments.call(module, self._rows_by_type(x, rows), edges, _values(adjacency, graph))
         except IndexError as error:
             raise index_error(module, error) from error
@@ -185,13 +194,13 @@ class HeteroModel(EdgeIndexModel):
             empty = ", ".join(name for name, ids in graph.nodes.items() if not len(ids))
             if not empty or type(error) is not RuntimeError:  # such as out of memory, or a lost rank
                 raise
-            what = _EMPTY_BATCH if isinstance(adjacency, BlockAdjacency) else _EMPTY_WORKER
-            raise self._error(f"{error}: this {what.format(empty)}") from error
+            message = _EMPTY_BATCH if isinstance(adjacency, BlockAdjacency) else _EMPTY_WORKER
+            raise self._error(f"{error}: this {message.format(empty)}") from error
         finally:
-            for called in passes.values():
-                called.end()
+            for graph_pass in passes.values():
+                graph_pass.end()
             self.fallbacks = reads.origin.fallbacks
-        return self._placed(out, graph, adjacency.num_dst)[: adjacencies[-1].num_dst]
+        return self._place_rows(out, graph, adjacency.num_dst)[: adjacencies[-1].num_dst]
 
     @property
     def num_convolutions(self) -> int:
@@ -200,16 +209,16 @@ class HeteroModel(EdgeIndexModel):
         parallel = [sum(map(is_convolution, part.children())) for part in by_relation]
         return super().num_convolutions - sum(count - 1 for count in parallel if count)
 
-    def _placed(self, out: Any, graph: TypedGraph, num_rows: int) -> Tensor:
+    def _place_rows(self, out: Any, graph: TypedGraph, num_rows: int) -> Tensor:
         """Returns the output rows of all types in the order of the rank's rows."""
         assert self._trial is not None
-        by_type = out if self._trial.predicted is None else {self._trial.predicted: out}
-        present = {name: by_type[name] for name in self._trial.returned}
+        by_type = out if self._trial.output_type is None else {self._trial.output_type: out}
+        present = {name: by_type[name] for name in self._trial.output_types}
         for name, rows in present.items():
             if not isinstance(rows, Tensor) or rows.dim() == 0 or len(rows) != len(graph.rows[name]):
-                found = f"shape {list(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
+                actual = f"shape {list(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
                 raise self._error(
-                    f"forward must return a row for each of the {len(graph.rows[name])} rows of {name}, found {found}",
+                    f"forward must return a row for each of the {len(graph.rows[name])} rows of {name}, found {actual}",
                 )
         shapes = {rows.shape[1:] for rows in present.values()}
         if len(shapes) > 1:
@@ -252,7 +261,7 @@ class TypedPools:
         self,
         adjacency: Adjacency,
         nodes: Mapping[str, Tensor],
-        normed: Sequence[str | None],
+        norm_types: Sequence[str | None],
         error: Callable[[str], UserError],
     ) -> None:
         """Stores the arguments.
@@ -260,11 +269,12 @@ class TypedPools:
         Args:
             adjacency: Provides the pools.
             nodes: [rows of the type] global ids of each type's rows.
-            normed: Node type of the rows in each call of `pool`, None for other rows.
+            norm_types: Node type of the rows in each call of `pool`, None for other
+                rows.
             error: Creates an error that names the model.
         """
         self._adjacency, self._nodes, self._error = adjacency, nodes, error
-        self._names = iter(normed)
+        self._names = iter(norm_types)
 
     def pool(self, num_rows: int) -> Pool:
         """Returns the pool of the next statistics.
@@ -299,11 +309,11 @@ def _dense(x: SparseRows, rows: Tensor, columns: slice) -> Tensor:  # [k, width 
     places = rows.cpu().numpy()
     begins, ends = csr.indptr[places], csr.indptr[places + 1]
     counts = ends - begins
-    stored = np.repeat(begins - np.append(0, np.cumsum(counts)[:-1]), counts) + np.arange(counts.sum())
-    column = np.asarray(csr.indices)[stored].astype(np.int64)
+    entries = np.repeat(begins - np.append(0, np.cumsum(counts)[:-1]), counts) + np.arange(counts.sum())
+    column = np.asarray(csr.indices)[entries].astype(np.int64)
     first, last, _ = columns.indices(x.shape[1])
     inside = (column >= first) & (column < last)
     table = x.values.new_zeros(len(places), last - first, dtype=x.dtype)
     into = (np.repeat(np.arange(len(places)), counts)[inside], column[inside] - first)
-    table[tuple(map(torch.from_numpy, into))] = x.values[torch.from_numpy(stored[inside])].to(x.dtype)
+    table[tuple(map(torch.from_numpy, into))] = x.values[torch.from_numpy(entries[inside])].to(x.dtype)
     return table

@@ -29,7 +29,7 @@ from gnnkit.utils.ranges import one_line
 Tensors = dict[Any, Tensor]  # by node type, or by (source type, name, destination type)
 
 _DICTS = ("edge_index_dict", "adj_t_dict")  # parameters that identify such a module
-_EDGES = ("edge_index", "adj_t")  # those in modules that `to_hetero` has converted
+_EDGES = ("edge_index", "adj_t")  # edge parameters of modules converted by `to_hetero`
 _VALUES = ("edge_attr", "edge_weight")  # also with the suffix `_dict`
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _FEWEST, _TRIAL_EDGES = 3, 4  # nodes of the first type, one more for each further type; edges of a relation
@@ -42,7 +42,7 @@ class HeteroArguments:
     rows: str
     edges: str
     values: Mapping[str, str]  # parameter name -> edge values by PyG's name for one relation
-    needed: tuple[str, ...] = ()  # parameters of edge values without a default
+    required_names: tuple[str, ...] = ()  # edge values without a default
     open: bool = False  # whether arguments are passed by position, as to HeteroConv
 
     @classmethod
@@ -57,31 +57,31 @@ class HeteroArguments:
             parameters = inspect.signature(module.forward).parameters
         except (TypeError, ValueError):  # `forward` may have no signature
             return None
-        asked = {name: parameter for name, parameter in parameters.items() if parameter.kind not in _OPEN}
-        known = _DICTS + (_EDGES if _is_converted(module) else ())
-        edges = next((name for name in asked if name in known), None)
+        arguments = {name: parameter for name, parameter in parameters.items() if parameter.kind not in _OPEN}
+        edge_names = _DICTS + (_EDGES if _is_converted(module) else ())
+        edges = next((name for name in arguments if name in edge_names), None)
         if edges is None:
             return None
-        rows, *others = [name for name in asked if name != edges] or [""]
+        rows, *other_names = [name for name in arguments if name != edges] or [""]
         if not rows or rows.removesuffix("_dict") in _VALUES:
             raise model_error(
-                module, f"forward({', '.join(asked)}) takes no rows: write forward(x_dict, edge_index_dict)"
+                module, f"forward({', '.join(arguments)}) takes no rows: write forward(x_dict, edge_index_dict)"
             )
-        needed = tuple(name for name in others if asked[name].default is inspect.Parameter.empty)
-        values = {name: name.removesuffix("_dict") for name in others if name.removesuffix("_dict") in _VALUES}
-        for name in needed:
+        required_names = tuple(name for name in other_names if arguments[name].default is inspect.Parameter.empty)
+        values = {name: name.removesuffix("_dict") for name in other_names if name.removesuffix("_dict") in _VALUES}
+        for name in required_names:
             if name not in values:
                 raise model_error(
                     module,
                     f"forward asks for {name}, and a graph of several types gives x_dict, edge_index_dict, edge_attr_dict "
                     f"and edge_weight_dict: give {name} a default, or keep it in the module",
                 )
-        return cls(rows, edges, values, needed)
+        return cls(rows, edges, values, required_names)
 
     def call(self, module: nn.Module, x: Tensors, edges: Tensors, values: Mapping[str, Tensors | None]) -> Any:
         """Calls the module.
 
-        Raises `UserError` for edge values that the graph lacks.
+        Raises `UserError` for edge values that the graph does not have.
 
         Args:
             module: The module.
@@ -91,13 +91,13 @@ class HeteroArguments:
         """
         if self.open:
             return module(x, edges)
-        passed = {name: values.get(kind) for name, kind in self.values.items()}
-        for name in self.needed:
-            if passed[name] is None:
+        edge_values = {name: values.get(kind) for name, kind in self.values.items()}
+        for name in self.required_names:
+            if edge_values[name] is None:
                 raise model_error(
                     module, f"forward asks for {name}, but the graph has none: give {name} the default None"
                 )
-        present = {name: value for name, value in passed.items() if value is not None}
+        present = {name: value for name, value in edge_values.items() if value is not None}
         return module(**{self.rows: x, self.edges: edges}, **present)
 
 
@@ -111,12 +111,12 @@ def _is_converted(module: nn.Module) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HeteroTrial:
-    """What a call on a small graph shows about a module."""
+    """A module's properties, as observed in a call on a small graph."""
 
-    predicted: str | None  # node type of the output rows. None: the output is a dictionary by type
-    returned: tuple[str, ...]  # node types that have output rows
+    output_type: str | None  # node type of the output rows. None: the output is a dictionary by type
+    output_types: tuple[str, ...]  # node types that have output rows
     dropouts: tuple[str | None, ...]  # node type of the rows in each call of dropout, None for other rows
-    normed: tuple[str | None, ...]  # the same for each pool of batch statistics
+    norm_types: tuple[str | None, ...]  # the same for each pool of batch statistics
 
     @classmethod
     def of(
@@ -151,15 +151,16 @@ class HeteroTrial:
             text = f"{type(error).__name__}: {one_line(error)}"
             raise model_error(module, f"forward fails on a small graph with the types of this graph: {text}") from error
         if isinstance(out, Tensor) and out.dim() and len(out) in types:
-            predicted = types[len(out)]
-            return cls(predicted, (predicted,), tuple(trace.dropouts), tuple(trace.normed))
+            output_type = types[len(out)]
+            return cls(output_type, (output_type,), tuple(trace.dropouts), tuple(trace.norm_types))
         if isinstance(out, Mapping):
-            returned = tuple(name for name, rows in out.items() if rows is not None)
-            if returned and all(len(out[name]) == len(graph[0].get(name, ())) for name in returned):
-                return cls(None, returned, tuple(trace.dropouts), tuple(trace.normed))
-        what = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+            output_types = tuple(name for name, rows in out.items() if rows is not None)
+            if output_types and all(len(out[name]) == len(graph[0].get(name, ())) for name in output_types):
+                return cls(None, output_types, tuple(trace.dropouts), tuple(trace.norm_types))
+        actual = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
         raise model_error(
-            module, f"forward must return the rows of one node type, or a dictionary of rows by node type, found {what}"
+            module,
+            f"forward must return the rows of one node type, or a dictionary of rows by node type, found {actual}",
         )
 
 
@@ -181,12 +182,12 @@ class _Trace(TorchFunctionMode):
     def __init__(self, types: Mapping[int, str]) -> None:
         super().__init__()
         self.dropouts: list[str | None] = []
-        self.normed: list[str | None] = []
+        self.norm_types: list[str | None] = []
         self._types = types
 
     def pool(self, num_rows: int) -> Pool:
         """Records the type of normalised rows, and returns a pool of these rows."""
-        self.normed.append(self._types.get(num_rows))
+        self.norm_types.append(self._types.get(num_rows))
         return Pool()
 
     def __torch_function__(
@@ -196,9 +197,9 @@ class _Trace(TorchFunctionMode):
             rows = args[0] if args else (kwargs or {})["input"]
             self.dropouts.append(self._types.get(len(rows)) if rows.dim() == 2 else None)
         if func is F.batch_norm:
-            called = inspect.signature(func).bind(*args, **(kwargs or {})).arguments
-            if called.get("training", False) and called["input"].dim() == 2:  # as `ExactFunctions` pools rows
-                self.pool(len(called["input"]))
+            arguments = inspect.signature(func).bind(*args, **(kwargs or {})).arguments
+            if arguments.get("training", False) and arguments["input"].dim() == 2:  # as `ExactFunctions` pools rows
+                self.pool(len(arguments["input"]))
         return func(*args, **(kwargs or {}))
 
 

@@ -39,7 +39,13 @@ class HGTConv(nn.Module):
     """
 
     def __init__(
-        self, width: int, heads: int, num_node_types: int, num_relations: int, added: AddedRelations, dropout: float
+        self,
+        width: int,
+        heads: int,
+        num_node_types: int,
+        num_relations: int,
+        new_relations: AddedRelations,
+        dropout: float,
     ) -> None:
         """Creates the parameters.
 
@@ -48,12 +54,12 @@ class HGTConv(nn.Module):
             heads: Number of attention heads.
             num_node_types: Number of node types.
             num_relations: Number of relations of the graph.
-            added: Relations added to the graph's.
+            new_relations: Relations added to the graph's.
             dropout: Dropout probability of outputs before the residual.
         """
         super().__init__()
-        self.width, self.heads, self.added, self.dropout = width, heads, added, dropout
-        rows, total = heads * width, added.count(num_relations)
+        self.width, self.heads, self.added, self.dropout = width, heads, new_relations, dropout
+        rows, total = heads * width, new_relations.count(num_relations)
         self.key_value = TypedLinear(rows, 2 * rows, num_node_types)
         self.query, self.out = (TypedLinear(rows, rows, num_node_types) for _ in range(2))
         self.key_relation, self.value_relation = (Parameter(torch.empty(total, heads, width, width)) for _ in range(2))
@@ -136,9 +142,9 @@ class HGT(ConvModel):
         self.project = Parameter(torch.empty(in_features, hidden * heads))
         nn.init.xavier_uniform_(self.project)
         self.bias = Parameter(torch.zeros(num_node_types, hidden * heads))
-        added = AddedRelations.of_model(inverse, self_loop)
+        new_relations = AddedRelations.of_model(inverse, self_loop)
         self.convs = nn.ModuleList(
-            HGTConv(hidden, heads, num_node_types, num_relations, added, dropout) for _ in range(num_layers)
+            HGTConv(hidden, heads, num_node_types, num_relations, new_relations, dropout) for _ in range(num_layers)
         )
         self.out = nn.Linear(hidden * heads, num_classes)
 

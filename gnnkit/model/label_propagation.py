@@ -37,19 +37,19 @@ class LabelPropagation(Program):
     def start(self, nodes: Nodes) -> Tensor:  # [num_owned, num_classes]
         if nodes.labels.dtype != torch.int64:
             raise UserError("model=label_propagation needs one class of each node, dataset has other labels")
-        known = _known(nodes)
-        if not nodes.sum(known).any():
+        labels = _train_labels(nodes)
+        if not nodes.sum(labels).any():
             raise UserError("dataset: no labelled node is in the training split")
-        return known
+        return labels
 
     def step(self, x: Tensor, nodes: Nodes) -> Tensor:
         adjacency = nodes.adjacency
         neighbours = adjacency.aggregate_normalized(x)
-        return self.alpha * neighbours + (1 - self.alpha) * _known(nodes)
+        return self.alpha * neighbours + (1 - self.alpha) * _train_labels(nodes)
 
 
-def _known(nodes: Nodes) -> Tensor:  # [num_owned, num_classes]
+def _train_labels(nodes: Nodes) -> Tensor:  # [num_owned, num_classes]
     """Returns the training nodes' one-hot classes, and zeros for other nodes."""
-    trained = (nodes.split == Split.TRAIN) & (nodes.labels >= 0)
+    is_train = (nodes.split == Split.TRAIN) & (nodes.labels >= 0)
     classes = F.one_hot(nodes.labels.clamp(min=0), nodes.num_classes)
-    return (classes * trained[:, None]).to(nodes.adjacency.in_degree.dtype)
+    return (classes * is_train[:, None]).to(nodes.adjacency.in_degree.dtype)

@@ -49,9 +49,9 @@ def _layer_norm_by_batch(norm: Any, x: Tensor, adjacency: Pools) -> Tensor:
 
 def _instance_norm(norm: Any, x: Tensor, adjacency: Pools) -> Tensor:
     if norm.training or not norm.track_running_stats:
-        out, seen = normalize(x, adjacency, norm.eps)
-        if seen.lasts:
-            seen.remember(norm.running_mean, norm.running_var, norm.momentum)
+        out, batch_stats = normalize(x, adjacency, norm.eps)
+        if batch_stats.lasts:
+            batch_stats.remember(norm.running_mean, norm.running_var, norm.momentum)
     else:
         out = (x - norm.running_mean) / (norm.running_var + norm.eps).sqrt()
     return out if norm.weight is None else out * norm.weight + norm.bias
@@ -84,13 +84,13 @@ def exact_norms(module: nn.Module, adjacency: Pools) -> Iterator[None]:
         module: This rank's module.
         adjacency: Connects to the other ranks.
     """
-    served = [part for part in module.modules() if type(part).__name__ in _NORMS and _over_nodes(part)]
-    for part in served:
+    norms = [part for part in module.modules() if type(part).__name__ in _NORMS and _over_nodes(part)]
+    for part in norms:
         vars(part)["forward"] = _Served(part, adjacency)
     try:
         yield
     finally:
-        for part in served:
+        for part in norms:
             del vars(part)["forward"]
 
 

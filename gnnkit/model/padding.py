@@ -60,5 +60,5 @@ class _Length:
         lengths = torch.zeros(self._comm.world_size, dtype=torch.int64, device=rows.device)
         if len(rows):
             lengths[self._comm.rank] = torch.bincount(rows).max()
-        rest = int(type(part).__name__ == "PatchTransformerAggregation")  # it adds 1 itself, before it rounds down
-        return args, {**keys, _LENGTH: int(self._comm.all_reduce(lengths).max()) + rest}
+        extra = int(type(part).__name__ == "PatchTransformerAggregation")  # it adds 1 itself, before it rounds down
+        return args, {**keys, _LENGTH: int(self._comm.all_reduce(lengths).max()) + extra}

@@ -33,6 +33,6 @@ class PageRank(Program):
     def step(self, x: Tensor, nodes: Nodes) -> Tensor:
         degree = nodes.adjacency.out_degree[:, None]
         dangling = degree == 0
-        arrived = nodes.adjacency.aggregate(torch.where(dangling, 0, x / degree))
+        inflow = nodes.adjacency.aggregate(torch.where(dangling, 0, x / degree))
         anywhere = self.damping * nodes.sum(torch.where(dangling, x, 0)) + 1 - self.damping
-        return self.damping * arrived + anywhere / nodes.num_nodes
+        return self.damping * inflow + anywhere / nodes.num_nodes

@@ -29,9 +29,9 @@ def check(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
             raise _error(model, f"{name}.weight has sparse gradients, which ranks do not add up: leave sparse out")
-    registered = {id(parameter) for parameter in model.parameters()}
+    parameter_ids = {id(parameter) for parameter in model.parameters()}
     for name, parameter in _in_containers(model):
-        if parameter.requires_grad and id(parameter) not in registered:
+        if parameter.requires_grad and id(parameter) not in parameter_ids:
             raise _error(
                 model,
                 f"{name} is in a plain list or dictionary, so it is neither trained nor saved: use nn.ModuleList, "

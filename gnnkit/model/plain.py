@@ -70,7 +70,7 @@ def reads_raw_rows(model: nn.Module, transform: Callable[[Tensor], Tensor], widt
         model: The module, called with rows, rows by node type, or PyG's `Data`.
         transform: Fills and scales rows [num_nodes, in_features].
         width: Columns that training read.
-        last: Name of a last column that the data lacks, or "".
+        last: Name of a last column that the data does not have, or "".
     """
     model.register_forward_pre_hook(_RawRows(transform, dtype_of(model), width, last), with_kwargs=True)
 
@@ -106,7 +106,7 @@ class _InUnit:
     def __init__(self, convert: Callable[[Tensor], Tensor]) -> None:
         self._convert = convert
 
-    def __call__(self, model: nn.Module, given: Any, out: Tensor) -> Tensor:
+    def __call__(self, model: nn.Module, args: Any, out: Tensor) -> Tensor:
         return self._convert(out)
 
 
@@ -132,9 +132,9 @@ class _Converter:
             raise UserError(
                 "torch.export cannot follow a call on edges: gnnkit.export(run, 'model.pt2') writes the file"
             )
-        named = {name: value for name, value in keys.items() if name not in ("x", "edge_index")}
+        edge_values = {name: value for name, value in keys.items() if name not in ("x", "edge_index")}
         x = first if self._reads is None or not isinstance(first, Graph) else self._reads(first)
-        return on_plain(model, x, second, **named), {}
+        return on_plain(model, x, second, **edge_values), {}
 
 
 def on_plain(

@@ -76,7 +76,7 @@ class PyG(GraphModel):
 
 def _convolve(conv: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
     if _is(conv, NORMALIZED):
-        edge_index, weight = _normalized(conv, x, adjacency)
+        edge_index, weight = _normalize_edges(conv, x, adjacency)
         return (_tag if _is(conv, ("TAGConv",)) else _square)(conv, x, adjacency, edge_index, weight)
     graph = adjacency.rank_graph
     options: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def _tag(conv: Any, x: Tensor, adjacency: Adjacency, edge_index: Tensor, weight:
     return out if conv.bias is None else out + conv.bias
 
 
-def _normalized(conv: Any, x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
+def _normalize_edges(conv: Any, x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
     """Computes PyG's `gcn_norm` with the complete graph's degrees.
 
     Returns edges [2, num_edges] and weights [num_edges]. For GCNConv, every node gets a

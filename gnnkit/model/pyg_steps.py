@@ -43,9 +43,11 @@ def own_steps(kind: type, base: type) -> dict[str, Any]:
         kind: The user's class.
         base: `LightningModule`.
     """
-    named = {name for name in dir(base) if not name.startswith("_") and name != "forward"}
+    hook_names = {name for name in dir(base) if not name.startswith("_") and name != "forward"}
     overridden = {
-        name for name in named if callable(getattr(base, name, None)) and getattr(kind, name) is not getattr(base, name)
+        name
+        for name in hook_names
+        if callable(getattr(base, name, None)) and getattr(kind, name) is not getattr(base, name)
     }
     return {name: _calling(name) for name in overridden - vars(nn.Module).keys()}
 
@@ -56,7 +58,9 @@ def _calling(name: str) -> Callable[..., Any]:
         if name == "training_step":
             return self.step(method, *arguments)
         return (
-            _evaluated(method, *arguments) if name in ("validation_step", "test_step") else method(*arguments, **keys)
+            _run_evaluation(method, *arguments)
+            if name in ("validation_step", "test_step")
+            else method(*arguments, **keys)
         )
 
     call.__name__ = name
@@ -121,24 +125,24 @@ class SharedMeans(TorchFunctionMode):
         return losses.sum() / (max(total, 1) * max(losses.numel() // max(count, 1), 1))
 
     def _error(self, func: Any, text: str) -> UserError:
-        cure = "take the rows of batch.train_mask, or the first batch.batch_size rows of a sampled batch"
-        return UserError(f"model={self._model}: {func.__name__} in training_step {text}: {cure}")
+        remedy = "take the rows of batch.train_mask, or the first batch.batch_size rows of a sampled batch"
+        return UserError(f"model={self._model}: {func.__name__} in training_step {text}: {remedy}")
 
 
-def _evaluated(step: Callable[..., Any], evaluated: Any, *rest: Any) -> Any:
+def _run_evaluation(step: Callable[..., Any], outputs: Any, *args: Any) -> Any:
     """Calls `validation_step` or `test_step` with outputs that are already computed.
 
     `self(batch.x, batch.edge_index)` returns them, for the split's nodes.
     """
     module: Any = step.__self__  # type: ignore[attr-defined]
-    count = len(evaluated.labels)
-    every = torch.ones(count, dtype=torch.bool, device=evaluated.logits.device)
+    count = len(outputs.labels)
+    every = torch.ones(count, dtype=torch.bool, device=outputs.logits.device)
     split = {"validation_step": "val_mask", "test_step": "test_mask"}[step.__name__]
     unread = _Unread(f"model={type(module).__name__}: {step.__name__}")
-    values = {"x": unread, "edge_index": unread, "y": evaluated.labels, split: every, "batch_size": count}
-    vars(module)["forward"] = lambda *_, **__: evaluated.logits
+    values = {"x": unread, "edge_index": unread, "y": outputs.labels, split: every, "batch_size": count}
+    vars(module)["forward"] = lambda *_, **__: outputs.logits
     try:
-        return step(Values(module, values | {"num_nodes": count, "edge_weight": None, "edge_attr": None}), *rest)
+        return step(Values(module, values | {"num_nodes": count, "edge_weight": None, "edge_attr": None}), *args)
     except (TypeError, ValueError) as error:  # raised by a layer that received a placeholder
         raise UserError(f"{unread}: {error}") from error
     finally:

@@ -67,8 +67,8 @@ class RelationWeights(nn.Module):
         if self.weight.shape[1] == 1:
             return self.weight[:, 0]
         count, blocks, rows, columns = self.weight.shape
-        placed = self.weight[:, :, :, None] * self.weight.new_ones(blocks).diag()[:, None, :, None]
-        return placed.reshape(count, blocks * rows, blocks * columns)
+        dense = self.weight[:, :, :, None] * self.weight.new_ones(blocks).diag()[:, None, :, None]
+        return dense.reshape(count, blocks * rows, blocks * columns)
 
 
 def check_parts(bases: int | None, blocks: int | None, widths: list[int]) -> None:
@@ -80,8 +80,8 @@ def check_parts(bases: int | None, blocks: int | None, widths: list[int]) -> Non
     whole("model.blocks", blocks, 1, MAX_WIDTH)
     if bases is not None:
         raise UserError(f"model.blocks={blocks}: model.bases={bases} is the other form of weights, set one to null")
-    what = {f"model.hidden={width}": width for width in widths[1:-1]}
-    what |= {f"{widths[0]} columns of input rows": widths[0], f"{widths[-1]} outputs": widths[-1]}
-    for name, width in what.items():
+    named_widths = {f"model.hidden={width}": width for width in widths[1:-1]}
+    named_widths |= {f"{widths[0]} columns of input rows": widths[0], f"{widths[-1]} outputs": widths[-1]}
+    for name, width in named_widths.items():
         if width % blocks:
             raise UserError(f"{name} cannot be divided by model.blocks={blocks}: choose another number, or model.bases")

@@ -27,7 +27,7 @@ class RGATConv(nn.Module):
         num_relations: int,
         width: int,
         heads: int,
-        added: AddedRelations,
+        new_relations: AddedRelations,
         *,
         concat: bool,
     ) -> None:
@@ -38,12 +38,12 @@ class RGATConv(nn.Module):
             num_relations: Number of relations, including the added ones.
             width: Number of output features per head.
             heads: Number of attention heads.
-            added: Relations added to the graph's.
+            new_relations: Relations added to the graph's.
             concat: Whether heads are concatenated (`heads * width` outputs) or
                 averaged.
         """
         super().__init__()
-        self.relations, self.width, self.added, self.concat = weights, width, added, concat
+        self.relations, self.width, self.added, self.concat = weights, width, new_relations, concat
         self.dropout, self.negative_slope = 0.0, 0.2
         self.key = Parameter(torch.empty(num_relations, heads, width))
         self.query = Parameter(torch.empty(num_relations, heads, width))
@@ -140,14 +140,14 @@ class RGAT(ConvModel):
         if self.project is not None:
             nn.init.xavier_uniform_(self.project)
         self.reads_sparse = project
-        added = AddedRelations.of_model(inverse, self_loop)
-        total, convs = added.count(num_relations), []
+        new_relations = AddedRelations.of_model(inverse, self_loop)
+        total, convs = new_relations.count(num_relations), []
         inputs = [hidden * heads if project else in_features, *[hidden * heads] * (num_layers - 1)]
         for layer, width in enumerate(inputs):
             last = layer + 1 == num_layers
             size, count = (num_classes, out_heads) if last else (hidden, heads)
             weights = RelationWeights(width, size * count, total, bases, None)
-            conv = RGATConv(weights, total, size, count, added, concat=not last)
+            conv = RGATConv(weights, total, size, count, new_relations, concat=not last)
             conv.dropout, conv.negative_slope = dropout, negative_slope
             convs.append(conv)
         self.convs = nn.ModuleList(convs)

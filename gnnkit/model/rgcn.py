@@ -59,7 +59,7 @@ class RGCNConv(RelationSums):
     epoch reads unchanged, are computed once, so only sparse ones are multiplied first.
     """
 
-    fixed = False
+    has_constant_input = False
 
     def __init__(
         self, in_features: int, out_features: int, weights: RelationWeights, *, inverse: bool, self_loop: bool
@@ -72,8 +72,10 @@ class RGCNConv(RelationSums):
             nn.init.xavier_uniform_(self.own.weight)
 
     def forward(self, x: Rows, adjacency: Adjacency) -> Tensor:
-        projected = len(self.relations.weight) * self.width
-        if isinstance(x, ProductRows) or (not self.fixed and adjacency.project_first(x.shape[1], projected)):
+        projected_width = len(self.relations.weight) * self.width
+        if isinstance(x, ProductRows) or (
+            not self.has_constant_input and adjacency.project_first(x.shape[1], projected_width)
+        ):
             w_0 = [] if self.own is None else [self.own.weight.t()]
             rows = x @ torch.cat([self.relations.side_by_side(), *w_0], 1)
             return self.sum_projected(rows, adjacency, self.relations.coefficients)
@@ -111,11 +113,11 @@ class OneHotConv(RelationSums):
             self_loop: Whether a node's own row is included.
         """
         super().__init__(out_features, inverse=inverse, self_loop=self_loop)
-        needed = out_features * ((bases or num_relations) + self_loop)
-        if in_features != needed:
+        required_width = out_features * ((bases or num_relations) + self_loop)
+        if in_features != required_width:
             raise UserError(
-                f"{in_features} columns of input rows, but model.one_hot=true reads {needed}: model.hidden for each relation "
-                f"or basis, and for W_0. Use inputs=learned with embedding={needed}"
+                f"{in_features} columns of input rows, but model.one_hot=true reads {required_width}: model.hidden for each relation "
+                f"or basis, and for W_0. Use inputs=learned with embedding={required_width}"
             )
         self.bias = Parameter(torch.zeros(out_features))
         self.coefficients = None if bases is None else Parameter(torch.empty(num_relations, bases))
@@ -176,8 +178,8 @@ class RGCN(ConvModel):
     ) -> None:
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
-        added = AddedRelations.of_model(inverse, self_loop)
-        self.num_relations, self.inverse, self.decays_rows = num_relations, added.inverse, one_hot
+        new_relations = AddedRelations.of_model(inverse, self_loop)
+        self.num_relations, self.inverse, self.decays_rows = num_relations, new_relations.inverse, one_hot
         self.project = Parameter(nn.init.xavier_uniform_(torch.empty(in_features, hidden))) if project else None
         widths = [hidden if project else in_features, *[hidden] * (num_layers - 1), num_classes]
         check_parts(bases, blocks, widths[1:] if one_hot else widths)
@@ -189,12 +191,12 @@ class RGCN(ConvModel):
         def conv(a: int, b: int) -> nn.Module:
             return RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), inverse=inverse, self_loop=self_loop)
 
-        rest = [conv(a, b) for a, b in pairwise(widths[1:])]
+        later_convs = [conv(a, b) for a, b in pairwise(widths[1:])]
         one_hot_conv = functools.partial(
             OneHotConv, num_relations=total, bases=bases, inverse=inverse, self_loop=self_loop
         )
-        self.convs = nn.ModuleList([(one_hot_conv if one_hot else conv)(*widths[:2]), *rest])
-        self.convs[0].fixed = not (project or dropout)  # type: ignore[assignment]
+        self.convs = nn.ModuleList([(one_hot_conv if one_hot else conv)(*widths[:2]), *later_convs])
+        self.convs[0].has_constant_input = not (project or dropout)  # type: ignore[assignment]
         if switch("model.skip", skip):
             self.skip_input(in_features, hidden, num_classes)
 
@@ -209,5 +211,5 @@ class RGCN(ConvModel):
 def _check_one_hot(blocks: int | None, *, project: bool) -> None:
     """Raises `UserError` for options that the first layer does not read."""
     if project or blocks is not None:
-        what = "project=true" if project else f"blocks={blocks}"
-        raise UserError(f"model.one_hot=true: the first layer multiplies nothing, so model.{what} must go")
+        option = "project=true" if project else f"blocks={blocks}"
+        raise UserError(f"model.one_hot=true: the first layer multiplies nothing, so model.{option} must go")

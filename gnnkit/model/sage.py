@@ -44,7 +44,7 @@ class SAGEConv(nn.Module):
         mean, p = self.aggregator == "mean", self.dropout if self.training else 0
         if mean and not adjacency.projects(x, neighbor.shape[0]):
             weight = torch.cat([neighbor, own_weight], 1).t()
-            return torch.addmm(self.own.bias, adjacency.mean_beside(x, p), weight)
+            return torch.addmm(self.own.bias, adjacency.concat_mean(x, p), weight)
         x = adjacency.dropout(x, p, training=True)
         if self.aggregator == "none":
             z = (x @ own_weight.t())[: adjacency.num_dst]

@@ -30,7 +30,13 @@ class SimpleHGNConv(nn.Module):
     beta = 0.0
 
     def __init__(
-        self, in_features: int, width: int, heads: int, relation_width: int, num_relations: int, added: AddedRelations
+        self,
+        in_features: int,
+        width: int,
+        heads: int,
+        relation_width: int,
+        num_relations: int,
+        new_relations: AddedRelations,
     ) -> None:
         """Creates the parameters.
 
@@ -40,14 +46,14 @@ class SimpleHGNConv(nn.Module):
             heads: Number of attention heads.
             relation_width: Width of a relation's embedding.
             num_relations: Number of relations of the graph.
-            added: Relations added to the graph's.
+            new_relations: Relations added to the graph's.
         """
         super().__init__()
-        self.width, self.heads, self.added = width, heads, added
+        self.width, self.heads, self.added = width, heads, new_relations
         self.weight = Parameter(torch.empty(in_features, heads * width))
         self.source, self.destination = (Parameter(torch.empty(heads, width)) for _ in range(2))
         self.relation = Parameter(torch.empty(heads, relation_width))
-        self.relations = nn.Embedding(added.count(num_relations), relation_width)
+        self.relations = nn.Embedding(new_relations.count(num_relations), relation_width)
         self.edge_weight = Parameter(torch.empty(relation_width, heads * relation_width))
         for parameter in (self.weight, self.source, self.destination, self.relation, self.edge_weight):
             nn.init.xavier_normal_(parameter, gain=nn.init.calculate_gain("relu"))
@@ -73,11 +79,11 @@ class SimpleHGNConv(nn.Module):
         parts = torch.cat([earlier, (heads * self.source).sum(-1), (heads * self.destination).sum(-1)], 1)
         attention = EdgeTypeAttention(self, (*terms, self.relation_term()))
         z = adjacency.attend_relations(torch.cat([h, parts], 1), attention, p=self.dropout, training=self.training)
-        mixed = z[:, : self.heads]
+        out = z[:, : self.heads]
         for layer in range(1, len(terms) + 1):
             of_layer = z[:, layer * self.heads : (layer + 1) * self.heads]
-            mixed = self.beta * mixed + (1 - self.beta) * of_layer
-        return mixed, parts[: adjacency.num_dst].detach()
+            out = self.beta * out + (1 - self.beta) * of_layer
+        return out, parts[: adjacency.num_dst].detach()
 
     def relation_term(self) -> Tensor:  # [num_relations, heads]
         """Computes the relations' parts of the scores."""
@@ -87,7 +93,7 @@ class SimpleHGNConv(nn.Module):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeTypeAttention:
-    """The attention of a layer and of those before it, with the layer's messages.
+    """The attention of a layer and of earlier ones, with the layer's messages.
 
     Rows are [W x | parts of the scores]. Each layer's attention has its own heads.
     """
@@ -181,14 +187,14 @@ class SimpleHGN(GraphModel):
         self.dropout, share_before = share("model.dropout", dropout), share("model.beta", beta)
         self.num_relations, self.inverse = num_relations, inverse
         self.residual, self.normalize = residual, normalize
-        added, width = AddedRelations.of_model(inverse, self_loop), hidden * heads
+        new_relations, width = AddedRelations.of_model(inverse, self_loop), hidden * heads
         self.project = nn.Parameter(torch.empty(in_features, hidden))
         nn.init.xavier_normal_(self.project, gain=nn.init.calculate_gain("relu"))
         self.inputs = [hidden, *[width] * (num_layers - 1)]
         shapes = [(heads, hidden)] * (num_layers - 1) + [(out_heads, num_classes)]
         self.convs, self.residuals = nn.ModuleList(), nn.ModuleList()
         for number, (columns, (count, size)) in enumerate(zip(self.inputs, shapes, strict=True)):
-            conv = SimpleHGNConv(columns, size, count, relation_width, num_relations, added)
+            conv = SimpleHGNConv(columns, size, count, relation_width, num_relations, new_relations)
             conv.dropout, conv.negative_slope, conv.beta = dropout, negative_slope, share_before
             self.convs.append(conv)
             self.residuals.append(_residual(columns, count * size) if residual and number else nn.Identity())

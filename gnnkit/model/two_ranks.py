@@ -44,14 +44,14 @@ class TypeCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrialRows:
-    """Rows that the graphs of a trial have. Without rows of a run, they are drawn."""
+    """Rows of a trial's graphs. Without a run's rows, they are random."""
 
     in_features: int
     edge_width: int = 0  # 0: no edge features
     features: Floats | None = None  # [k, in_features] rows of nodes, or None
     edges: Mapping[str, Array] = field(default_factory=dict)  # columns [m, ...], by argument of `Graph.from_edges`
     scale: int = 1  # factor of the graphs' sizes
-    trained: tuple[int, int] | None = None  # nodes and edges of the graph to train on. None: unknown
+    train_size: tuple[int, int] | None = None  # nodes and edges of the graph to train on. None: unknown
 
     def graph(self, types: TypeCounts, draw: int) -> Graph:
         """Draws a graph, whose size depends on the draw."""
@@ -72,9 +72,9 @@ class TrialRows:
 
     def grown(self, draw: int) -> TrialRows:
         """Makes graphs grow with the draw, up to the graph to train on."""
-        if self.trained is None:
+        if self.train_size is None:
             return replace(self, scale=4**draw)
-        nodes, edges = self.trained
+        nodes, edges = self.train_size
         largest = max(nodes // _NODES, (nodes + edges) // _EDGES) + 1  # edges may include self-loops
         return replace(self, scale=min(4**draw, largest))
 
@@ -92,11 +92,11 @@ class TrialRows:
     def edge_columns(self, rng: np.random.Generator, count: int) -> dict[str, Array]:  # [count, ...] each
         """Draws values of edges."""
         if self.edges:
-            chosen = rng.integers(0, len(next(iter(self.edges.values()))), count)
-            return {name: values[chosen] for name, values in self.edges.items()}
+            rows = rng.integers(0, len(next(iter(self.edges.values()))), count)
+            return {name: values[rows] for name, values in self.edges.items()}
         return {"edge_features": rng.normal(size=(count, self.edge_width))} if self.edge_width else {}
 
-    def fitted(self, model: nn.Module, draw: int) -> tuple[nn.Module, Graph]:
+    def fit(self, model: nn.Module, draw: int) -> tuple[nn.Module, Graph]:
         """Draws a graph with the model's types.
 
         Returns the model for this graph, which shares its parameters, and the graph.
@@ -129,17 +129,17 @@ def _differs(model: nn.Module, rows: TrialRows, draws: bool, dtype: torch.dtype)
     for draw, training in enumerate(modes):
         # One rank has at most a fourth of the nodes. So a limit, above which a model
         # does something else, is between that rank's rows and all rows of some draw.
-        fitted, graph = rows.grown(draw).fitted(model, draw)
+        small_model, graph = rows.grown(draw).fit(model, draw)
         shares = _SHARES[draw % len(_SHARES)]
         owner = np.random.default_rng(draw).permutation(_owners(graph.num_nodes, shares))
-        replica = copy.deepcopy(fitted).to(dtype).train(training)
-        one = _outputs(replica, graph, np.zeros_like(owner), dtype)
-        if draws and not torch.equal(one, _outputs(replica, graph, np.zeros_like(owner), dtype)):
+        replica = copy.deepcopy(small_model).to(dtype).train(training)
+        reference = _outputs(replica, graph, np.zeros_like(owner), dtype)
+        if draws and not torch.equal(reference, _outputs(replica, graph, np.zeros_like(owner), dtype)):
             return False  # random in evaluation mode too
-        many = _outputs(replica, graph, owner, dtype)
-        if not torch.isfinite(one).all():
+        outputs = _outputs(replica, graph, owner, dtype)
+        if not torch.isfinite(reference).all():
             raise ValueError("outputs are not finite")
-        if not (one - many).abs().max() <= _TOLERANCE[dtype] * one.abs().max():
+        if not (reference - outputs).abs().max() <= _TOLERANCE[dtype] * reference.abs().max():
             return True
     return False
 
@@ -150,18 +150,20 @@ def _owners(num_nodes: int, shares: Sequence[float]) -> Array:  # [num_nodes]
     return np.searchsorted(ends, np.arange(num_nodes), side="right").clip(max=len(shares) - 1).astype(np.int32)
 
 
-def run_alone(model: nn.Module, rows: TrialRows, wrapped: Callable[[Engine], Engine] = lambda engine: engine) -> None:
+def run_alone(
+    model: nn.Module, rows: TrialRows, wrap_engine: Callable[[Engine], Engine] = lambda engine: engine
+) -> None:
     """Calls a model in training mode on a small graph, in this thread.
 
     Args:
         model: The model.
         rows: The rows that it reads.
-        wrapped: Wraps the engine. Default: as it is.
+        wrap_engine: Wraps the engine. Default: as it is.
     """
-    model, graph = rows.fitted(model, 0)
+    model, graph = rows.fit(model, 0)
     dtype = dtype_of(model)
     comm = Threads.connect(0, 1, device=torch.device("cpu"), timeout=_TIMEOUT)
-    layers = _layers(wrapped(Engine(uncut(graph), comm, dtype)), model)
+    layers = _layers(wrap_engine(Engine(uncut(graph), comm, dtype)), model)
     with default_dtype(dtype):
         model.train()(torch.tensor(np.asarray(graph.features), dtype=dtype), layers)
 

@@ -33,8 +33,8 @@ _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 def reads_edges(model: nn.Module) -> bool:
     """Returns whether `forward` takes (x, edge_index) or (data), as in PyG."""
-    asked = _parameters(model)
-    return any(name in asked for name in _EDGES) or _reads_data(asked)
+    parameters = _parameters(model)
+    return any(name in parameters for name in _EDGES) or _reads_data(parameters)
 
 
 def reads_types(model: object) -> bool:
@@ -42,12 +42,12 @@ def reads_types(model: object) -> bool:
 
     A `forward` that takes `edge_type` does. Others declare `reads_relations`.
     """
-    declared = bool(getattr(model, "reads_relations", False))
-    return declared or (isinstance(model, nn.Module) and reads_edges(model) and _TYPES in _parameters(model))
+    is_declared = bool(getattr(model, "reads_relations", False))
+    return is_declared or (isinstance(model, nn.Module) and reads_edges(model) and _TYPES in _parameters(model))
 
 
-def _reads_data(asked: Mapping[str, inspect.Parameter]) -> bool:
-    return len(asked) == 1 and next(iter(asked)) in _DATA
+def _reads_data(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return len(parameters) == 1 and next(iter(parameters)) in _DATA
 
 
 def _parameters(model: nn.Module) -> dict[str, inspect.Parameter]:
@@ -80,7 +80,7 @@ class EdgeIndexModel(nn.Module):
             object.__setattr__(self, name, getattr(module, name))
         object.__setattr__(self, "module", module)  # not registered as a submodule, because its submodules are
         self.reads_relations = reads_types(module)
-        self._asked = self._inspect(module)
+        self._signature = self._inspect(module)
         for part in module.modules():
             if _of_pyg(part) and getattr(part, "flow", None) == "target_to_source":
                 raise model_error(
@@ -88,12 +88,12 @@ class EdgeIndexModel(nn.Module):
                     f"{type(part).__name__}(flow='target_to_source') reads edges against their direction: leave flow out, and "
                     "turn the edges around with data.edge_index.flip(0)",
                 )
-            for name, why in _REFUSED.items():
+            for name, reason in _REFUSED.items():
                 if _of_pyg(part) and getattr(part, name, False) is True:
-                    raise model_error(module, f"{type(part).__name__}({name}=True) {why}: use {name}=False")
+                    raise model_error(module, f"{type(part).__name__}({name}=True) {reason}: use {name}=False")
 
-    def _inspect(self, module: nn.Module) -> _Asked | None:
-        return _Asked.of(module)
+    def _inspect(self, module: nn.Module) -> _Signature | None:
+        return _Signature.of(module)
 
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
         """Computes logits [num_dst, num_classes]. Collective.
@@ -103,8 +103,8 @@ class EdgeIndexModel(nn.Module):
             adjacencies: The full graph, or the blocks of a batch.
         """
         num_dst = adjacencies[-1].num_dst
-        with self._passing(x, adjacencies) as (rows, adjacency, called):
-            out: Tensor = self.module(**self._values(rows, adjacency, called))  # type: ignore[operator]
+        with self._passing(x, adjacencies) as (rows, adjacency, graph_pass):
+            out: Tensor = self.module(**self._values(rows, adjacency, graph_pass))  # type: ignore[operator]
         if not isinstance(out, Tensor) or out.dim() == 0 or len(out) < num_dst:
             description = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
             raise model_error(self, f"forward must return one tensor with a row for each row of x, found {description}")
@@ -124,44 +124,44 @@ class EdgeIndexModel(nn.Module):
     @contextmanager
     def _passing(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Iterator[tuple[Tensor, Adjacency, Pass]]:
         """Merges a batch into one graph, within which torch functions are exact."""
-        (adjacency, rows), module = joined(adjacencies), self.module
+        (adjacency, rows), module = merge_adjacencies(adjacencies), self.module
         assert isinstance(module, nn.Module)
         x = x if rows is None else x[rows]
         module.training = self.training
-        called = Pass(type(self).__name__, adjacency)
+        graph_pass = Pass(type(self).__name__, adjacency)
         try:
             with (
-                ExactFunctions(adjacency, called.reads),
+                ExactFunctions(adjacency, graph_pass.reads),
                 exact_norms(module, adjacency),
                 shared_padding(module, adjacency),
-                uncached(module),
+                disable_caching(module),
             ):
-                yield x, adjacency, called
+                yield x, adjacency, graph_pass
         except IndexError as error:
             raise index_error(self, error) from error
         finally:
-            called.end()
-            self.fallbacks = called.reads.origin.fallbacks
+            graph_pass.end()
+            self.fallbacks = graph_pass.reads.origin.fallbacks
 
-    def _values(self, x: Tensor, adjacency: Adjacency, called: Pass) -> dict[str, Any]:
+    def _values(self, x: Tensor, adjacency: Adjacency, graph_pass: Pass) -> dict[str, Any]:
         """Returns the module's arguments by name."""
         edge_values = _edge_values(adjacency, types=self.reads_relations)
-        edges, asked = called.edge_index(), self._asked
-        assert asked is not None
-        if asked.data is not None:
-            return {asked.data: Values(self, {"x": x, "edge_index": edges, "num_nodes": len(x)} | edge_values)}
-        passed = {name: edge_values[name] for name in asked.of_edges if edge_values[name] is not None}
-        for name in asked.needed:
-            if name not in passed:
+        edges, signature = graph_pass.edge_index(), self._signature
+        assert signature is not None
+        if signature.data is not None:
+            return {signature.data: Values(self, {"x": x, "edge_index": edges, "num_nodes": len(x)} | edge_values)}
+        values = {name: edge_values[name] for name in signature.of_edges if edge_values[name] is not None}
+        for name in signature.required_names:
+            if name not in values:
                 raise model_error(
                     self, f"forward asks for {name}, but the graph has none: give {name} the default None"
                 )
-        return {asked.rows: x, asked.edges: edges, **passed}
+        return {signature.rows: x, signature.edges: edges, **values}
 
     def decayed_parameters(self) -> Iterable[Parameter]:
         """The parameters that `trainer.weight_decay` applies to."""
-        chosen = getattr(self.module, "decayed_parameters", None)
-        return self.parameters() if chosen is None else chosen()
+        get_parameters = getattr(self.module, "decayed_parameters", None)
+        return self.parameters() if get_parameters is None else get_parameters()
 
 
 class EdgeIndexSteps(EdgeIndexModel):
@@ -171,7 +171,7 @@ class EdgeIndexSteps(EdgeIndexModel):
         super().__init__(module)
         share(self, module)
 
-    def step(self, user_step: Callable[..., Any], batch: Any, *rest: Any) -> Tensor:
+    def step(self, user_step: Callable[..., Any], batch: Any, *args: Any) -> Tensor:
         """Computes this rank's part of the loss by the user's `training_step`.
 
         Collective.
@@ -179,16 +179,16 @@ class EdgeIndexSteps(EdgeIndexModel):
         Args:
             user_step: The module's method.
             batch: A batch of the strategy.
-            *rest: Further arguments.
+            *args: Further arguments.
         """
-        with self._passing(batch.x, batch.adjacencies) as (x, adjacency, called):
+        with self._passing(batch.x, batch.adjacencies) as (x, adjacency, graph_pass):
             values = (
-                {"x": x, "edge_index": called.edge_index(), "num_nodes": len(x)}
+                {"x": x, "edge_index": graph_pass.edge_index(), "num_nodes": len(x)}
                 | _edge_values(adjacency, types=self.reads_relations)
                 | values_of(batch, len(x))
             )
             with SharedMeans(type(self).__name__, batch):
-                loss = user_step(Values(self, values), *rest)
+                loss = user_step(Values(self, values), *args)
         loss = loss["loss"] if isinstance(loss, Mapping) else loss
         if not isinstance(loss, Tensor):
             raise model_error(self, f"training_step must return the loss, found {type(loss).__name__}")
@@ -196,45 +196,45 @@ class EdgeIndexSteps(EdgeIndexModel):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Signature:
     """The parameters of a `forward`, by role."""
 
     data: str | None  # name of the parameter for the complete batch, or None
     rows: str = ""
     edges: str = ""
     of_edges: tuple[str, ...] = ()  # names of edge values
-    needed: tuple[str, ...] = ()  # those without a default
+    required_names: tuple[str, ...] = ()  # edge values without a default
 
     @classmethod
-    def of(cls, module: nn.Module) -> _Asked:
+    def of(cls, module: nn.Module) -> _Signature:
         """Inspects the parameters.
 
         Raises `UserError` for an unsupported one.
         """
-        asked = {name: parameter for name, parameter in _parameters(module).items() if parameter.kind not in _OPEN}
-        if _reads_data(asked):
-            return cls(next(iter(asked)))
-        edges = next(name for name in _EDGES if name in asked)
-        others = [name for name in asked if name != edges]
-        if not others or others[0] in _OF_EDGES:
+        parameters = {name: parameter for name, parameter in _parameters(module).items() if parameter.kind not in _OPEN}
+        if _reads_data(parameters):
+            return cls(next(iter(parameters)))
+        edges = next(name for name in _EDGES if name in parameters)
+        other_names = [name for name in parameters if name != edges]
+        if not other_names or other_names[0] in _OF_EDGES:
             raise model_error(
                 module,
-                f"forward({', '.join(asked)}) takes no rows of features: write forward(x, edge_index), and inputs=learned "
+                f"forward({', '.join(parameters)}) takes no rows of features: write forward(x, edge_index), and inputs=learned "
                 "gives each node a learned row",
             )
-        rows, *others = others
-        needed = [name for name in others if asked[name].default is inspect.Parameter.empty]
-        for name in needed:
+        rows, *other_names = other_names
+        required_names = [name for name in other_names if parameters[name].default is inspect.Parameter.empty]
+        for name in required_names:
             if name not in _OF_EDGES:
                 usual = f"give {name} a default, or keep it in the module"
                 raise model_error(
                     module,
                     f"forward asks for {name}, and a graph gives x, edge_index, {', '.join(_OF_EDGES)}: {usual}",
                 )
-        return cls(None, rows, edges, tuple(name for name in others if name in _OF_EDGES), tuple(needed))
+        return cls(None, rows, edges, tuple(name for name in other_names if name in _OF_EDGES), tuple(required_names))
 
 
-def joined(adjacencies: Sequence[Adjacency]) -> tuple[Adjacency, Tensor | None]:
+def merge_adjacencies(adjacencies: Sequence[Adjacency]) -> tuple[Adjacency, Tensor | None]:
     """Merges a batch into one graph. A full graph is one already.
 
     Returns the graph, and its rows [num_dst] int64 within the input rows, or None for
@@ -262,7 +262,7 @@ def _edge_values(adjacency: Adjacency, *, types: bool) -> dict[str, Tensor | Non
 
 
 @contextmanager
-def uncached(module: nn.Module) -> Iterator[None]:
+def disable_caching(module: nn.Module) -> Iterator[None]:
     """Disables layers' `cached=True` within the context.
 
     Cached edges are valid for a full graph, but differ between batches.

@@ -58,18 +58,18 @@ class BatchNorm(nn.BatchNorm1d):
             )
         if not self.training:
             return super().forward(x)
-        out, seen = normalize(x, adjacency, self.eps)
-        if seen.lasts:
-            self._remember(seen)
+        out, batch_stats = normalize(x, adjacency, self.eps)
+        if batch_stats.lasts:
+            self._remember(batch_stats)
         if self.affine:
             out = out * self.weight + self.bias
         return out.to(x.dtype)
 
-    def _remember(self, seen: Statistics) -> None:
+    def _remember(self, batch_stats: Statistics) -> None:
         assert self.num_batches_tracked is not None
         self.num_batches_tracked += 1
         share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        seen.remember(self.running_mean, self.running_var, share)
+        batch_stats.remember(self.running_mean, self.running_var, share)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,8 +87,8 @@ class Statistics:
 
         Without rows, as in a batch without nodes of a type, they do not change.
         """
-        unbiased = self.variance * (self.count / (self.count - 1).clamp(min=1))
-        for running, now in ((running_mean, self.mean), (running_var, unbiased)):
+        sample_variance = self.variance * (self.count / (self.count - 1).clamp(min=1))
+        for running, now in ((running_mean, self.mean), (running_var, sample_variance)):
             if running is not None:
                 running.lerp_(torch.where(self.count > 0, now.to(running.dtype), running), share)
 
@@ -108,6 +108,6 @@ def normalize(x: Tensor, adjacency: Pools, eps: float) -> tuple[Tensor, Statisti
     """
     pool, rows = adjacency.pool(len(x)), x.to(wide(x.dtype))
     mean, count = pool.mean(rows)
-    centred = rows - mean
-    variance, _ = pool.mean(centred.square())
-    return centred * (variance + eps).rsqrt(), Statistics(mean, variance, count, pool.lasts)
+    deviations = rows - mean
+    variance, _ = pool.mean(deviations.square())
+    return deviations * (variance + eps).rsqrt(), Statistics(mean, variance, count, pool.lasts)

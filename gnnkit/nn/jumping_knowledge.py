@@ -54,10 +54,10 @@ class JumpingKnowledge(nn.Module):
         rows = [x[: len(xs[-1])] for x in xs]
         if self.mode == "cat":
             return torch.cat(rows, 1)
-        stacked = torch.stack(rows, 1)  # [n, num_layers, f]
-        return stacked.amax(1) if self.mode == "max" else self._attended(stacked)
+        stack = torch.stack(rows, 1)  # [n, num_layers, f]
+        return stack.amax(1) if self.mode == "max" else self._attend(stack)
 
-    def _attended(self, x: Tensor) -> Tensor:  # [n, num_layers, f] -> [n, f]
+    def _attend(self, x: Tensor) -> Tensor:  # [n, num_layers, f] -> [n, f]
         one_row = x if len(x) else F.pad(x, (0, 0, 0, 0, 0, 1))  # an LSTM rejects empty input
         scores: Tensor = self.att(self.lstm(one_row)[0])[: len(x)]
         return (x * scores.softmax(1)).sum(1)

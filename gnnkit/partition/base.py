@@ -114,9 +114,9 @@ def _check_range(name: str, values: Ids, bound: int, of: str) -> None:
         raise UserError(f"partition: {name}[{wrong[0]}] = {values[wrong[0]]} is out of range for {bound} {of}")
 
 
-def _check_length(name: str, values: Ids, expected: int) -> None:
-    if len(values) != expected:
-        raise UserError(f"partition: {name} has {len(values)} entries, expected {expected}")
+def _check_length(name: str, values: Ids, length: int) -> None:
+    if len(values) != length:
+        raise UserError(f"partition: {name} has {len(values)} entries, expected {length}")
 
 
 def hash_ids(num_ids: int, *, key: int) -> npt.NDArray[np.uint64]:  # [num_ids]

@@ -25,10 +25,10 @@ def fewest_words(graph: Graph, partition: Partition, numbers: Sequence[int]) -> 
         partition: A partition without `edge_cell`.
         numbers: Numbers of columns to try.
     """
-    own = measure(graph, partition)
-    others = (measure(graph, in_columns(graph, partition, number)) for number in numbers)
-    bound = max(MAX_IMBALANCE, own.balance()["edges"])
-    even = [own, *(other for other in others if other.balance()["edges"] <= bound)]
+    baseline = measure(graph, partition)
+    candidates = (measure(graph, in_columns(graph, partition, number)) for number in numbers)
+    bound = max(MAX_IMBALANCE, baseline.balance()["edges"])
+    even = [baseline, *(candidate for candidate in candidates if candidate.balance()["edges"] <= bound)]
     return min(even, key=_busiest).partition
 
 
@@ -54,13 +54,13 @@ def in_columns(graph: Graph, partition: Partition, number: int) -> Partition:
     by_rank = np.argsort(ranks, kind="stable")
     edge_cell = np.empty(graph.num_edges, np.int32)
     for index, column in enumerate(columns):
-        held = np.flatnonzero(edge_column == index)
-        work = np.bincount(destinations[held], minlength=graph.num_nodes)
+        column_edges = np.flatnonzero(edge_column == index)
+        work = np.bincount(destinations[column_edges], minlength=graph.num_nodes)
         holder = ranks.astype(np.int32)  # of each node's in-edges
-        others = by_rank[node_column[by_rank] != index]
-        own = np.bincount(ranks, weights=work, minlength=partition.grid.world_size)[column].astype(np.int64)
-        holder[others] = column[_dealt(work[others], own)]
-        edge_cell[held] = holder[destinations[held]]
+        other_nodes = by_rank[node_column[by_rank] != index]
+        rank_work = np.bincount(ranks, weights=work, minlength=partition.grid.world_size)[column].astype(np.int64)
+        holder[other_nodes] = column[_distribute(work[other_nodes], rank_work)]
+        edge_cell[column_edges] = holder[destinations[column_edges]]
     grid = Grid(partition.grid.world_size, 1, 1)
     return replace(partition, edge_cell=edge_cell, grid=grid, columns=tuple(heights))
 
@@ -74,7 +74,7 @@ def _busiest(quality: Quality) -> int:
     return int((traffic.words(width).total + traffic.transposed().words(width).total).max())
 
 
-def _dealt(work: Ids, loads: Ids) -> Ids:  # [num_items]
+def _distribute(work: Ids, loads: Ids) -> Ids:  # [num_items]
     """Distributes items in ranges that even out the loads.
 
     Args:

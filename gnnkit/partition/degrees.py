@@ -95,9 +95,9 @@ def save(shards: list[Shard], folder: Path) -> None:
     names = ["out_degree", "looped"] if shards[0].csc.weight is None else ["in_degree", "out_degree", "looped"]
     for name in names:
         kind = getattr(shards[0], name).dtype
-        whole = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, (shards[0].num_nodes,))
+        array = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, (shards[0].num_nodes,))
         reserve(folder / f"{name}.npy")
         for shard in shards:
-            whole[shard.cell_nodes] = getattr(shard, name)
-        whole.flush()
+            array[shard.cell_nodes] = getattr(shard, name)
+        array.flush()
     write_meta(folder, {})

@@ -68,14 +68,14 @@ def make_grid(
     if replication is not None and spec != "1.5d":
         raise UserError(f"partition.replication={replication} needs partition.grid=1.5d, got {_format_spec(spec)}")
     if not isinstance(spec, str):
-        return _given(spec, world_size, key)
+        return _explicit_grid(spec, world_size, key)
     if spec == "1d":
         return Grid(world_size, 1, 1)
     if spec == "1.5d":
         copies = _default_replication(world_size) if replication is None else replication
         _check_replication(copies, world_size, key)
         return Grid(world_size // copies, copies, 1) if world_size % copies == 0 else Grid(world_size, 1, 1)
-    rows, cols, slices = [*_factored(world_size, 2), 1] if spec == "2d" else _factored(world_size, 3)
+    rows, cols, slices = [*_factor(world_size, 2), 1] if spec == "2d" else _factor(world_size, 3)
     return Grid(rows, cols, slices)
 
 
@@ -84,7 +84,7 @@ def unequal_columns(spec: str | Sequence[int], world_size: int, replication: int
 
     Such columns have P/c ranks, rounded up or down. They are considered if P is prime,
     if `1.5d` has a c that does not divide P, and if a number next to sqrt(P) moves
-    fewer rows than P's factors. Empty: the grid is used.
+    fewer rows than P's factors. The result is empty if the grid is used.
 
     Args:
         spec: As for `make_grid`, checked.
@@ -100,8 +100,8 @@ def unequal_columns(spec: str | Sequence[int], world_size: int, replication: int
         return ()
     root = math.isqrt(world_size)
     numbers = (2,) if spec == "1.5d" else (root, root + 1)
-    most = grid.rows + grid.cols - (2 if grid.cols == 1 else 3)
-    return tuple(c for c in numbers if world_size % c and math.ceil(world_size / c) + c - 2 <= most)
+    max_rows = grid.rows + grid.cols - (2 if grid.cols == 1 else 3)
+    return tuple(c for c in numbers if world_size % c and math.ceil(world_size / c) + c - 2 <= max_rows)
 
 
 def remark(spec: str | Sequence[int], grid: Grid, columns: Sequence[int] = ()) -> str | None:
@@ -124,16 +124,16 @@ def remark(spec: str | Sequence[int], grid: Grid, columns: Sequence[int] = ()) -
     return None
 
 
-def _given(spec: Sequence[int], world_size: int, key: str) -> Grid:
-    named = f"partition.grid={_format_spec(spec)}"
+def _explicit_grid(spec: Sequence[int], world_size: int, key: str) -> Grid:
+    setting = f"partition.grid={_format_spec(spec)}"
     if len(spec) != 3 or not all(type(size) is int and size >= 1 for size in spec):
-        raise UserError(f"{named} must be [rows,cols,slices], three whole numbers of at least 1")
+        raise UserError(f"{setting} must be [rows,cols,slices], three whole numbers of at least 1")
     grid = Grid(*spec)
     size = grid.world_size
     if size != world_size:
         parts = f", or parts={size} to let {world_size} processes hold {size} ranks"
-        cure = f"{key}={size}{parts if key == 'workers' and world_size < size else ''}"
-        raise UserError(f"{named} needs {size} workers, got {key}={world_size}: use {cure}")
+        remedy = f"{key}={size}{parts if key == 'workers' and world_size < size else ''}"
+        raise UserError(f"{setting} needs {size} workers, got {key}={world_size}: use {remedy}")
     return grid
 
 
@@ -146,12 +146,12 @@ def _default_replication(world_size: int) -> int:
     return next((c for c in range(2, world_size + 1) if c * c <= world_size and world_size % c == 0), 1)
 
 
-def _factored(number: int, count: int) -> list[int]:
+def _factor(number: int, count: int) -> list[int]:
     """Factors `number` into `count` nearly equal factors, largest first."""
     if count == 1:
         return [number]
     divisors = (d for d in range(1, number + 1) if number % d == 0)
-    choices = (sorted([d, *_factored(number // d, count - 1)], reverse=True) for d in divisors)
+    choices = (sorted([d, *_factor(number // d, count - 1)], reverse=True) for d in divisors)
     return min(choices, key=lambda factors: (sum(factors), factors))
 
 

@@ -19,8 +19,8 @@ class Crossing:
 
     count: int  # number of edges between two regions
     boundary: npt.NDArray[np.bool_]  # [num_nodes] whether a node has such an edge
-    linked: npt.NDArray[np.bool_]  # [world_size, world_size] whether two ranks share such an edge, in either direction
-    held: Ids  # [num_cells] int64 edges of each cell
+    links: npt.NDArray[np.bool_]  # [world_size, world_size] whether two ranks share such an edge, in either direction
+    cell_edges: Ids  # [num_cells] int64 edges of each cell
     traffic: Traffic
     copies: int  # number of pairs of a node and a cell that owns it or holds one of its edges
 
@@ -38,16 +38,16 @@ class Crossing:
         owner, held_by = np.ascontiguousarray(partition.node_rank, np.int32), partition.edge_cell
         cells = None if held_by is None else np.ascontiguousarray(held_by, np.int32)
         plane = (grid.rows, grid.cols, grid.slices)
-        count, boundary, linked, held, gathered, reduced, copies = _core.csc_crossing(
+        count, boundary, links, cell_edges, gather_rows, reduce_rows, copies = _core.csc_crossing(
             graph.csc.indptr, graph.csc.indices, owner, plane, cells, threads
         )
-        linked = linked.reshape(grid.world_size, grid.world_size)
+        links = links.reshape(grid.world_size, grid.world_size)
         square = (grid.num_cells, grid.num_cells)
-        owned = np.bincount(owner, minlength=grid.world_size)
-        traffic = Traffic(grid, owned, gathered.reshape(square), reduced.reshape(square))
-        return cls(count, boundary, linked | linked.T, held, traffic, copies)
+        num_owned = np.bincount(owner, minlength=grid.world_size)
+        traffic = Traffic(grid, num_owned, gather_rows.reshape(square), reduce_rows.reshape(square))
+        return cls(count, boundary, links | links.T, cell_edges, traffic, copies)
 
     @property
     def neighbours(self) -> list[list[int]]:
         """Each rank's neighbours, the ranks that share edges with it, ascending."""
-        return [np.flatnonzero(row).tolist() for row in self.linked]
+        return [np.flatnonzero(row).tolist() for row in self.links]

@@ -116,7 +116,7 @@ class Quality:
         header = [*(name.replace("_", " ") for name in regions[0]), "peers"]
         words, balance = self.words, self.balance()
         return [
-            *_aligned([header, *rows]),
+            *_align([header, *rows]),
             f"{self.partition.layout}: cut {self.edge_cut} of {self.num_edges} edges, "
             f"{self.replication_factor:.3f} copies of a node",
             "words per feature column and aggregation: "
@@ -149,13 +149,13 @@ def measure(graph: Graph, partition: Partition, *, threads: int = 1) -> Quality:
         threads: Number of threads, which does not affect the result.
     """
     crossing, grid = Crossing.of(graph, partition, threads), partition.grid
-    trained = partition.node_rank[graph.split == Split.TRAIN]
+    train_ranks = partition.node_rank[graph.split == Split.TRAIN]
     return Quality(
         partition,
         graph.num_edges,
         crossing.traffic,
-        np.repeat(crossing.held, grid.slices),
-        np.bincount(trained, minlength=grid.world_size),
+        np.repeat(crossing.cell_edges, grid.slices),
+        np.bincount(train_ranks, minlength=grid.world_size),
         crossing.count,
         crossing.copies / max(graph.num_nodes, 1),
         crossing.boundary,
@@ -173,6 +173,6 @@ def _format_number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
+def _align(rows: list[list[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

@@ -18,8 +18,8 @@ class Random(NodePartitioner):
         self.seed = seed
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
-        size, rest = divmod(graph.num_nodes, num_parts)
+        size, remainder = divmod(graph.num_nodes, num_parts)
         ranks = np.empty(graph.num_nodes, np.int32)
         order = np.argsort(hash_ids(graph.num_nodes, key=self.seed + 1), kind="stable")
-        ranks[order] = np.repeat(np.arange(num_parts, dtype=np.int32), size + (np.arange(num_parts) < rest))
+        ranks[order] = np.repeat(np.arange(num_parts, dtype=np.int32), size + (np.arange(num_parts) < remainder))
         return ranks

@@ -48,8 +48,8 @@ def by_pair(nodes: Ids, types: Ids, num_nodes: int) -> tuple[Ids, np.ndarray]:
     """
     num_relations = int(types.max(initial=-1)) + 1
     by_type = np.ascontiguousarray(types, np.int32)
-    grouped, order = sort_edges(nodes, by_type, num_relations, num_nodes, True, None)
+    pairs, order = sort_edges(nodes, by_type, num_relations, num_nodes, True, None)
     first = np.ones(len(nodes), bool)
-    first[1:] = grouped.indices[1:] != grouped.indices[:-1]
-    first[grouped.indptr[:-1][np.diff(grouped.indptr) > 0]] = True
+    first[1:] = pairs.indices[1:] != pairs.indices[:-1]
+    first[pairs.indptr[:-1][np.diff(pairs.indptr) > 0]] = True
     return order, first

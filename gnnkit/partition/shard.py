@@ -155,10 +155,10 @@ class Shard:
         try:
             num_sources = len(arrays["cell_nodes"]) + len(arrays["halo"])
             csc = make(arrays["indptr"], arrays["indices"], arrays.get("weight"), num_sources)
-            rest: dict[str, Any] = {name: arrays.get(name) if name in _OPTIONAL else arrays[name] for name in _ARRAYS}
-            rest |= {"features": read_features(arrays), "grid": Grid(**meta["grid"]), "csc": csc}
-            rest["type_sizes"] = _read_type_sizes(meta)
-            return cls(**{name: meta[name] for name in _SCALARS}, **rest)
+            values: dict[str, Any] = {name: arrays.get(name) if name in _OPTIONAL else arrays[name] for name in _ARRAYS}
+            values |= {"features": read_features(arrays), "grid": Grid(**meta["grid"]), "csc": csc}
+            values["type_sizes"] = _read_type_sizes(meta)
+            return cls(**{name: meta[name] for name in _SCALARS}, **values)
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
         except (TypeError, ValueError) as error:
@@ -221,9 +221,9 @@ def cut(graph: Graph, partition: Partition, rank: int) -> Shard:
 
     Raises `UserError` if graph and partition do not match.
     """
-    shared = _SharedValues.of(graph, partition)
+    shared_values = _SharedValues.of(graph, partition)
     cell = rank // partition.grid.slices
-    return shared.shard(rank, shared.hold(cell, np.flatnonzero(partition.cells_of_edges(graph) == cell)))
+    return shared_values.shard(rank, shared_values.hold(cell, np.flatnonzero(partition.cells_of_edges(graph) == cell)))
 
 
 def uncut(graph: Graph) -> Shard:
@@ -240,11 +240,11 @@ def cut_all(graph: Graph, partition: Partition) -> Iterator[Shard]:
     cells = partition.cells_of_edges(graph)
     by_cell, start = grouped(cells, grid.num_cells)
     del cells
-    shared = _SharedValues.of(graph, partition)
+    shared_values = _SharedValues.of(graph, partition)
     for cell in range(grid.num_cells):
-        held = shared.hold(cell, by_cell[start[cell] : start[cell + 1]])
+        held_edges = shared_values.hold(cell, by_cell[start[cell] : start[cell + 1]])
         for rank in range(cell * grid.slices, (cell + 1) * grid.slices):
-            yield shared.shard(rank, held)
+            yield shared_values.shard(rank, held_edges)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -321,45 +321,45 @@ class _SharedValues:
 
         Rows of `cell_nodes` come first, followed by other cells' nodes.
         """
-        seen = np.zeros(self.graph.num_nodes, bool)
-        seen[nodes] = True
-        seen[cell_nodes] = False
-        others = np.flatnonzero(seen)
-        others = others[np.argsort(self.node_cell[others], kind="stable")]
+        is_halo = np.zeros(self.graph.num_nodes, bool)
+        is_halo[nodes] = True
+        is_halo[cell_nodes] = False
+        halo = np.flatnonzero(is_halo)
+        halo = halo[np.argsort(self.node_cell[halo], kind="stable")]
         row = np.empty(self.graph.num_nodes, np.int32)
         row[cell_nodes] = np.arange(len(cell_nodes), dtype=np.int32)
-        row[others] = np.arange(len(cell_nodes), len(cell_nodes) + len(others), dtype=np.int32)
-        return others, row[nodes]
+        row[halo] = np.arange(len(cell_nodes), len(cell_nodes) + len(halo), dtype=np.int32)
+        return halo, row[nodes]
 
-    def shard(self, rank: int, held: _HeldEdges) -> Shard:
-        graph, cell_nodes = self.graph, held.cell_nodes
-        owned = self.by_rank[self.rank_start[rank] : self.rank_start[rank + 1]]
+    def shard(self, rank: int, held_edges: _HeldEdges) -> Shard:
+        graph, cell_nodes = self.graph, held_edges.cell_nodes
+        owned_nodes = self.by_rank[self.rank_start[rank] : self.rank_start[rank + 1]]
         return Shard(
             rank=rank,
             grid=self.grid,
             num_nodes=graph.num_nodes,
             num_edges=graph.num_edges,
             num_classes=graph.num_classes,
-            owned=owned,
+            owned=owned_nodes,
             cell_nodes=cell_nodes,
-            halo=held.halo,
-            halo_cell=self.node_cell[held.halo],
-            partial=held.partial,
-            partial_cell=self.node_cell[held.partial],
-            csc=held.csc,
-            edge_ids=held.edge_ids,
+            halo=held_edges.halo,
+            halo_cell=self.node_cell[held_edges.halo],
+            partial=held_edges.partial,
+            partial_cell=self.node_cell[held_edges.partial],
+            csc=held_edges.csc,
+            edge_ids=held_edges.edge_ids,
             in_degree=self.in_degree[cell_nodes],
             out_degree=self.out_degree[cell_nodes],
             looped=self.looped[cell_nodes],
-            features=graph.features[owned],
-            labels=graph.labels[owned],
-            split=graph.split[owned],
+            features=graph.features[owned_nodes],
+            labels=graph.labels[owned_nodes],
+            split=graph.split[owned_nodes],
             mean_edge_features=None if self.mean_edge_features is None else self.mean_edge_features[cell_nodes],
             num_relations=graph.num_relations,
             type_sizes=graph.type_sizes,
-            node_time=take(graph.node_time, owned),
-            relation_degrees=held.relation_degrees,
-            **held.columns.fields_of(Shard),
+            node_time=take(graph.node_time, owned_nodes),
+            relation_degrees=held_edges.relation_degrees,
+            **held_edges.columns.fields_of(Shard),
         )
 
 

@@ -49,12 +49,12 @@ def _divide(csc: CSC, nodes: Ids, grid: Ids, cells: Ids) -> None:
         _divide(_subgraph(csc, side), nodes[side], part, cells)
 
 
-def _subgraph(csc: CSC, selected: npt.NDArray[np.bool_]) -> CSC:
+def _subgraph(csc: CSC, mask: npt.NDArray[np.bool_]) -> CSC:
     """Returns the edges between the selected nodes, renumbered."""
     dst = _destinations(csc)
-    inside = selected[dst] & selected[csc.indices]
-    new_ids = np.cumsum(selected) - 1
-    counts = np.bincount(dst[inside], minlength=csc.num_nodes)[selected]
+    inside = mask[dst] & mask[csc.indices]
+    new_ids = np.cumsum(mask) - 1
+    counts = np.bincount(dst[inside], minlength=csc.num_nodes)[mask]
     return CSC(offsets_of(counts), new_ids[csc.indices[inside]])
 
 
@@ -103,7 +103,7 @@ def _leading_eigenvectors(csc: CSC) -> _Vectors:
     x = np.stack(hashes, axis=1) / 2.0**64 - 0.5
     cutoff = 0.0
     for _ in range(_ROUNDS):
-        x = _independent(_filtered(multiply, x, cutoff))
+        x = _independent(_apply_filter(multiply, x, cutoff))
         values, rotation = np.linalg.eigh(np.einsum("ni,nj->ij", x, multiply(x)))
         x = np.einsum("ni,ij->nj", x, rotation[:, ::-1])
         cutoff = float(values.min(initial=1.0))
@@ -111,7 +111,7 @@ def _leading_eigenvectors(csc: CSC) -> _Vectors:
     return leading
 
 
-def _filtered(multiply: Callable[[_Vectors], _Vectors], x: _Vectors, cutoff: float) -> _Vectors:
+def _apply_filter(multiply: Callable[[_Vectors], _Vectors], x: _Vectors, cutoff: float) -> _Vectors:
     """Applies the Chebyshev polynomial that is small from -1 to `cutoff`."""
     centre, radius = (cutoff - 1) / 2, (cutoff + 1) / 2
     before, x = x, (multiply(x) - centre * x) / radius

@@ -34,10 +34,10 @@ class Stored(Partitioner):
         arrays, meta = load_arrays(folder / "partition" if (folder / "partition").is_dir() else folder)
         if "node_rank" not in arrays or not isinstance(meta.get("grid"), dict):
             raise UserError(f"partition.path={self.path} holds no partition: job=partition stores one")
-        stored = Grid(**meta["grid"])
-        if stored != grid:
-            keys = f"partition.grid=[{stored.rows},{stored.cols},{stored.slices}] workers={stored.world_size}"
-            raise UserError(f"partition.path={self.path} was cut for a {stored} grid, got {grid}: choose {keys}")
+        stored_grid = Grid(**meta["grid"])
+        if stored_grid != grid:
+            keys = f"partition.grid=[{stored_grid.rows},{stored_grid.cols},{stored_grid.slices}] workers={stored_grid.world_size}"
+            raise UserError(f"partition.path={self.path} was cut for a {stored_grid} grid, got {grid}: choose {keys}")
         if len(arrays["node_rank"]) != graph.num_nodes:
             raise UserError(
                 f"partition.path={self.path} assigns {len(arrays['node_rank'])} nodes, the graph has {graph.num_nodes}"

@@ -15,8 +15,8 @@ def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
 
     The first `width % num_slices` slices have one more, as in `np.array_split`.
     """
-    size, rest = divmod(width, num_slices)
-    return size + (np.arange(num_slices) < rest).astype(np.int64)
+    size, remainder = divmod(width, num_slices)
+    return size + (np.arange(num_slices) < remainder).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,24 +71,24 @@ class Traffic:
     def words(self, width: int) -> StepCounts:
         """Returns the numbers that each rank receives, for rows of `width` columns."""
         shares = column_shares(width, self.grid.slices)
-        owned = self.num_owned.reshape(self.grid.num_cells, self.grid.slices)
-        others = owned.sum(axis=1, keepdims=True) - owned
+        num_owned = self.num_owned.reshape(self.grid.num_cells, self.grid.slices)
+        remote_rows = num_owned.sum(axis=1, keepdims=True) - num_owned
         return StepCounts(
-            slice=(others * shares).ravel(),
+            slice=(remote_rows * shares).ravel(),
             gather=np.outer(self.gather_rows.sum(axis=1), shares).ravel(),
             reduce=np.outer(self.reduce_rows.sum(axis=1), shares).ravel(),
-            unslice=(owned * (width - shares)).ravel(),
+            unslice=(num_owned * (width - shares)).ravel(),
         )
 
     def messages(self, width: int) -> StepCounts:
         """Returns how many ranks send each rank a word, for rows of `width` columns."""
-        used = column_shares(width, self.grid.slices) > 0
+        has_columns = column_shares(width, self.grid.slices) > 0
         owns = self.num_owned.reshape(self.grid.num_cells, self.grid.slices) > 0
         return StepCounts(
-            slice=((owns.sum(axis=1, keepdims=True) - owns) * used).ravel(),
-            gather=np.outer((self.gather_rows > 0).sum(axis=1), used).ravel(),
-            reduce=np.outer((self.reduce_rows > 0).sum(axis=1), used).ravel(),
-            unslice=(owns * (used.sum() - used)).ravel(),
+            slice=((owns.sum(axis=1, keepdims=True) - owns) * has_columns).ravel(),
+            gather=np.outer((self.gather_rows > 0).sum(axis=1), has_columns).ravel(),
+            reduce=np.outer((self.reduce_rows > 0).sum(axis=1), has_columns).ravel(),
+            unslice=(owns * (has_columns.sum() - has_columns)).ravel(),
         )
 
     def peers(self) -> list[Pair]:
@@ -96,22 +96,22 @@ class Traffic:
 
         They share an edge within a slice's plane, or hold the same cell's edges.
         """
-        slices, owned = self.grid.slices, self.num_owned.tolist()
-        cells, others = np.nonzero(self.gather_rows + self.reduce_rows)
+        slices, num_owned = self.grid.slices, self.num_owned.tolist()
+        cells, peer_cells = np.nonzero(self.gather_rows + self.reduce_rows)
         in_plane = [
             Pair(
                 cell * slices + slice_,
-                other * slices + slice_,
-                int(self.gather_rows[cell, other]),
-                int(self.reduce_rows[cell, other]),
+                peer_cell * slices + slice_,
+                int(self.gather_rows[cell, peer_cell]),
+                int(self.reduce_rows[cell, peer_cell]),
             )
-            for cell, other in zip(cells.tolist(), others.tolist(), strict=True)
+            for cell, peer_cell in zip(cells.tolist(), peer_cells.tolist(), strict=True)
             for slice_ in range(slices)
         ]
         in_cell = [
-            Pair(rank, peer, slice_rows=owned[peer], unslice_rows=owned[rank])
-            for rank in range(len(owned))
+            Pair(rank, peer, slice_rows=num_owned[peer], unslice_rows=num_owned[rank])
+            for rank in range(len(num_owned))
             for peer in range(rank - rank % slices, rank - rank % slices + slices)
-            if peer != rank and owned[peer] + owned[rank] > 0
+            if peer != rank and num_owned[peer] + num_owned[rank] > 0
         ]
         return sorted(in_plane + in_cell, key=lambda pair: (pair.rank, pair.peer))

@@ -23,14 +23,14 @@ def undirected(csc: CSC) -> tuple[CSC, Ids]:
     dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
     apart = csc.indices != dst
     src, dst = csc.indices[apart], dst[apart]
-    both = CSC.from_edges(np.concatenate([src, dst]), np.concatenate([dst, src]), csc.num_nodes)
-    rows = np.repeat(np.arange(both.num_nodes), np.diff(both.indptr))
-    first = np.ones(both.num_edges, bool)  # from_edges sorts each row, so copies of an edge are adjacent
-    first[1:] = (np.diff(rows) != 0) | (np.diff(both.indices) != 0)
+    symmetric = CSC.from_edges(np.concatenate([src, dst]), np.concatenate([dst, src]), csc.num_nodes)
+    rows = np.repeat(np.arange(symmetric.num_nodes), np.diff(symmetric.indptr))
+    first = np.ones(symmetric.num_edges, bool)  # from_edges sorts each row, so copies of an edge are adjacent
+    first[1:] = (np.diff(rows) != 0) | (np.diff(symmetric.indices) != 0)
     starts = np.flatnonzero(first)
-    weight: Ids = np.diff(starts, append=both.num_edges)
-    indptr = offsets_of(np.bincount(rows[starts], minlength=both.num_nodes))
-    return CSC(indptr, both.indices[starts]), weight
+    weight: Ids = np.diff(starts, append=symmetric.num_edges)
+    indptr = offsets_of(np.bincount(rows[starts], minlength=symmetric.num_nodes))
+    return CSC(indptr, symmetric.indices[starts]), weight
 
 
 def node_weights(graph: Graph, balance: Balance) -> Ids:  # [num_nodes] at least 1

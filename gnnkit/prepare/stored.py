@@ -16,7 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SparseFeatures
 from gnnkit.launch.phases import phase
 from gnnkit.launch.processes import run_in_child
-from gnnkit.partition.store.join import whole
+from gnnkit.partition.store.join import join_store
 from gnnkit.partition.store.manifest import PARTS, Manifest, differing
 from gnnkit.partition.store.pairs import with_pairs
 from gnnkit.partition.store.parts import GRAPH, LINKS, Reads, without_features
@@ -188,7 +188,7 @@ def _find_missing(asked: Preparation, manifest: Manifest) -> list[str]:
 def _write_missing(asked: Preparation, root: Path, missing: Sequence[str]) -> None:
     """Writes the data that `_find_missing` names."""
     settings, needs, folder = asked.settings, asked.needs, asked.folder
-    graph, target = whole(root), folder / PREPARED
+    graph, target = join_store(root), folder / PREPARED
     if not needs.sparse and isinstance(graph.features, SparseFeatures):
         graph = graph.derive(features=np.asarray(graph.features))
     with passing():

@@ -9,7 +9,7 @@ from gnnkit.sampler.fanouts import Fanouts as Fanouts
 from gnnkit.sampler.full import FullSampler as FullSampler
 from gnnkit.sampler.gather import gather_rows as gather_rows
 from gnnkit.sampler.labor import LaborSampler as LaborSampler
-from gnnkit.sampler.loaded import LoadedBatch as LoadedBatch
+from gnnkit.sampler.loaded_batch import LoadedBatch as LoadedBatch
 from gnnkit.sampler.loader import Loader as Loader
 from gnnkit.sampler.metropolis_hastings import MetropolisHastingsSampler as MetropolisHastingsSampler
 from gnnkit.sampler.neighbor import NeighborSampler as NeighborSampler

@@ -23,7 +23,7 @@ from gnnkit.utils.checks import MAX_THREADS, int64s, whole
 from gnnkit.utils.ranges import num_cores, one_of
 
 TIME_RULES, PICKS, TIME_BOUNDS = ("none", "strict", "inclusive", "window"), ("uniform", "last"), ("seed", "path")
-TIME_ARGUMENTS = {"time": "none", "window": None, "time_bound": "seed"}  # on what a row sees, with their defaults
+TIME_ARGUMENTS = {"time": "none", "window": None, "time_bound": "seed"}  # select visible edges. With defaults
 _SPREAD = np.int64(-7046029254386353131)  # odd, so that consecutive times have unrelated keys
 
 
@@ -129,8 +129,8 @@ class Sampler(ABC):
         """
 
         def draw(nodes: Ids, hop: int) -> Hop:
-            drawn = self.draw(graph, nodes.astype(graph.indices.dtype), hop, key=key)
-            return check_hop(f"{type(self).__name__}.draw", drawn, graph, nodes)
+            draws = self.draw(graph, nodes.astype(graph.indices.dtype), hop, key=key)
+            return check_hop(f"{type(self).__name__}.draw", draws, graph, nodes)
 
         return grow(self, int64s("seeds", seeds), graph.num_nodes, graph.indices.dtype, draw)
 
@@ -336,8 +336,8 @@ class NativeSampler(Sampler):
             raise UserError(f"sampler.time={self.time}: draw needs a reading with bounds; use sample, with times")
         ids = int64s("nodes", nodes)
         hop = whole("hop", hop, 0)
-        drawn = self.native().draw(reading, ids, hop, wrap(key), self._num_threads())
-        indptr, sources, edge_ids, weight, relation = drawn
+        columns = self.native().draw(reading, ids, hop, wrap(key), self._num_threads())
+        indptr, sources, edge_ids, weight, relation = columns
         return Hop(indptr, sources, edge_ids if self.draws_edges else None, weight, relation)
 
     def by_time(self, time: str, pick: str = "uniform", window: int | None = None, time_bound: str = "seed") -> Self:
@@ -409,7 +409,7 @@ class NativeSampler(Sampler):
         of_tree, count = occurrences.times, reading.csc.num_nodes
         keys, lag = of_tree * _SPREAD, int(self.time != "inclusive")
         paths = None if self.time_bound == "seed" else (of_tree, lag, int(_SPREAD), disjoint)
-        ((nodes, tree_of, known),), (hop,), path_times = _core.grow(
+        ((nodes, tree_of, node_counts),), (hop,), path_times = _core.grow(
             [(self.native(), reading, 0, 0)],
             [(seeds, trees.astype(np.uint32), count)],
             (keys, latest_visible(of_tree, self.time), paths),
@@ -419,16 +419,16 @@ class NativeSampler(Sampler):
             most_draws=2**31,  # strategies and loaders check memory
             threads=self._num_threads(),
         )
-        batch = self.batch((np.arange(len(nodes), dtype=nodes.dtype), known, *hop))
+        batch = self.batch((np.arange(len(nodes), dtype=nodes.dtype), node_counts, *hop))
         bounds: Times = of_tree if paths is None else path_times
         row_times = bounds[tree_of] if len(bounds) != 1 else np.full(len(nodes), bounds[0])
         return MiniBatch(nodes[: len(seeds)], batch.blocks, nodes, row_times)
 
-    def batch(self, sampled: _core.Batch) -> MiniBatch:
+    def batch(self, core_batch: _core.Batch) -> MiniBatch:
         """Slices the rows sampled by the core into blocks."""
-        nodes, known, indptr, sources, edge_ids, weight, relation = sampled
+        nodes, node_counts, indptr, sources, edge_ids, weight, relation = core_batch
         rows = Hop(indptr, sources, edge_ids if self.edge_ids and self.draws_edges else None, weight, relation)
-        return _batch(nodes, known, rows, self.redraw)
+        return _batch(nodes, node_counts, rows, self.redraw)
 
     def _num_threads(self) -> int:
         return num_cores() if self.threads is None else self.threads
@@ -452,13 +452,13 @@ def grow(
         draw: Called with nodes [k] int64 for hops 0, 1, ..., returns their draws.
     """
     numbering = _core.Numbering(seeds, num_nodes)
-    known = [0, len(seeds)]
+    node_counts = [0, len(seeds)]
     hops: list[Hop] = []
     for hop in range(sampler.num_hops):
-        drawn = draw(numbering.nodes()[0 if sampler.redraw else known[-2] :], hop)
-        hops.append(replace(drawn, sources=numbering.add(drawn.sources)))
-        known.append(len(numbering.nodes()))
-    return _batch(numbering.nodes().astype(dtype), known[1:], join_hops(hops, dtype), sampler.redraw)
+        draws = draw(numbering.nodes()[0 if sampler.redraw else node_counts[-2] :], hop)
+        hops.append(replace(draws, sources=numbering.add(draws.sources)))
+        node_counts.append(len(numbering.nodes()))
+    return _batch(numbering.nodes().astype(dtype), node_counts[1:], join_hops(hops, dtype), sampler.redraw)
 
 
 def at_times(sampler: NativeSampler, reading: Reading, nodes: Ids, times: Times, num_nodes: int) -> Reading:
@@ -498,14 +498,14 @@ def join_hops(hops: Sequence[Hop], dtype: npt.DTypeLike) -> Hop:
     return Hop(np.concatenate(indptr), sources, **columns)
 
 
-def _batch(nodes: Ids, known: Sequence[int], rows: Hop, redraw: bool) -> MiniBatch:
+def _batch(nodes: Ids, node_counts: Sequence[int], rows: Hop, redraw: bool) -> MiniBatch:
     """Slices a batch's rows into blocks, as views.
 
     If nodes draw once, each block is a prefix of all rows.
     """
     blocks = []
     first = 0
-    for num_dst, num_src in pairwise(known):
+    for num_dst, num_src in pairwise(node_counts):
         indptr = rows.indptr[first : first + num_dst + 1]
         edges = slice(indptr[0], indptr[-1])
         blocks.append(
@@ -519,4 +519,4 @@ def _batch(nodes: Ids, known: Sequence[int], rows: Hop, redraw: bool) -> MiniBat
             )
         )
         first += num_dst if redraw else 0
-    return MiniBatch(seeds=nodes[: known[0]], blocks=tuple(reversed(blocks)))
+    return MiniBatch(seeds=nodes[: node_counts[0]], blocks=tuple(reversed(blocks)))

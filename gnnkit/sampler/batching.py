@@ -96,8 +96,8 @@ class BatchSchedule:
     repeat: bool = False  # without shares, the last step repeats seeds so that no batch is empty
 
     def __post_init__(self) -> None:
-        for name, most in _SIZES.items():
-            object.__setattr__(self, name, whole(name, getattr(self, name), 1, most))
+        for name, limit in _SIZES.items():
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1, limit))
         if self.batching not in ("plain", "balanced"):
             raise UserError(f"batching={self.batching} must be plain or balanced")
 
@@ -169,21 +169,21 @@ class _Units:
         """Replaces units by their seeds, in the order and in the batch bounds."""
         if self.members is None:
             return Epoch(order, bounds)
-        chosen = [self.members[unit] for unit in order]
-        begins = offsets_of([len(seeds) for seeds in chosen])
-        return Epoch(np.concatenate([order[:0], *chosen]), begins[bounds])
+        unit_seeds = [self.members[unit] for unit in order]
+        begins = offsets_of([len(seeds) for seeds in unit_seeds])
+        return Epoch(np.concatenate([order[:0], *unit_seeds]), begins[bounds])
 
 
 def _units(seeds: npt.NDArray[np.int64], costs: Floats | None, groups: Ids | None) -> _Units:
-    priced = None if costs is None else check_costs("costs", costs, len(seeds))
+    unit_costs = None if costs is None else check_costs("costs", costs, len(seeds))
     if groups is None:
-        return _Units(seeds, priced, None)
+        return _Units(seeds, unit_costs, None)
     ids, group = np.unique(int64s("groups", groups, len(seeds)), return_inverse=True)
     ends = np.cumsum(np.bincount(group, minlength=len(ids)))
     members = np.split(np.argsort(group, kind="stable"), ends[:-1])
-    if priced is not None:
-        priced = np.bincount(group, priced, len(ids)).astype(np.float64)
-    return _Units(ids, priced, members)
+    if unit_costs is not None:
+        unit_costs = np.bincount(group, unit_costs, len(ids)).astype(np.float64)
+    return _Units(ids, unit_costs, members)
 
 
 def check_costs(name: str, costs: npt.ArrayLike, num_seeds: int) -> npt.NDArray[np.float64]:  # [num_seeds]
@@ -222,11 +222,11 @@ def bounds_of(
         ends = np.concatenate([[0.0], np.cumsum(shares)[:-1], [1.0]])
         bounds: npt.NDArray[np.int64] = begins[:, None] + np.floor(sizes[:, None] * ends + 0.5).astype(np.int64)
         return bounds
-    num_whole, rest = divmod(count, per_step)
+    num_whole, remainder = divmod(count, per_step)
     full_steps = np.arange(num_whole)[:, None] * per_step + ranks * batch_size
-    share, extra = divmod(rest, world_size)
+    share, extra = divmod(remainder, world_size)
     last = num_whole * per_step + ranks * share + np.minimum(ranks, extra)
-    return np.concatenate([full_steps, last[None]]) if rest else full_steps
+    return np.concatenate([full_steps, last[None]]) if remainder else full_steps
 
 
 def tree_sizes(
@@ -249,10 +249,10 @@ def tree_sizes(
         replace: Whether draws are with replacement.
         threads: Number of threads.
     """
-    parsed = Fanouts.parse(fanouts, "fanouts")
+    parsed_fanouts = Fanouts.parse(fanouts, "fanouts")
     if isinstance(graph, RelationGroups):
-        return _tree_sizes_by_relation(graph, int64s("seeds", seeds), parsed, replace)
-    draws = parsed.default
+        return _tree_sizes_by_relation(graph, int64s("seeds", seeds), parsed_fanouts, replace)
+    draws = parsed_fanouts.default
     threads = whole("threads", threads, 1, MAX_THREADS)
     return _core.tree_sizes(graph.indptr, graph.indices, draws, replace, int64s("seeds", seeds), threads)
 
@@ -265,7 +265,7 @@ def _tree_sizes_by_relation(
     sizes = np.zeros(rows.csc.num_nodes)
     for draws in reversed(fanouts.by_hop(rows.names)):
         of_group = np.array(draws, np.int64)[relation]
-        drawn = np.where(of_group < 0, degree, of_group if replace else np.minimum(of_group, degree))
+        num_draws = np.where(of_group < 0, degree, of_group if replace else np.minimum(of_group, degree))
         below = np.add.reduceat(sizes[rows.csc.indices], rows.starts[:-1]) if len(degree) else np.zeros(0)
-        sizes = np.bincount(nodes, drawn * (1 + below / degree), len(sizes)).astype(np.float64, copy=False)
+        sizes = np.bincount(nodes, num_draws * (1 + below / degree), len(sizes)).astype(np.float64, copy=False)
     return sizes[seeds]

@@ -27,102 +27,104 @@ class Hop:
     relation: Ids | None = None  # [num_draws] relation of each draw. None: not drawn by relation
 
 
-def check_hop(where: str, hop: Any, graph: CSC, nodes: Ids) -> Hop:
+def check_hop(location: str, hop: Any, graph: CSC, nodes: Ids) -> Hop:
     """Returns a hop whose arrays match each other, the nodes and the graph.
 
     Raises `UserError` with class, field and position of a mismatch.
 
     Args:
-        where: Class and method that made the hop, for the message.
+        location: Class and method that made the hop, for the message.
         hop: The method's return value.
         graph: The graph.
         nodes: [num_nodes] global ids of the nodes that drew.
     """
     if not isinstance(hop, Hop):
-        raise UserError(f"{where} must return a Hop, got {type(hop).__name__}")
-    sources = checks.int64s(f"{where}: sources", hop.sources)
-    checks.check_range(f"{where}: sources", sources, 0, graph.num_sources)
-    indptr = _check_indptr(where, hop.indptr, len(nodes), len(sources))
+        raise UserError(f"{location} must return a Hop, got {type(hop).__name__}")
+    sources = checks.int64s(f"{location}: sources", hop.sources)
+    checks.check_range(f"{location}: sources", sources, 0, graph.num_sources)
+    indptr = _check_indptr(location, hop.indptr, len(nodes), len(sources))
     edge_ids = None
     if hop.edge_ids is not None:
-        edge_ids = checks.int64s(f"{where}: edge_ids", hop.edge_ids, len(sources))
-        checks.check_range(f"{where}: edge_ids", edge_ids, 0, graph.num_edges)
-        _check_ends(where, graph, edge_ids, sources, np.repeat(nodes, np.diff(indptr)))
-    weight = None if hop.weight is None else checks.floats(f"{where}: weight", hop.weight, (len(sources),))
+        edge_ids = checks.int64s(f"{location}: edge_ids", hop.edge_ids, len(sources))
+        checks.check_range(f"{location}: edge_ids", edge_ids, 0, graph.num_edges)
+        _check_ends(location, graph, edge_ids, sources, np.repeat(nodes, np.diff(indptr)))
+    weight = None if hop.weight is None else checks.floats(f"{location}: weight", hop.weight, (len(sources),))
     return Hop(indptr, sources, edge_ids, weight)
 
 
-def check_batch(where: str, batch: Any, graph: CSC, seeds: Ids, num_hops: int) -> MiniBatch:
+def check_batch(location: str, batch: Any, graph: CSC, seeds: Ids, num_hops: int) -> MiniBatch:
     """Returns a batch whose blocks match each other, the seeds and the graph.
 
     Raises `UserError` with class, block, field and position of a mismatch.
 
     Args:
-        where: Class and method that made the batch, for the message.
+        location: Class and method that made the batch, for the message.
         batch: The method's return value.
         graph: The graph, with as many sources as destinations.
         seeds: [num_seeds] requested global ids.
         num_hops: Expected number of blocks.
     """
     if not isinstance(batch, MiniBatch):
-        raise UserError(f"{where} must return a MiniBatch, got {type(batch).__name__}")
+        raise UserError(f"{location} must return a MiniBatch, got {type(batch).__name__}")
     if not isinstance(batch.blocks, Sequence):
-        raise UserError(f"{where}: blocks must be a sequence of Block, got {type(batch.blocks).__name__}")
+        raise UserError(f"{location}: blocks must be a sequence of Block, got {type(batch.blocks).__name__}")
     if len(batch.blocks) != num_hops:
-        raise UserError(f"{where}: blocks has {len(batch.blocks)} entries, expected num_hops={num_hops}")
+        raise UserError(f"{location}: blocks has {len(batch.blocks)} entries, expected num_hops={num_hops}")
     if not np.array_equal(batch.seeds, seeds):
-        raise UserError(f"{where}: seeds must come back in their order")
+        raise UserError(f"{location}: seeds must come back in their order")
     for i, block in enumerate(batch.blocks):
-        _check_block(f"{where}: blocks[{i}]", block, graph)
+        _check_block(f"{location}: blocks[{i}]", block, graph)
     for i, block in enumerate(batch.blocks):
         read = seeds if i + 1 == num_hops else batch.blocks[i + 1].src_nodes
         if not np.array_equal(block.src_nodes[: block.num_dst], read):
-            raise UserError(f"{where}: blocks[{i}] must compute the nodes that the next block reads, in their order")
+            raise UserError(f"{location}: blocks[{i}] must compute the nodes that the next block reads, in their order")
     return batch
 
 
-def _check_block(where: str, block: Any, graph: CSC) -> None:
+def _check_block(location: str, block: Any, graph: CSC) -> None:
     if not isinstance(block, Block):
-        raise UserError(f"{where} must be a Block, got {type(block).__name__}")
-    nodes = checks.ids(f"{where}.src_nodes", block.src_nodes)
+        raise UserError(f"{location} must be a Block, got {type(block).__name__}")
+    nodes = checks.ids(f"{location}.src_nodes", block.src_nodes)
     if nodes is not block.src_nodes:
-        raise UserError(f"{where}.src_nodes must be a contiguous array of int32 or int64")
-    checks.check_range(f"{where}.src_nodes", nodes, 0, graph.num_nodes)
+        raise UserError(f"{location}.src_nodes must be a contiguous array of int32 or int64")
+    checks.check_range(f"{location}.src_nodes", nodes, 0, graph.num_nodes)
     if len(np.unique(nodes)) != len(nodes):
-        raise UserError(f"{where}.src_nodes repeat")
-    num_dst = len(checks.int64s(f"{where}: indptr", block.indptr)) - 1
+        raise UserError(f"{location}.src_nodes repeat")
+    num_dst = len(checks.int64s(f"{location}: indptr", block.indptr)) - 1
     if not 0 <= num_dst <= len(nodes):
-        raise UserError(f"{where}: indptr has {num_dst} rows for {len(nodes)} src_nodes; expected 0 to {len(nodes)}")
-    indices = checks.int64s(f"{where}.indices", block.indices)
-    checks.check_range(f"{where}.indices", indices, 0, len(nodes))
-    check_hop(where, Hop(block.indptr, nodes[indices], block.edge_ids, block.weight), graph, nodes[:num_dst])
+        raise UserError(f"{location}: indptr has {num_dst} rows for {len(nodes)} src_nodes; expected 0 to {len(nodes)}")
+    indices = checks.int64s(f"{location}.indices", block.indices)
+    checks.check_range(f"{location}.indices", indices, 0, len(nodes))
+    check_hop(location, Hop(block.indptr, nodes[indices], block.edge_ids, block.weight), graph, nodes[:num_dst])
 
 
-def _check_indptr(where: str, values: Ids, num_rows: int, num_draws: int) -> Ids:
-    indptr = checks.int64s(f"{where}: indptr", values, num_rows + 1)
+def _check_indptr(location: str, values: Ids, num_rows: int, num_draws: int) -> Ids:
+    indptr = checks.int64s(f"{location}: indptr", values, num_rows + 1)
     if (indptr[0], indptr[-1]) != (0, num_draws):
-        raise UserError(f"{where}: indptr runs from {indptr[0]} to {indptr[-1]}, expected from 0 to {num_draws} draws")
+        raise UserError(
+            f"{location}: indptr runs from {indptr[0]} to {indptr[-1]}, expected from 0 to {num_draws} draws"
+        )
     falls = np.flatnonzero(np.diff(indptr) < 0)
     if len(falls):
         row = falls[0]
-        raise UserError(f"{where}: indptr[{row + 1}] = {indptr[row + 1]} is below indptr[{row}] = {indptr[row]}")
+        raise UserError(f"{location}: indptr[{row + 1}] = {indptr[row + 1]} is below indptr[{row}] = {indptr[row]}")
     return indptr
 
 
-def _check_ends(where: str, graph: CSC, edge_ids: Ids, sources: Ids, targets: Ids) -> None:
+def _check_ends(location: str, graph: CSC, edge_ids: Ids, sources: Ids, targets: Ids) -> None:
     """Checks that edges run from `sources` to `targets`."""
-    other = np.flatnonzero(graph.indices[edge_ids] != sources)
-    if len(other):
-        i = other[0]
+    mismatches = np.flatnonzero(graph.indices[edge_ids] != sources)
+    if len(mismatches):
+        i = mismatches[0]
         edge = edge_ids[i]
         raise UserError(
-            f"{where}: edge_ids and sources do not match: edge_ids[{i}] = {edge} has source {graph.indices[edge]}, "
+            f"{location}: edge_ids and sources do not match: edge_ids[{i}] = {edge} has source {graph.indices[edge]}, "
             f"expected {sources[i]}"
         )
-    other = np.flatnonzero((edge_ids < graph.indptr[targets]) | (edge_ids >= graph.indptr[targets + 1]))
-    if len(other):
-        i = other[0]
+    mismatches = np.flatnonzero((edge_ids < graph.indptr[targets]) | (edge_ids >= graph.indptr[targets + 1]))
+    if len(mismatches):
+        i = mismatches[0]
         raise UserError(
-            f"{where}: edge_ids and destinations do not match: edge_ids[{i}] = {edge_ids[i]} "
+            f"{location}: edge_ids and destinations do not match: edge_ids[{i}] = {edge_ids[i]} "
             f"is not an in-edge of node {targets[i]}"
         )

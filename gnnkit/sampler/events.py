@@ -119,26 +119,26 @@ class EventNegatives:
             key: Key of all draws.
             threads: Number of threads.
         """
-        drawn = np.repeat(events, count, 0)
-        rest = np.arange(len(drawn))
+        pairs = np.repeat(events, count, 0)
+        pending = np.arange(len(pairs))
         bounds = [events[:, 2], *([] if self.until is None else [np.full(len(events), self.until)])]
         for attempt in range(_ROUNDS * len(bounds)):
-            if not len(rest):
+            if not len(pending):
                 break
-            edges, places = np.divmod(rest, count)
+            edges, places = np.divmod(pending, count)
             keys = np.stack([places, count + ids[edges] % (MAX_NODES - count)], 1)
             shares = _core.pair_draws(keys, MAX_NODES, _core.derive(key, attempt), threads)
             bound = bounds[attempt // _ROUNDS][edges]
             if attempt % _ROUNDS < _ROUNDS - 1:
-                drawn[rest, 1] = self._find(shares, bound)
+                pairs[pending, 1] = self._find(shares, bound)
             else:  # few nodes are negative
-                drawn[rest, 1] = [self._list(*row) for row in zip(events[edges], shares, bound, strict=True)]
+                pairs[pending, 1] = [self._list(*row) for row in zip(events[edges], shares, bound, strict=True)]
             if self.earlier is not None and not attempt:
-                self._find_earlier(drawn, shares, (ids[edges] + places) % 4 == 3)
-            rest = rest[~self._are_negative(drawn[rest], events[edges, 1])]
-        if not len(rest):
-            return drawn[:, :2].reshape(len(events), count, 2)
-        source, destination, time = events[rest[0] // count]
+                self._find_earlier(pairs, shares, (ids[edges] + places) % 4 == 3)
+            pending = pending[~self._are_negative(pairs[pending], events[edges, 1])]
+        if not len(pending):
+            return pairs[:, :2].reshape(len(events), count, 2)
+        source, destination, time = events[pending[0] // count]
         raise UserError(
             f"the edge from node {source} to node {destination} at time {time} has no negative pair: each node that "
             "exists then is an end of it, or a destination at this time"
@@ -156,14 +156,14 @@ class EventNegatives:
         nodes = nodes[self._are_negative(pairs, np.full(len(nodes), event[1]))]
         return int(nodes[int(share * len(nodes))]) if len(nodes) else -1
 
-    def _find_earlier(self, drawn: Ids, shares: npt.NDArray[np.float64], mask: Mask) -> None:
+    def _find_earlier(self, pairs: Ids, shares: npt.NDArray[np.float64], mask: Mask) -> None:
         """Replaces destinations in a mask by earlier ones of the source, if any."""
         assert self.earlier is not None
         history, destinations = self.earlier
-        first, end = history.range(drawn[:, 0], drawn[:, 2])
+        first, end = history.range(pairs[:, 0], pairs[:, 2])
         rows = np.flatnonzero(mask & (end > first))
         places = first[rows] + (shares[rows] * (end - first)[rows]).astype(np.int64)
-        drawn[rows, 1] = destinations[history.order[places]]
+        pairs[rows, 1] = destinations[history.order[places]]
 
     def _are_negative(self, events: Ids, destinations: Ids) -> Mask:  # [k, 3], [k] -> [k]
         differ: Mask = (events[:, 1] >= 0) & (events[:, 1] != events[:, 0]) & (events[:, 1] != destinations)

@@ -45,17 +45,17 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
             return value
         if not isinstance(value, Mapping):
             return cls(_per_hop(key, value))
-        named = {"-".join(name) if isinstance(name, tuple) else str(name): fanouts for name, fanouts in value.items()}
-        parsed = {name: _per_hop(f"{key}.{name}", fanouts) for name, fanouts in named.items()}
-        if DEFAULT not in parsed:
+        by_name = {"-".join(name) if isinstance(name, tuple) else str(name): fanouts for name, fanouts in value.items()}
+        by_relation = {name: _per_hop(f"{key}.{name}", fanouts) for name, fanouts in by_name.items()}
+        if DEFAULT not in by_relation:
             raise UserError(f"{key}={shown(dict(value))} must have an entry {DEFAULT}, for all other relations")
-        default = parsed.pop(DEFAULT)
-        for name, fanouts in parsed.items():
+        default = by_relation.pop(DEFAULT)
+        for name, fanouts in by_relation.items():
             if len(fanouts) != len(default):
                 raise UserError(
                     f"{key}.{name} has {len(fanouts)} hops, but {key}.{DEFAULT} has {len(default)}: use the same number for all"
                 )
-        return cls(default, parsed)
+        return cls(default, by_relation)
 
     @classmethod
     def all(cls, num_hops: int) -> Fanouts:
@@ -84,7 +84,9 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
             reason: Why only one list is supported, for the message.
         """
         for name, fanouts in self.by_relation.items():
-            raise UserError(f"{KEY}.{name}={_listed(fanouts)}: {reason}; use one list, {KEY}={_listed(self.default)}")
+            raise UserError(
+                f"{KEY}.{name}={_format_list(fanouts)}: {reason}; use one list, {KEY}={_format_list(self.default)}"
+            )
         return self
 
     def by_hop(self, relations: Sequence[str]) -> list[list[int]]:
@@ -114,13 +116,13 @@ class Fanouts(Sequence[int]):  # noqa: PLW1641 (mappings have no hash)
 
     def as_plain(self) -> list[int] | dict[str, list[int]]:
         """Returns the fanouts as written in a configuration and in `result.json`."""
-        named = {name: list(fanouts) for name, fanouts in self.by_relation.items()}
-        return {DEFAULT: list(self.default), **named} if named else list(self.default)
+        by_relation = {name: list(fanouts) for name, fanouts in self.by_relation.items()}
+        return {DEFAULT: list(self.default), **by_relation} if by_relation else list(self.default)
 
     def __str__(self) -> str:
-        named = [f"{name}:{_listed(fanouts)}" for name, fanouts in self.by_relation.items()]
-        default = _listed(self.default)
-        return "{" + ",".join([f"{DEFAULT}:{default}", *named]) + "}" if named else default
+        entries = [f"{name}:{_format_list(fanouts)}" for name, fanouts in self.by_relation.items()]
+        default = _format_list(self.default)
+        return "{" + ",".join([f"{DEFAULT}:{default}", *entries]) + "}" if entries else default
 
     def __len__(self) -> int:
         return len(self.default)
@@ -170,8 +172,8 @@ def check_draws(
             draws[source] += count * (degree if fanout < 0 else fanout)
             total += count * max(fanout, 0)
         rows = {name: min(count, num_nodes[name]) for name, count in draws.items()}
-    what = f"{key} with replacement, for {max(seeds.values(), default=0)} seeds"
-    check_memory(what, num_batches * total * DRAW_BYTES)
+    subject = f"{key} with replacement, for {max(seeds.values(), default=0)} seeds"
+    check_memory(subject, num_batches * total * DRAW_BYTES)
 
 
 def _per_hop(key: str, value: object) -> tuple[int, ...]:
@@ -184,5 +186,5 @@ def _per_hop(key: str, value: object) -> tuple[int, ...]:
     return tuple(whole(f"{key}[{hop}]", entry, -1, MAX_FANOUT) for hop, entry in enumerate(entries))
 
 
-def _listed(fanouts: Sequence[int]) -> str:
+def _format_list(fanouts: Sequence[int]) -> str:
     return f"[{','.join(map(str, fanouts))}]"

@@ -18,7 +18,7 @@ from gnnkit.sampler.gather import gather_rows
 if TYPE_CHECKING:
     import torch
 
-    from gnnkit.sampler.loaded import LoadedBatch
+    from gnnkit.sampler.loaded_batch import LoadedBatch
     from gnnkit.sampler.typed_batch import TypedBatch, TypedBlock
     from gnnkit.sampler.typed_tables import EdgeTable
 
@@ -91,16 +91,16 @@ def typed_to_pyg(batch: TypedBatch) -> Any:
 
 def _pyg_edges(batch: TypedBatch, table: EdgeTable, block: TypedBlock, hop_ends: list[int]) -> dict[str, Any]:
     """Returns the attributes of one relation's edges that are present."""
-    drawn, rows = block.relations[table.relation], batch.tables.arrays.edge_rows
-    columns: dict[str, npt.NDArray[Any] | None] = {"importance": drawn.weight, "e_id": drawn.edge_positions}
-    if drawn.edge_ids is not None:
-        index = drawn.edge_ids if rows is None else drawn.edge_positions
+    edges, rows = block.relations[table.relation], batch.tables.arrays.edge_rows
+    columns: dict[str, npt.NDArray[Any] | None] = {"importance": edges.weight, "e_id": edges.edge_positions}
+    if edges.edge_ids is not None:
+        index = edges.edge_ids if rows is None else edges.edge_positions
         for name in ("edge_attr", "edge_weight"):
             values = getattr(table, name)
             columns[name] = None if values is None or index is None else gather_rows(values, index)
     return {
-        "edge_index": tensor(np.stack([drawn.row, drawn.col])),
-        "num_sampled_edges": np.diff(np.searchsorted(drawn.edges, hop_ends)).tolist(),
+        "edge_index": tensor(np.stack([edges.row, edges.col])),
+        "num_sampled_edges": np.diff(np.searchsorted(edges.edges, hop_ends)).tolist(),
         **{name: tensor(column) for name, column in columns.items() if column is not None},
     }
 

@@ -87,15 +87,16 @@ class Links(TaskRows):
         graph, order = sort_by_time(graph.evolve(edge_time=times + (is_event if rule == "inclusive" else 0)))
         return graph, replace(self, train_time=times[order])
 
-    def describe_split(self, complete: Graph, trained: Graph, hint: Sequence[str] = ()) -> list[str]:
+    def describe_split(self, complete: Graph, train_graph: Graph, hint: Sequence[str] = ()) -> list[str]:
         """Also counts held-out edges between nodes that an edge joins in training."""
-        lines = super().describe_split(complete, trained, hint)
-        held, pairs = unordered(np.concatenate([self.val, self.test]), trained.num_nodes), pairs_of(trained.csc)
-        if trained.edge_time is not None and self.is_frozen:  # later edges may pass messages, too
-            pairs = pairs[trained.edge_time < self.first_held_out]
-        count = int(np.isin(held, unordered(pairs, trained.num_nodes)).sum())
-        share = f"{100 * count / max(len(held), 1):.0f} %"
-        line = f"held-out edges: {count:,} of {len(held):,} ({share}) join nodes that also an edge in training joins"
+        lines = super().describe_split(complete, train_graph, hint)
+        held_out_codes = pair_codes(np.concatenate([self.val, self.test]), train_graph.num_nodes)
+        pairs = pairs_of(train_graph.csc)
+        if train_graph.edge_time is not None and self.is_frozen:  # later edges may pass messages, too
+            pairs = pairs[train_graph.edge_time < self.first_held_out]
+        count = int(np.isin(held_out_codes, pair_codes(pairs, train_graph.num_nodes)).sum())
+        share = f"{100 * count / max(len(held_out_codes), 1):.0f} %"
+        line = f"held-out edges: {count:,} of {len(held_out_codes):,} ({share}) join nodes that also an edge in training joins"
         return [*lines, line] if count else lines
 
     def describe_sampled(self, graph: Graph, rule: str, *, trains: bool) -> list[str]:
@@ -107,8 +108,10 @@ class Links(TaskRows):
                 "dataset.split='{by: time, shares: [0.7,0.15,0.15]}', or use sampler.time=none"
             )
         also = ", and edges of other relations at that time" * (rule == "inclusive" and self.relation is not None)
-        seen = SEEN["strict" if rule == "inclusive" else rule] + also
-        return [f"sampler.time={rule}: each edge is predicted from the edges {seen}, in training and evaluation"]
+        visible_edges = SEEN["strict" if rule == "inclusive" else rule] + also
+        return [
+            f"sampler.time={rule}: each edge is predicted from the edges {visible_edges}, in training and evaluation"
+        ]
 
     def predicts(self, types: Ids | None) -> Mask | np.bool_:  # [num_edges]
         """Returns whether edges are predicted, self-loops aside.
@@ -152,8 +155,8 @@ class Links(TaskRows):
 
     def draw_supervised(self, pairs: Ids, key: int, threads: int = 1) -> Mask:  # [k]
         """Draws the edges [k, 2] that an epoch predicts, without self-loops."""
-        drawn = draw_for_pairs(pairs, self.num_nodes, key, threads) < self.supervision_share
-        return np.asarray(drawn & (pairs[:, 0] != pairs[:, 1]))
+        mask = draw_for_pairs(pairs, self.num_nodes, key, threads) < self.supervision_share
+        return np.asarray(mask & (pairs[:, 0] != pairs[:, 1]))
 
     def with_inverse_edges(self, num_relations: int) -> Links:
         """Hides the inverse edges too. Their relations are numbered after the others.
@@ -199,17 +202,17 @@ class Links(TaskRows):
             threads: Number of threads. Default: 1.
             evaluates: Whether the pairs are used for evaluation.
         """
-        filtered = self.known if evaluates else self.training
+        excluded_codes = self.known if evaluates else self.training
         edges, rule = (_int64(pairs), _int64(ids)), (count, key % 2**64)
         try:
             if pairs.shape[1] > 2:
                 return _by_time(self, among, evaluates=evaluates).draw(*edges, *rule, threads)
             nodes, ends = _candidates(self, among, evaluates=evaluates)
-            drawn = _core.negative_pairs(*edges, self.num_nodes, filtered, nodes, *rule, threads, *ends)
-            return drawn.reshape(len(ids), count, 2)
+            negatives = _core.negative_pairs(*edges, self.num_nodes, excluded_codes, nodes, *rule, threads, *ends)
+            return negatives.reshape(len(ids), count, 2)
         except UserError as error:
-            cure = "" if filtered is None else "; use task.filtered=false"
-            raise UserError(f"task.{'eval_' * evaluates}negatives={count}: {error}{cure}") from error
+            remedy = "" if excluded_codes is None else "; use task.filtered=false"
+            raise UserError(f"task.{'eval_' * evaluates}negatives={count}: {error}{remedy}") from error
 
     @functools.cached_property
     def history(self) -> EventHistory:
@@ -274,12 +277,12 @@ def check_links(links: Links) -> None:
             raise UserError(f"{name} is not a table of integers with two columns")
         check_range(name, pairs.ravel(), 0, links.num_nodes)
     for name in ("training", "known"):
-        filtered = getattr(links, name)
-        if filtered is None:
+        edge_codes = getattr(links, name)
+        if edge_codes is None:
             continue
-        if filtered.dtype != np.int64 or filtered.ndim != 1 or np.any(np.diff(filtered) <= 0):
+        if edge_codes.dtype != np.int64 or edge_codes.ndim != 1 or np.any(np.diff(edge_codes) <= 0):
             raise UserError(f"{name} is not a list of int64 in ascending order")
-        check_range(name, filtered, 0, links.num_nodes**2)
+        check_range(name, edge_codes, 0, links.num_nodes**2)
     if links.popular is not None:
         check_range("popular", links.popular, 0, links.num_nodes)
     if links.relation is not None:
@@ -362,7 +365,7 @@ def repeat_by_popularity(pairs: Ids, num_nodes: int) -> Ids:  # [num]
     return np.repeat(np.arange(num_nodes), np.maximum(repetitions, 1))
 
 
-def unordered(pairs: Ids, num_nodes: int) -> npt.NDArray[np.int64]:  # [k]
+def pair_codes(pairs: Ids, num_nodes: int) -> npt.NDArray[np.int64]:  # [k]
     """Encodes node pairs [k, 2] as integers, with the same code for the reverse."""
     return codes(np.sort(pairs, axis=1), num_nodes)
 
@@ -389,20 +392,20 @@ def draw_for_pairs(pairs: Ids, num_nodes: int, key: int, threads: int = 1) -> np
 
 
 def edges_without(
-    block: Block, excluded: npt.NDArray[np.int64], num_nodes: int, hidden: Mask | None = None
+    block: Block, excluded_codes: npt.NDArray[np.int64], num_nodes: int, hidden: Mask | None = None
 ) -> tuple[Ids, Ids]:
     """Returns the edges of a block that do not join given pairs, in either direction.
 
     Args:
         block: The block.
-        excluded: [k] ascending codes of pairs, from `unordered`.
+        excluded_codes: [k] ascending codes of pairs, from `pair_codes`.
         num_nodes: Number of nodes of the graph.
         hidden: [num_edges] edges that may be left out. If None, all.
 
     Returns:
         The row offsets [num_dst + 1] and positions of the remaining edges.
     """
-    indptr, edges = _core.edges_without(block.indptr, block.indices, block.src_nodes, excluded, num_nodes)
+    indptr, edges = _core.edges_without(block.indptr, block.indices, block.src_nodes, excluded_codes, num_nodes)
     if hidden is None:
         return indptr, edges
     remains = ~hidden
@@ -412,7 +415,7 @@ def edges_without(
 
 
 def without_pairs(
-    block: Block, degree: Ids, excluded: npt.NDArray[np.int64], num_nodes: int, hidden: Mask | None = None
+    block: Block, degree: Ids, excluded_codes: npt.NDArray[np.int64], num_nodes: int, hidden: Mask | None = None
 ) -> Block:
     """Removes the edges of a block that join given pairs, in either direction.
 
@@ -422,15 +425,15 @@ def without_pairs(
     Args:
         block: The block.
         degree: [num_dst] in-degree of each destination in the graph.
-        excluded: [k] ascending codes of pairs, from `unordered`.
+        excluded_codes: [k] ascending codes of pairs, from `pair_codes`.
         num_nodes: Number of nodes of the graph.
         hidden: [num_edges] edges that may be removed. If None, all.
     """
-    indptr, edges = edges_without(block, excluded, num_nodes, hidden)
-    rest = block.with_edges(indptr, edges)
-    if rest.weight is not None:
-        return rest
-    return replace(rest, weight=np.repeat(degree / np.maximum(np.diff(block.indptr), 1), np.diff(indptr)))
+    indptr, edges = edges_without(block, excluded_codes, num_nodes, hidden)
+    remainder = block.with_edges(indptr, edges)
+    if remainder.weight is not None:
+        return remainder
+    return replace(remainder, weight=np.repeat(degree / np.maximum(np.diff(block.indptr), 1), np.diff(indptr)))
 
 
 def _int64(ids: Ids) -> npt.NDArray[np.int64]:
@@ -459,6 +462,6 @@ def supervised_pairs(
     negative = links.negative_pairs(edges, ids, links.negatives, key, among, threads).reshape(-1, 2)
     labels = np.zeros(len(pairs) + len(negative), np.float32)
     labels[: len(pairs)] = 1
-    drawn = np.concatenate([pairs, negative])
-    repeated = None if times is None else np.append(times, np.repeat(times, links.negatives))
-    return drawn, labels, None if times is None else at_times(drawn, repeated)
+    all_pairs = np.concatenate([pairs, negative])
+    pair_times = None if times is None else np.append(times, np.repeat(times, links.negatives))
+    return all_pairs, labels, None if times is None else at_times(all_pairs, pair_times)

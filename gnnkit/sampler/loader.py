@@ -23,7 +23,7 @@ from gnnkit.sampler.batching import BatchSchedule, Epoch, check_costs, draws_key
 from gnnkit.sampler.contract import check_batch
 from gnnkit.sampler.fanouts import Fanouts, FanoutsLike, check_draws
 from gnnkit.sampler.gather import as_bytes
-from gnnkit.sampler.loaded import LoadedBatch
+from gnnkit.sampler.loaded_batch import LoadedBatch
 from gnnkit.sampler.neighbor import NeighborSampler
 from gnnkit.sampler.sharding import Sharding
 from gnnkit.sampler.tables import Tables
@@ -86,17 +86,17 @@ class Loader:
         shuffle: Whether to shuffle the seeds in each epoch.
         drop_last: Drop the seeds of an incomplete last step.
         repeat: Let a rank without a seed in the last step repeat another rank's seed,
-            because the mean loss of an empty batch is NaN. False: its batch is empty,
-            and all ranks together have each seed once, as needed for prediction.
+            because the mean loss of an empty batch is NaN. Otherwise its batch is
+            empty, and each seed occurs once over all ranks, as prediction requires.
         pin_memory: Whether features are in page-locked memory, if there is a GPU.
         transform: Function the iterator applies to each batch, such as
             `LoadedBatch.to_pyg`.
     """
 
-    _planned: tuple[int, BatchSchedule, Epoch] | None = None  # cache, which iterators and strategies share
-    _iterated: BatchSchedule | None = None  # the schedule of the last iterator
+    _plan_cache: tuple[int, BatchSchedule, Epoch] | None = None  # cache, which iterators and strategies share
+    _last_schedule: BatchSchedule | None = None  # the schedule of the last iterator
     _next = _now = (0, 0)  # epoch and step at which the next iterator starts, and of the last iterator
-    _begun = 0.0  # when the last epoch started
+    _epoch_start = 0.0  # when the last epoch started
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Loader:
             check_draws(key, [("", "", sampler.fanouts, degree)], *sizes, self.threads)
         self._sharding = Sharding(schedule, rank, world_size)
         self._allocate = frameworks.page_locked if pin_memory else _pageable
-        self._priced = self.costs  # computed by the sampler on first use
+        self._cost_cache = self.costs  # computed by the sampler on first use
         self._spans = active()  # the trace
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ class Loader:
         epoch, first = self._now = self._next
         self._next = (epoch + 1, 0)
         order, offsets = self.plan(epoch).of_rank(self._sharding.rank)
-        self._iterated = self._sharding.schedule
+        self._last_schedule = self._sharding.schedule
         native_loader = self._start(epoch, (self.seeds[order], offsets, first))
         atexit.register(native_loader.close)  # threads that sample in Python must not outlive the interpreter
         try:
@@ -162,7 +162,7 @@ class Loader:
                 positions = order[offsets[step] : offsets[step + 1]]
                 # Yielded directly, because a variable would hold the memory until the
                 # next batch.
-                yield self._loaded(native_loader, positions, (epoch, step + 1))
+                yield self._load_batch(native_loader, positions, (epoch, step + 1))
         finally:
             native_loader.close()
             atexit.unregister(native_loader.close)
@@ -175,11 +175,11 @@ class Loader:
     def plan(self, epoch: int) -> Epoch:
         """Splits the seeds of all ranks into the batches of `epoch`."""
         schedule = self._sharding.schedule
-        if self._planned is None or self._planned[:2] != (epoch, schedule):
+        if self._plan_cache is None or self._plan_cache[:2] != (epoch, schedule):
             key = order_key(wrap(self.seed), epoch)
             costs = self._seed_costs() if schedule.batching == "balanced" else None
-            self._planned = (epoch, schedule, schedule.epoch(key, costs))
-        return self._planned[2]
+            self._plan_cache = (epoch, schedule, schedule.epoch(key, costs))
+        return self._plan_cache[2]
 
     def deal(self, shares: Sequence[float]) -> None:
         """Distributes each step's seeds by shares, [world_size] with sum 1."""
@@ -195,11 +195,11 @@ class Loader:
         return max_over_mean(self.plan(epoch).loads(self._seed_costs()).sum(axis=0))
 
     def _seed_costs(self) -> Floats:  # [num_seeds]
-        if self._priced is None:
-            drawn: Any = self.csc if self._rows is None else self._rows
-            costs = self._sampler.costs(drawn, self.seeds)
-            self._priced = check_costs(f"{type(self._sampler).__name__}.costs", costs, len(self.seeds))
-        return self._priced
+        if self._cost_cache is None:
+            in_edges: Any = self.csc if self._rows is None else self._rows
+            costs = self._sampler.costs(in_edges, self.seeds)
+            self._cost_cache = check_costs(f"{type(self._sampler).__name__}.costs", costs, len(self.seeds))
+        return self._cost_cache
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iterator start at the first step of `epoch`.
@@ -212,7 +212,7 @@ class Loader:
     def start_at(self, epoch: int, step: int = 0) -> None:
         """Makes the next iterator start at `step` of `epoch`."""
         self._next = self._now = (epoch, step)
-        self._iterated = None
+        self._last_schedule = None
 
     def state_dict(self) -> Json:
         """Returns the last iterator's position, which counts the yielded batches.
@@ -220,7 +220,7 @@ class Loader:
         The state is the same on every rank.
         """
         epoch, step = self._now
-        schedule = self._iterated or self._sharding.schedule
+        schedule = self._last_schedule or self._sharding.schedule
         return {"epoch": epoch, "step": step, **self._identity(schedule)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -246,10 +246,10 @@ class Loader:
 
         `steps` contains the seeds, the batch offsets, and the first step.
         """
-        sampler, tables = self._sampler, self.tables.gathered()
+        sampler, tables = self._sampler, self.tables.gather()
         for _, _, rows in tables:
             storage.expect_random_reads(rows)
-        self._begun = time.perf_counter()
+        self._epoch_start = time.perf_counter()
         return _core.Loader(
             sampler.reads(self._rows or self.csc) if _is_native(sampler) else self.csc,
             sampler.native() if _is_native(sampler) else _Checked(sampler),
@@ -260,19 +260,19 @@ class Loader:
             self.prefetch,
         )
 
-    def _loaded(self, native_loader: _core.Loader, positions: Ids, now: tuple[int, int]) -> Any:
+    def _load_batch(self, native_loader: _core.Loader, positions: Ids, now: tuple[int, int]) -> Any:
         batch, buffers = native_loader.take()
         if self._spans is not None:
-            _add_work(self._spans, native_loader, self._begun, now[1] - 1)
+            _add_work(self._spans, native_loader, self._epoch_start, now[1] - 1)
         minibatch = self._sampler.batch(batch) if _is_native(self._sampler) else batch
         self._now = now
-        loaded = self.tables.load(minibatch, positions, buffers)
-        return loaded if self.transform is None else self.transform(loaded)
+        result = self.tables.load(minibatch, positions, buffers)
+        return result if self.transform is None else self.transform(result)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Source:
-    """What a loader draws from and gathers, and its seeds."""
+    """A loader's graph, tables and seeds."""
 
     rows: RelationGroups | None  # the groups that nodes draw from. None: all in-edges alike
     csc: CSC
@@ -288,9 +288,9 @@ class _Source:
             ids = _seeds(source.seeds, nodes.count, f" of type {nodes.name!r}") + nodes.first
             return cls(source.rows, source.rows.csc, source.tables, ids)
         rows = graph if isinstance(graph, RelationGroups) else None
-        known = _read_graph(graph)
-        csc = known if isinstance(known, CSC) else known.csc
-        return cls(rows, csc, Tables.of(known, features, labels), _seeds(seeds, csc.num_nodes))
+        topology = _read_graph(graph)
+        csc = topology if isinstance(topology, CSC) else topology.csc
+        return cls(rows, csc, Tables.of(topology, features, labels), _seeds(seeds, csc.num_nodes))
 
 
 class _Checked:
@@ -310,10 +310,10 @@ def _read_graph(graph: Any) -> Graph | CSC:
     """Returns the graph whose rows batches contain."""
     if isinstance(graph, RelationGroups):
         return graph.csc.weighted(None)  # weights are in another order than edge ids
-    return graph if isinstance(graph, CSC) else untyped(graph)
+    return graph if isinstance(graph, CSC) else as_untyped(graph)
 
 
-def untyped(value: Any) -> Graph:
+def as_untyped(value: Any) -> Graph:
     """Returns a graph, or converts one of PyG or DGL.
 
     Raises `UserError` if a converted graph has types, because batches would drop them.
@@ -335,20 +335,20 @@ def _types_dropped(value: Any, node_type: str) -> UserError:
     )
 
 
-def _add_work(spans: Spans, native_loader: _core.Loader, begun: float, step: int) -> None:
+def _add_work(spans: Spans, native_loader: _core.Loader, start: float, step: int) -> None:
     """Records a native thread's work on the last batch.
 
     Args:
         spans: The trace.
         native_loader: The native loader of the batch.
-        begun: Clock in seconds when the native loader was created.
+        start: Clock in seconds when the native loader was created.
         step: Step of the batch.
     """
-    thread, begin, drawn, gathered = native_loader.last_work()
+    thread, begin, draw_end, gather_end = native_loader.last_work()
     track = f"sampling thread {thread}"
-    spans.add(track, f"draw batch {step}", begun + begin, begun + drawn)
-    if gathered > drawn:
-        spans.add(track, f"gather batch {step}", begun + drawn, begun + gathered)
+    spans.add(track, f"draw batch {step}", start + begin, start + draw_end)
+    if gather_end > draw_end:
+        spans.add(track, f"gather batch {step}", start + draw_end, start + gather_end)
 
 
 def _read_sampler(sampler: Any, rows: RelationGroups | None) -> Sampler:

@@ -152,8 +152,8 @@ class MetropolisHastingsSampler(NativeSampler):
             key: Any integer, modulo 2^64.
         """
         ids = int64s("starts", starts)
-        visited = _core.visited(self.reading(graph), ids, self._walks(), wrap(key))
-        return visited.reshape(len(ids), self.num_walks, self.walk_length + 1)
+        walks = _core.visited(self.reading(graph), ids, self._walks(), wrap(key))
+        return walks.reshape(len(ids), self.num_walks, self.walk_length + 1)
 
     def _walks(self) -> tuple[int, int, float]:
         return self.walk_length, self.num_walks, self.alpha
@@ -200,11 +200,11 @@ def _in_core(rows: Floats) -> Floats:
 def _symmetric(graph: CSC) -> CSC:
     """Returns the graph's symmetric, simple form, computed once per graph."""
     if graph not in _SYMMETRIC:
-        both, _ = graph.symmetrize()
-        if both.num_edges != graph.num_edges:
+        symmetric, _ = graph.symmetrize()
+        if symmetric.num_edges != graph.num_edges:
             message = "metropolis_hastings walks the edges of this directed graph in both directions"
             warnings.warn(message, stacklevel=5)
-        simple = _without_parallel_edges(both)
+        simple = _without_parallel_edges(symmetric)
         _SYMMETRIC[graph] = simple if simple.num_edges != graph.num_edges else None
     return _SYMMETRIC[graph] or graph
 

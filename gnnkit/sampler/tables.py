@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, MiniBatch
-from gnnkit.sampler.loaded import LoadedBatch
+from gnnkit.sampler.loaded_batch import LoadedBatch
 from gnnkit.utils.checks import array
 
 
@@ -37,11 +37,11 @@ class Tables:
             features: [num_nodes, ...] replacement of the graph's features, or None.
             labels: [num_nodes, ...] replacement of the graph's labels, or None.
         """
-        known = cls(edge_weight=graph.weight) if isinstance(graph, CSC) else _tables(graph)
+        tables = cls(edge_weight=graph.weight) if isinstance(graph, CSC) else _tables(graph)
         num_nodes = graph.num_sources if isinstance(graph, CSC) else graph.num_nodes
         replacements = {"features": features, "labels": labels}
         return replace(
-            known,
+            tables,
             **{
                 name: rows_per_node(name, array(name, rows), num_nodes)
                 for name, rows in replacements.items()
@@ -49,7 +49,7 @@ class Tables:
             },
         )
 
-    def gathered(self) -> list[tuple[int | None, str, npt.NDArray[Any]]]:
+    def gather(self) -> list[tuple[int | None, str, npt.NDArray[Any]]]:
         """Returns first node, name and rows of each table that batches contain.
 
         The first node is None for tables of all nodes.

@@ -70,7 +70,7 @@ class LinkRelation:
 
 
 class RowValues(NamedTuple):
-    """What is known about all rows of a task."""
+    """Properties of a task's rows."""
 
     label: Labels  # [n, ...] as `Graph.labels`
     split: npt.NDArray[np.int8]  # [n] values of `Split`
@@ -107,7 +107,7 @@ class TaskRows:
 
     @property
     def edge_split(self) -> str | None:
-        """Who held out edges: "data set" or "drawn". None: no edges are held out."""
+        """The held-out edges' origin, "data set" or "drawn", or None without any."""
         return None
 
     def values(self, graph: Graph) -> RowValues:
@@ -163,19 +163,19 @@ class TaskRows:
         """Returns a line about the rows, if they are not the graph's nodes."""
         return []
 
-    def describe_split(self, complete: Graph, trained: Graph, hint: Sequence[str] = ()) -> list[str]:
+    def describe_split(self, complete: Graph, train_graph: Graph, hint: Sequence[str] = ()) -> list[str]:
         """Returns lines about a split of the rows by time, and about recurring pairs.
 
         Args:
             complete: The graph with all edges.
-            trained: The graph of `Task.prepare`.
+            train_graph: The graph of `Task.prepare`.
             hint: Lines about the alternative to leaving out held-out edges.
         """
         if complete.edge_time is None or complete.time_borders is None:
             return []
         parts = parts_of(complete.edge_time, complete.time_borders)
         lines = [describe_parts(complete.edge_time, parts, complete.time_unit, "edges")]
-        if (count := complete.num_edges - trained.num_edges) > 0:
+        if (count := complete.num_edges - train_graph.num_edges) > 0:
             first = show_time(complete.time_borders[0], complete.time_unit)
             lines += [f"time: {count:,} edges from {first} on pass no messages, also in evaluation", *hint]
         return lines
@@ -189,13 +189,13 @@ class TaskRows:
             trains: Whether rows are predicted at their times.
         """
         label, split, time = self.values(graph)
-        predicted = labelled(label) & (split != Split.NONE)
+        is_predicted = labelled(label) & (split != Split.NONE)
         times = np.full(len(split), ALWAYS) if time is None else time
-        untimed = int(np.count_nonzero(predicted & ((times == ALWAYS) | (times == NEVER))))
+        num_untimed = int(np.count_nonzero(is_predicted & ((times == ALWAYS) | (times == NEVER))))
         noun = "edge" if self.pairs else "node"
-        if untimed:
+        if num_untimed:
             raise UserError(
-                f"sampler.time={rule}: {untimed:,} of {np.count_nonzero(predicted):,} {noun}s in the split have no time: give "
+                f"sampler.time={rule}: {num_untimed:,} of {np.count_nonzero(is_predicted):,} {noun}s in the split have no time: give "
                 f"each one ({noun}_time), or remove it from the split"
             )
         labelled_noun = "labelled " * self.pairs + noun
@@ -209,11 +209,11 @@ class NodeRows(TaskRows):
     pairs = False
     relation = None
 
-    def describe_split(self, complete: Graph, trained: Graph, hint: Sequence[str] = ()) -> list[str]:
-        if not time_spans(trained):
+    def describe_split(self, complete: Graph, train_graph: Graph, hint: Sequence[str] = ()) -> list[str]:
+        if not time_spans(train_graph):
             return []
-        assert trained.node_time is not None
-        return [describe_parts(trained.node_time, trained.split, trained.time_unit, "labelled nodes")]
+        assert train_graph.node_time is not None
+        return [describe_parts(train_graph.node_time, train_graph.split, train_graph.time_unit, "labelled nodes")]
 
 
 NODES: TaskRows = NodeRows()
@@ -263,8 +263,8 @@ class Targets(TaskRows):
     def is_frozen(self) -> bool:
         if self.time is None:
             return False
-        trains, held = self.split == Split.TRAIN, self.split > Split.TRAIN
-        return bool(held.any() and self.time[trains].max(initial=ALWAYS) < self.time[held].min())
+        trains, is_held_out = self.split == Split.TRAIN, self.split > Split.TRAIN
+        return bool(is_held_out.any() and self.time[trains].max(initial=ALWAYS) < self.time[is_held_out].min())
 
     def values(self, graph: Graph) -> RowValues:
         return RowValues(self.label, self.split, self.time)

@@ -15,7 +15,7 @@ from gnnkit.graph import Block, Floats, Ids, Relation
 from gnnkit.graph.types import offsets_of
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.gather import gather_rows
-from gnnkit.sampler.loaded import LoadedBatch, NamedArrays, shapes
+from gnnkit.sampler.loaded_batch import LoadedBatch, NamedArrays, shapes
 from gnnkit.utils.checks import Array
 
 if TYPE_CHECKING:
@@ -105,10 +105,10 @@ class TypedBatch(LoadedBatch):
         """Returns the arrays' shapes by type, and each relation's edges in each hop."""
         seed_type, lines = self.tables.seed_type.name, []
         for name, ids in self.input_nodes.items():
-            named = {"seeds": self.seeds} if name == seed_type else {}
-            named |= {"y": self.y} if name == seed_type and self.y is not None else {}
-            named |= {"input_nodes": ids} | ({"x": self.x[name]} if name in self.x else {})
-            lines.append(f"  {name}={{ {shapes(named)} }},")
+            arrays = {"seeds": self.seeds} if name == seed_type else {}
+            arrays |= {"y": self.y} if name == seed_type and self.y is not None else {}
+            arrays |= {"input_nodes": ids} | ({"x": self.x[name]} if name in self.x else {})
+            lines.append(f"  {name}={{ {shapes(arrays)} }},")
         for relation in self.blocks[0].relations if self.blocks else ():
             edges = [len(block.relations[relation].row) for block in self.blocks]
             lines.append(f"  ({', '.join(relation)})={{ edges={edges} }},")
@@ -126,7 +126,7 @@ class TypedBatch(LoadedBatch):
         return (
             first,
             *(
-                first.first(block, self._nodes) if frameworks.begins_with(outer, block) else self._typed(block)
+                first.first(block, self._nodes) if frameworks.begins_with(outer, block) else self._split_block(block)
                 for block in inner
             ),
         )
@@ -134,7 +134,7 @@ class TypedBatch(LoadedBatch):
     @cached_property
     def outer_block(self) -> TypedBlock:
         """The outermost block."""
-        return self._typed(self.minibatch.blocks[0])
+        return self._split_block(self.minibatch.blocks[0])
 
     @property
     def input_nodes(self) -> dict[str, Ids]:  # type: ignore[override]
@@ -160,8 +160,8 @@ class TypedBatch(LoadedBatch):
             }
             for block in self.blocks
         ]
-        named = {"x": self.x, "y": self.y, "seeds": self.seeds, "input_nodes": self.input_nodes}
-        return {**{name: value for name, value in named.items() if value is not None}, "blocks": blocks}
+        arrays = {"x": self.x, "y": self.y, "seeds": self.seeds, "input_nodes": self.input_nodes}
+        return {**{name: value for name, value in arrays.items() if value is not None}, "blocks": blocks}
 
     def node_counts(self, hop_ends: list[int]) -> list[list[int]]:
         """Counts the nodes that each hop adds, by type and hop.
@@ -172,7 +172,7 @@ class TypedBatch(LoadedBatch):
         counts = [self._nodes.counts(end) for end in [0, *hop_ends]]
         return [list(by_hop) for by_hop in np.diff(counts, axis=0).T.tolist()]
 
-    def _typed(self, block: Block) -> TypedBlock:
+    def _split_block(self, block: Block) -> TypedBlock:
         """Divides a block by relation."""
         tables, arrays, nodes = self.tables, self.tables.arrays, self._nodes
         num_src, num_dst = nodes.counts(len(block.src_nodes)), nodes.counts(block.num_dst)
@@ -187,8 +187,8 @@ class TypedBatch(LoadedBatch):
         columns.append(None if block.weight is None else block.weight[order])
         parts = [[None] * len(ends) if values is None else _parts(values, ends) for values in columns]
         relations = {
-            table.relation: RelationBlock(row, col, dst_of[table.relation.destination], *others)
-            for table, row, col, *others in zip(arrays.edges, *parts, strict=True)
+            table.relation: RelationBlock(row, col, dst_of[table.relation.destination], *extra)
+            for table, row, col, *extra in zip(arrays.edges, *parts, strict=True)
         }
         src_nodes = {name: ids[:count] for name, ids, count in zip(names, nodes.ids, num_src, strict=True)}
         return TypedBlock(src_nodes, dst_of, relations)

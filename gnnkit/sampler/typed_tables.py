@@ -44,7 +44,7 @@ class EdgeTable:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class TypedArrays:
-    """What all loaders of a graph read, grouped and divided by type."""
+    """The arrays that a graph's loaders share, grouped and divided by type."""
 
     rows: RelationGroups
     nodes: tuple[TypeTable, ...]
@@ -60,18 +60,18 @@ class TypedArrays:
         exists.
         """
         if is_hetero(graph):
-            known = read_topology(graph)
-            positions = _positions_by_relation(known)
-            nodes, edges = _of_hetero(graph, _node_ranges(known)), _edges_of_hetero(graph, known)
-            return cls(RelationGroups.of_graph(known), nodes, edges, positions, positions)
-        known = Graph.of(graph)
-        reference = _SHARED.get(known)
-        shared = None if reference is None else reference()
-        if shared is None:
-            rows, positions = RelationGroups.of_graph(known), _positions_by_relation(known)
-            shared = cls(rows, _of_graph(known), _edges_of_graph(known), positions, None)
-            _SHARED[known] = ref(shared)
-        return shared
+            topology = read_topology(graph)
+            positions = _positions_by_relation(topology)
+            nodes, edges = _of_hetero(graph, _node_ranges(topology)), _edges_of_hetero(graph, topology)
+            return cls(RelationGroups.of_graph(topology), nodes, edges, positions, positions)
+        topology = Graph.of(graph)
+        reference = _SHARED.get(topology)
+        arrays = None if reference is None else reference()
+        if arrays is None:
+            rows, positions = RelationGroups.of_graph(topology), _positions_by_relation(topology)
+            arrays = cls(rows, _of_graph(topology), _edges_of_graph(topology), positions, None)
+            _SHARED[topology] = ref(arrays)
+        return arrays
 
 
 _SHARED: WeakKeyDictionary[Graph, ref[TypedArrays]] = WeakKeyDictionary()
@@ -90,7 +90,7 @@ class TypedTables:
         """Tables by type, which samplers do not compare."""
         return None
 
-    def gathered(self) -> list[tuple[int | None, str, Array]]:
+    def gather(self) -> list[tuple[int | None, str, Array]]:
         """Returns first node, name and rows of each table that batches contain."""
         present = [(table, table.x) for table in self.nodes if table.x is not None]
         return [(table.first, f"features[{table.name!r}]", x) for table, x in present]
@@ -107,7 +107,7 @@ class TypedTables:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypedSource:
-    """What a loader draws from and gathers, if the seeds have a type."""
+    """A loader's graph, tables and seeds, if the seeds have a type."""
 
     rows: RelationGroups
     tables: TypedTables
@@ -161,14 +161,14 @@ def _attribute(store: Any, prefix: str, name: str, count: int) -> Array | None:
 
 
 def _of_graph(graph: Graph) -> tuple[TypeTable, ...]:
-    labelled = graph.labelled
+    is_labelled = graph.labelled
     features = graph.whole_features
     if not isinstance(features, SparseFeatures):
         features = np.asarray(features)
     tables = []
     for number, table in enumerate(_node_ranges(graph)):
         ids = slice(table.first, table.first + table.count)
-        y = graph.labels[ids] if labelled[ids].any() else None
+        y = graph.labels[ids] if is_labelled[ids].any() else None
         tables.append(replace(table, x=_typed_rows(graph, number, features[ids]), y=y))
     return tuple(tables)
 

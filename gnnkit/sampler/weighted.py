@@ -78,8 +78,8 @@ class WeightedSampler(NativeSampler):
         return self.alpha != 0
 
     def part(self, csc: CSC, rows: Ids, sources: Ids, out_edges: Ids | None) -> Reading:
-        wanted = None if out_edges is None else np.maximum(out_edges.astype(np.float64), 1) ** -self.alpha
-        return Reading(csc, wanted=wanted, rows=rows, sources=sources)
+        preference = None if out_edges is None else np.maximum(out_edges.astype(np.float64), 1) ** -self.alpha
+        return Reading(csc, wanted=preference, rows=rows, sources=sources)
 
 
 def _out_degree(graph: CSC) -> Floats:  # [num_sources]

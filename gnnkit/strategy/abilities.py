@@ -38,7 +38,7 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class Ability:
-    """What a feature of gnnkit requires of a strategy, besides batches of nodes.
+    """A feature's requirement on the strategy, besides batches of nodes.
 
     A strategy lists one instance of each supported kind in `supports`.
     """
@@ -74,7 +74,7 @@ class RowsOnDisk(Ability):
 class ReadPlanner(Protocol):
     """A strategy that predicts its disk reads."""
 
-    def foresee_reads(self, epochs: int) -> dict[str, Any]:
+    def predict_reads(self, epochs: int) -> dict[str, Any]:
         """Predicts the disk reads of the first epochs, in the format of `figures`.
 
         Draws the batches without reading their rows. Collective. Called after `setup`

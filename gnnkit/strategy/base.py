@@ -20,7 +20,7 @@ from gnnkit.engine.remote import FeatureStore, Reach, TableFeatures
 from gnnkit.engine.remote.disk import DiskFeatures, OnDisk
 from gnnkit.engine.remote.features import Bits
 from gnnkit.engine.remote.owners import Owners
-from gnnkit.engine.remote.seen import timed_edges
+from gnnkit.engine.remote.visible_values import collect_timed_edges
 from gnnkit.engine.visible import TimedEdges, TimedLayers
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, MiniBatch, RelationGroups, SparseFeatures, Split
@@ -93,7 +93,7 @@ class Worker:
             nodes: [k] nodes whose features this rank has.
             model: The model.
         """
-        return self._shortened(self.features.input_rows(nodes, model), model)
+        return self._to_training_type(self.features.input_rows(nodes, model), model)
 
     def lasting_rows(self, nodes: Ids, model: object, tally: Tally) -> Rows:  # [k] -> [k, width]
         """Returns `input_rows` for the entire run. Rows on disk are not loaded.
@@ -103,15 +103,15 @@ class Worker:
             model: The model.
             tally: Counter of the bytes read from disk.
         """
-        return self._shortened(self.features.lasting_rows(nodes, model, tally), model)
+        return self._to_training_type(self.features.lasting_rows(nodes, model, tally), model)
 
     def fetched_rows(self, features: Array | SparseFeatures, model: object) -> Rows:  # [k, width]
         """Returns `input_rows` of features received from owners, as stored."""
         if isinstance(features, SparseFeatures):
-            return self._shortened(SparseRows.of(features, self.dtype), model)
+            return self._to_training_type(SparseRows.of(features, self.dtype), model)
         return self.features.convert(features, self.input_dtype)
 
-    def _shortened(self, rows: Rows, model: object) -> Rows:
+    def _to_training_type(self, rows: Rows, model: object) -> Rows:
         """Converts rows to the training type.
 
         Long sums in low precision are inaccurate, so a model that `adds_rows_itself`
@@ -134,11 +134,11 @@ class Worker:
             pool: The ranks whose rows enter batch statistics. If None, this rank only.
         """
         assert self.graph is not None, "needs the complete graph"
-        grouped = lambda: self._relation_groups  # noqa: E731 - grouped on first use
+        group_relations = lambda: self._relation_groups  # noqa: E731 - grouped on first use
         form = (self.dtype, self.device, pool)
-        return BlockLayers(self.graph, model, *form, inverse_edges=self.inverse_edges, grouped=grouped)
+        return BlockLayers(self.graph, model, *form, inverse_edges=self.inverse_edges, group_relations=group_relations)
 
-    def drawn(self, model: object) -> CSC | RelationGroups:
+    def edges_to_sample(self, model: object) -> CSC | RelationGroups:
         """Returns the complete graph's in-edges, by relation if the model reads any."""
         return self._edges if self.relations_for(model) is None else self._relation_groups
 
@@ -184,7 +184,7 @@ class Worker:
         """
         if not self.samples_by_time:
             return None
-        return timed_edges(self.shard, owners, self.comm, self.relations_for(model), self._window)
+        return collect_timed_edges(self.shard, owners, self.comm, self.relations_for(model), self._window)
 
     def layers_of(self, batch: MiniBatch, layers: LayerValues) -> LayerValues:
         """Returns the node and edge values of a batch's blocks.
@@ -493,11 +493,11 @@ def weighing_sums(sampler: Sampler) -> Sampler:
     kinds: Any = getattr(sampler, "importance", "none")
     if kinds == "none":
         return sampler
-    wanted = "sum" if getattr(sampler, "draws_edges", True) else "mean"
-    if kinds not in (None, wanted):
+    importance = "sum" if getattr(sampler, "draws_edges", True) else "mean"
+    if kinds not in (None, importance):
         raise UserError(f"sampler.importance={kinds}: strategies compute importance weights themselves; remove the key")
     if not getattr(sampler, "edge_ids", True):
         raise UserError("sampler.edge_ids=False: strategies need edge ids; remove the key")
     weighing = copy.copy(sampler)
-    weighing.importance = wanted  # type: ignore[attr-defined]
+    weighing.importance = importance  # type: ignore[attr-defined]
     return weighing

@@ -10,14 +10,14 @@ from torch import nn
 from gnnkit.comm import Communicator
 from gnnkit.engine import Rows, Tally
 from gnnkit.engine.remote import Lookup, Reach
-from gnnkit.engine.remote.owners import Owners, Sent, to_all
+from gnnkit.engine.remote.owners import MessageCounter, Owners, to_all
 from gnnkit.graph import Ids
 from gnnkit.graph.times import Occurrences
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
-from gnnkit.strategy.owner_draws import Drawn, OwnerDraws
-from gnnkit.strategy.seeds import Deal, OwnedSeeds, Step
+from gnnkit.strategy.owner_draws import JointDraws, OwnerDraws
+from gnnkit.strategy.seeds import MakeStep, OwnedSeeds, Step
 from gnnkit.utils.checks import Array
 
 
@@ -26,17 +26,17 @@ class _BatchPart:
     """One rank's part of a batch, before its rows are read."""
 
     step: Step
-    num_seeds: int  # owned seeds of all ranks, the first of `drawn.nodes`
-    drawn: Drawn
+    num_seeds: int  # owned seeds of all ranks, the first of `draws.nodes`
+    draws: JointDraws
     reach: Reach | None  # provides the ends of this rank's pairs
-    sent: Sent
-    here: Ids  # global ids of the batch's owned nodes
+    counter: MessageCounter
+    local_nodes: Ids  # global ids of the batch's owned nodes
     x: Array | None = None  # [num_known, width] their features, if read from disk
 
     @property
     def num_bytes(self) -> int:
         """Memory of the batch. Routes take as much as the blocks."""
-        return 2 * bytes_of(self.drawn.blocks) + self.here.nbytes
+        return 2 * bytes_of(self.draws.blocks) + self.local_nodes.nbytes
 
 
 class CooperativeBatches(BackgroundBatches[_BatchPart, _BatchPart]):
@@ -66,38 +66,41 @@ class CooperativeBatches(BackgroundBatches[_BatchPart, _BatchPart]):
         self._num_layers: int = model.num_layers  # type: ignore[assignment]
         super().__init__(worker, seeds, tally, prefetch, worker.disk)
 
-    def draw(self, deal: Deal, number: int, comm: Communicator) -> _BatchPart:
+    def draw(self, make_step: MakeStep, number: int, comm: Communicator) -> _BatchPart:
         """Draws one batch. Collective."""
-        sent, owned, reach = Sent.nothing(comm.world_size), self.worker.owned, None
-        step = deal(number, comm, sent)
+        counter, owned_nodes, reach = MessageCounter.zeros(comm.world_size), self.worker.owned, None
+        step = make_step(number, comm, counter)
         seeds, of = step.seeds, Occurrences(np.zeros(1, np.int64))
         if step.times is not None:
-            of = Occurrences(np.unique(np.concatenate(to_all(comm, np.unique(step.times), sent))))
+            of = Occurrences(np.unique(np.concatenate(to_all(comm, np.unique(step.times), counter))))
             seeds = of.codes(seeds, np.searchsorted(of.times, step.times))
         if step.pairs is not None:
-            asked = self._lookup.ask(seeds, comm, len(of.times))
-            sent.add(comm.rank, [8 * count for count in asked.demand.counts])
-            seeds, step = asked.here, replace(step, pairs=replace(step.pairs, rows=asked.place[step.pairs.rows]))
-            reach = self._lookup.reach(asked, seeds, comm, self._num_layers)
-        positions = of.codes(np.searchsorted(owned, of.nodes(seeds)), of.trees(seeds))
-        drawn = self._draws.draw(positions, of, step.draws, comm)
-        here = owned[drawn.owned]
-        return _BatchPart(step, len(seeds), drawn, reach, sent, here if step.times is None else np.unique(here))
+            request = self._lookup.ask(seeds, comm, len(of.times))
+            counter.add(comm.rank, [8 * count for count in request.demand.counts])
+            step = replace(step, pairs=replace(step.pairs, rows=request.place[step.pairs.rows]))
+            seeds = request.local_nodes
+            reach = self._lookup.reach(request, seeds, comm, self._num_layers)
+        positions = of.codes(np.searchsorted(owned_nodes, of.nodes(seeds)), of.trees(seeds))
+        draws = self._draws.draw(positions, of, step.draws, comm)
+        local_nodes = owned_nodes[draws.owned]
+        return _BatchPart(
+            step, len(seeds), draws, reach, counter, local_nodes if step.times is None else np.unique(local_nodes)
+        )
 
-    def with_rows(self, drawn: _BatchPart, read: Array | None, comm: Communicator) -> _BatchPart:
-        if read is None or drawn.step.times is None:
-            return drawn if read is None else replace(drawn, x=read)
-        return replace(drawn, x=read[np.searchsorted(drawn.here, self.worker.owned[drawn.drawn.owned])])
+    def with_rows(self, sample: _BatchPart, read: Array | None, comm: Communicator) -> _BatchPart:
+        if read is None or sample.step.times is None:
+            return sample if read is None else replace(sample, x=read)
+        return replace(sample, x=read[np.searchsorted(sample.local_nodes, self.worker.owned[sample.draws.owned])])
 
-    def batch(self, prepared: _BatchPart) -> Batch:
+    def batch(self, sample: _BatchPart) -> Batch:
         worker = self.worker
-        prepared.sent.record(self.tally, worker.comm.rank)
-        places = prepared.drawn.owned
+        sample.counter.record(self.tally, worker.comm.rank)
+        places = sample.draws.owned
         nodes = worker.owned[places]
-        if prepared.x is None:
+        if sample.x is None:
             x: Rows = worker.features.input_rows(nodes, self._model)
         else:
-            x = worker.features.convert(prepared.x)
-        adjacencies = self._draws.adjacencies(prepared.drawn, prepared.step)
-        labels = worker.shard.labels[places[: prepared.num_seeds]]
-        return prepared.step.batch(x, adjacencies, labels, prepared.reach, nodes=nodes)
+            x = worker.features.convert(sample.x)
+        adjacencies = self._draws.adjacencies(sample.draws, sample.step)
+        labels = worker.shard.labels[places[: sample.num_seeds]]
+        return sample.step.batch(x, adjacencies, labels, sample.reach, nodes=nodes)

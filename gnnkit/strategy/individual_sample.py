@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.fetched import OwnedRows
 from gnnkit.engine.remote.frontier import check_sampler
+from gnnkit.engine.remote.owned_rows import OwnedRows
 from gnnkit.engine.remote.owners import Owners
 from gnnkit.engine.remote.row_cache import CACHES, RowCache
 from gnnkit.errors import UserError
@@ -31,10 +31,10 @@ from gnnkit.strategy.abilities import (
     Steps,
 )
 from gnnkit.strategy.base import ExecutionStrategy, Measured, Worker
-from gnnkit.strategy.fetched import FetchedBatches
+from gnnkit.strategy.fetched_batches import FetchedBatches
 from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.places import check_cache, check_places, place
-from gnnkit.strategy.sampled import READS_BATCHES, SampledBatches
+from gnnkit.strategy.sampled_batches import READS_BATCHES, SampledBatches
 from gnnkit.strategy.sampled_strategy import SampledStrategy
 from gnnkit.strategy.seeds import ChosenSeeds, NodeSeeds
 from gnnkit.utils.approximate import approximate
@@ -167,11 +167,11 @@ class IndividualSample(SampledStrategy):
     def make_batches(
         self, worker: Worker, model: nn.Module, batch_size: int, *, exact: bool
     ) -> SampledBatches | FetchedBatches:
-        chosen = ChosenSeeds(worker, batch_size, self.seeds) if self._chooses and not exact else None
+        custom_seeds = ChosenSeeds(worker, batch_size, self.seeds) if self._chooses and not exact else None
         sizes: dict[str, Any] = {"batch_size": batch_size, "batching": self.batching}
         if not self.reads.from_owners:
-            return SampledBatches(worker, model, self.tally, **sizes, prefetch=self.prefetch, seeds=chosen)
-        seeds = chosen or make_seeds(worker, batch_size, lambda: NodeSeeds(worker, **sizes, model=model))
+            return SampledBatches(worker, model, self.tally, **sizes, prefetch=self.prefetch, seeds=custom_seeds)
+        seeds = custom_seeds or make_seeds(worker, batch_size, lambda: NodeSeeds(worker, **sizes, model=model))
         owners = Owners.of(worker.shard, worker.comm)
         rows = OwnedRows(worker.shard, owners, worker.comm, values=not self.reads.graph, disk=worker.disk)
         cache = RowCache(self.cache, self.cache_rows, rows, worker.comm)
@@ -221,7 +221,7 @@ class CacheHits:
 
     def figures(self) -> dict[str, list[float]]:
         """Returns each rank's cache hit rate, and its saved words per epoch."""
-        hits, fetched = self._counts.tolist()
-        rates = [hit / max(hit + miss, 1) for hit, miss in zip(hits, fetched, strict=True)]
+        hits, misses = self._counts.tolist()
+        rates = [hit / max(hit + miss, 1) for hit, miss in zip(hits, misses, strict=True)]
         words = [hit * self._width // max(self._epochs, 1) for hit in hits] if self._epochs else [0] * len(hits)
         return {"rate": rates, "words_saved": words}

@@ -23,7 +23,7 @@ from gnnkit.strategy.abilities import (
 )
 from gnnkit.strategy.base import ExecutionStrategy, Worker
 from gnnkit.strategy.cooperative import CooperativeBatches
-from gnnkit.strategy.sampled import READS_BATCHES
+from gnnkit.strategy.sampled_batches import READS_BATCHES
 from gnnkit.strategy.sampled_strategy import SampledStrategy
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.ranges import MAX_COUNT, whole

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.owners import Sent, swap_rows, to_all
+from gnnkit.engine.remote.owners import MessageCounter, swap_rows, to_all
 from gnnkit.graph import CSC, Ids, Split
 from gnnkit.graph.times import Times, at_times
 from gnnkit.graph.types import take
@@ -20,10 +20,10 @@ from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler.batching import BatchSchedule, Epoch, bounds_of
 from gnnkit.sampler.events import Mask
-from gnnkit.sampler.links import links_of, pairs_of, supervised_pairs, unordered
+from gnnkit.sampler.links import links_of, pair_codes, pairs_of, supervised_pairs
 from gnnkit.sampler.targets import targets_of
 from gnnkit.strategy.base import Worker
-from gnnkit.strategy.seeds import Deal, ScheduledSeeds, SeedPairs, Seeds, Step, step_keys
+from gnnkit.strategy.seeds import MakeStep, ScheduledSeeds, SeedPairs, Seeds, Step, step_keys
 
 _ORDER, _DRAWS = 1, 2  # purposes of random keys
 _EDGE = np.dtype([("id", np.int64), ("ends", np.int64, 2)])
@@ -88,27 +88,30 @@ class LinkSeeds(Seeds):
         self._edges: GraphEdges | ShardEdges
         if worker.graph is None:
             shard = worker.shard
-            predicted = self._links.predicts(shard.edge_types) & self._links.trains(shard.edge_ids)
-            self._edges = ShardEdges(shard, batch_size, worker.comm, predicted)
+            is_predicted = self._links.predicts(shard.edge_types) & self._links.trains(shard.edge_ids)
+            self._edges = ShardEdges(shard, batch_size, worker.comm, is_predicted)
         else:
-            predicted = self._links.predicts(worker.graph.edge_types) & self._links.trains()
-            self._edges = GraphEdges(worker.graph.csc, batch_size, worker.comm, predicted)
+            is_predicted = self._links.predicts(worker.graph.edge_types) & self._links.trains()
+            self._edges = GraphEdges(worker.graph.csc, batch_size, worker.comm, is_predicted)
 
     def __len__(self) -> int:
         return self._edges.num_steps
 
-    def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
-        return partial(self._step, self._edges.deal(derive(self._seed, epoch, _ORDER), comm, sent), epoch)
+    def epoch(self, epoch: int, comm: Communicator, counter: MessageCounter) -> MakeStep:
+        return partial(self._step, self._edges.schedule_epoch(derive(self._seed, epoch, _ORDER), comm, counter), epoch)
 
-    def _step(self, deal: DealEdges, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
-        key, links, edges = derive(self._seed, epoch * len(self) + step), self._links, deal(step, comm, sent)
-        own = edges.own["ends"], edges.own["id"]
-        pairs, labels, events = supervised_pairs(links, *own, key, threads=self._threads)
+    def _step(
+        self, make_edges: MakeStepEdges, epoch: int, step: int, comm: Communicator, counter: MessageCounter
+    ) -> Step:
+        key, links = derive(self._seed, epoch * len(self) + step), self._links
+        edges = make_edges(step, comm, counter)
+        edge_fields = edges.own["ends"], edges.own["id"]
+        pairs, labels, events = supervised_pairs(links, *edge_fields, key, threads=self._threads)
         seeds, times, rows = _find_ends(self._worker, pairs, None if events is None else events[:, 2:].repeat(2, 1))
         hidden = None if links.relation is None else links.relation.hidden
-        excluded = edges.excluded if times is None else None  # no end sees the edges of its own time
-        wanted = SeedPairs(rows, labels, excluded, hidden, events)
-        return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), wanted, times)
+        excluded_codes = edges.excluded if times is None else None  # no end sees the edges of its own time
+        seed_pairs = SeedPairs(rows, labels, excluded_codes, hidden, events)
+        return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), seed_pairs, times)
 
     def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
         # A negative pair consists of one end of its edge and a random node.
@@ -139,41 +142,41 @@ class StepEdges:
 
     own: _Edges  # [k] this rank's edges
     total: int  # number of edges of all ranks
-    excluded: npt.NDArray[np.int64]  # [at most total] ascending `unordered` codes of all ranks' edges
+    excluded: npt.NDArray[np.int64]  # [at most total] ascending `pair_codes` codes of all ranks' edges
 
 
-DealEdges = Callable[[int, Communicator, Sent], StepEdges]  # like `Deal`
+MakeStepEdges = Callable[[int, Communicator, MessageCounter], StepEdges]  # like `MakeStep`
 
 
 class GraphEdges:
     """The edges of a graph that every rank can read, without communication."""
 
-    def __init__(self, csc: CSC, batch_size: int, comm: Communicator, predicted: Mask | np.bool_ = np.True_) -> None:
+    def __init__(self, csc: CSC, batch_size: int, comm: Communicator, is_predicted: Mask | np.bool_ = np.True_) -> None:
         """Collects the edges, without self-loops.
 
         Args:
             csc: The graph.
             batch_size: Number of edges per worker and step.
             comm: Connects the ranks.
-            predicted: [num_edges] the edges to predict, by default all.
+            is_predicted: [num_edges] the edges to predict, by default all.
         """
         pairs = pairs_of(csc)
         self._csc, self._rank = csc, comm.rank
-        self._ids = np.flatnonzero(predicted & (pairs[:, 0] != pairs[:, 1])).astype(np.int64)
+        self._ids = np.flatnonzero(is_predicted & (pairs[:, 0] != pairs[:, 1])).astype(np.int64)
         self._schedule = BatchSchedule(self._ids, batch_size, comm.world_size)
         self.num_edges, self.num_steps = len(self._ids), self._schedule.num_steps
 
-    def deal(self, key: int, comm: Communicator, sent: Sent) -> DealEdges:
+    def schedule_epoch(self, key: int, comm: Communicator, counter: MessageCounter) -> MakeStepEdges:
         """Shuffles the edges by `key`, and assigns each rank its part of each step."""
         return partial(self._step, self._schedule.epoch(key, None))
 
-    def _step(self, plan: Epoch, step: int, comm: Communicator, sent: Sent) -> StepEdges:
+    def _step(self, plan: Epoch, step: int, comm: Communicator, counter: MessageCounter) -> StepEdges:
         everyones = self._ids[plan.order[plan.bounds[step, 0] : plan.bounds[step, -1]]]
         step_edges = np.empty(len(plan.batch(step, self._rank)), _EDGE)
         step_edges["id"] = self._ids[plan.batch(step, self._rank)]
         step_edges["ends"] = pairs_of(self._csc, step_edges["id"])
-        excluded = np.unique(unordered(pairs_of(self._csc, everyones), self._csc.num_nodes))
-        return StepEdges(step_edges, len(everyones), excluded)
+        excluded_codes = np.unique(pair_codes(pairs_of(self._csc, everyones), self._csc.num_nodes))
+        return StepEdges(step_edges, len(everyones), excluded_codes)
 
 
 class ShardEdges:
@@ -184,7 +187,7 @@ class ShardEdges:
     """
 
     def __init__(
-        self, shard: Shard, batch_size: int, comm: Communicator, predicted: Mask | np.bool_ = np.True_
+        self, shard: Shard, batch_size: int, comm: Communicator, is_predicted: Mask | np.bool_ = np.True_
     ) -> None:
         """Counts the edges of all ranks. Collective.
 
@@ -192,42 +195,42 @@ class ShardEdges:
             shard: The owned nodes' in-edges.
             batch_size: Number of edges per worker and step.
             comm: Connects the ranks.
-            predicted: [num_held_edges] the edges to predict, by default all.
+            is_predicted: [num_held_edges] the edges to predict, by default all.
         """
-        self._shard, self._rank, self._predicted = shard, comm.rank, predicted
-        count = torch.tensor([len(self._held())], device=comm.device)
+        self._shard, self._rank, self._is_predicted = shard, comm.rank, is_predicted
+        count = torch.tensor([len(self._find_edges())], device=comm.device)
         self.num_edges = int(comm.all_reduce(count).item())
         self._bounds = bounds_of(self.num_edges, batch_size, comm.world_size)
         self.num_steps = len(self._bounds)
 
-    def _held(self) -> _Edges:  # [num_held]
+    def _find_edges(self) -> _Edges:  # [num_held]
         """Returns the held edges to predict, without self-loops."""
         shard = self._shard
         ends = [shard.sources[shard.csc.indices], np.repeat(shard.targets, np.diff(shard.csc.indptr))]
         edges = np.empty(len(shard.edge_ids), _EDGE)
         edges["id"], edges["ends"] = shard.edge_ids, np.stack(ends, 1)
-        return np.asarray(edges[self._predicted & (edges["ends"][:, 0] != edges["ends"][:, 1])])
+        return np.asarray(edges[self._is_predicted & (edges["ends"][:, 0] != edges["ends"][:, 1])])
 
-    def deal(self, key: int, comm: Communicator, sent: Sent) -> DealEdges:
+    def schedule_epoch(self, key: int, comm: Communicator, counter: MessageCounter) -> MakeStepEdges:
         """Shuffles the edges by `key`, and assigns each rank its part of each step.
 
         Collective. Each rank sorts one range of hashes, so no rank holds all edges.
         """
-        held = self._held()
-        slices = ((_hashes(key, held) >> np.uint64(32)) * np.uint64(comm.world_size)) >> np.uint64(32)
-        edges = _sent_to(slices.astype(np.int64), held, comm, sent)
+        held_edges = self._find_edges()
+        slices = ((_hashes(key, held_edges) >> np.uint64(32)) * np.uint64(comm.world_size)) >> np.uint64(32)
+        edges = _send_edges(slices.astype(np.int64), held_edges, comm, counter)
         edges = edges[np.argsort(_hashes(key, edges))]
-        counts = [int(part[0]) for part in to_all(comm, np.array([len(edges)]), sent)]
+        counts = [int(part[0]) for part in to_all(comm, np.array([len(edges)]), counter)]
         before = sum(counts[: comm.rank])
         place = np.arange(before, before + len(edges))
         batches = np.searchsorted(self._bounds[:, :-1].reshape(-1), place, side="right") - 1  # by step, then by rank
-        return partial(self._step, _sent_to(batches % comm.world_size, edges, comm, sent))
+        return partial(self._step, _send_edges(batches % comm.world_size, edges, comm, counter))
 
-    def _step(self, dealt: _Edges, step: int, comm: Communicator, sent: Sent) -> StepEdges:
+    def _step(self, dealt: _Edges, step: int, comm: Communicator, counter: MessageCounter) -> StepEdges:
         sizes = np.diff(self._bounds)[:, self._rank]
         first = int(sizes[:step].sum())
         step_edges = dealt[first : first + int(sizes[step])]
-        numbers = to_all(comm, unordered(step_edges["ends"], self._shard.num_nodes), sent)
+        numbers = to_all(comm, pair_codes(step_edges["ends"], self._shard.num_nodes), counter)
         total = int(self._bounds[step, -1] - self._bounds[step, 0])
         return StepEdges(step_edges, total, np.unique(np.concatenate(numbers)))
 
@@ -238,15 +241,15 @@ def _hashes(key: int, edges: _Edges) -> npt.NDArray[np.uint64]:  # [k]
     return np.asarray(hashes, np.uint64)
 
 
-def _sent_to(ranks: Ids, edges: _Edges, comm: Communicator, sent: Sent) -> _Edges:
+def _send_edges(ranks: Ids, edges: _Edges, comm: Communicator, counter: MessageCounter) -> _Edges:
     """Sends edges to ranks, and returns the received edges by sender. Collective.
 
     Args:
         ranks: [k] receiver of each edge.
         edges: [k] edges, whose order is preserved.
         comm: Connects the ranks.
-        sent: Counts the messages.
+        counter: Counts the messages.
     """
     order = np.argsort(ranks, kind="stable")
     parts = np.split(edges[order], np.cumsum(np.bincount(ranks, minlength=comm.world_size))[:-1])
-    return np.concatenate(swap_rows(comm, parts, sent))
+    return np.concatenate(swap_rows(comm, parts, counter))

@@ -14,11 +14,11 @@ import torch
 from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
 from gnnkit.engine.remote.disk import DiskFeatures, ReadCounts
-from gnnkit.engine.remote.owners import Sent, to_all
+from gnnkit.engine.remote.owners import MessageCounter, to_all
 from gnnkit.exchange.background import Background
 from gnnkit.graph import Block, Ids
 from gnnkit.strategy.base import Batch, Worker
-from gnnkit.strategy.seeds import Deal, Seeds
+from gnnkit.strategy.seeds import MakeStep, Seeds
 from gnnkit.utils.checks import Array
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def bytes_of(blocks: Sequence[Block]) -> int:
 
 def prepare_window(
     features: DiskFeatures,
-    drawn: Iterable[T],
+    batches: Iterable[T],
     size: Callable[[T], int],
     comm: Communicator | None = None,
 ) -> int:
@@ -56,11 +56,11 @@ def prepare_window(
 
     Args:
         features: The rows.
-        drawn: Iterator that draws an epoch's batches.
+        batches: Iterator that draws an epoch's batches.
         size: Returns a drawn batch's memory.
         comm: The ranks, if they draw together.
     """
-    window = next((batches_ahead(features, size(batch)) for batch in drawn), MIN_AHEAD)
+    window = next((batches_ahead(features, size(batch)) for batch in batches), MIN_AHEAD)
     return window if comm is None else min(int(part[0]) for part in to_all(comm, np.array([window])))
 
 
@@ -83,7 +83,7 @@ class AnnouncedBatches(Generic[T]):
         """
         self._features, self._steps, self._needs, self._window = features, steps, needs, window
         self._waiting: deque[T] = deque()
-        self._drawn, self._taken = 0, 0
+        self._num_drawn, self._num_taken = 0, 0
 
     def next(self, draw: Callable[[int], T]) -> T:
         """Returns the next batch, whose rows `DiskFeatures.take` returns.
@@ -91,13 +91,13 @@ class AnnouncedBatches(Generic[T]):
         Args:
             draw: Draws the batch of a step. Called in order of step.
         """
-        wanted = self._taken + 1 + min(self._window, self._taken + MIN_AHEAD)
-        while self._drawn < min(wanted, len(self._steps)):
-            batch = draw(self._steps[self._drawn])
+        target = self._num_taken + 1 + min(self._window, self._num_taken + MIN_AHEAD)
+        while self._num_drawn < min(target, len(self._steps)):
+            batch = draw(self._steps[self._num_drawn])
             self._features.announce([self._needs(batch)])
             self._waiting.append(batch)
-            self._drawn += 1
-        self._taken += 1
+            self._num_drawn += 1
+        self._num_taken += 1
         return self._waiting.popleft()
 
 
@@ -109,7 +109,7 @@ class DrawnBatch(Protocol):
         """Memory of the batch."""
 
     @property
-    def here(self) -> Ids:
+    def local_nodes(self) -> Ids:
         """Distinct nodes whose rows this rank reads."""
 
 
@@ -140,24 +140,24 @@ class BackgroundBatches(ABC, Generic[D, M]):
         self._background = Background(worker.comm)
 
     @abstractmethod
-    def draw(self, deal: Deal, number: int, comm: Communicator) -> D:
+    def draw(self, make_step: MakeStep, number: int, comm: Communicator) -> D:
         """Draws the batch of a step. Collective."""
 
     @abstractmethod
-    def with_rows(self, drawn: D, read: Array | None, comm: Communicator) -> M:
+    def with_rows(self, sample: D, read: Array | None, comm: Communicator) -> M:
         """Adds the rows of a batch. Collective.
 
         Args:
-            drawn: The batch.
-            read: [len(drawn.here), width] features from disk, or None.
+            sample: The batch.
+            read: [len(sample.local_nodes), width] features from disk, or None.
             comm: The ranks.
         """
 
     @abstractmethod
-    def batch(self, prepared: M) -> Batch:
+    def batch(self, sample: M) -> Batch:
         """Creates the training batch, on the training thread."""
 
-    def begin_epoch(self, deal: Deal, steps: range) -> None:
+    def begin_epoch(self, make_step: MakeStep, steps: range) -> None:
         """Selects the rows to cache for an epoch. Collective."""
 
     def __len__(self) -> int:
@@ -166,23 +166,23 @@ class BackgroundBatches(ABC, Generic[D, M]):
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yields the batches of an epoch, starting at step `first`. Collective."""
-        sent = Sent.nothing(self.worker.comm.world_size)
-        deal = self._background.submit(lambda comm: self.seeds.epoch(epoch, comm, sent)).result()
-        sent.record(self.tally, self.worker.comm.rank)
+        counter = MessageCounter.zeros(self.worker.comm.world_size)
+        make_step = self._background.submit(lambda comm: self.seeds.epoch(epoch, comm, counter)).result()
+        counter.record(self.tally, self.worker.comm.rank)
         steps, disk = range(first, len(self)), self.disk
-        self.begin_epoch(deal, steps)
+        self.begin_epoch(make_step, steps)
         ahead = None if disk is None else self._ahead(disk, steps)
 
         def make(step: int, comm: Communicator) -> M:
             if disk is None or ahead is None:
-                return self.with_rows(self.draw(deal, step, comm), None, comm)
-            drawn = ahead.next(lambda later: self.draw(deal, later, comm))
-            return self.with_rows(drawn, disk.take(len(drawn.here)), comm)
+                return self.with_rows(self.draw(make_step, step, comm), None, comm)
+            sample = ahead.next(lambda later: self.draw(make_step, later, comm))
+            return self.with_rows(sample, disk.take(len(sample.local_nodes)), comm)
 
         try:
-            for prepared in self._background.ahead((partial(make, step) for step in steps), self._prefetch):
+            for sample in self._background.ahead((partial(make, step) for step in steps), self._prefetch):
                 self.tally.bytes_read = 0 if disk is None else disk.counts.bytes
-                yield self.batch(prepared)
+                yield self.batch(sample)
         finally:
             if disk is not None:
                 self._background.submit(lambda comm: disk.forget())  # after the pending reads
@@ -194,9 +194,9 @@ class BackgroundBatches(ABC, Generic[D, M]):
         ahead = self._ahead(disk, steps)
 
         def count(comm: Communicator) -> None:
-            deal = self.seeds.epoch(epoch, comm, Sent.nothing(comm.world_size))
+            make_step = self.seeds.epoch(epoch, comm, MessageCounter.zeros(comm.world_size))
             for _ in steps:
-                ahead.next(lambda step: self.draw(deal, step, comm))
+                ahead.next(lambda step: self.draw(make_step, step, comm))
                 disk.count_reads()
 
         self._background.submit(count).result()
@@ -209,13 +209,13 @@ class BackgroundBatches(ABC, Generic[D, M]):
         """Starts drawing before the reads. Collective on the first call."""
 
         def begin_with_first_epoch(comm: Communicator) -> int:
-            deal = self.seeds.epoch(0, comm, Sent.nothing(comm.world_size))
-            drawn = (self.draw(deal, number, comm) for number in range(len(self)))
-            return prepare_window(disk, drawn, lambda batch: batch.num_bytes, comm)
+            make_step = self.seeds.epoch(0, comm, MessageCounter.zeros(comm.world_size))
+            batches = (self.draw(make_step, number, comm) for number in range(len(self)))
+            return prepare_window(disk, batches, lambda batch: batch.num_bytes, comm)
 
         if self.window is None:
             self.window = self._background.submit(begin_with_first_epoch).result()
-        return AnnouncedBatches(disk, steps, lambda drawn: drawn.here, self.window)
+        return AnnouncedBatches(disk, steps, lambda sample: sample.local_nodes, self.window)
 
 
 class DiskReads:

@@ -26,10 +26,10 @@ from gnnkit.strategy.seeds import Step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class JointDraws:
     """One rank's part of a batch, in codes of the nodes that `ShardLayers` numbers."""
 
-    nodes: Ids  # [num_known] the batch's owned nodes, with this rank's seeds first
+    nodes: Ids  # [num_nodes] the batch's owned nodes, with this rank's seeds first
     blocks: list[Block]  # by layer. Sources are owned nodes, then other ranks' nodes
     routes: list[Route]  # by layer, for other ranks' rows
     of: Occurrences  # the codes
@@ -47,7 +47,7 @@ class OwnerDraws:
     """
 
     def __init__(self, worker: Worker, model: nn.Module, owners: Owners, tally: Tally) -> None:
-        """Prepares what the sampler reads. Collective.
+        """Prepares the sampler's inputs. Collective.
 
         Args:
             worker: This rank.
@@ -57,13 +57,13 @@ class OwnerDraws:
         """
         assert worker.sampler is not None
         shard, comm, self._sampler = worker.shard, worker.comm, weighing_sums(worker.sampler)
-        self._timed, relations = worker.timed_edges(model, owners), worker.relations_for(model)
+        self._timed_edges, relations = worker.timed_edges(model, owners), worker.relations_for(model)
         frontier = (shard, owners, self._sampler, comm, worker.threads, COOPERATIVE)
-        self._frontier = Frontier(*frontier, relations=relations, timed=self._timed)
+        self._frontier = Frontier(*frontier, relations=relations, timed_edges=self._timed_edges)
         self.layers = ShardLayers(shard, model, worker.dtype, worker.device, inverse_edges=worker.inverse_edges)
         self._plane = Peers(Wire(comm, range(comm.world_size), tally), Passes())
 
-    def draw(self, seeds: Ids, of: Occurrences, key: int, comm: Communicator) -> Drawn:
+    def draw(self, seeds: Ids, of: Occurrences, key: int, comm: Communicator) -> JointDraws:
         """Samples all hops. Collective.
 
         Args:
@@ -72,64 +72,66 @@ class OwnerDraws:
             key: The batch's random key, equal on all ranks.
             comm: Connects the ranks.
         """
-        sampler, known, newest = self._frontier.sampler, seeds, 0
+        sampler, batch_nodes, newest = self._frontier.sampler, seeds, 0
         hops: list[Hop] = []
         blocks: list[Block] = []
         routes: list[Route] = []
         for hop in range(sampler.num_hops):
-            drawn = self._draw_hop(known[0 if sampler.redraw else newest :], of, hop, key)
-            hops = [drawn] if sampler.redraw else [*hops, drawn]
-            rows, newest = join_hops(hops, np.int64), len(known)
+            new_hop = self._draw_hop(batch_nodes[0 if sampler.redraw else newest :], of, hop, key)
+            hops = [new_hop] if sampler.redraw else [*hops, new_hop]
+            rows, newest = join_hops(hops, np.int64), len(batch_nodes)
             distinct, sources = np.unique(rows.sources, return_inverse=True)
-            known, away, route = self._reach(known, distinct, of, comm)
-            nodes = np.concatenate([known, away])
+            batch_nodes, away, route = self._reach(batch_nodes, distinct, of, comm)
+            nodes = np.concatenate([batch_nodes, away])
             indices = _find(nodes, distinct)[sources]
             blocks.insert(0, Block(rows.indptr, indices, nodes, rows.edge_ids, rows.weight, rows.relation))
             routes.insert(0, route)
-        return Drawn(known, blocks, routes, of)
+        return JointDraws(batch_nodes, blocks, routes, of)
 
-    def adjacencies(self, drawn: Drawn, step: Step) -> tuple[JointAdjacency, ...]:
+    def adjacencies(self, draws: JointDraws, step: Step) -> tuple[JointAdjacency, ...]:
         """Creates one adjacency per layer."""
         layers: LayerValues = self.layers
-        if self._timed is not None:
-            of, latest = drawn.of, draws_latest(self._sampler)
+        if self._timed_edges is not None:
+            of, latest = draws.of, draws_latest(self._sampler)
             bounds = latest_visible(of.times, self._sampler.time)
             at = ComputedValues(of.nodes), _by_tree(bounds, of), _by_tree(of.times, of)
-            layers = TimedLayers(layers, at, self._timed, drawn.blocks[0], counts_drawn=latest)
-        parts = zip(step.kept(drawn.blocks, layers), drawn.routes, strict=True)
+            layers = TimedLayers(layers, at, self._timed_edges, draws.blocks[0], counts_drawn=latest)
+        parts = zip(step.without_pairs(draws.blocks, layers), draws.routes, strict=True)
         return tuple(
             JointAdjacency(layers, block, route, layer, step.key) for layer, (block, route) in enumerate(parts)
         )
 
     def _draw_hop(self, codes: Ids, of: Occurrences, hop: int, key: int) -> Hop:
         nodes, trees = of.nodes(codes), of.trees(codes)
-        drawn = self._frontier.draw_held(nodes, hop, key, None if self._timed is None else of.times[trees])
-        return replace(drawn, sources=of.codes(drawn.sources, trees.repeat(np.diff(drawn.indptr))))
+        draws = self._frontier.draw_held(nodes, hop, key, None if self._timed_edges is None else of.times[trees])
+        return replace(draws, sources=of.codes(draws.sources, trees.repeat(np.diff(draws.indptr))))
 
-    def _reach(self, known: Ids, sources: Ids, of: Occurrences, comm: Communicator) -> tuple[Ids, Ids, Route]:
+    def _reach(self, batch_nodes: Ids, sources: Ids, of: Occurrences, comm: Communicator) -> tuple[Ids, Ids, Route]:
         """Notifies the owners of reached sources. Collective.
 
         Args:
-            known: [num_known] the batch's owned nodes so far.
+            batch_nodes: [num_nodes] the batch's owned nodes so far.
             sources: Distinct sources of sampled edges, ascending.
             of: The codes.
             comm: Connects the ranks.
 
         Returns:
-            The batch's owned nodes, starting with `known`. Other ranks' nodes that are
-                sources on this rank, by (owner, id). The route of their rows.
+            The batch's owned nodes, starting with `batch_nodes`, other ranks' nodes
+                that are sources on this rank, by (owner, id), and their rows' route.
         """
-        layers, owned = self.layers, self.layers.shard.owned
+        layers, owned_nodes = self.layers, self.layers.shard.owned
         owned_sources, away = np.split(sources, [np.searchsorted(sources, layers.num_owned * len(of.times))])
         nodes = of.nodes(away)
         demand = Demand.of(
             of.codes(layers.nodes[nodes], of.trees(away)), layers.halo_owner[nodes - layers.num_owned], comm
         )
-        asked = demand.asked.cpu().numpy()
-        reached = np.union1d(owned_sources, of.codes(np.searchsorted(owned, of.nodes(asked)), of.trees(asked)))
-        known = np.concatenate([known, np.setdiff1d(reached, known, assume_unique=True)])
-        rows = of.codes(owned[of.nodes(known)], of.trees(known))
-        return known, away, Route("gather", demand, rows, self._plane, comm, copies=len(of.times))
+        peer_requests = demand.requested_ids.cpu().numpy()
+        reached_nodes = np.union1d(
+            owned_sources, of.codes(np.searchsorted(owned_nodes, of.nodes(peer_requests)), of.trees(peer_requests))
+        )
+        batch_nodes = np.concatenate([batch_nodes, np.setdiff1d(reached_nodes, batch_nodes, assume_unique=True)])
+        rows = of.codes(owned_nodes[of.nodes(batch_nodes)], of.trees(batch_nodes))
+        return batch_nodes, away, Route("gather", demand, rows, self._plane, comm, copies=len(of.times))
 
 
 def _by_tree(times: Times, of: Occurrences) -> ComputedValues:
@@ -137,7 +139,7 @@ def _by_tree(times: Times, of: Occurrences) -> ComputedValues:
     return ComputedValues(lambda codes: times[of.trees(codes)])
 
 
-def _find(nodes: Ids, wanted: Ids) -> Ids:  # [k]
-    """Returns where each wanted node is among distinct nodes."""
+def _find(nodes: Ids, queries: Ids) -> Ids:  # [k]
+    """Returns each query's position among distinct nodes."""
     order = np.argsort(nodes)
-    return order[np.searchsorted(nodes, wanted, sorter=order)]
+    return order[np.searchsorted(nodes, queries, sorter=order)]

@@ -11,7 +11,7 @@ _PLACES = ("shared", "partitioned")
 
 
 def place(key: str, value: Any) -> str:
-    """Returns a valid value. Raises `UserError` for others.
+    """Returns the value. Raises `UserError` if it is invalid.
 
     Args:
         key: "topology" or "features".
@@ -21,8 +21,8 @@ def place(key: str, value: Any) -> str:
         raise UserError(
             f"strategy.{key}=replicated is not supported: all workers of a host map one copy: use strategy.{key}=shared"
         )
-    chosen: str = one_of(f"strategy.{key}", value, _PLACES)
-    return chosen
+    placement: str = one_of(f"strategy.{key}", value, _PLACES)
+    return placement
 
 
 def check_places(topology: str, features: str, batching: str) -> None:

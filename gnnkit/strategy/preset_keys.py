@@ -70,8 +70,8 @@ class PresetKeys:
             ),
             (True, f"halo={self.halo}", cut),
         )
-        key, why = next(choice for holds, *choice in choices if holds)
-        return f"strategy.{key}", why
+        key, reason = next(choice for holds, *choice in choices if holds)
+        return f"strategy.{key}", reason
 
     @property
     def period(self) -> int:

@@ -31,7 +31,7 @@ from gnnkit.strategy.exchanged import Exchanged
 from gnnkit.strategy.linked_share import LabelledShare, LinkedShare
 from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.preset_keys import PresetKeys
-from gnnkit.strategy.sampled import SampledBatches, whole_steps
+from gnnkit.strategy.sampled_batches import SampledBatches, whole_steps
 from gnnkit.strategy.share import in_neighbours
 from gnnkit.strategy.workload import OneShare, Reader, Workload
 from gnnkit.utils.approximate import approximate
@@ -84,7 +84,7 @@ class PresetWorkload(ExecutionStrategy):
 
     finishes = "always"
     num_steps: int = 1  # number of steps per epoch, equal to `work.num_steps`
-    work: Workload  # what this rank computes
+    work: Workload  # this rank's computation
     approximation: tuple[str, str]  # the key that makes steps approximate, and the reason
 
     def __init__(
@@ -106,7 +106,7 @@ class PresetWorkload(ExecutionStrategy):
         if self.builds_own_workload:
             _refuse(halo=halo, exchange_every=exchange_every)
         self._reads: DiskReads | None = None  # if rows stay on disk
-        self._whole: SampledBatches | None = None  # exact steps, once needed
+        self._exact_batches: SampledBatches | None = None  # exact steps, once needed
         self._declare(keys)
 
     @property
@@ -159,10 +159,10 @@ class PresetWorkload(ExecutionStrategy):
         if isinstance(self.work, Exchanged):
             inputs = self.work.exact_inputs(derive(self.worker.seed, epoch))
             return Batch(inputs.x, inputs.adjacencies, inputs.rows, inputs.labels, self.work.num_train, update)
-        if self._whole is None:
+        if self._exact_batches is None:
             worker, batch_size = whole_steps(self.worker, self._model)
-            self._whole = SampledBatches(worker, self._model, self.tally, batch_size=batch_size, prefetch=1)
-        (batch,) = self._whole.epoch(epoch)
+            self._exact_batches = SampledBatches(worker, self._model, self.tally, batch_size=batch_size, prefetch=1)
+        (batch,) = self._exact_batches.epoch(epoch)
         return replace(batch, update=update)
 
     def num_batches(self, epoch: int) -> int:

@@ -11,7 +11,7 @@ from torch import nn
 from gnnkit.engine import Tally
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.on_disk import DiskReads
-from gnnkit.strategy.sampled import whole_steps
+from gnnkit.strategy.sampled_batches import whole_steps
 
 
 class StepBatches(Protocol):
@@ -58,7 +58,7 @@ class SampledStrategy(ExecutionStrategy):
         self.tally, self._worker, self._model = Tally(), worker, model
         self._reads = None if worker.disk is None else DiskReads(worker.disk, worker.comm)
         self.sampled = self.make_batches(worker, model, self.batch_size, exact=False)
-        self._whole: StepBatches | None = None  # exact steps, once needed
+        self._exact_batches: StepBatches | None = None  # exact steps, once needed
 
     def num_batches(self, epoch: int) -> int:
         return 1 if self.phases.is_exact(epoch) else len(self.sampled)
@@ -66,16 +66,16 @@ class SampledStrategy(ExecutionStrategy):
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         if not self.phases.is_exact(epoch):
             return self.sampled.epoch(epoch, first)
-        if self._whole is None:
+        if self._exact_batches is None:
             worker, batch_size = whole_steps(self._worker, self._model)
-            self._whole = self.make_batches(worker, self._model, batch_size, exact=True)
-        return self._whole.epoch(epoch, first)
+            self._exact_batches = self.make_batches(worker, self._model, batch_size, exact=True)
+        return self._exact_batches.epoch(epoch, first)
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
         if self._reads is not None:
             self._reads.end_epoch(self.sampled.window)
 
-    def foresee_reads(self, epochs: int) -> dict[str, Any]:
+    def predict_reads(self, epochs: int) -> dict[str, Any]:
         assert self._reads is not None
         for epoch in range(epochs):
             self.sampled.count_reads(epoch)
@@ -86,6 +86,6 @@ class SampledStrategy(ExecutionStrategy):
         return {} if self._reads is None else {"features_read": self._reads.figures()}
 
     def close(self) -> None:
-        for batches in (self.sampled, self._whole):
+        for batches in (self.sampled, self._exact_batches):
             if batches is not None:
                 batches.close()

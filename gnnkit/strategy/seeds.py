@@ -18,7 +18,7 @@ from gnnkit.engine import Adjacency, Rows
 from gnnkit.engine.block import LayerValues
 from gnnkit.engine.block_edges import relation_counts
 from gnnkit.engine.remote import Reach
-from gnnkit.engine.remote.owners import Sent, to_all
+from gnnkit.engine.remote.owners import MessageCounter, to_all
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch, RelationGroups, Split
 from gnnkit.graph.times import Times
@@ -38,7 +38,9 @@ class SeedPairs:
 
     rows: Ids  # [k, 2] positions of the pairs' ends among the seeds
     labels: npt.NDArray[Any]  # [k, ...] labels of the pairs, or 1 for an edge and 0 for a drawn pair
-    excluded: npt.NDArray[np.int64] | None  # [num_excluded] ascending `unordered` codes of all ranks' edges. None: none
+    excluded: (
+        npt.NDArray[np.int64] | None
+    )  # [num_excluded] ascending `pair_codes` codes of all ranks' edges. None: none
     relations: tuple[int, ...] | None = None  # relations whose edges may join excluded pairs. None: all
     features: npt.NDArray[Any] | None = None  # [k, edge_width] of the pairs, or [k, 3] their events if split by time
 
@@ -54,7 +56,7 @@ class Step:
     pairs: SeedPairs | None = None  # None: the loss reads the seeds' rows
     times: Times | None = None  # [num_seeds] time of each seed. None: sampling ignores time
 
-    def kept(self, blocks: Sequence[Block], layers: LayerValues) -> Sequence[Block]:
+    def without_pairs(self, blocks: Sequence[Block], layers: LayerValues) -> Sequence[Block]:
         """Removes the edges that any rank predicts in this step from blocks.
 
         Args:
@@ -85,15 +87,17 @@ class Step:
         """
         features = None
         if self.pairs is None:
-            rows, wanted = torch.arange(len(self.seeds)), np.array(labels, order="C")
+            rows, targets = torch.arange(len(self.seeds)), np.array(labels, order="C")
         else:
-            rows, wanted = torch.from_numpy(self.pairs.rows), self.pairs.labels
+            rows, targets = torch.from_numpy(self.pairs.rows), self.pairs.labels
             features = tensor_of(self.pairs.features, x.device)
-        loss_rows = (rows.to(x.device), torch.from_numpy(wanted).to(x.device), self.total)
+        loss_rows = (rows.to(x.device), torch.from_numpy(targets).to(x.device), self.total)
         return Batch(x, adjacencies, *loss_rows, reach=reach, nodes=nodes, pair_features=features)
 
 
-Deal = Callable[[int, Communicator, Sent], Step]  # (step number, ranks, message counter) -> step. Collective
+MakeStep = Callable[
+    [int, Communicator, MessageCounter], Step
+]  # (step number, ranks, message counter) -> step. Collective
 
 
 class Seeds(ABC):
@@ -104,13 +108,13 @@ class Seeds(ABC):
         """Returns the number of steps per epoch, equal on every rank."""
 
     @abstractmethod
-    def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
+    def epoch(self, epoch: int, comm: Communicator, counter: MessageCounter) -> MakeStep:
         """Distributes an epoch's seeds. Collective.
 
         Args:
             epoch: Number of the epoch.
             comm: Connects the ranks.
-            sent: Counts the messages.
+            counter: Counts the messages.
         """
 
     @abstractmethod
@@ -140,11 +144,11 @@ class ScheduledSeeds(Seeds):
     def __len__(self) -> int:
         return self._schedule.num_steps
 
-    def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
+    def epoch(self, epoch: int, comm: Communicator, counter: MessageCounter) -> MakeStep:
         plan = self._schedule.epoch(order_key(wrap(self._worker.seed), epoch), self._costs)
         return partial(self._step, plan, epoch)
 
-    def _step(self, plan: Epoch, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
+    def _step(self, plan: Epoch, epoch: int, step: int, comm: Communicator, counter: MessageCounter) -> Step:
         return self._step_of(epoch, step, self._seeds(plan, step), int(plan.bounds[step, -1] - plan.bounds[step, 0]))
 
     def _seeds(self, plan: Epoch, step: int) -> Ids:
@@ -190,17 +194,17 @@ class NodeSeeds(ScheduledSeeds):
         groups = costs = None
         self._times = None  # [num_ids], if no rank has the complete graph
         if graph is None:
-            owned = worker.shard.owned[self._train].astype(np.int64)
-            ids = np.concatenate(to_all(comm, owned))
+            owned_nodes = worker.shard.owned[self._train].astype(np.int64)
+            ids = np.concatenate(to_all(comm, owned_nodes))
             order = np.argsort(ids)
-            if (times := worker.seed_times(owned)) is not None:
+            if (times := worker.seed_times(owned_nodes)) is not None:
                 self._times = np.concatenate(to_all(comm, times))[order]
             ids = ids[order]
         else:
             ids = np.flatnonzero(graph.split == Split.TRAIN)
             groups = sampler.groups(graph.csc, ids)
-            drawn: Any = worker.drawn(model)
-            costs = sampler.costs(drawn, ids) if batching == "balanced" else None
+            in_edges: Any = worker.edges_to_sample(model)
+            costs = sampler.costs(in_edges, ids) if batching == "balanced" else None
         schedule = BatchSchedule(ids, batch_size, comm.world_size, batching, window, groups=groups)
         super().__init__(worker, ids, schedule, costs)
 
@@ -239,17 +243,17 @@ class ChosenSeeds(NodeSeeds):
     def __len__(self) -> int:
         return self._num_steps
 
-    def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
+    def epoch(self, epoch: int, comm: Communicator, counter: MessageCounter) -> MakeStep:
         seeds = int64s("seeds", self._choose(self._worker, epoch))
         if not np.isin(seeds, self.ids).all():
             raise UserError("strategy: seeds returned nodes that are not training nodes")
         steps = np.array_split(seeds, len(self))
         if any(len(np.unique(ids)) < len(ids) for ids in steps):
             raise UserError("strategy: seeds returned a node twice in one step")
-        totals = np.sum(to_all(comm, np.array([[len(ids) for ids in steps]]), sent), axis=0)[0]
+        totals = np.sum(to_all(comm, np.array([[len(ids) for ids in steps]]), counter), axis=0)[0]
         if not totals.any():
             raise UserError(f"strategy: seeds returned no node on any rank in epoch {epoch}")
-        return lambda step, comm, sent: self._step_of(epoch, step, steps[step], int(totals[step]))
+        return lambda step, comm, counter: self._step_of(epoch, step, steps[step], int(totals[step]))
 
 
 class OwnedSeeds(NodeSeeds):
@@ -280,25 +284,25 @@ def drawing(worker: Worker) -> Sampler:
     return sampler
 
 
-def _without(block: Block, layers: LayerValues, pairs: SeedPairs, excluded: npt.NDArray[np.int64]) -> Block:
+def _without(block: Block, layers: LayerValues, pairs: SeedPairs, excluded_codes: npt.NDArray[np.int64]) -> Block:
     """Removes the edges that a step predicts from a block.
 
     Args:
         block: The block, in the numbering of `layers`.
         layers: Values of the block's nodes.
         pairs: The step's pairs, with the relations of the removed edges.
-        excluded: [num_excluded] `SeedPairs.excluded`.
+        excluded_codes: [num_excluded] `SeedPairs.excluded`.
     """
     if block.edge_ids is None:
         raise UserError("task=link_prediction: the sampler gives no edge ids, by which a strategy weighs drawn edges")
-    named, hidden = replace(block, src_nodes=layers.node_ids(block.src_nodes)), None
+    global_block, hidden = replace(block, src_nodes=layers.node_ids(block.src_nodes)), None
     if pairs.relations is not None and layers.edge_types is not None:
         hidden = np.isin(layers.edge_types[block.edge_ids], pairs.relations)
     if block.relation is None:
         degree = layers.num_in_edges[block.src_nodes[: block.num_dst]]
-        rest = without_pairs(named, degree, excluded, layers.num_nodes, hidden)
-        return replace(rest, src_nodes=block.src_nodes)
-    return _with_means(block, layers, *edges_without(named, excluded, layers.num_nodes, hidden))
+        remainder = without_pairs(global_block, degree, excluded_codes, layers.num_nodes, hidden)
+        return replace(remainder, src_nodes=block.src_nodes)
+    return _with_means(block, layers, *edges_without(global_block, excluded_codes, layers.num_nodes, hidden))
 
 
 def _with_means(block: Block, layers: LayerValues, indptr: Ids, edges: Ids) -> Block:
@@ -314,11 +318,14 @@ def _with_means(block: Block, layers: LayerValues, indptr: Ids, edges: Ids) -> B
         edges: [k] positions of the selected edges, ascending.
     """
     assert block.edge_ids is not None, "relations are read by edge id"
-    known, rest = layers.in_relation(block), block.with_edges(indptr, edges)
-    counts = relation_counts(block, known)
+    in_relation, remainder = layers.in_relation(block), block.with_edges(indptr, edges)
+    counts = relation_counts(block, in_relation)
     weight = counts if layers.weight is None else counts * layers.weight[block.edge_ids]
     sums = [
         shared_weights(np.repeat(np.arange(part.num_dst), np.diff(part.indptr)), types, max(part.num_dst, 1), weights)
-        for part, types, weights in ((block, known.types, weight), (rest, known.types[edges], weight[edges]))
+        for part, types, weights in (
+            (block, in_relation.types, weight),
+            (remainder, in_relation.types[edges], weight[edges]),
+        )
     ]
-    return replace(rest, weight=counts[edges] * (sums[0][edges] / np.where(sums[1] == 0, 1, sums[1])))
+    return replace(remainder, weight=counts[edges] * (sums[0][edges] / np.where(sums[1] == 0, 1, sums[1])))

@@ -31,8 +31,8 @@ class WorkerShare:
             halo: [num_halo] further nodes, without seeds, or None.
         """
         trains = graph.split[nodes] == Split.TRAIN
-        rest = [nodes[~trains]] if halo is None else [nodes[~trains], halo]
-        return cls(induced(graph.csc, np.concatenate([nodes[trains], *rest])), int(trains.sum()))
+        non_seeds = [nodes[~trains]] if halo is None else [nodes[~trains], halo]
+        return cls(induced_block(graph.csc, np.concatenate([nodes[trains], *non_seeds])), int(trains.sum()))
 
     @property
     def seeds(self) -> Block:
@@ -41,7 +41,7 @@ class WorkerShare:
         return self.block.with_edges(indptr, slice(0, int(indptr[-1])))
 
 
-def induced(csc: CSC, nodes: Ids) -> Block:
+def induced_block(csc: CSC, nodes: Ids) -> Block:
     """Selects some nodes with all edges between them, in the order of `csc`.
 
     Args:

@@ -26,8 +26,8 @@ class Supersteps:
         """Returns the notice about supersteps of several epochs."""
         if self.length == 1:
             return ""
-        why = "workers step alone, with stale rows of the last exchange"
-        return approximate(f"strategy.local_iterations={self.length}", why)
+        reason = "workers step alone, with stale rows of the last exchange"
+        return approximate(f"strategy.local_iterations={self.length}", reason)
 
     def begin(self, remote_edges: float, *, prints: bool) -> None:
         """Limits supersteps to one epoch if most rows would be stale.
@@ -48,7 +48,7 @@ class Supersteps:
         return phases.is_exact(epoch) or (epoch + 1 - phases.first) % self.length == 0
 
     def update(self, epoch: int, phases: Phases) -> Update:
-        """Returns what follows an epoch's backward pass."""
+        """Returns the update that follows an epoch's backward pass."""
         if not self.drifts:
             return "synchronise"
         if self.exchanges(epoch, phases):

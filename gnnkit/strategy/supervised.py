@@ -97,13 +97,15 @@ class KeyedEdges(Supervision):
         destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))
         self._pairs = np.stack([shard.sources[shard.csc.indices], destinations], 1)  # [held edges, 2]
         types = _types_of(worker.shard, shard.edge_ids)
-        self._predicted, self._hidden = links.predicts(types), links.hides(types)
+        self._is_predicted, self._hidden = links.predicts(types), links.hides(types)
 
     def epoch(self, epoch: int) -> Supervised:
         worker, shard, links = self._worker, self._engine.shard, self._links
-        taken = links.draw_supervised(self._pairs, derive(worker.seed, epoch, _EDGES), worker.threads)
+        is_supervised = links.draw_supervised(self._pairs, derive(worker.seed, epoch, _EDGES), worker.threads)
         # A cell's slice ranks hold the same edges, and each predicts a part of them.
-        shared_edges = np.flatnonzero(taken & self._predicted & (shard.edge_ids % shard.grid.slices == shard.slice))
+        shared_edges = np.flatnonzero(
+            is_supervised & self._is_predicted & (shard.edge_ids % shard.grid.slices == shard.slice)
+        )
         key = derive(worker.seed, epoch, _NEGATIVES)
         pairs, labels, events = supervised_pairs(
             links, self._pairs[shared_edges], shard.edge_ids[shared_edges], key, threads=worker.threads
@@ -111,7 +113,7 @@ class KeyedEdges(Supervision):
         reach, rows = self._lookup.find(pairs, self._num_layers)
         count = worker.comm.all_reduce(torch.tensor([len(pairs)], device=worker.device))
         relations = None if links.relation is None else links.relation.hidden
-        engine = self._engine.keeping(np.flatnonzero(~(taken & self._hidden)), relations)
+        engine = self._engine.select_edges(np.flatnonzero(~(is_supervised & self._hidden)), relations)
         rows_read = rows, torch.from_numpy(labels).to(worker.device), int(count.item())
         return Supervised(engine, *rows_read, reach, tensor_of(events, worker.device))
 

@@ -162,27 +162,27 @@ class VertexCentric(ExecutionStrategy):
         self.engine.close()
 
     def exact_batch(self, epoch: int) -> Batch:
-        supervised, key = self.supervision.epoch(epoch), derive(self.seed, epoch)
-        return _over(self, supervised, key, ForwardPass())
+        supervision, key = self.supervision.epoch(epoch), derive(self.seed, epoch)
+        return _over(self, supervision, key, ForwardPass())
 
     def _batch(self, epoch: int) -> Batch:
-        exchanges, supervised = self.supersteps.exchanges(epoch, self.phases), self.supervision.epoch(epoch)
+        exchanges, supervision = self.supersteps.exchanges(epoch, self.phases), self.supervision.epoch(epoch)
         key = derive(self.seed, epoch)
         sends = exchanges and (self._late is None or self._late.exchanges(epoch, self.phases))
         forward = ForwardPass() if self.phases.is_exact(epoch) else self.passes.step(key, exchanges=sends)
         update = self.supersteps.update(epoch, self.phases) if self.comm.world_size > 1 else "synchronise"
         return replace(
-            _over(self, supervised, key, forward),
-            total=supervised.total if exchanges else len(supervised.rows),
+            _over(self, supervision, key, forward),
+            total=supervision.total if exchanges else len(supervision.rows),
             update=update,
             weight=float(self.weight),
             leads=update == "conclude",
         )
 
 
-def _over(strategy: VertexCentric, supervised: Supervised, key: int, forward: ForwardPass) -> Batch:
+def _over(strategy: VertexCentric, supervision: Supervised, key: int, forward: ForwardPass) -> Batch:
     """Returns a step over a rank's rows, with the rows of `forward`."""
-    adjacencies = ShardAdjacency.layers(supervised.engine, strategy.num_layers, key, forward)
-    rows = (supervised.rows, supervised.labels, supervised.total)
-    reached = {"reach": supervised.reach, "pair_features": supervised.pair_features}
-    return Batch(strategy.x, adjacencies, *rows, **reached, nodes=strategy.nodes)  # type: ignore[arg-type]
+    adjacencies = ShardAdjacency.layers(supervision.engine, strategy.num_layers, key, forward)
+    rows = (supervision.rows, supervision.labels, supervision.total)
+    pair_inputs = {"reach": supervision.reach, "pair_features": supervision.pair_features}
+    return Batch(strategy.x, adjacencies, *rows, **pair_inputs, nodes=strategy.nodes)  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ class Reader:
     graph: Graph
     layers: BlockLayers
     num_layers: int  # of the model
-    local_degrees: bool  # whether a share is treated as a graph of its own
+    local_degrees: bool  # whether a share is treated as a separate graph
     tally: Tally  # counts the rows that are read
 
     @classmethod
@@ -63,7 +63,7 @@ class Reader:
             model: The model, with `num_layers` and `self_loops`.
             tally: Counts seconds spent waiting for other ranks, and bytes read from
                 disk.
-            local_degrees: Whether a share is treated as a graph of its own.
+            local_degrees: Whether a share is treated as a separate graph.
         """
         assert worker.graph is not None, "needs the whole graph"
         layers = worker.layers(model, Pool(worker.comm, tally))
@@ -84,8 +84,8 @@ class Reader:
         x = self.rows(share.block.src_nodes) if x is None else x
         if not self.local_degrees:
             return HeldShare(share, x, self.layers, self.num_layers)
-        unweighted = replace(share, block=replace(share.block, weight=np.ones(len(share.block.indices))))
-        return HeldShare(unweighted, x, self.layers.of_part(share.block), self.num_layers)
+        unit_share = replace(share, block=replace(share.block, weight=np.ones(len(share.block.indices))))
+        return HeldShare(unit_share, x, self.layers.of_part(share.block), self.num_layers)
 
 
 class OneShare(Workload):

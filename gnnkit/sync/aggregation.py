@@ -63,9 +63,9 @@ class Median(Aggregation):
     """
 
     def combine(self, gradients: Tensor, shares: Tensor) -> Tensor:
-        ordered = _own_means(gradients, shares).sort(0).values
-        middle = len(ordered) // 2
-        return ordered[(len(ordered) - 1) // 2 : middle + 1].mean(0)
+        sorted_means = _own_means(gradients, shares).sort(0).values
+        middle = len(sorted_means) // 2
+        return sorted_means[(len(sorted_means) - 1) // 2 : middle + 1].mean(0)
 
 
 class TrimmedMean(Aggregation):
@@ -84,16 +84,16 @@ class TrimmedMean(Aggregation):
         self.trim = real("trim", trim, 0, below=0.5)
 
     def combine(self, gradients: Tensor, shares: Tensor) -> Tensor:
-        ordered = _own_means(gradients, shares).sort(0).values
-        count = len(ordered)
+        sorted_means = _own_means(gradients, shares).sort(0).values
+        count = len(sorted_means)
         cut = min(-int(-self.trim * count // 1), (count - 1) // 2)
-        return ordered[cut : count - cut].mean(0)
+        return sorted_means[cut : count - cut].mean(0)
 
 
 def aggregation(name: str) -> Aggregation:
     """Creates the aggregation selected by `sync.average=name`.
 
-    Raises `UserError` for a name that is no entry point in `gnnkit.aggregation`.
+    Raises `UserError` for a name that is not an entry point in `gnnkit.aggregation`.
     """
     cls: Callable[[], Aggregation] = load("aggregation", name)
     return cls()

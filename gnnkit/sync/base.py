@@ -68,7 +68,7 @@ class GradientSync(ABC):
         """
 
     def late_rows(self) -> tuple[str, int | None, GradientSync] | None:
-        """Returns what replaces stale gradients if workers exchange rows in each step.
+        """Returns the alternative to stale gradients if each step exchanges rows.
 
         Such workers wait for each other in any case, and can exchange rows less often.
         The values are the key that asks for it, the maximum staleness of rows in epochs

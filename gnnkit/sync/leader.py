@@ -11,11 +11,11 @@ from torch.optim import Optimizer
 from gnnkit.comm import LEADER, Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.sync.base import OnLost, gradients, trained
-from gnnkit.sync.served import Served, ServedSync
+from gnnkit.sync.server_client import ServerClient, ServerSync
 from gnnkit.sync.versions import Mode, Rules, make_rules
 
 
-class LeaderSync(ServedSync):
+class LeaderSync(ServerSync):
     """Collects the gradients on rank 0, which updates and distributes the parameters.
 
     Only rank 0 holds optimiser state: choose this sync to store that state once. The
@@ -50,11 +50,11 @@ class LeaderSync(ServedSync):
         super().setup(module, comm)
         if not self.lockstep:
             assert mailbox is not None, "sync.mode needs a mailbox"
-            self._served = Served(comm, mailbox, 0, self.rules)
+            self._client = ServerClient(comm, mailbox, 0, self.rules)
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
-        if self._served is not None:
-            self._served.step(module, optimizer, share)
+        if self._client is not None:
+            self._client.step(module, optimizer, share)
             return
         parameters = trained(module)
         grads = gradients(parameters)
@@ -72,8 +72,8 @@ class LeaderSync(ServedSync):
         rows = self.comm.gather(torch.cat([gradient, gradient.new_tensor([share])])[None], dst=LEADER)
         if not rows:
             return None
-        collected = torch.cat(rows)  # omits lost workers
-        return self.rules.combined(collected[:, :-1], collected[:, -1], self.comm.world_size)
+        contributions = torch.cat(rows)  # omits lost workers
+        return self.rules.combine(contributions[:, :-1], contributions[:, -1], self.comm.world_size)
 
     def average(self, tensors: Sequence[Tensor], weight: float) -> None:
         self.rules.check_average()

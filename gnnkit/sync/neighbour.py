@@ -64,7 +64,7 @@ class Neighbour(GradientSync):
         self.number = 0  # number of the next message to each neighbour
         self.tracked = torch.zeros(0)  # [num_parameters] estimate of the global gradient
         self.latest = torch.zeros(0)  # [num_parameters] this rank's gradient included in `tracked`
-        links = connected(_links(module, comm), announce=comm.rank == 0)
+        links = connect_links(_links(module, comm), announce=comm.rank == 0)
         if comm.rank == 0 and any(len(peers) < comm.world_size - 1 for peers in links):
             print(_NOT_ONE, file=sys.stderr, flush=True)
         self.neighbours = links[comm.rank]
@@ -73,10 +73,10 @@ class Neighbour(GradientSync):
         self.metropolis = metropolis(links, comm.rank)
 
     def costs(self) -> str:
-        why = "a worker steps with the mean gradient of its neighbours"
+        reason = "a worker steps with the mean gradient of its neighbours"
         if self.exchange == "parameters":
-            why = "workers step alone and average their parameters with those of their neighbours"
-        return approximate(f"sync.exchange={self.exchange}", why)
+            reason = "workers step alone and average their parameters with those of their neighbours"
+        return approximate(f"sync.exchange={self.exchange}", reason)
 
     def close(self) -> None:
         if self.own_mailbox is not None:
@@ -94,9 +94,9 @@ class Neighbour(GradientSync):
         elif self.exchange == "parameters":
             from_vector(self._track(to_vector(grads)), grads)
             optimizer.step()
-            mixed = self._mix(torch.cat([to_vector(parameters), self.tracked]), self.rounds)
-            stepped, self.tracked = mixed.chunk(2)
-            from_vector(stepped, parameters)
+            averages = self._mix(torch.cat([to_vector(parameters), self.tracked]), self.rounds)
+            new_values, self.tracked = averages.chunk(2)
+            from_vector(new_values, parameters)
         elif (mean := self._mean(to_vector(grads), share)) is not None:
             from_vector(mean, grads)
             optimizer.step()
@@ -135,8 +135,8 @@ class Neighbour(GradientSync):
         Args:
             part: [num_values] this rank's values, multiplied by its weight.
         """
-        mixed = self._mix(torch.cat([part, part.new_tensor([weight])]), self.rounds - 1)
-        total = self._exchange(mixed, self.sums)
+        values = self._mix(torch.cat([part, part.new_tensor([weight])]), self.rounds - 1)
+        total = self._exchange(values, self.sums)
         return total[:-1] / total[-1] if total[-1] > 0 else None
 
     def _mix(self, values: Tensor, rounds: int) -> Tensor:
@@ -169,26 +169,26 @@ def metropolis(links: Links, rank: int) -> dict[int, float]:
     return {rank: 1 - sum(weights.values())} | weights
 
 
-def connected(links: Links, *, announce: bool = False) -> Links:
+def connect_links(links: Links, *, announce: bool = False) -> Links:
     """Returns the links, with a ring of all ranks added if they are not connected.
 
     Args:
         links: Each rank's neighbours.
         announce: Whether to print a notice if the ring is added.
     """
-    size, reached, ahead = len(links), {0}, [0]
+    size, component, ahead = len(links), {0}, [0]
     while ahead:
-        new = set(links[ahead.pop()]) - reached
-        reached |= new
+        new = set(links[ahead.pop()]) - component
+        component |= new
         ahead += new
-    if len(reached) == size:
+    if len(component) == size:
         return links
     if announce:
-        apart = next(rank for rank in range(size) if rank not in reached)
+        apart = next(rank for rank in range(size) if rank not in component)
         text = f"sync=neighbour: workers 0 and {apart} are not connected by edges, so a ring of all workers is added"
         print(text, file=sys.stderr, flush=True)
     ring = [{(rank - 1) % size, (rank + 1) % size} - {rank} for rank in range(size)]
-    return [sorted({*peers, *more}) for peers, more in zip(links, ring, strict=True)]
+    return [sorted({*peers, *ring_peers}) for peers, ring_peers in zip(links, ring, strict=True)]
 
 
 def _links(module: nn.Module, comm: Communicator) -> Links:
@@ -197,8 +197,8 @@ def _links(module: nn.Module, comm: Communicator) -> Links:
     Without a worker, or if a worker's neighbours are unknown, they are all workers.
     """
     peers = getattr(getattr(module, "worker", None), "peers", None)
-    linked = torch.zeros(comm.world_size, comm.world_size, dtype=torch.int64, device=comm.device)
-    linked[comm.rank, list(range(comm.world_size)) if peers is None else list(peers)] = 1
-    linked[comm.rank, comm.rank] = 0
-    linked = comm.all_reduce(linked)
-    return [row.nonzero().flatten().tolist() for row in (linked + linked.T).cpu()]
+    has_link = torch.zeros(comm.world_size, comm.world_size, dtype=torch.int64, device=comm.device)
+    has_link[comm.rank, list(range(comm.world_size)) if peers is None else list(peers)] = 1
+    has_link[comm.rank, comm.rank] = 0
+    has_link = comm.all_reduce(has_link)
+    return [row.nonzero().flatten().tolist() for row in (has_link + has_link.T).cpu()]

@@ -78,11 +78,11 @@ class Optimised:
         for parameter, part in zip(self.parameters, _parts(gradient, [p.shape for p in self.parameters]), strict=True):
             parameter.grad = part
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        for group, own in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = own * rate
+        for group, base_rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = base_rate * rate
         self.optimizer.step()
-        for group, own in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = own
+        for group, base_rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = base_rate
 
     def values(self) -> Tensor:  # [n]
         """Returns a copy of the parameters, concatenated."""
@@ -103,13 +103,13 @@ class Optimised:
 
     def state(self) -> State:
         """Returns the optimiser's state by parameter number."""
-        packed = self.optimizer.state_dict()["state"]
-        return {place: dict(packed[i]) for i, place in enumerate(self._order) if i in packed}
+        by_index = self.optimizer.state_dict()["state"]
+        return {place: dict(by_index[i]) for i, place in enumerate(self._order) if i in by_index}
 
     def set_state(self, state: State) -> None:
         """Replaces the optimiser's state."""
-        packed = {i: state[place] for i, place in enumerate(self._order) if place in state}
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": packed})
+        by_index = {i: state[place] for i, place in enumerate(self._order) if place in state}
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": by_index})
 
 
 def pack_state(state: State) -> tuple[list[Any], dict[str, Tensor]]:

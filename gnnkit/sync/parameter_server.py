@@ -9,14 +9,14 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.sync.base import OnLost, trainable
-from gnnkit.sync.served import Served, ServedSync
 from gnnkit.sync.server import Server
+from gnnkit.sync.server_client import ServerClient, ServerSync
 from gnnkit.sync.versions import Mode, make_rules
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import whole
 
 
-class ParameterServer(ServedSync):
+class ParameterServer(ServerSync):
     """Pushes gradients to servers, which hold the parameters and step.
 
     Only the servers hold optimiser state. They need neither data nor model. Choose
@@ -51,20 +51,20 @@ class ParameterServer(ServedSync):
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         super().setup(module, comm)
         assert mailbox is not None, "a parameter server needs a mailbox"
-        self._served = Served(comm, mailbox, self.servers, self.rules)
+        self._client = ServerClient(comm, mailbox, self.servers, self.rules)
 
     def serve(self, mailbox: Mailbox, num_workers: int) -> None:
         Server(mailbox, num_workers, self.rules).run()
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
-        self.served.step(module, optimizer, share)
+        self.client.step(module, optimizer, share)
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        return self.served.sum(x)
+        return self.client.sum(x)
 
     def average(self, tensors: Sequence[Tensor], weight: float) -> None:
         self.rules.check_average()
-        self.served.average(tensors, weight)
+        self.client.average(tensors, weight)
 
     def average_models(self, module: nn.Module, weight: float) -> None:
         self.average(trainable(module), weight)

@@ -26,7 +26,7 @@ class _Request:
 
     letter: Message
     last_heartbeat: float  # to this worker, by time.monotonic
-    pushed: bool = False
+    is_pushed: bool = False
 
     @property
     def kind(self) -> str:
@@ -125,9 +125,9 @@ class Server:
 
     def _push(self, parameters: VersionedParameters, request: _Request) -> None:
         """Applies a request's gradient, once."""
-        if request.kind != "push" or request.pushed:
+        if request.kind != "push" or request.is_pushed:
             return
-        request.pushed = True
+        request.is_pushed = True
         letter = request.letter
         if letter.fields["settings"] is not None:
             assert self._model is not None
@@ -136,18 +136,18 @@ class Server:
 
     def _answer(self) -> None:
         """Answers requests that are complete, and sends heartbeats to the others."""
-        met = self._shared_kind()
-        if met == "meet":
+        shared_kind = self._shared_kind()
+        if shared_kind == "meet":
             self._meet()
-        total = self._sum() if met == "sum" else {}
+        total = self._sum() if shared_kind == "sum" else {}
         for rank, request in list(self._open.items()):
             if self._lost and self._rules.on_lost == "stop" and (request.kind != "push" or self._rules.mode != "async"):
                 self._reply(rank, {"kind": "lost", "rank": min(self._lost), "error": self._lost[min(self._lost)]})
             elif request.kind == "push":
                 self._answer_push(rank, request)
-            elif request.kind == "state" or met == "meet":
+            elif request.kind == "state" or shared_kind == "meet":
                 self._reply(rank, *self._newest(rank))
-            elif met == "sum":
+            elif shared_kind == "sum":
                 self._reply(rank, {"kind": "sum"}, total)
         self._send_heartbeats()
 
@@ -167,7 +167,7 @@ class Server:
 
     def _answer_push(self, rank: int, request: _Request) -> None:
         """Sends the parameters if the worker may start its next step."""
-        if request.pushed and self._parameters is not None and self._parameters.may_start(rank):
+        if request.is_pushed and self._parameters is not None and self._parameters.may_start(rank):
             self._reply(rank, {"kind": "values"}, {"values": self._parameters.read(rank)[1]})
 
     def _newest(self, rank: int) -> tuple[Json, dict[str, Tensor]]:

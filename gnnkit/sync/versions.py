@@ -53,7 +53,7 @@ class Rules:
         """Whether each step equals one process's step."""
         return self.together and self.aggregation.exact
 
-    def combined(self, gradients: Tensor, shares: Tensor, num_workers: int) -> Tensor:  # [n]
+    def combine(self, gradients: Tensor, shares: Tensor, num_workers: int) -> Tensor:  # [n]
         """Returns one step's gradient from the remaining workers.
 
         If workers were lost, the shares of the others are rescaled to add up to 1.
@@ -90,15 +90,15 @@ def make_rules(mode: Mode, staleness: int | None, average: str, on_lost: OnLost)
     if staleness is not None and mode != "ssp":
         raise UserError(f"sync.staleness={staleness} applies to sync.mode=ssp only: remove the key")
     bound = whole("sync.staleness", 3 if staleness is None else staleness, 0, 2**31)
-    applied = bound if mode == "ssp" else 0
-    rules = Rules(mode, applied, aggregation(average), on_lost, staleness)
+    limit = bound if mode == "ssp" else 0
+    rules = Rules(mode, limit, aggregation(average), on_lost, staleness)
     if not rules.together and average != "weighted":
         raise UserError(f"sync.average={average}: sync.mode={mode} applies stale gradients: remove the key")
     return rules
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Pushed:
+class _Push:
     """A worker's gradient that no step has applied yet."""
 
     rank: int
@@ -139,8 +139,8 @@ class VersionedParameters:
         self.delays: Counter[int] = Counter()  # number of gradients by staleness
         self._read = [0] * num_workers  # version last read by each worker
         self._met = [0] * num_workers  # clocks when all workers last met
-        self._pending: list[_Pushed] = []  # in arrival order
-        self._late: list[_Pushed] = []  # that missed their step, and are part of the next one
+        self._pending: list[_Push] = []  # in arrival order
+        self._late: list[_Push] = []  # that missed their step, and are part of the next one
 
     def push(self, rank: int, gradient: Tensor, share: float) -> None:
         """Accepts a worker's gradient.
@@ -153,14 +153,14 @@ class VersionedParameters:
         assert rank in self.live, f"rank {rank} has ended"
         assert self.may_start(rank), f"rank {rank} has not waited for the others"
         self.clocks[rank] += 1
-        pushed = _Pushed(rank, gradient, share, self._read[rank])
-        is_late = not self.rules.together and pushed.version < self.version
-        (self._late if is_late else self._pending).append(pushed)
+        push = _Push(rank, gradient, share, self._read[rank])
+        is_late = not self.rules.together and push.version < self.version
+        (self._late if is_late else self._pending).append(push)
         self.step_if_complete()
 
     def may_start(self, rank: int) -> bool:
         """Returns whether a worker may read the parameters for its next step."""
-        return all(pushed.rank != rank for pushed in self._pending)
+        return all(push.rank != rank for push in self._pending)
 
     def read(self, rank: int) -> tuple[int, Tensor]:
         """Returns the version and a copy of the parameters, [n]."""
@@ -190,40 +190,40 @@ class VersionedParameters:
 
     def step_if_complete(self) -> None:
         """Takes each step for which the gradients have arrived."""
-        while joined := self._next():
+        while pushes := self._next():
             self._pending, self._late = [], []
-            self._step(joined)
+            self._step(pushes)
             self.version += 1
 
-    def _next(self) -> list[_Pushed]:
+    def _next(self) -> list[_Push]:
         """Returns the next step's gradients, or [] if the step waits."""
         if self.rules.together:
-            missing = self.live - {pushed.rank for pushed in self._pending}
-            return [] if missing else sorted(self._pending, key=lambda pushed: pushed.rank)
+            missing = self.live - {push.rank for push in self._pending}
+            return [] if missing else sorted(self._pending, key=lambda push: push.rank)
         return [] if self._waits() else self._late + self._pending
 
     def _waits(self) -> bool:
         """Returns whether the next step waits for further workers."""
-        arrived = {pushed.rank for pushed in self._pending}
-        missing = self.live - self.absent - arrived
-        if not missing or not arrived:
-            return not arrived
+        ready_ranks = {push.rank for push in self._pending}
+        missing = self.live - self.absent - ready_ranks
+        if not missing or not ready_ranks:
+            return not ready_ranks
         if len(missing) > max(1, len(self.clocks) // 4):
             return True
         versions = max(self.version - self._read[rank] for rank in missing)
-        since = [clock - met for clock, met in zip(self.clocks, self._met, strict=True)]
-        behind = max(since[rank] for rank in arrived) - min(since[rank] for rank in missing)
+        since = [clock - meeting_clock for clock, meeting_clock in zip(self.clocks, self._met, strict=True)]
+        behind = max(since[rank] for rank in ready_ranks) - min(since[rank] for rank in missing)
         return self.rules.mode == "ssp" and (versions >= self.rules.staleness or behind > self.rules.staleness)
 
-    def _step(self, joined: Sequence[_Pushed]) -> None:
+    def _step(self, pushes: Sequence[_Push]) -> None:
         """Takes one step with several gradients."""
-        gradients = torch.stack([pushed.gradient for pushed in joined])
-        shares = [pushed.share for pushed in joined]
+        gradients = torch.stack([push.gradient for push in pushes])
+        shares = [push.share for push in pushes]
         if self.rules.together:
-            combined = self.rules.combined(gradients, torch.tensor(shares, dtype=gradients.dtype), len(self.clocks))
-            self.model.step(combined, 1.0)
+            gradient = self.rules.combine(gradients, torch.tensor(shares, dtype=gradients.dtype), len(self.clocks))
+            self.model.step(gradient, 1.0)
         else:
-            self.delays.update(self.version - pushed.version for pushed in joined)
+            self.delays.update(self.version - push.version for push in pushes)
             # The optimiser gets the mean gradient: Adam ignores a gradient's scale.
             if (total := sum(shares)) > 0:
                 self.model.step(gradients.sum(0) / total, total)

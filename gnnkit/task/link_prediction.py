@@ -22,7 +22,7 @@ from gnnkit.graph.types import Fields
 from gnnkit.kernels.sums import wide
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.events import Mask
-from gnnkit.sampler.links import Links, links_of, pairs_of, repeat_by_popularity, unordered
+from gnnkit.sampler.links import Links, links_of, pair_codes, pairs_of, repeat_by_popularity
 from gnnkit.sampler.targets import LinkRelation
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.base import PredictionColumns, Task
@@ -200,8 +200,8 @@ class LinkPrediction(Task):
         val, test, is_held_out, times = self._split(graph, pairs, is_predicted, number)
         has_held_out = bool(times) or graph.val_edges is not None or graph.test_edges is not None
         if number is not None and not has_held_out:  # edges without a predicted counterpart stay
-            pair_codes = unordered(pairs, n)
-            is_held_out &= np.isin(pair_codes, pair_codes[is_held_out & is_predicted])
+            codes = pair_codes(pairs, n)
+            is_held_out &= np.isin(codes, codes[is_held_out & is_predicted])
         relation = None if number is None else find_relation(graph, number, pairs, is_held_out)
         training = is_predicted & ~is_held_out
         if not np.any(training & (pairs[:, 0] != pairs[:, 1])):

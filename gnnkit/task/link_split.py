@@ -19,7 +19,7 @@ from gnnkit.graph.time_split import parts_of
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.graph.types import Fields
 from gnnkit.sampler.events import Mask, codes
-from gnnkit.sampler.links import Links, at_times, draw_for_pairs, pairs_of, unordered
+from gnnkit.sampler.links import Links, at_times, draw_for_pairs, pair_codes, pairs_of
 from gnnkit.sampler.targets import LinkRelation
 from gnnkit.strategy import Worker
 from gnnkit.task.link_relation import check_ends
@@ -65,20 +65,20 @@ def read_split(graph: Graph, pairs: Ids, number: int | None) -> tuple[Ids, Ids, 
         check_ends("val_edges", val, graph.schema, number)
         check_ends("test_edges", test, graph.schema, number)
     held_out, n = np.concatenate([val, test]), graph.num_nodes
-    is_held_out = np.isin(unordered(pairs, n), unordered(held_out, n))
+    is_held_out = np.isin(pair_codes(pairs, n), pair_codes(held_out, n))
     if number is not None and graph.edge_types is not None:
         predicted_pairs = pairs[is_held_out & (graph.edge_types == number)]
     else:
         predicted_pairs = pairs[is_held_out]
     recurring = _find_recurring(predicted_pairs, held_out, n)
     if len(recurring):
-        count = int(np.isin(unordered(held_out, n), recurring).sum())
+        count = int(np.isin(pair_codes(held_out, n), recurring).sum())
         warnings.warn(
             f"{count:,} of {len(held_out):,} held-out edges join nodes that more edges of the data join: these are other events "
             "and stay in training; remove copies of held-out edges from the data, or split by time",
             stacklevel=4,
         )
-    return val, test, is_held_out & ~np.isin(unordered(pairs, n), recurring)
+    return val, test, is_held_out & ~np.isin(pair_codes(pairs, n), recurring)
 
 
 def _find_recurring(pairs: Ids, held_out: Ids, num_nodes: int) -> Ids:
@@ -97,7 +97,7 @@ def _find_recurring(pairs: Ids, held_out: Ids, num_nodes: int) -> Ids:
 def _count_events(pairs: Ids, num_nodes: int) -> tuple[Ids, Ids]:
     """Counts the edges of each unordered pair, in the direction that has more."""
     distinct, counts = np.unique(pairs, axis=0, return_counts=True)
-    keys, numbers = np.unique(unordered(distinct, num_nodes), return_inverse=True)
+    keys, numbers = np.unique(pair_codes(distinct, num_nodes), return_inverse=True)
     max_counts = np.zeros(len(keys), np.int64)
     np.maximum.at(max_counts, numbers.reshape(-1), counts)
     return keys, max_counts

@@ -10,7 +10,7 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Graph, Ids
 from gnnkit.sampler import Loader, Sampler
-from gnnkit.sampler.loader import untyped
+from gnnkit.sampler.loader import as_untyped
 
 
 class GraphDataModule(L.LightningDataModule):
@@ -53,7 +53,7 @@ class GraphDataModule(L.LightningDataModule):
             raise UserError(
                 f"GraphDataModule: {min(fixed_options)} follows from the split and the trainer, leave it out"
             )
-        self.graph, self.options = untyped(graph), options
+        self.graph, self.options = as_untyped(graph), options
         self._training = (sampler, batch_size)
         self._evaluating = (eval_sampler or sampler, batch_size if eval_batch_size is None else eval_batch_size)
         for pair in (self._training, self._evaluating):

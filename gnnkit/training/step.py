@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gnnkit.config.settings import AUTO, OPTIMIZERS
-from gnnkit.engine.lent import lent
+from gnnkit.engine.in_place import forbid_writes
 from gnnkit.errors import UserError
 from gnnkit.kernels.products import fast_products
 from gnnkit.strategy import Batch
@@ -44,7 +44,7 @@ def loss_of(model: nn.Module, task: Task, batch: Batch, batch_idx: int) -> Tenso
         "batch.labels": batch.labels,
         "batch.row_weights": batch.row_weights,
     }
-    with batch.precision(), fast_products(), lent(model, batch.adjacencies, **read):
+    with batch.precision(), fast_products(), forbid_writes(model, batch.adjacencies, **read):
         if (user_step := own_method(model, "training_step")) is None:
             return loss_part(task, model(batch.x, batch.adjacencies), batch)
         _check_row_weights(model, batch)

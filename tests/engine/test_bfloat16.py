@@ -54,7 +54,7 @@ def sums(engine: Engine, x: Tensor) -> list[Tensor]:
         adjacency.aggregate(x),
         adjacency.aggregate(x, reduce="mean"),
         adjacency.aggregate_normalized(x),
-        adjacency.mean_beside(x),
+        adjacency.concat_mean(x),
         adjacency.aggregate_with_own(x, own),
         adjacency.aggregate(x, reduce="max"),
     ]

@@ -59,7 +59,7 @@ def operations(adjacency: BlockAdjacency | OneProcess, x: Tensor) -> dict[str, T
             x, lambda rows, columns: (rows + features.repeat(1, 2)[:, columns]).relu()
         ),
         "normalized": adjacency.aggregate_normalized(x),
-        "mean beside own rows": adjacency.mean_beside(x),
+        "mean beside own rows": adjacency.concat_mean(x),
         "in_degree": adjacency.in_degree[:, None],
     }
 
@@ -147,8 +147,8 @@ def test_loops_are_found_however_many_edges_are_read_at_a_time(at_a_time: int, m
 def test_dropout_in_the_first_sum_has_the_bits_of_dropout_before(p: float, dtype: torch.dtype) -> None:
     adjacency, _ = of_block(make_graph(60), [5, 0, 11, 3], False)
     x = torch.randn(len(adjacency.src_nodes), 37).to(dtype).requires_grad_()
-    at_once = adjacency.mean_beside(x, p)
-    in_turn = adjacency.mean_beside(adjacency.dropout(x, p, training=True))
+    at_once = adjacency.concat_mean(x, p)
+    in_turn = adjacency.concat_mean(adjacency.dropout(x, p, training=True))
     assert torch.equal(at_once, in_turn)
     assert at_once.dtype == dtype
     slopes = [torch.autograd.grad(z.sin().sum(), x)[0] for z in (at_once, in_turn)]

@@ -15,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, FeatureTable, Graph, Relation, SparseFeatures
 from gnnkit.graph.schema import pack_tables
 from gnnkit.partition.shard import uncut
-from gnnkit.partition.store.join import joined
+from gnnkit.partition.store.join import join_shards
 from gnnkit.partition.store.manifest import Manifest
 from gnnkit.prepare.inputs import with_inputs
 
@@ -81,7 +81,7 @@ def test_folders_and_parts_keep_the_schema(widths: tuple[int | None, ...], tmp_p
     assert Graph.load(tmp_path / "graph").schema == graph.schema
     assert Graph.trusted(tmp_path / "graph").schema == graph.schema
     plain = {"node_types": graph.node_types, "edge_types": graph.edge_type_names, **graph.schema.to_dict()}
-    assert joined([uncut(graph)], None, plain).schema == graph.schema
+    assert join_shards([uncut(graph)], None, plain).schema == graph.schema
 
 
 CHANGES: dict[str, tuple[Callable[[Graph], Graph], bool, bool]] = {

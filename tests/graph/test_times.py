@@ -26,7 +26,7 @@ from gnnkit.graph.times import ALWAYS, NEVER, parse_time, show_time
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.shard import cut_all
-from gnnkit.partition.store.join import joined
+from gnnkit.partition.store.join import join_shards
 from gnnkit.prepare.kept import content, fingerprint
 from tests.graph.test_from_dgl import Stand
 
@@ -239,7 +239,7 @@ def timed() -> Graph:
 
 def test_times_survive_shards_and_their_union() -> None:
     graph = timed()
-    again = joined(cut_all(graph, Partition(np.array([0, 1, 1, 0]), None, Grid(2, 1, 1))), None, None)
+    again = join_shards(cut_all(graph, Partition(np.array([0, 1, 1, 0]), None, Grid(2, 1, 1))), None, None)
     np.testing.assert_array_equal(again.edge_time, graph.edge_time)
     np.testing.assert_array_equal(again.node_time, graph.node_time)
 

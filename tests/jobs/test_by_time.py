@@ -16,7 +16,7 @@ import gnnkit
 from gnnkit.graph import Graph, Relation, SparseFeatures
 from gnnkit.graph.times import ALWAYS, NEVER
 from gnnkit.result.result import Result
-from gnnkit.strategy.fetched import Draw
+from gnnkit.strategy.fetched_batches import Draw
 from gnnkit.task import labelled_edges
 from gnnkit.task.evaluation import timed
 from gnnkit.task.evaluation.timed import TimedEvaluation

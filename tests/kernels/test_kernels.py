@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gnnkit.graph import CSC
-from gnnkit.kernels.dropout import _lanes, dropout, keep, kept, relu_dropout
+from gnnkit.kernels.dropout import _lanes, dropout, dropout_bits, keep, relu_dropout
 from gnnkit.kernels.sums import EdgeKernels, Factors, TorchKernels
 
 CPU = torch.device("cpu")
@@ -160,7 +160,7 @@ def test_bfloat16_keeps_infinities_and_nan_and_has_the_same_bits_on_any_threads(
 @pytest.mark.parametrize("width", [1, 4, 31, 33, 100])
 def test_bits_and_values_of_dropout_agree(width: int, dtype: torch.dtype) -> None:
     x, ids = torch.randn(7, width).to(dtype), torch.arange(7) * 3
-    bits = kept(ids, width, 0.3, 5)
+    bits = dropout_bits(ids, width, 0.3, 5)
     assert torch.equal(keep(x, bits, 0.3), dropout(x, ids, 0.3, 5))
 
 

@@ -24,10 +24,10 @@ class InMemory(RowTable):
         self.x, self.width, self.dtype, self.device = x, x.shape[1], x.dtype, x.device
         self.read: list[tuple[int, bool]] = []
 
-    def pieces(self, ids: Ids, size: int, *, counted: bool) -> Iterator[Tensor]:
+    def pieces(self, ids: Ids, size: int, *, count_reads: bool) -> Iterator[Tensor]:
         rows = self.x[torch.from_numpy(ids)]
         for first in range(0, max(len(rows), 1), size):
-            self.read.append((len(rows[first : first + size]), counted))
+            self.read.append((len(rows[first : first + size]), count_reads))
             yield rows[first : first + size]
 
 
@@ -91,12 +91,12 @@ def test_dropout_is_made_anew_in_each_reading_with_the_same_bits(monkeypatch: py
     ids = torch.randperm(10 * n)[:n]
     dropped, expected = rows.dropout(ids, 0.4, 5).dropout(ids, 0.1, 6), dropout(dropout(x, ids, 0.4, 5), ids, 0.1, 6)
     for _ in range(2):
-        assert torch.equal(torch.cat(list(dropped.pieces(counted=False))), expected)
+        assert torch.equal(torch.cat(list(dropped.pieces(count_reads=False))), expected)
     first = dropped[: CHUNK + 1]
     assert first.shape == (CHUNK + 1, WIDTH)
-    assert torch.equal(torch.cat(list(first.pieces(counted=False))), expected[: CHUNK + 1])
+    assert torch.equal(torch.cat(list(first.pieces(count_reads=False))), expected[: CHUNK + 1])
     some = torch.arange(0, n, 7)
-    assert torch.equal(torch.cat(list(dropped.take(some.numpy()).pieces(counted=False))), expected[some])
+    assert torch.equal(torch.cat(list(dropped.take(some.numpy()).pieces(count_reads=False))), expected[some])
     assert dropped[:n] is dropped
     with pytest.raises(IndexError, match="expected a slice of the first rows"):
         dropped[1:3]

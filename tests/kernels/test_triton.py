@@ -156,8 +156,8 @@ def test_own_rows_are_added_or_stand_beside(pair: Pair, rows: tuple[int, torch.d
     close(of_triton.sum(x.view(NUM_SRC, width, 1), own=-2), native.sum(x.view(NUM_SRC, width, 1), own=-2), dtype)
     for factors in (Factors(), Factors(edge), Factors(None, None, destination)):
         close(of_triton.sum_beside(x, factors), native.sum_beside(x, factors), dtype)
-        found = of_triton.transpose().sum_beside_backward(grad, factors.turned)
-        close(found, native.transpose().sum_beside_backward(grad, factors.turned), dtype)
+        found = of_triton.transpose().sum_beside_backward(grad, factors.transpose)
+        close(found, native.transpose().sum_beside_backward(grad, factors.transpose), dtype)
 
 
 @pytest.mark.slow

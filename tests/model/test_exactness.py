@@ -231,7 +231,7 @@ def test_graphs_of_a_comparison_are_no_larger_than_the_graph_to_train_on(trained
             sizes.append((len(x), edge_index.size(1)))
             return super().forward(x, edge_index)
 
-    check_model(adapted(Sized(lambda x: x)), TrialRows(WIDTH, trained=trained))
+    check_model(adapted(Sized(lambda x: x)), TrialRows(WIDTH, train_size=trained))
     nodes, edges = max(sizes)
     assert nodes <= max(trained[0], sum(trained) // 4) + 30
     assert nodes >= min(trained[0], 1_600)

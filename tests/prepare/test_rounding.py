@@ -15,7 +15,7 @@ from gnnkit.engine.remote.features import RowConverter
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, PackedFeatures, feature_arrays, read_features
 from gnnkit.partition.shard import uncut
-from gnnkit.partition.store.join import joined
+from gnnkit.partition.store.join import join_shards
 from gnnkit.prepare.inputs import with_kept
 from gnnkit.prepare.rounding import Rounding, round_features
 from gnnkit.utils.storage import load_arrays, save_arrays
@@ -91,7 +91,7 @@ def test_a_folder_and_parts_give_the_rows_back(kind: str, tmp_path: Path) -> Non
     for found in (
         Graph.load(tmp_path / "graph"),
         Graph.trusted(tmp_path / "graph"),
-        joined([uncut(given)], None, None),
+        join_shards([uncut(given)], None, None),
     ):
         assert isinstance(found.features, PackedFeatures)
         assert np.array_equal(found.features, given.features)

@@ -11,7 +11,7 @@ from gnnkit_testing.graphs import check_graph
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine.remote.frontier import Frontier
-from gnnkit.engine.remote.owners import Owners, Sent
+from gnnkit.engine.remote.owners import MessageCounter, Owners
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, MiniBatch
 from gnnkit.partition import Grid, Partition, Shard, cut_all
@@ -58,9 +58,9 @@ def seeds(rank: int) -> Ids:
     return np.random.default_rng(rank).permutation(GRAPH.num_nodes)[: 0 if rank == 2 else 12]
 
 
-def sampled(sampler: Sampler, cut: Sequence[Shard]) -> list[tuple[MiniBatch, np.ndarray, Sent]]:
-    def work(comm: Communicator) -> tuple[MiniBatch, np.ndarray, Sent]:
-        shard, sent = cut[comm.rank], Sent.nothing(comm.world_size)
+def sampled(sampler: Sampler, cut: Sequence[Shard]) -> list[tuple[MiniBatch, np.ndarray, MessageCounter]]:
+    def work(comm: Communicator) -> tuple[MiniBatch, np.ndarray, MessageCounter]:
+        shard, sent = cut[comm.rank], MessageCounter.zeros(comm.world_size)
         frontier = Frontier(shard, Owners.of(shard, comm), sampler, comm)
         return *frontier.sample(seeds(comm.rank), KEY, comm, sent), sent
 

@@ -20,9 +20,9 @@ from gnnkit.sampler.links import (
     draw_for_pairs,
     links_of,
     load_rows,
+    pair_codes,
     pairs_of,
     supervised_pairs,
-    unordered,
     without_pairs,
 )
 
@@ -92,7 +92,7 @@ def without(block: Block, degree: Ids, excluded: Ids, num_nodes: int) -> tuple[l
         counts.append(0)
         for edge in range(begin, end):
             pair = np.array([[block.src_nodes[block.indices[edge]], block.src_nodes[row]]])
-            if int(unordered(pair, num_nodes)[0]) not in set(excluded.tolist()):
+            if int(pair_codes(pair, num_nodes)[0]) not in set(excluded.tolist()):
                 places.append(edge)
                 weights.append(degree[row] / (end - begin) if block.weight is None else float(block.weight[edge]))
                 counts[-1] += 1
@@ -107,7 +107,7 @@ def test_blocks_without_pairs_are_those_of_the_loop_over_edges(weighted: bool, w
         block = NeighborSampler([4, 4], threads=1).sample(csc, rng.permutation(48)[:9], key=key).blocks[0]
         weight = rng.random(len(block.indices)) if weighted else None
         block = Block(block.indptr, block.indices.astype(width), block.src_nodes.astype(width), block.edge_ids, weight)
-        excluded = np.unique(unordered(pairs_of(csc)[rng.random(csc.num_edges) < key / 9], 48))
+        excluded = np.unique(pair_codes(pairs_of(csc)[rng.random(csc.num_edges) < key / 9], 48))
         nodes = block.src_nodes[: block.num_dst].astype(np.int64)
         degree = csc.indptr[nodes + 1] - csc.indptr[nodes]
         places, weights, counts = without(block, degree, excluded, 48)

@@ -13,7 +13,7 @@ from gnnkit.partition import cut_all
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.partition.grid import make_grid
 from gnnkit.partition.hdrf import Hdrf
-from gnnkit.partition.store.join import joined
+from gnnkit.partition.store.join import join_shards
 
 
 @pytest.mark.parametrize("spec", ["1d", "2d", "3d", "cut of nodes"])
@@ -27,7 +27,7 @@ def test_parts_together_are_the_graph(spec: str, sparse: bool) -> None:
     graph = replace(graph, features=SparseFeatures.of(graph.features)) if sparse else graph
     grid = make_grid("1d" if spec == "cut of nodes" else spec, 4, None)
     partitioner = Hdrf() if spec == "cut of nodes" else Contiguous()
-    found = joined(
+    found = join_shards(
         cut_all(graph, partitioner.assign(graph, grid)), graph.class_names, {"edge_types": graph.edge_type_names}
     )
     assert found.edge_type_names == graph.edge_type_names

@@ -24,7 +24,7 @@ from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.sampler import BalancedSampler, FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
-from gnnkit.strategy.fetched import FetchedBatches
+from gnnkit.strategy.fetched_batches import FetchedBatches
 from gnnkit.strategy.individual_sample import IndividualSample
 from tests.cases import few
 from tests.remote.test_frontier import GRAPH, PARTITIONS

@@ -19,8 +19,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.jobs import figures, rank_run
 from gnnkit.launch.group import RankError
-from gnnkit.sync.served import Served
 from gnnkit.sync.server import Server
+from gnnkit.sync.server_client import ServerClient
 from gnnkit.task.evaluation.logits import ChunkEvaluation
 from tests.cases import few
 from tests.jobs.test_train import small_graph
@@ -57,9 +57,9 @@ def kill_or_fail(rank: int) -> None:
 # The fate comes before a call: owner and name of the function, number of the call.
 PHASES: dict[str, tuple[Any, str, int]] = {
     "the set-up": (rank_run, "make_module", 1),
-    "the first push": (Served, "_ask", 1),
-    "a read": (Served, "_reply", 5),
-    "a settlement": (Served, "settle", 1),
+    "the first push": (ServerClient, "_ask", 1),
+    "a read": (ServerClient, "_reply", 5),
+    "a settlement": (ServerClient, "settle", 1),
     "an evaluation": (ChunkEvaluation, "_after", 3),
     "the last figures": (figures, "_count_skipped", 1),
     "an answer of a server": (Server, "_take_in", 9),

@@ -26,7 +26,7 @@ from gnnkit.partition.base import Grid
 from gnnkit.sync import drift
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
-from gnnkit.sync.neighbour import Links, Neighbour, connected, metropolis
+from gnnkit.sync.neighbour import Links, Neighbour, connect_links, metropolis
 from gnnkit.training import checkpoint
 from tests.cases import exhaustive, few
 from tests.comm.processes import run_gloo
@@ -206,11 +206,11 @@ def test_slow_workers_change_no_bit() -> None:
 
 
 def test_a_ring_joins_workers_without_a_path_and_the_leader_says_so(capfd: pytest.CaptureFixture[str]) -> None:
-    assert connected(PATH) is PATH
+    assert connect_links(PATH) is PATH
     ring = [[1, 3], [0, 2], [1, 3], [0, 2]]
-    assert connected(APART) == ring
-    assert connected([[], []]) == [[1], [0]]
-    assert connected([[]]) == [[]]
+    assert connect_links(APART) == ring
+    assert connect_links([[], []]) == [[1], [0]]
+    assert connect_links([[]]) == [[]]
     options = {"exchange": "parameters", "rounds": 3}
     apart, joined = (Threads.run(functools.partial(one_step, links, SHARES, **options), 4) for links in (APART, ring))
     assert apart == joined

@@ -24,7 +24,7 @@ from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.leader import LeaderSync
 from gnnkit.sync.parameter_server import ParameterServer
-from gnnkit.sync.served import balanced
+from gnnkit.sync.server_client import distribute_evenly
 from gnnkit.testing import check_sync
 from tests.cases import exhaustive, product
 from tests.comm.processes import run_gloo
@@ -290,11 +290,11 @@ def test_an_error_of_the_server_reaches_the_workers() -> None:
 
 def test_parameters_are_dealt_out_evenly_as_whole_tensors() -> None:
     sizes = np.random.default_rng(0).integers(1, 1000, 40).tolist()
-    dealt = balanced(sizes, 4)
+    dealt = distribute_evenly(sizes, 4)
     assert sorted(number for numbers in dealt for number in numbers) == list(range(40))
     loads = [sum(sizes[number] for number in numbers) for numbers in dealt]
     assert max(loads) <= 4 / 3 * sum(sizes) / 4
-    assert balanced([5, 5], 3) == [[0], [1], []]
+    assert distribute_evenly([5, 5], 3) == [[0], [1], []]
 
 
 @pytest.mark.parametrize("make", [ParameterServer, LeaderSync])

@@ -27,7 +27,7 @@ from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid
 from gnnkit.sampler import ClusterSampler, FullSampler, MetropolisHastingsSampler, NeighborSampler
-from gnnkit.sampler.links import Links, codes, links_of, load_rows, pairs_of, unordered, without_pairs
+from gnnkit.sampler.links import Links, codes, links_of, load_rows, pair_codes, pairs_of, without_pairs
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker, seeds
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
@@ -132,7 +132,7 @@ def test_shares_predict_their_own_edges_and_count_those_of_all_ranks(halo: str, 
         assert sum(len(batch.rows) for batch in batches) == sum(totals)
         positives = [positive_ends(batch) for batch in batches]
         for batch, ends in zip(batches, positives, strict=True):
-            assert not np.isin(unordered(ends, 48), unordered(edges_read(batch), 48)).any()
+            assert not np.isin(pair_codes(ends, 48), pair_codes(edges_read(batch), 48)).any()
             assert (batch.adjacencies[-1].src_nodes[batch.rows] >= 0).all()
         if halo == "one_hop":  # no edge is lost, and none is predicted twice
             whole: list[Batch] = []
@@ -174,13 +174,13 @@ def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str
     strategy: ExecutionStrategy = IndividualSample(batch_size=12) if whole else VertexCentric()
     sampler = FullSampler() if whole else None
     workers = make_workers(GRAPH, Grid(1, 1, 1), whole=whole, sampler=sampler, rows=LINKS)
-    held = unordered(np.concatenate([LINKS.val, LINKS.test]), 48)
+    held = pair_codes(np.concatenate([LINKS.val, LINKS.test]), 48)
     predicted: list[int] = []
 
     def look(batch: Batch) -> None:
         positive = positive_ends(batch)
-        read = unordered(edges_read(batch), 48)
-        assert not np.isin(unordered(positive, 48), read).any()
+        read = pair_codes(edges_read(batch), 48)
+        assert not np.isin(pair_codes(positive, 48), read).any()
         assert not np.isin(held, read).any()
         assert np.isin(codes(positive, 48), codes(pairs_of(GRAPH.csc), 48)).all()
         predicted.append(len(positive))
@@ -197,7 +197,7 @@ def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str
 @few("name", ["gcn", "sage", "sage-max", "gat", "gine"], ["gcn", "sage-max", "gine"])
 def test_leaving_out_held_edges_is_the_graph_without_them(name: str) -> None:
     model = make_model(name).eval()
-    taken = unordered(pairs_of(GRAPH.csc), 48) % 3 == 0
+    taken = pair_codes(pairs_of(GRAPH.csc), 48) % 3 == 0
     less = with_edges(GRAPH, np.flatnonzero(~taken))
 
     def out(graph: Graph, grid: Grid, kept: bool) -> Tensor:
@@ -211,7 +211,7 @@ def test_leaving_out_held_edges_is_the_graph_without_them(name: str) -> None:
                 destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))
                 pairs = np.stack([shard.sources[shard.csc.indices], destinations], 1)
                 loops = shard.edge_ids >= GRAPH.num_edges
-                engine = engine.keeping(np.flatnonzero((unordered(pairs, 48) % 3 != 0) | loops))
+                engine = engine.select_edges(np.flatnonzero((pair_codes(pairs, 48) % 3 != 0) | loops))
             with torch.no_grad():
                 adjacencies = ShardAdjacency.layers(engine, 2, 0)
                 return worker.owned, own(worker.features.rows(worker.owned), adjacencies)
@@ -285,7 +285,7 @@ def test_a_planted_leak_looks_much_better_in_training_and_the_honest_batches_do_
 
 def test_edges_that_are_left_out_change_no_weight_of_the_others() -> None:
     block = Block(np.array([0, 3, 4]), np.array([1, 2, 0, 0]), np.array([5, 7, 9]), np.array([10, 11, 12, 13]))
-    found = without_pairs(block, np.array([6, 1]), np.sort(unordered(np.array([[7, 5]]), 20)), 20)
+    found = without_pairs(block, np.array([6, 1]), np.sort(pair_codes(np.array([[7, 5]]), 20)), 20)
     np.testing.assert_array_equal(found.indptr, [0, 2, 2])  # 7 -> 5 and 5 -> 7 are gone
     np.testing.assert_array_equal(found.indices, [2, 0])
     np.testing.assert_array_equal(found.edge_ids, [11, 12])
@@ -294,7 +294,7 @@ def test_edges_that_are_left_out_change_no_weight_of_the_others() -> None:
 
 def test_an_edge_and_its_reverse_edge_are_held_out_together() -> None:
     assert LINKS is not None
-    parts = [unordered(pairs, 48) for pairs in (pairs_of(GRAPH.csc), LINKS.val, LINKS.test)]
+    parts = [pair_codes(pairs, 48) for pairs in (pairs_of(GRAPH.csc), LINKS.val, LINKS.test)]
     for i in range(3):
         for j in range(i):
             loops = pairs_of(GRAPH.csc)[:, 0] == pairs_of(GRAPH.csc)[:, 1]
@@ -314,7 +314,7 @@ def test_edges_that_the_data_set_names_are_predicted_and_leave_the_graph(tmp_pat
     pairs = pairs_of(GIVEN.csc)
     proper = pairs[pairs[:, 0] < pairs[:, 1]]
     missing = np.array([[3, 4]])
-    assert not np.isin(unordered(missing, 48), unordered(pairs, 48)).any()
+    assert not np.isin(pair_codes(missing, 48), pair_codes(pairs, 48)).any()
     val, test = proper[:5], np.concatenate([proper[5:12], missing])  # some are edges of the graph, one is not
     named = dataclasses.replace(GIVEN, val_edges=val, test_edges=test.astype(np.int32))
     named.save(tmp_path / "graph")
@@ -325,8 +325,8 @@ def test_edges_that_the_data_set_names_are_predicted_and_leave_the_graph(tmp_pat
         np.testing.assert_array_equal(links.val, val)
         np.testing.assert_array_equal(links.test, test)
         assert less.test_edges is None
-        left = unordered(pairs_of(less.csc), 48)
-        assert not np.isin(unordered(np.concatenate([val, test]), 48), left).any()
+        left = pair_codes(pairs_of(less.csc), 48)
+        assert not np.isin(pair_codes(np.concatenate([val, test]), 48), left).any()
         assert len(left) == len(pairs) - 2 * 12
         drawn = links.negative_pairs(np.array([[3, 7]]).repeat(500, 0), np.arange(500), 1, 0, evaluates=True)[:, 0]
         both = np.concatenate([missing, missing[:, ::-1]])  # the graph that trains is undirected

@@ -330,7 +330,7 @@ def test_degrees_within_relations_are_those_of_the_graph_without_the_edges(grid:
             worker = workers(comm)
             engine = worker.engine(model)
             if leaves:
-                engine = engine.keeping(np.flatnonzero(~left_out[engine.shard.edge_ids]), (BUYS, SOLD))
+                engine = engine.select_edges(np.flatnonzero(~left_out[engine.shard.edge_ids]), (BUYS, SOLD))
             with torch.no_grad():
                 rows = model(worker.features.rows(worker.owned), ShardAdjacency.layers(engine, 2, 0))
                 return worker.owned, rows
@@ -440,7 +440,7 @@ def test_the_mean_over_a_relation_is_over_the_edges_that_a_step_leaves() -> None
                 for (u, v), kind in zip(pairs.tolist(), types, strict=True)
             ]
             whole = make_workers(PREPARED, Grid(1, 1, 1), whole=False)(comm)
-            engine = whole.engine(model).keeping(np.flatnonzero(~np.array(is_hidden)), (BUYS, SOLD))
+            engine = whole.engine(model).select_edges(np.flatnonzero(~np.array(is_hidden)), (BUYS, SOLD))
             with torch.no_grad():
                 rows = model(whole.features.rows(whole.owned), ShardAdjacency.layers(engine, 2, 0))
             last = batch.adjacencies[-1]

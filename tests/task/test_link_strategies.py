@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 import gnnkit
 from gnnkit.comm.threads import Threads
-from gnnkit.engine.remote.owners import Sent
+from gnnkit.engine.remote.owners import MessageCounter
 from gnnkit.engine.remote.row_cache import CACHES
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.partition import Grid
 from gnnkit.sampler import FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
-from gnnkit.sampler.links import codes, pairs_of, unordered
+from gnnkit.sampler.links import codes, pair_codes, pairs_of
 from gnnkit.strategy import Batch, ExecutionStrategy
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
@@ -119,7 +119,7 @@ def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
 @turns(kind=list(STRATEGIES), name=["gcn", "gat"])
 def test_no_rank_reads_an_edge_that_any_rank_predicts_in_the_step(kind: str, name: str) -> None:
     assert LINKS is not None
-    held = unordered(np.concatenate([LINKS.val, LINKS.test]), NUM_NODES)
+    held = pair_codes(np.concatenate([LINKS.val, LINKS.test]), NUM_NODES)
     every, strategy = pairs_of(GRAPH.csc), STRATEGIES[kind](10)
 
     def work(comm: Threads) -> list[tuple[Ids, Ids]]:
@@ -136,8 +136,8 @@ def test_no_rank_reads_an_edge_that_any_rank_predicts_in_the_step(kind: str, nam
     predicted = []
     for step in zip(*Threads.run(work, 3), strict=True):
         positive, read = (np.concatenate(arrays) for arrays in zip(*step, strict=True))
-        assert not np.isin(unordered(positive, NUM_NODES), unordered(read, NUM_NODES)).any()
-        assert not np.isin(held, unordered(read, NUM_NODES)).any()
+        assert not np.isin(pair_codes(positive, NUM_NODES), pair_codes(read, NUM_NODES)).any()
+        assert not np.isin(held, pair_codes(read, NUM_NODES)).any()
         assert len(read) > 0
         predicted.append(positive)
     loops = every[:, 0] == every[:, 1]
@@ -151,12 +151,12 @@ def test_shards_deal_edges_out_as_the_whole_graph_does_and_no_rank_holds_all(ran
     workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=False)
 
     def work(comm: Threads) -> list[list[StepEdges]]:
-        sent, shard = Sent.nothing(ranks), workers(comm).shard
+        sent, shard = MessageCounter.zeros(ranks), workers(comm).shard
         graph, shards = GraphEdges(GRAPH.csc, 7, comm), ShardEdges(shard, 7, comm)
         assert (shards.num_steps, shards.num_edges) == (graph.num_steps, graph.num_edges)
         found = []
         for key in (0, 2**63 + 5):
-            dealt, expected = shards.deal(key, comm, sent), graph.deal(key, comm, sent)
+            dealt, expected = shards.schedule_epoch(key, comm, sent), graph.schedule_epoch(key, comm, sent)
             for step in range(graph.num_steps):
                 one, two = dealt(step, comm, sent), expected(step, comm, sent)
                 np.testing.assert_array_equal(one.own, two.own)

@@ -27,7 +27,7 @@ from gnnkit.partition import Partition
 from tests.models import MODELS
 
 GRAPH = check_graph(14)
-FOR_THE_HOUSE = {"weighing", "again", "lent", "typed_graph", "relation_rows"}  # parts that no layer reads
+FOR_THE_HOUSE = {"weighing", "again", "tensors", "typed_graph", "relation_rows"}  # parts that no layer reads
 
 
 def test_a_stream_is_splitmix64() -> None:

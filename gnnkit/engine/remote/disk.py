@@ -69,15 +69,15 @@ class DiskFeatures(TableRows, FeatureStore):
             place: Cache and read options.
         """
         super().__init__(table, nodes)
-        stored = self._kept
-        source = None if stored is None else mapped_file(stored)
-        if stored is None or source is None or not stored.flags.c_contiguous:
+        rows = self._stored_rows
+        source = None if rows is None else mapped_file(rows)
+        if rows is None or source is None or not rows.flags.c_contiguous:
             raise UserError(
                 "features.place=disk requires a file with one table of dense rows: write the store with "
                 "input_rows=dense, or use features.place=mapped"
             )
-        self.width, self.dtype = stored.shape[1], stored.dtype
-        self.num_rows, self.row_bytes = len(stored), self.width * stored.itemsize
+        self.width, self.dtype = rows.shape[1], rows.dtype
+        self.num_rows, self.row_bytes = len(rows), self.width * rows.itemsize
         self.place, self.counts, self._filled = place, ReadCounts(), False
         self.cache_rows = min(place.cache // max(self.row_bytes, 1), self.num_rows)
         self.convert, self.disk = RowConverter(table, dtype, device), self
@@ -135,17 +135,17 @@ class DiskFeatures(TableRows, FeatureStore):
         self.counts += ReadCounts(*self._file.take(_as_bytes(out)))
         return out
 
-    def fetch(self, ids: Ids, *, counted: bool) -> Array:  # [num_ids] -> [num_ids, width]
+    def fetch(self, ids: Ids, *, count_reads: bool) -> Array:  # [num_ids] -> [num_ids, width]
         """Returns distinct rows through the cache.
 
         Args:
             ids: [num_ids] distinct nodes.
-            counted: Whether to count the reads, as in training.
+            count_reads: Whether to count the reads, as in training.
         """
         before = self.counts
         self.announce([ids])
         rows = self.take(len(ids))
-        if not counted:
+        if not count_reads:
             self.counts = before
         return rows
 
@@ -174,16 +174,16 @@ class SequentialRows(RowTable):
         self.width, self.dtype, self.device = features.width, features.convert.dtype, features.convert.device
         self._features, self._tally = features, tally
 
-    def pieces(self, ids: Ids, size: int, *, counted: bool) -> Iterator[Tensor]:
+    def pieces(self, ids: Ids, size: int, *, count_reads: bool) -> Iterator[Tensor]:
         features, parts = self._features, [ids[i : i + size] for i in range(0, len(ids), size)] or [ids]
         features.fill_once(ids[: features.cache_rows])
         with ThreadPoolExecutor(1, "rows") as reader:
-            coming = reader.submit(features.fetch, parts[0], counted=counted)
+            coming = reader.submit(features.fetch, parts[0], count_reads=count_reads)
             for part in [*parts[1:], None]:
                 rows = coming.result()
                 self._tally.bytes_read = features.counts.bytes
                 if part is not None:
-                    coming = reader.submit(features.fetch, part, counted=counted)
+                    coming = reader.submit(features.fetch, part, count_reads=count_reads)
                 yield features.convert(rows)
 
 

@@ -67,11 +67,11 @@ class RowConverter:
         kind = dtype or self.dtype
         if not self._packed:
             return torch.from_numpy(rows).to(self.device, kind)
-        opened = (of_bits(rows) if self._scale is None else torch.from_numpy(rows)).to(self.device)
+        values = (of_bits(rows) if self._scale is None else torch.from_numpy(rows)).to(self.device)
         if self._scale is not None:
             assert self._offset is not None
-            opened = opened.to(torch.float32).mul_(self._scale).add_(self._offset)
-        return opened.to(kind)
+            values = values.to(torch.float32).mul_(self._scale).add_(self._offset)
+        return values.to(kind)
 
 
 class FeatureStore(ABC):
@@ -127,7 +127,7 @@ class TableRows(RowTier):
                 i.
         """
         self._table, self._nodes = table, nodes
-        self._kept = None if isinstance(table, SparseFeatures) else kept_rows(table)
+        self._stored_rows = None if isinstance(table, SparseFeatures) else kept_rows(table)
 
     def has(self, ids: Ids) -> npt.NDArray[np.bool_]:
         if self._nodes is None:
@@ -136,10 +136,10 @@ class TableRows(RowTier):
 
     def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
         places = self._places(ids)
-        if self._kept is None:
+        if self._stored_rows is None:
             out[:] = np.asarray(self._table[places])
         else:
-            gather_rows(np.ascontiguousarray(self._kept), places, out)
+            gather_rows(np.ascontiguousarray(self._stored_rows), places, out)
 
     def _places(self, ids: Ids) -> Ids:
         return ids if self._nodes is None else positions(self._nodes, ids)
@@ -162,7 +162,7 @@ class TableFeatures(TableRows, FeatureStore):
         self.width = table.shape[1]
         self.convert = RowConverter(table, dtype, device)
         if nodes is None:
-            self.table = self._kept
+            self.table = self._stored_rows
         self._last: tuple[Ids, SparseRows] | None = None  # last result: training and evaluation read the same
         self._dtype, self._device = dtype, device
 
@@ -174,9 +174,9 @@ class TableFeatures(TableRows, FeatureStore):
 
     def rows(self, ids: Ids) -> Tensor:
         places = self._places(ids)
-        if self._kept is None:
+        if self._stored_rows is None:
             return torch.tensor(np.asarray(self._table[places]), dtype=self._dtype, device=self._device)
-        return self.convert(np.asarray(self._kept[places]))
+        return self.convert(np.asarray(self._stored_rows[places]))
 
     def input_rows(self, ids: Ids, model: object) -> Rows:
         if not self._gives_sparse(model):

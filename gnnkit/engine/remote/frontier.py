@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.owners import Bytes, Owners, Sent, as_bytes, swap, swap_rows
+from gnnkit.engine.remote.owners import Bytes, MessageCounter, Owners, as_bytes, swap, swap_rows
 from gnnkit.engine.remote.source_sums import SourceSums
 from gnnkit.engine.visible import TimedEdges
 from gnnkit.errors import UserError
@@ -87,7 +87,7 @@ class Frontier:
         *,
         relations: Sequence[str] | None = None,
         types: bool = False,
-        timed: TimedEdges | None = None,
+        timed_edges: TimedEdges | None = None,
     ) -> None:
         """Reads the shard. Collective.
 
@@ -104,25 +104,25 @@ class Frontier:
             relations: Names of the relations, if nodes draw from each of them
                 separately.
             types: Whether draws include the relations of edges in any case.
-            timed: The shard's edges by time, for a sampler with `time`.
+            timed_edges: The shard's edges by time, for a sampler with `time`.
         """
         self.sampler = copy.copy(check_sampler(sampler, mode))
         self.sampler.threads = threads if self.sampler.threads is None else self.sampler.threads
         _check_shard(shard, comm, mode)
-        self.shard, self.owners, self._timed = shard, owners, timed
+        self.shard, self.owners, self._timed_edges = shard, owners, timed_edges
         out_edges = _out_edges(shard, owners, comm) if self.sampler.reads_out_edges else None
         self._reading = self._reads(out_edges, relations)
         self.ids = ids = np.dtype(np.int32 if max(shard.num_nodes, shard.num_edges) < 2**31 else np.int64)
-        self._request = np.dtype([("node", ids), *([] if timed is None else [("time", np.int64)])])
+        self._request = np.dtype([("node", ids), *([] if timed_edges is None else [("time", np.int64)])])
         self.edge = self._edge_type(by_relation=relations is not None, types=types)
 
     def _edge_type(self, *, by_relation: bool, types: bool) -> np.dtype[Any]:
         """Returns the record type of drawn edges."""
         shard, none = self.shard, np.zeros(0, np.int64)
         fields: list[tuple[Any, ...]] = [("source", self.ids), ("id", self.ids)]
-        if self._timed is not None:
+        if self._timed_edges is not None:
             fields.append(("time", np.int64))
-        if self.draw_held(none, 0, 0, None if self._timed is None else none).weight is not None:
+        if self.draw_held(none, 0, 0, None if self._timed_edges is None else none).weight is not None:
             fields.append(("importance", np.float32))
         if shard.csc.weight is not None:
             fields.append(("weight", shard.csc.weight.dtype))
@@ -137,11 +137,15 @@ class Frontier:
     def _reads(self, out_edges: Ids | None, relations: Sequence[str] | None) -> Reading:
         """Collects the arrays that the sampler reads."""
         sampler, shard = self.sampler, self.shard
-        csc = shard.csc if self._timed is None else self._timed.csc
+        csc = shard.csc if self._timed_edges is None else self._timed_edges.csc
         if relations is None:
             sampler.fanouts.alike("this run does not distinguish relations")
             return sampler.part(csc, shard.owned, shard.sources, out_edges)
-        rows = RelationGroups.of(csc, shard.edge_types, relations) if self._timed is None else self._timed.relations
+        rows = (
+            RelationGroups.of(csc, shard.edge_types, relations)
+            if self._timed_edges is None
+            else self._timed_edges.relations
+        )
         reading = sampler.part(rows.csc, shard.owned, shard.sources, out_edges)
         return replace(reading, relations=ReadRelations.of(rows, sampler.fanouts, shard.num_nodes))
 
@@ -151,7 +155,7 @@ class Frontier:
         hop: int,
         key: int,
         comm: Communicator,
-        sent: Sent | None = None,
+        counter: MessageCounter | None = None,
         times: Times | None = None,
     ) -> Draws:  # of len(nodes) nodes
         """Draws one hop at the owners. Collective.
@@ -164,23 +168,23 @@ class Frontier:
             hop: The hop, the same on all ranks.
             key: The batch's key, the same on all ranks.
             comm: The ranks.
-            sent: Counter of messages, or None.
+            counter: Counter of messages, or None.
             times: [num_nodes] time of each node, for a sampler with `time`.
         """
         split, requests = self.owners.split(nodes, comm.world_size), np.empty(len(nodes), self._request)
         requests["node"] = nodes
         if times is not None:
             requests["time"] = times
-        asked = swap_rows(comm, split.parts_of(requests), sent)
-        everyones = np.concatenate(asked)
-        drawn = self.draw_owned(everyones["node"], hop, key, None if times is None else everyones["time"])
+        peer_requests = swap_rows(comm, split.parts_of(requests), counter)
+        everyones = np.concatenate(peer_requests)
+        draws = self.draw_owned(everyones["node"], hop, key, None if times is None else everyones["time"])
         answers, first = [], 0
-        for part in asked:
-            answers.append(self._packed(drawn.take(np.arange(first, first + len(part)))))
+        for part in peer_requests:
+            answers.append(self._pack(draws.take(np.arange(first, first + len(part)))))
             first += len(part)
-        received = swap(comm, answers, sent)
-        parts = [self._unpacked(part, count) for part, count in zip(received, split.counts.tolist(), strict=True)]
-        return Draws.join(parts).take(split.restored(np.arange(len(nodes))))
+        payloads = swap(comm, answers, counter)
+        parts = [self._unpack(part, count) for part, count in zip(payloads, split.counts.tolist(), strict=True)]
+        return Draws.join(parts).take(split.restore_order(np.arange(len(nodes))))
 
     def draw_owned(self, nodes: Ids, hop: int, key: int, times: Times | None = None) -> Draws:
         """Draws one hop of nodes that this rank owns. Not collective.
@@ -192,31 +196,31 @@ class Frontier:
             times: [num_nodes] time of each node, for a sampler with `time`.
         """
         shard, positions = self.shard, np.searchsorted(self.shard.owned, nodes).astype(np.int64)
-        drawn = self.draw_held(positions, hop, key, times)
-        edges = np.empty(len(drawn.sources), self.edge)
-        edges["source"] = shard.sources[drawn.sources]
-        edges["id"] = shard.edge_ids[drawn.edge_ids]
+        draws = self.draw_held(positions, hop, key, times)
+        edges = np.empty(len(draws.sources), self.edge)
+        edges["source"] = shard.sources[draws.sources]
+        edges["id"] = shard.edge_ids[draws.edge_ids]
         degrees = None if shard.relation_degrees is None else shard.relation_degrees[:, 0]
-        values: dict[str, npt.NDArray[Any] | None] = {"importance": drawn.weight, "weight": shard.csc.weight}
+        values: dict[str, npt.NDArray[Any] | None] = {"importance": draws.weight, "weight": shard.csc.weight}
         values |= {"features": shard.edge_features, "relation": shard.edge_types, "relation_degree": degrees}
         values["time"] = shard.edge_time
         for name in set(self.edge.names or ()) & values.keys():
             value = values[name]
             assert value is not None
-            edges[name] = value if name == "importance" else value[drawn.edge_ids]
+            edges[name] = value if name == "importance" else value[draws.edge_ids]
         if times is not None and "relation_degree" in (self.edge.names or ()):
-            assert self._timed is not None
-            counts, bounds = np.diff(drawn.indptr), latest_visible(times, self.sampler.time)
+            assert self._timed_edges is not None
+            counts, bounds = np.diff(draws.indptr), latest_visible(times, self.sampler.time)
             rows = positions.repeat(counts), edges["relation"], bounds.repeat(counts)
-            edges["relation_degree"] = self._timed.in_relation(*rows)[0]
-        return Draws(drawn.indptr, edges)
+            edges["relation_degree"] = self._timed_edges.in_relation(*rows)[0]
+        return Draws(draws.indptr, edges)
 
     def sample(
         self,
         seeds: Ids,
         key: int,
         comm: Communicator,
-        sent: Sent | None = None,
+        counter: MessageCounter | None = None,
         times: Times | None = None,
         *,
         disjoint: bool = False,
@@ -229,7 +233,7 @@ class Frontier:
             seeds: [num_seeds] global ids, distinct at each time.
             key: The batch's key, the same on all ranks.
             comm: The ranks.
-            sent: Counter of messages, or None.
+            counter: Counter of messages, or None.
             times: [num_seeds] time of each seed, for a sampler with `time`.
             disjoint: As for `NativeSampler.sample`.
 
@@ -243,12 +247,12 @@ class Frontier:
 
         def draw(codes: Ids, hop: int) -> Hop:
             trees = of.trees(codes)
-            drawn = self.draw(of.nodes(codes), hop, key, comm, sent, None if times is None else of.times[trees])
-            edges_by_hop.append(drawn.edges)
-            rows = drawn.hop if self.sampler.edge_ids else replace(drawn.hop, edge_ids=None)
-            trees = trees.repeat(drawn.num_draws)
+            draws = self.draw(of.nodes(codes), hop, key, comm, counter, None if times is None else of.times[trees])
+            edges_by_hop.append(draws.edges)
+            rows = draws.hop if self.sampler.edge_ids else replace(draws.hop, edge_ids=None)
+            trees = trees.repeat(draws.num_draws)
             if isinstance(of, PathOccurrences):
-                trees = of.follow(trees, drawn.edges["time"])
+                trees = of.follow(trees, draws.edges["time"])
             return replace(rows, sources=of.codes(rows.sources, trees))
 
         dtype = self.ids if times is None else np.dtype(np.int64)
@@ -272,13 +276,13 @@ class Frontier:
             key = derive(key, 0)  # as for a batch of one type
         return self.sampler.draw(reading, positions, hop, key=key)
 
-    def _packed(self, draws: Draws) -> Bytes:
+    def _pack(self, draws: Draws) -> Bytes:
         return np.concatenate([as_bytes(draws.num_draws.astype(_COUNT)), as_bytes(draws.edges)])
 
-    def _unpacked(self, received: Bytes, num_nodes: int) -> Draws:
-        counts = received[: num_nodes * _COUNT.itemsize].view(_COUNT)
+    def _unpack(self, payload: Bytes, num_nodes: int) -> Draws:
+        counts = payload[: num_nodes * _COUNT.itemsize].view(_COUNT)
         indptr = offsets_of(counts)
-        return Draws(indptr, received[num_nodes * _COUNT.itemsize :].view(self.edge))
+        return Draws(indptr, payload[num_nodes * _COUNT.itemsize :].view(self.edge))
 
 
 def check_sampler(sampler: Sampler, mode: str = PARTITIONED) -> NativeSampler:

@@ -22,9 +22,9 @@ class LearnedRequest:
     """The routes of rows from their owners, and of gradients back."""
 
     order: Tensor  # [num_rows] int64 position of each received row, sorted by owner
-    received: list[int]  # [world_size] rows received from each owner
+    num_received: list[int]  # [world_size] rows received from each owner
     places: Tensor  # [num_sent] int64 owned rows to send, sorted by requesting rank
-    sent: list[int]  # [world_size] rows sent to each rank
+    num_sent: list[int]  # [world_size] rows sent to each rank
     is_own: bool  # whether all owned rows are requested once, by this rank and in order
 
 
@@ -71,43 +71,45 @@ class LearnedRows(FeatureStore):
         `ids` are [num_rows] distinct global ids.
         """
         split = self._owners.split(ids.astype(np.int64), self._comm.world_size)
-        wanted = swap_rows(self._comm, split.parts())
-        places, device = np.searchsorted(self._owned, np.concatenate(wanted)), self.owned.device
+        peer_requests = swap_rows(self._comm, split.parts())
+        places, device = np.searchsorted(self._owned, np.concatenate(peer_requests)), self.owned.device
         is_own = len(places) == len(ids) and np.array_equal(ids, self._owned)
         order, out = torch.from_numpy(split.order).to(device), torch.from_numpy(places).to(device)
-        return LearnedRequest(order, split.counts.tolist(), out, [len(part) for part in wanted], is_own)
+        return LearnedRequest(order, split.counts.tolist(), out, [len(part) for part in peer_requests], is_own)
 
-    def send(self, asked: LearnedRequest) -> Tensor:  # [num_rows, width]
+    def send(self, request: LearnedRequest) -> Tensor:  # [num_rows, width]
         """Returns the current requested rows, in the requested order. Collective."""
-        if asked.is_own:
-            return self._comm.all_to_all(self.owned.detach(), asked.sent, asked.received)
-        came = self._comm.all_to_all(self.owned.detach()[asked.places], asked.sent, asked.received)
-        rows = torch.empty_like(came)
-        rows[asked.order] = came
+        if request.is_own:
+            return self._comm.all_to_all(self.owned.detach(), request.num_sent, request.num_received)
+        received_rows = self._comm.all_to_all(
+            self.owned.detach()[request.places], request.num_sent, request.num_received
+        )
+        rows = torch.empty_like(received_rows)
+        rows[request.order] = received_rows
         return rows
 
-    def collect(self, asked: LearnedRequest, gradient: Tensor) -> Tensor:  # [num_owned, width]
+    def collect(self, request: LearnedRequest, gradient: Tensor) -> Tensor:  # [num_owned, width]
         """Sums the gradients of owned rows, in order of rank. Collective.
 
         Returns a dense tensor if all owned rows were read, by this rank only.
 
         Args:
-            asked: The rows that this rank has read.
+            request: The rows that this rank has read.
             gradient: [num_rows, width] their gradient.
         """
-        if asked.is_own:
-            return self._comm.all_to_all(gradient, asked.received, asked.sent)
-        came = self._comm.all_to_all(gradient[asked.order], asked.received, asked.sent)
-        read, position = torch.unique(asked.places, return_inverse=True)
-        total = came.new_zeros(len(read), self.width)
-        parts = zip(torch.split(came, asked.sent), torch.split(position, asked.sent), strict=True)
+        if request.is_own:
+            return self._comm.all_to_all(gradient, request.num_received, request.num_sent)
+        received_grads = self._comm.all_to_all(gradient[request.order], request.num_received, request.num_sent)
+        read, position = torch.unique(request.places, return_inverse=True)
+        total = received_grads.new_zeros(len(read), self.width)
+        parts = zip(torch.split(received_grads, request.num_sent), torch.split(position, request.num_sent), strict=True)
         for rows, places in parts:
             total[places] += rows  # a rank requests a row only once
         return torch.sparse_coo_tensor(read[None], total, self.owned.shape, is_coalesced=True, check_invariants=False)
 
-    def record(self, asked: LearnedRequest, tally: Tally) -> None:
+    def record(self, request: LearnedRequest, tally: Tally) -> None:
         """Records the exchanged rows and gradients, in words and bytes."""
         size = self.width * self.owned.element_size()
-        received, sent = (np.array(counts, np.int64) for counts in (asked.received, asked.sent))
-        record_fetch(tally, self._comm.rank, self.width, sent, received, received * 8 + sent * size)
-        record_fetch(tally, self._comm.rank, self.width, received, sent, received * size)
+        num_received, num_sent = (np.array(counts, np.int64) for counts in (request.num_received, request.num_sent))
+        record_fetch(tally, self._comm.rank, self.width, num_sent, num_received, num_received * 8 + num_sent * size)
+        record_fetch(tally, self._comm.rank, self.width, num_received, num_sent, num_received * size)

@@ -25,16 +25,16 @@ class Lookup:
     Between layers, every rank holds the complete rows of its owned nodes.
     """
 
-    def __init__(self, comm: Communicator, owned: Ids, owner: Ids, tally: Tally) -> None:
+    def __init__(self, comm: Communicator, owned_nodes: Ids, owner: Ids, tally: Tally) -> None:
         """Stores the ownership.
 
         Args:
             comm: The ranks of the run.
-            owned: [num_owned] this rank's nodes, in the order of rows.
+            owned_nodes: [num_owned] this rank's nodes, in the order of rows.
             owner: [num_nodes] rank of each node.
             tally: Counter of exchanged rows.
         """
-        self._owned, self._owner = owned, owner
+        self._owned, self._owner = owned_nodes, owner
         self._peers = Peers(Wire(comm, range(comm.world_size), tally), Passes())
 
     def find(self, nodes: Ids, layer: int = 0) -> tuple[Reach, Tensor]:
@@ -52,8 +52,8 @@ class Lookup:
             place = np.empty(len(self._owner), np.int64)
             place[self._owned] = np.arange(len(self._owned))
             return lambda rows: rows, torch.from_numpy(place[nodes]).to(comm.device)
-        asked = self.ask(nodes, comm)
-        return self.reach(asked, self._owned, comm, layer), torch.from_numpy(asked.place).to(comm.device)
+        request = self.ask(nodes, comm)
+        return self.reach(request, self._owned, comm, layer), torch.from_numpy(request.place).to(comm.device)
 
     def ask(self, nodes: Ids, comm: Communicator, copies: int = 1) -> LookupRequest:
         """Sends the owners the nodes that this rank looks up. Collective.
@@ -69,20 +69,20 @@ class Lookup:
         order = np.argsort(owner, kind="stable")
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        wanted = distinct[order]
-        demand = Demand.of(wanted, owner[order], comm)
+        nodes_by_owner = distinct[order]
+        demand = Demand.of(nodes_by_owner, owner[order], comm)
         return LookupRequest(demand, place[inverse.reshape(nodes.shape)])
 
-    def reach(self, asked: LookupRequest, rows: Ids, comm: Communicator, layer: int = 0) -> Reach:
+    def reach(self, request: LookupRequest, rows: Ids, comm: Communicator, layer: int = 0) -> Reach:
         """Returns a function that exchanges the requested rows. Collective.
 
         Args:
-            asked: The nodes that all ranks look up.
+            request: The nodes that all ranks look up.
             rows: [num_rows] nodes of this rank's rows, including all requested ones.
             comm: The ranks.
             layer: Layer of the model, for the tally.
         """
-        route = Route("gather", asked.demand, rows, self._peers, comm)
+        route = Route("gather", request.demand, rows, self._peers, comm)
 
         def reach(rows: Tensor) -> Tensor:
             return route.spread(rows, layer)
@@ -92,12 +92,12 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookupRequest:
-    """The nodes that a rank looks up, and those that others request from it."""
+    """The nodes that a rank looks up, and its peers' requests."""
 
     demand: Demand
     place: Ids  # position of each node's row among the received ones, in the shape of the nodes
 
     @property
-    def here(self) -> Ids:  # [num_asked] int64, ascending
+    def local_nodes(self) -> Ids:  # [num_asked] int64, ascending
         """Distinct nodes that ranks request from this rank."""
-        return np.unique(self.demand.asked.cpu().numpy())
+        return np.unique(self.demand.requested_ids.cpu().numpy())

@@ -19,14 +19,14 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(eq=False)
-class Sent:
+class MessageCounter:
     """Bytes and messages sent by one rank to each other rank."""
 
     num_bytes: Ids  # [world_size]
     num_messages: Ids  # [world_size]
 
     @classmethod
-    def nothing(cls, world_size: int) -> Sent:
+    def zeros(cls, world_size: int) -> MessageCounter:
         """Returns counters of zero."""
         return cls(np.zeros(world_size, np.int64), np.zeros(world_size, np.int64))
 
@@ -53,19 +53,19 @@ class Sent:
         record_fetch(tally, me, 0, none, none, self.num_bytes)
 
 
-def record_fetch(tally: Tally, me: int, width: int, sent: Ids, received: Ids, num_bytes: Ids) -> None:
+def record_fetch(tally: Tally, me: int, width: int, num_sent: Ids, num_received: Ids, num_bytes: Ids) -> None:
     """Records the rows that ranks have fetched from each other.
 
     Args:
         tally: The record.
         me: This rank.
         width: Numbers per row.
-        sent: [world_size] rows sent to each rank.
-        received: [world_size] rows received from each rank.
+        num_sent: [world_size] rows sent to each rank.
+        num_received: [world_size] rows received from each rank.
         num_bytes: [world_size] bytes sent to each rank.
     """
-    words = (sent * width).tolist(), (received * width).tolist()
-    tally.record(Exchange("fetch", 0, width), me, range(len(sent)), *words, num_bytes.tolist())
+    words = (num_sent * width).tolist(), (num_received * width).tolist()
+    tally.record(Exchange("fetch", 0, width), me, range(len(num_sent)), *words, num_bytes.tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,8 +82,8 @@ class Owners:
     def of(cls, shard: Shard, comm: Communicator) -> Owners:
         """Gathers every rank's owned nodes. Collective."""
         rank_of = np.zeros(shard.num_nodes, np.min_scalar_type(comm.world_size - 1))
-        for rank, owned in enumerate(to_all(comm, shard.owned.astype(np.int64))):
-            rank_of[owned] = rank
+        for rank, owned_nodes in enumerate(to_all(comm, shard.owned.astype(np.int64))):
+            rank_of[owned_nodes] = rank
         return cls(rank_of)
 
     def split(self, nodes: Ids, num_ranks: int) -> ByOwner:
@@ -109,7 +109,7 @@ class ByOwner:
         """Splits the nodes' values [num_nodes, ...] by owner."""
         return np.split(values[self.order], np.cumsum(self.counts)[:-1])
 
-    def restored(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_nodes, ...]
+    def restore_order(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_nodes, ...]
         """Returns values sorted by owner [num_nodes, ...] to the original order."""
         result = np.empty_like(values)
         result[self.order] = values
@@ -121,7 +121,7 @@ def as_bytes(values: npt.NDArray[Any]) -> Bytes:  # [num_bytes]
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
-def swap(comm: Communicator, parts: Sequence[Bytes], sent: Sent | None = None) -> list[Bytes]:
+def swap(comm: Communicator, parts: Sequence[Bytes], counter: MessageCounter | None = None) -> list[Bytes]:
     """Sends bytes to every rank, and returns every rank's bytes. Collective.
 
     The numbers of bytes are sent first, with 8 bytes to each rank.
@@ -129,31 +129,33 @@ def swap(comm: Communicator, parts: Sequence[Bytes], sent: Sent | None = None) -
     Args:
         comm: The ranks.
         parts: [world_size] bytes for each rank.
-        sent: Counter of messages, or None.
+        counter: Counter of messages, or None.
     """
     sizes, ones = [len(part) for part in parts], [1] * comm.world_size
-    expected: list[int] = comm.all_to_all(torch.tensor(sizes, device=comm.device), ones, ones).tolist()
+    peer_sizes: list[int] = comm.all_to_all(torch.tensor(sizes, device=comm.device), ones, ones).tolist()
     out = torch.from_numpy(np.concatenate(parts)).to(comm.device)
-    received = comm.all_to_all(out, sizes, expected).cpu().numpy()
-    if sent is not None:
-        sent.add(comm.rank, sizes)
-    return np.split(received, np.cumsum(expected)[:-1])
+    payload = comm.all_to_all(out, sizes, peer_sizes).cpu().numpy()
+    if counter is not None:
+        counter.add(comm.rank, sizes)
+    return np.split(payload, np.cumsum(peer_sizes)[:-1])
 
 
 def swap_rows(
-    comm: Communicator, parts: Sequence[npt.NDArray[Any]], sent: Sent | None = None
+    comm: Communicator, parts: Sequence[npt.NDArray[Any]], counter: MessageCounter | None = None
 ) -> list[npt.NDArray[Any]]:
     """Sends equally typed arrays [k] to every rank, like `swap`. Collective."""
-    return [part.view(parts[0].dtype) for part in swap(comm, [as_bytes(part) for part in parts], sent)]
+    return [part.view(parts[0].dtype) for part in swap(comm, [as_bytes(part) for part in parts], counter)]
 
 
-def to_all(comm: Communicator, values: npt.NDArray[Any], sent: Sent | None = None) -> list[npt.NDArray[Any]]:
+def to_all(
+    comm: Communicator, values: npt.NDArray[Any], counter: MessageCounter | None = None
+) -> list[npt.NDArray[Any]]:
     """Returns the values of every rank, by rank. Collective.
 
     Args:
         comm: The ranks.
         values: [k, ...] this rank's values. Only k may differ between ranks.
-        sent: Counter of messages, or None.
+        counter: Counter of messages, or None.
     """
-    received = swap(comm, [as_bytes(values)] * comm.world_size, sent)
-    return [part.view(values.dtype).reshape(-1, *values.shape[1:]) for part in received]
+    payloads = swap(comm, [as_bytes(values)] * comm.world_size, counter)
+    return [part.view(values.dtype).reshape(-1, *values.shape[1:]) for part in payloads]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.fetched import Fetched, OwnedRows
-from gnnkit.engine.remote.owners import Sent, to_all
+from gnnkit.engine.remote.owned_rows import FetchedRows, OwnedRows
+from gnnkit.engine.remote.owners import MessageCounter, to_all
 from gnnkit.engine.remote.source_sums import SourceSums
 from gnnkit.engine.remote.tier import KeptRows, most_read
 from gnnkit.graph import Floats, Ids
@@ -41,7 +41,9 @@ class RowCache:
         self.num_rows = 0 if name == "none" else rows.shard.num_nodes // 10 if num_rows is None else num_rows
         rows.cache = KeptRows(self.num_rows, rows.row, _POLICIES[name])
 
-    def begin(self, fanouts: Fanouts, chance: Callable[[Ids, Ids], Floats]) -> tuple[Fetched, Sent] | None:
+    def begin(
+        self, fanouts: Fanouts, chance: Callable[[Ids, Ids], Floats]
+    ) -> tuple[FetchedRows, MessageCounter] | None:
         """Fetches rows that are cached for the entire run. Collective.
 
         Args:
@@ -60,35 +62,37 @@ class RowCache:
         scores: Floats = out_edges.astype(np.float64)
         if self.name == "vip":
             scores = sums.inclusion(fanouts, chance(self.owned.in_edges, out_edges))
-        sent = Sent.nothing(self._comm.world_size)
-        return self._keep(self._best(scores), self._comm, sent)
+        counter = MessageCounter.zeros(self._comm.world_size)
+        return self._keep(self._best(scores), self._comm, counter)
 
-    def announce(self, batches: Iterable[Ids], comm: Communicator, sent: Sent) -> tuple[Fetched, Sent]:
+    def announce(
+        self, batches: Iterable[Ids], comm: Communicator, counter: MessageCounter
+    ) -> tuple[FetchedRows, MessageCounter]:
         """Caches the rows read most often, and at least twice, in an epoch. Collective.
 
         Args:
             batches: Global ids of the rows read by each batch of the epoch.
             comm: The ranks.
-            sent: Counter of messages.
+            counter: Counter of messages.
         """
         rank_of = self.owned.owners.rank_of
         away = (ids[rank_of[ids] != comm.rank] for ids in batches)
-        return self._keep(most_read(away, len(rank_of), self.num_rows, times=2), comm, sent)
+        return self._keep(most_read(away, len(rank_of), self.num_rows, times=2), comm, counter)
 
-    def _keep(self, nodes: Ids, comm: Communicator, sent: Sent) -> tuple[Fetched, Sent]:
-        fetched = self.owned.fetch(nodes, comm, sent)
-        self.owned.cache.fill(nodes, fetched.rows)
-        return fetched, sent
+    def _keep(self, nodes: Ids, comm: Communicator, counter: MessageCounter) -> tuple[FetchedRows, MessageCounter]:
+        result = self.owned.fetch(nodes, comm, counter)
+        self.owned.cache.fill(nodes, result.rows)
+        return result, counter
 
     def _best(self, scores: Floats) -> Ids:  # at most [num_rows]
         """Returns other ranks' nodes with the highest positive scores. Collective."""
-        scored = np.empty(len(scores), _SCORE)
-        scored["id"], scored["score"] = self.owned.shard.owned, scores
-        parts = to_all(self._comm, self._top(scored))
+        records = np.empty(len(scores), _SCORE)
+        records["id"], records["score"] = self.owned.shard.owned, scores
+        parts = to_all(self._comm, self._top(records))
         return self._top(
-            np.concatenate([part for rank, part in enumerate(parts) if rank != self._comm.rank] or [scored[:0]])
+            np.concatenate([part for rank, part in enumerate(parts) if rank != self._comm.rank] or [records[:0]])
         )["id"]
 
-    def _top(self, scored: np.ndarray) -> np.ndarray:
-        needed = scored[scored["score"] > 0]
-        return needed[np.lexsort((needed["id"], -needed["score"]))[: self.num_rows]]
+    def _top(self, records: np.ndarray) -> np.ndarray:
+        candidates = records[records["score"] > 0]
+        return candidates[np.lexsort((candidates["id"], -candidates["score"]))[: self.num_rows]]

@@ -41,12 +41,14 @@ class SourceSums:
 
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:  # [num_owned] -> [num_sources]
         """Returns the owners' values for the held sources."""
-        return self._split.restored(np.concatenate(swap_rows(self.comm, [values[places] for places in self._places])))
+        return self._split.restore_order(
+            np.concatenate(swap_rows(self.comm, [values[places] for places in self._places]))
+        )
 
     def out_edges(self) -> Ids:  # [num_owned] int64
         """Counts the owned nodes' out-edges."""
-        held = np.bincount(self.shard.csc.indices, minlength=len(self.shard.sources))
-        return self.collect(held.astype(np.int64))
+        counts = np.bincount(self.shard.csc.indices, minlength=len(self.shard.sources))
+        return self.collect(counts.astype(np.int64))
 
     def inclusion(self, fanouts: Fanouts, first: Floats) -> Floats:  # [num_owned] float64
         """Estimates the probability that a node is in a batch (SALIENT++, MLSys 2023).
@@ -58,14 +60,14 @@ class SourceSums:
             fanouts: [num_hops] draws k_h.
             first: [num_owned] probability p_0 of each owned node to be a seed.
         """
-        csc, reached = self.shard.csc, first.astype(np.float64)
+        csc, hop_prob = self.shard.csc, first.astype(np.float64)
         degree = self.shard.num_in_edges
-        absent = np.log1p(-np.minimum(reached, _MAX_PROBABILITY))
+        absent = np.log1p(-np.minimum(hop_prob, _MAX_PROBABILITY))
         for fanout in fanouts:
-            drawn = np.minimum(1, (degree if fanout < 0 else fanout) / np.maximum(degree, 1)) * reached
-            missed = np.repeat(np.log1p(-np.minimum(drawn, _MAX_PROBABILITY)), degree)
-            missed = self.collect(np.bincount(csc.indices, missed, len(self.shard.sources)).astype(np.float64))
-            reached, absent = -np.expm1(missed), absent + missed
+            draw_prob = np.minimum(1, (degree if fanout < 0 else fanout) / np.maximum(degree, 1)) * hop_prob
+            log_miss = np.repeat(np.log1p(-np.minimum(draw_prob, _MAX_PROBABILITY)), degree)
+            log_miss = self.collect(np.bincount(csc.indices, log_miss, len(self.shard.sources)).astype(np.float64))
+            hop_prob, absent = -np.expm1(log_miss), absent + log_miss
         return -np.expm1(absent)
 
 

@@ -73,18 +73,18 @@ class KeptRows(RowTier):
         return self._find(ids)[1]
 
     def read(self, ids: Ids, out: npt.NDArray[Any]) -> None:
-        places, here = self._find(ids)
-        assert here.all(), "a row is not in this tier"
+        places, is_present = self._find(ids)
+        assert is_present.all(), "a row is not in this tier"
         self._last_read[places] = self._batch
         np.take(self._rows, places, axis=0, out=out, mode="clip")  # "clip" writes without a buffer
 
     def add(self, ids: Ids, rows: npt.NDArray[Any]) -> None:
         """Ends a batch that fetched `rows` [k] of new `ids` [k]."""
         if self.policy == "lru" and self.num_rows:
-            joined = np.concatenate([self.ids, ids])
+            all_ids = np.concatenate([self.ids, ids])
             last_read = np.concatenate([self._last_read, np.full(len(ids), self._batch)])
-            newest = np.lexsort((joined, -last_read))[: self.num_rows]
-            self._keep(joined[newest], np.concatenate([self._rows, rows])[newest], last_read[newest])
+            newest = np.lexsort((all_ids, -last_read))[: self.num_rows]
+            self._keep(all_ids[newest], np.concatenate([self._rows, rows])[newest], last_read[newest])
         self._batch += 1
 
     def fill(self, ids: Ids, rows: npt.NDArray[Any]) -> None:

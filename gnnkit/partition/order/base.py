@@ -57,7 +57,7 @@ def renumbered(shard: Shard, order: NodeOrder | None) -> Shard:
     new_order = order.order(owned_part, shard.owned)
     if new_order is None:
         return shard
-    first = _checked(new_order, num_nodes, type(order).__name__)
+    first = _check_permutation(new_order, num_nodes, type(order).__name__)
     indptr, indices, edges = _reorder_edges(csc, first)
     nodes = ("owned", "in_degree", "out_degree", "looped", "labels", "split", "mean_edge_features")
     values: dict[str, Any] = {name: take(getattr(shard, name), first) for name in nodes}
@@ -91,17 +91,17 @@ def _reorder_edges(csc: CSC, first: Ids) -> tuple[Ids, Ids, Ids]:
     indptr = offsets_of(degree)
     indices, edges = np.empty_like(csc.indices), np.empty(csc.num_edges, np.int64)
     for begin, end in stretches(indptr):  # bounds temporary memory
-        some = slice(int(indptr[begin]), int(indptr[end]))
+        piece = slice(int(indptr[begin]), int(indptr[end]))
         shift = np.repeat(csc.indptr[rows[begin:end]] - indptr[begin:end], degree[begin:end])
-        edges[some] = shift + np.arange(some.start, some.stop)
-        sources = csc.indices[edges[some]]
+        edges[piece] = shift + np.arange(piece.start, piece.stop)
+        sources = csc.indices[edges[piece]]
         mine = sources < num_nodes
         sources[mine] = place[sources[mine]]
-        indices[some] = sources
+        indices[piece] = sources
     return indptr, indices, edges
 
 
-def _checked(new_order: Ids, num_nodes: int, name: str) -> Ids:
+def _check_permutation(new_order: Ids, num_nodes: int, name: str) -> Ids:
     """Raises `UserError` unless `new_order` is a permutation of 0..num_nodes-1."""
     order = array(f"order: the order of {name}", new_order)
     if order.shape != (num_nodes,) or not np.issubdtype(order.dtype, np.integer):

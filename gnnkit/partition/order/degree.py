@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gnnkit.graph import CSC, Ids
 from gnnkit.partition.order.base import NodeOrder
-from gnnkit.partition.order.found import by_degree
+from gnnkit.partition.order.compute import by_degree
 
 
 class Degree(NodeOrder):

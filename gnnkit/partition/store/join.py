@@ -16,7 +16,7 @@ from gnnkit.partition.store.parts import GRAPH
 from gnnkit.utils.storage import Array
 
 
-def whole(root: Path) -> Graph:
+def join_store(root: Path) -> Graph:
     """Returns the graph from which a store's parts were cut.
 
     Features are in the form that the model reads. Raises `UserError` for a damaged
@@ -30,10 +30,10 @@ def whole(root: Path) -> Graph:
     for rank in range(manifest.keys["workers"]):
         manifest.check_part(root, str(rank))
         shards.append(Shard.load(root / PARTS / str(rank)))
-    return joined(shards, manifest.prepared["class_names"], manifest.schema)
+    return join_shards(shards, manifest.prepared["class_names"], manifest.schema)
 
 
-def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, schema: Mapping[str, Any] | None) -> Graph:
+def join_shards(shards: Iterable[Shard], class_names: Sequence[str] | None, schema: Mapping[str, Any] | None) -> Graph:
     """Returns the graph from which shards were cut, with the same edge ids.
 
     Args:
@@ -43,14 +43,14 @@ def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, schema: M
     """
     parts, types = list(shards), schema or {}
     first, cells = parts[0], [shard for shard in parts if shard.slice == 0]
-    owned = np.concatenate([shard.owned for shard in parts])
+    owned_nodes = np.concatenate([shard.owned for shard in parts])
     ids = np.concatenate([shard.edge_ids for shard in cells])
 
     def of_nodes(name: str) -> Any:
-        return _placed(owned, [getattr(shard, name) for shard in parts])
+        return _place_rows(owned_nodes, [getattr(shard, name) for shard in parts])
 
     def of_edges(arrays: Sequence[Array]) -> Any:
-        return _placed(ids, arrays)
+        return _place_rows(ids, arrays)
 
     ends = of_edges([np.repeat(shard.targets, np.diff(shard.csc.indptr)) for shard in cells])
     indptr = offsets_of(np.bincount(ends, minlength=first.num_nodes))
@@ -58,7 +58,7 @@ def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, schema: M
     sources = of_edges([shard.sources[shard.csc.indices] for shard in cells])
     return Graph(
         CSC(indptr, _as_ids(sources, first.num_nodes), columns.get("weight")),
-        features=_features(owned, [shard.features for shard in parts]),
+        features=_features(owned_nodes, [shard.features for shard in parts]),
         labels=of_nodes("labels"),
         split=of_nodes("split"),
         class_names=None if class_names is None else tuple(class_names),
@@ -72,31 +72,31 @@ def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, schema: M
     )
 
 
-def _placed(ids: Array, arrays: Sequence[Array | None]) -> Array | None:
+def _place_rows(ids: Array, arrays: Sequence[Array | None]) -> Array | None:
     """Places the parts' rows at their ids. None if the parts have no such rows."""
     if arrays[0] is None:
         return None
     rows = np.concatenate([array for array in arrays if array is not None])
-    joined = np.empty_like(rows)
-    joined[ids] = rows
-    return joined
+    table = np.empty_like(rows)
+    table[ids] = rows
+    return table
 
 
-def _features(owned: Array, parts: Sequence[Features]) -> Features:  # [num_nodes, width]
+def _features(owned_nodes: Array, parts: Sequence[Features]) -> Features:  # [num_nodes, width]
     if isinstance(parts[0], PackedFeatures):
-        shared_rows = _placed(owned, [kept_rows(part) for part in parts])
+        shared_rows = _place_rows(owned_nodes, [kept_rows(part) for part in parts])
         assert shared_rows is not None
         return parts[0].with_rows(shared_rows)
     if not isinstance(parts[0], SparseFeatures):
-        joined = _placed(owned, [np.asarray(part) for part in parts])
-        assert joined is not None
-        return joined
+        table = _place_rows(owned_nodes, [np.asarray(part) for part in parts])
+        assert table is not None
+        return table
     sparse = [part.csr for part in parts if isinstance(part, SparseFeatures)]
     degrees = np.concatenate([np.diff(csr.indptr) for csr in sparse])
     indptr = offsets_of(degrees)
     columns = np.concatenate([csr.indices for csr in sparse])
     values = np.concatenate([part.values for part in parts if isinstance(part, SparseFeatures)])
-    return SparseFeatures(CSC(indptr, columns, values, sparse[0].num_sources))[np.argsort(owned)]
+    return SparseFeatures(CSC(indptr, columns, values, sparse[0].num_sources))[np.argsort(owned_nodes)]
 
 
 def _as_ids(ids: Array, num_nodes: int) -> Array:

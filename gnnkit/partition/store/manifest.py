@@ -40,7 +40,7 @@ _SMALL = 64 << 20  # bytes. Smaller files are hashed when they are opened, which
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a launching process needs from a partitioned graph.
+    """Describes a partitioned graph to the launching process.
 
     Metadata of pairs of parts is in separate files (`gnnkit.partition.store.pairs`).
     """
@@ -55,7 +55,7 @@ class Manifest:
     coordination: Mapping[str, Any]  # a run's coordination.json
     picture: Mapping[str, Any]  # a run's partition.json
     inputs: Mapping[str, Any]  # a run's inputs.json: names and scale of the columns
-    holds: Mapping[str, bool]  # what the store contains, such as the complete graph, feature rows or links
+    holds: Mapping[str, bool]  # contents of the store, such as the complete graph, feature rows or links
     files: Mapping[str, tuple[int, str]]  # size and SHA-256 of each file
     packed: str  # a message about rounded features, empty if they are not rounded
 
@@ -89,7 +89,7 @@ class Manifest:
                 "with job=partition"
             )
         if digest != json_digest(content) or set(content) != {field.name for field in fields(cls)}:
-            raise _damaged(root, FILE, "its numbers have changed")
+            raise _damage_error(root, FILE, "its numbers have changed")
         manifest = cls(**content)
         for name, (size, _) in manifest.files.items():
             manifest._check_size(root, name, size)
@@ -104,7 +104,7 @@ class Manifest:
             if name.startswith(f"{PARTS}/{part}/"):
                 self._check_size(root, name, size)
                 if size <= _SMALL and digest_of(root / name) != digest:
-                    raise _damaged(root, name, "its bytes have changed")
+                    raise _damage_error(root, name, "its bytes have changed")
 
     def check_bytes(self, root: Path) -> None:
         """Hashes every file.
@@ -117,45 +117,45 @@ class Manifest:
             for name, (size, digest) in self.files.items():
                 self._check_size(root, name, size)
                 if digests.begin(root / name).result() != digest:
-                    raise _damaged(root, name, "its bytes have changed")
+                    raise _damage_error(root, name, "its bytes have changed")
 
     def _check_size(self, root: Path, name: str, size: int) -> None:
         try:
-            there = (root / name).stat().st_size
+            actual_size = (root / name).stat().st_size
         except OSError as error:
-            raise _damaged(root, name, error.strerror or "it cannot be read") from error
-        if there != size:
-            raise _damaged(root, name, f"it has {there:,} bytes of {size:,}")
+            raise _damage_error(root, name, error.strerror or "it cannot be read") from error
+        if actual_size != size:
+            raise _damage_error(root, name, f"it has {actual_size:,} bytes of {size:,}")
 
 
-def shaping(composed: Mapping[str, Any]) -> Json:
+def shaping(configuration: Mapping[str, Any]) -> Json:
     """Returns the keys of a composed configuration that determine the parts."""
-    keys = {key: composed[key] for key in KEYS}
-    shaped = {**keys, "features": {key: keys["features"][key] for key in _OF_FEATURES}}
-    sampler = composed.get(_SAMPLER) or {}
-    counted = {key: sampler[key] for key in _OF_SAMPLER if sampler.get(key) is not None}
-    return {**shaped, _SAMPLER: counted} if counted else shaped
+    keys = {key: configuration[key] for key in KEYS}
+    part_keys = {**keys, "features": {key: keys["features"][key] for key in _OF_FEATURES}}
+    sampler = configuration.get(_SAMPLER) or {}
+    sampler_keys = {key: sampler[key] for key in _OF_SAMPLER if sampler.get(key) is not None}
+    return {**part_keys, _SAMPLER: sampler_keys} if sampler_keys else part_keys
 
 
 def differing(
-    configuration: Mapping[str, Any], other: Mapping[str, Any], *, whole_task: bool
+    configuration: Mapping[str, Any], sections: Mapping[str, Any], *, whole_task: bool
 ) -> list[tuple[str, Any, Any]]:
     """Returns the differing keys that determine the parts, each with both values.
 
     Args:
         configuration: A composed configuration.
-        other: The other configuration's sections.
+        sections: The other configuration's sections.
         whole_task: Whether all keys of the task and the window matter, not only the
             task's name.
     """
-    here, there = (_flat(shaping(values)) for values in (configuration, other))
+    first, second = (_flat(shaping(values)) for values in (configuration, sections))
     keys = [
         key
-        for key in sorted({*here, *there})
+        for key in sorted({*first, *second})
         if whole_task or not key.startswith(("task.", "sampler.")) or key == "task.name"
     ]
     short_keys = {key: key.removesuffix(".name").removesuffix(".nodes") for key in keys}
-    return [(short_keys[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]
+    return [(short_keys[key], first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Json:
@@ -174,7 +174,7 @@ class Digests:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(2, "digests")  # one core hashes as fast as most disks read
-        self._found: dict[Path, Future[str]] = {}
+        self._digests: dict[Path, Future[str]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -184,9 +184,9 @@ class Digests:
 
     def begin(self, path: Path) -> Future[str]:
         """Starts to hash a file, at the first call. Returns the future hash."""
-        if path not in self._found:
-            self._found[path] = self._pool.submit(digest_of, path)
-        return self._found[path]
+        if path not in self._digests:
+            self._digests[path] = self._pool.submit(digest_of, path)
+        return self._digests[path]
 
     def add(self, folder: Path) -> None:
         """Starts to hash the files of a complete folder."""
@@ -224,8 +224,8 @@ def _read(root: Path) -> Any:
     try:
         return parse_json(content, FILE)
     except UserError as error:
-        raise _damaged(root, FILE, "it is not JSON") from error
+        raise _damage_error(root, FILE, "it is not JSON") from error
 
 
-def _damaged(root: Path, name: str, why: str) -> UserError:
-    return UserError(f"dataset.root={root}: the store is damaged, {name}: {why}: write it again with job=partition")
+def _damage_error(root: Path, name: str, reason: str) -> UserError:
+    return UserError(f"dataset.root={root}: the store is damaged, {name}: {reason}: write it again with job=partition")

@@ -45,17 +45,17 @@ class RankParts:
 
     own: Path  # folder written by the run
     store: Path | None = None
-    reads: Reads = "shard"  # what ranks read from a store
+    reads: Reads = "shard"  # the parts of a store that ranks read
     dense: bool = False  # whether ranks read a store's features as dense arrays
 
     def shard(self, name: int | str) -> Shard:
         """Maps the shard of a rank, or of `WHOLE`."""
         folder = self._folder(str(name))
-        stored = self.store is not None and folder.parent != self.own
-        if stored and self.reads == "graph":  # shards are then needed only for ownership
+        from_store = self.store is not None and folder.parent != self.own
+        if from_store and self.reads == "graph":  # shards are then needed only for ownership
             return _bare(Shard.trusted(folder))
         shard = Shard.load(folder)
-        if not stored:
+        if not from_store:
             return shard
         if self.of_ranges and len(shard.owned):
             rows = read_features(load_arrays(self._folder(GRAPH))[0])
@@ -69,15 +69,15 @@ class RankParts:
 
     def graph(self) -> Graph | None:
         """Maps the complete graph, if ranks read it. Ranks of one process share it."""
-        owned = (self.own / GRAPH).exists()
-        if not owned and (self.store is None or self.reads == "shard"):
+        is_own = (self.own / GRAPH).exists()
+        if not is_own and (self.store is None or self.reads == "shard"):
             return None
         with _mapping:
             folder = self._folder(GRAPH)
             key = (folder, _stamp(folder / META), self.reads)
             graph = _MAPPED.get(key)
             if graph is None:
-                graph = _MAPPED[key] = Graph.trusted(folder, features=owned or self.reads != "topology")
+                graph = _MAPPED[key] = Graph.trusted(folder, features=is_own or self.reads != "topology")
                 if (self.own / DEGREES).exists():
                     Degrees.load(graph.csc, self.own / DEGREES)
             return graph
@@ -88,8 +88,8 @@ class RankParts:
 
     def rows(self) -> TaskRows:
         """Maps the rows to predict, or returns `NODES` if none are stored."""
-        stored = self.store is not None and (self.store / PARTS / LINKS).exists()
-        return load_rows(self._folder(LINKS)) if stored or (self.own / LINKS).exists() else NODES
+        from_store = self.store is not None and (self.store / PARTS / LINKS).exists()
+        return load_rows(self._folder(LINKS)) if from_store or (self.own / LINKS).exists() else NODES
 
     def later(self) -> dict[str, RankParts]:
         """Returns the parts that evaluate each split, if they read later edges."""
@@ -102,11 +102,11 @@ class RankParts:
 
     def files(self, name: str) -> list[Path]:
         """Returns a part's files, unchecked. Empty if there is no such part."""
-        stored = self.store is not None and not (self.own / name).exists()
-        folder = self.store / PARTS / name if self.store is not None and stored else self.own / name
+        from_store = self.store is not None and not (self.own / name).exists()
+        folder = self.store / PARTS / name if self.store is not None and from_store else self.own / name
         return sorted(folder.glob("*.npy"))
 
-    def adopting(self, others: Collection[int]) -> Shard:
+    def adopting(self, ranks: Collection[int]) -> Shard:
         """Returns rank 0's shard extended by the nodes of other ranks.
 
         Only for ranks that read the complete graph.
@@ -114,7 +114,7 @@ class RankParts:
         own_shard, graph = self.shard(0), self.graph()
         assert graph is not None
         node_rank = np.full(graph.num_nodes, max(own_shard.grid.world_size - 1, 0), np.int32)
-        for rank in (0, *others):
+        for rank in (0, *ranks):
             node_rank[self.shard(rank).owned] = 0
         return cut(without_edges(graph), Partition(node_rank, None, own_shard.grid), 0)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gnnkit.engine import Engine, Rows, ShardAdjacency
 from gnnkit.engine.default_dtype import default_dtype
-from gnnkit.engine.lent import lent
+from gnnkit.engine.in_place import forbid_writes
 from gnnkit.engine.remote import FeatureStore, LearnedRows, TableFeatures
 from gnnkit.engine.remote.disk import DiskFeatures, OnDisk
 from gnnkit.errors import UserError
@@ -110,7 +110,7 @@ class ShardEvaluation(Evaluation):
         engine = self.worker.engine(model)
         adjacencies = ShardAdjacency.layers(engine, model.num_layers, 0)  # type: ignore[arg-type]
         x = self._inputs(engine, model)
-        with engine.tally.paused(), lent(model, adjacencies, x=x):
+        with engine.tally.paused(), forbid_writes(model, adjacencies, x=x):
             logits: Tensor = model(x, adjacencies)
         return logits if engine.topology.by_id is None else logits[engine.topology.by_id]
 

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from gnnkit.engine import Pool, Rows
 from gnnkit.engine.default_dtype import default_dtype
-from gnnkit.engine.remote.fetched import OwnedRows
-from gnnkit.engine.remote.owners import Owners, Sent
+from gnnkit.engine.remote.owned_rows import OwnedRows
+from gnnkit.engine.remote.owners import MessageCounter, Owners
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, MiniBatch
 from gnnkit.graph.times import Times, at_times
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import draws_key
 from gnnkit.strategy import Worker
-from gnnkit.strategy.fetched import Draw
+from gnnkit.strategy.fetched_batches import Draw
 from gnnkit.strategy.seeds import Step
 from gnnkit.task.evaluation.logits import COPIES, MIB, Evaluation, alike, chunks, evaluating, of_splits
 
@@ -99,7 +99,9 @@ class TimedEvaluation(Evaluation):
         """Computes some nodes' outputs at times."""
         worker, draw, num_layers = self._full_worker, self._draw, int(model.num_layers)  # type: ignore[arg-type]
         step = step_at(worker, nodes, times)
-        sample = draw(step, worker.comm, Sent.nothing(worker.comm.world_size), disjoint=not draw.sampler.rank_invariant)
+        sample = draw(
+            step, worker.comm, MessageCounter.zeros(worker.comm.world_size), disjoint=not draw.sampler.rank_invariant
+        )
         blocks = sample.batch.blocks[len(sample.batch.blocks) - num_layers :]  # without its last layer, it reads fewer
         x = self._inputs(sample.batch, model)[: len(blocks[0].src_nodes)]
         with default_dtype(worker.dtype):

@@ -169,7 +169,7 @@ class Explainer:
             return FullSampler(num_hops=hops).sample(worker.graph.csc, seeds, key=0)  # type: ignore[union-attr]
         sampler = drawing(worker)
         step, apart = step_at(worker, seeds, times), not sampler.rank_invariant
-        return sample_step(sampler, worker.drawn(self._model), step, disjoint=apart)
+        return sample_step(sampler, worker.edges_to_sample(self._model), step, disjoint=apart)
 
     def _rows(self, nodes: Ids) -> Tensor:
         worker = self._worker

@@ -79,7 +79,7 @@ class ModelTrial:
             draw: Number of the graph.
         """
         slices, rows = grid.slices, TrialRows(inputs.width, inputs.edge_width)
-        self.model, graph = rows.fitted(model, draw)  # type: ignore[arg-type]
+        self.model, graph = rows.fit(model, draw)  # type: ignore[arg-type]
         ranks = [slice_, *([(slice_ + 1) % slices] if slices > 1 else []), *range(slices, grid.world_size, slices)]
         owners = np.random.default_rng(draw).choice(ranks, graph.num_nodes).astype(np.int32)
         shard = cut(graph, Partition(owners, None, grid), slice_)
@@ -125,7 +125,7 @@ class ModelTrial:
             with self._precision():
                 model(x, self.adjacencies(model.num_layers))  # fills the cache
             self.take_exchanges()
-        known += [*self.engine.held(), *model.parameters(), *model.buffers()]
+        known += [*self.engine.lasting_tensors(), *model.parameters(), *model.buffers()]
         with (
             SavedTensors(known) as saved,
             self._precision(),

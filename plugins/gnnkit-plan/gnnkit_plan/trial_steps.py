@@ -237,7 +237,7 @@ def _plan_batches(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[st
     if module.worker.disk is not None and not module.strategy.lacks(GatheredRows):
         progress("drawing batches")
         epochs = min(BATCH_EPOCHS, job.settings.trainer.max_epochs)
-        figures["features_read"] = cast(ReadPlanner, module.strategy).foresee_reads(epochs)
+        figures["features_read"] = cast(ReadPlanner, module.strategy).predict_reads(epochs)
         module.strategy.close()
         module = _batch_module(job, comm)
     progress("taking steps")

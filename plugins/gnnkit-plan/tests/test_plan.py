@@ -251,7 +251,7 @@ def kept(shards: list[Shard], model: nn.Module, comm: Communicator) -> int:
     engine = Engine(shard.with_self_loops() if model.self_loops else shard, comm, torch.float64)
     layers = ShardAdjacency.layers(engine, model.num_layers, 1)  # type: ignore[arg-type]
     x = torch.tensor(shard.features)
-    with SavedTensors([x, *engine.held(), *model.parameters()]) as saved:
+    with SavedTensors([x, *engine.lasting_tensors(), *model.parameters()]) as saved:
         model(x, layers)
     return saved.num_bytes
 

@@ -15,7 +15,7 @@ from gnnkit.engine import derive
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Graph, Ids
 from gnnkit.partition import Grid, Partitioner
-from gnnkit.strategy.share import StepInputs, WorkerShare, induced
+from gnnkit.strategy.share import StepInputs, WorkerShare, induced_block
 from gnnkit.strategy.workload import Reader, Workload
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 
@@ -121,7 +121,7 @@ def _as_graph(share: WorkerShare, graph: Graph) -> Graph:
 def _part(share: WorkerShare, chosen: Ids) -> WorkerShare:
     """Selects nodes at ascending positions [k], with the edges between them."""
     block = share.block
-    inner = induced(CSC(block.indptr, block.indices), chosen)
+    inner = induced_block(CSC(block.indptr, block.indices), chosen)
     assert block.edge_ids is not None
     assert inner.edge_ids is not None
     nodes, edge_ids = block.src_nodes[chosen], block.edge_ids[inner.edge_ids]

@@ -15,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.strategy import Batch, EdgeTask, LastingRows, Measured, Worker
 from gnnkit.strategy.preset_workload import PresetWorkload
-from gnnkit.strategy.sampled import SampledBatches
+from gnnkit.strategy.sampled_batches import SampledBatches
 from gnnkit.strategy.workload import Workload
 from gnnkit.utils.ranges import MAX_COUNT, one_of, whole
 from gnnkit_preset.chunks import ChunkKeys, Chunks

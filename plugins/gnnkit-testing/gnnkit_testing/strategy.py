@@ -123,7 +123,7 @@ class _Check:
 def _check_supports(strategy: ExecutionStrategy) -> None:
     kinds = [type(ability) for ability in strategy.supports]
     assert len({*kinds}) == len(kinds), f"supports has an ability twice: {[kind.__name__ for kind in kinds]}"
-    for kind, method in ((MovableSeeds, "deal"), (RowsOnDisk, "foresee_reads")):
+    for kind, method in ((MovableSeeds, "deal"), (RowsOnDisk, "predict_reads")):
         assert hasattr(strategy, method) or strategy.lacks(kind), (
             f"supports has {kind.__name__}, but {method} is not written"
         )

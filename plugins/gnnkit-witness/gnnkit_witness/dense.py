@@ -252,7 +252,7 @@ class DenseAdjacency:
     def aggregate_with_own(self, x: Tensor, scale: Tensor) -> Tensor:
         return self.aggregate(x) + scale * x[: self.num_dst]
 
-    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
+    def concat_mean(self, x: Tensor, p: float = 0) -> Tensor:
         x = self.dropout(x, p, training=True)
         return torch.cat([self.aggregate(x, reduce="mean"), x[: self.num_dst]], 1)
 

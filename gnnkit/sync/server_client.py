@@ -29,7 +29,7 @@ from gnnkit.utils.documents import Json
 BESIDE = "server beside rank 0"  # thread name
 
 
-class Served:
+class ServerClient:
     """A worker's client, which pushes gradients and reads parameters.
 
     Each server holds some of the parameters, each tensor complete. All servers use one
@@ -50,7 +50,7 @@ class Served:
         self._thread: threading.Thread | None = None
         self._ranks = list(range(comm.world_size, comm.world_size + servers)) or [0]
         self._parts: list[tuple[int, list[int]]] = []  # server rank, numbers of its parameters
-        self._trained: list[int] = []  # ids of all these parameters
+        self._parameter_ids: list[int] = []  # ids of all these parameters
         self._begun = False  # rank 0 only
         self._settings: tuple[Json, ...] = ()  # the optimiser's settings as last sent
         self._read: list[Tensor] = []  # rank 0 only: the values last read, by part
@@ -71,8 +71,8 @@ class Served:
         parameters = trained(module)
         self._share_out(parameters)
         settings = self._bring(parameters, optimizer) if self.rank == 0 else None
-        pushed = [{"gradient": part} for part in self._cut(gradients(parameters))]
-        letters = self._ask({"kind": "push", "share": share, "settings": settings}, pushed)
+        messages = [{"gradient": part} for part in self._cut(gradients(parameters))]
+        letters = self._ask({"kind": "push", "share": share, "settings": settings}, messages)
         self._write(parameters, letters)
         optimizer.state.clear()  # left by local steps
         setattr(optimizer, "_opt_called", True)  # noqa: B010 - schedules would warn that no step was made
@@ -129,8 +129,8 @@ class Served:
             tensors: Tensors of any shapes. Each server sums a part.
         """
         values = to_vector(tensors)
-        weighted = torch.cat([values * weight, values.new_tensor([weight])])
-        total = torch.cat(self._sums(weighted.tensor_split(len(self._ranks))))
+        terms = torch.cat([values * weight, values.new_tensor([weight])])
+        total = torch.cat(self._sums(terms.tensor_split(len(self._ranks))))
         from_vector(total[:-1] / total[-1], tensors)
 
     def sum(self, x: Tensor) -> Tensor:
@@ -157,15 +157,15 @@ class Served:
 
         Raises `UserError` if the set of trained parameters has changed.
         """
-        trained = [id(parameter) for parameter in parameters]
-        if self._parts and trained != self._trained:
+        parameter_ids = [id(parameter) for parameter in parameters]
+        if self._parts and parameter_ids != self._parameter_ids:
             raise UserError(
                 "sync: parameters were frozen or unfrozen during training, but servers hold those of the first step: "
                 "use sync=all_reduce"
             )
         if not self._parts:
-            self._trained = trained
-            numbers = balanced([parameter.numel() for parameter in parameters], len(self._ranks))
+            self._parameter_ids = parameter_ids
+            numbers = distribute_evenly([parameter.numel() for parameter in parameters], len(self._ranks))
             self._parts = [
                 (server, owned_numbers)
                 for server, owned_numbers in zip(self._ranks, numbers, strict=True)
@@ -173,7 +173,7 @@ class Served:
             ]
 
     def _bring(self, parameters: Sequence[Parameter], optimizer: Optimizer) -> list[Json] | None:
-        """Sends the servers what rank 0 has changed. Returns changed settings.
+        """Sends rank 0's changes to the servers. Returns changed settings.
 
         Local steps, an average or a rollback change rank 0's parameters. With
         synchronous steps, the servers continue from them.
@@ -185,8 +185,8 @@ class Served:
         elif self._rules.together and not all(map(torch.equal, values, self._read)):
             for (server, _), part in zip(self._parts, values, strict=True):
                 self._mailbox.put(server, REQUEST, {"kind": "values"}, {"values": part})
-        changed, self._settings = groups.settings != self._settings, groups.settings
-        return list(groups.settings) if changed else None
+        has_changed, self._settings = groups.settings != self._settings, groups.settings
+        return list(groups.settings) if has_changed else None
 
     def _begin(
         self, parameters: Sequence[Parameter], values: Sequence[Tensor], groups: Groups, kind: type[Optimizer]
@@ -233,9 +233,9 @@ class Served:
     def _overwrite(self, parameters: Sequence[Parameter], values: Sequence[Tensor]) -> None:
         with torch.no_grad():
             for (_, numbers), vector in zip(self._parts, values, strict=True):
-                served = [parameters[n] for n in numbers]
-                parts = torch.split(vector, [p.numel() for p in served])
-                for parameter, part in zip(served, parts, strict=True):
+                server_parameters = [parameters[n] for n in numbers]
+                parts = torch.split(vector, [p.numel() for p in server_parameters])
+                for parameter, part in zip(server_parameters, parts, strict=True):
                     parameter.copy_(part.view_as(parameter))
 
     def _cut(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -262,7 +262,7 @@ class Served:
                 return letter
 
 
-def balanced(sizes: Sequence[int], count: int) -> list[list[int]]:
+def distribute_evenly(sizes: Sequence[int], count: int) -> list[list[int]]:
     """Distributes items over `count` places, largest first, each to the least loaded.
 
     Returns the item numbers at each place, ascending.
@@ -276,8 +276,8 @@ def balanced(sizes: Sequence[int], count: int) -> list[list[int]]:
     return [sorted(numbers) for numbers in dealt]
 
 
-class ServedSync(GradientSync):
-    """A synchronisation in which servers may run the optimiser, through `_served`."""
+class ServerSync(GradientSync):
+    """A synchronisation in which servers may run the optimiser, through `_client`."""
 
     steps_here = False
 
@@ -289,7 +289,7 @@ class ServedSync(GradientSync):
         """
         self.on_lost = on_lost
         self._use(rules)
-        self._served: Served | None = None
+        self._client: ServerClient | None = None
 
     def _use(self, rules: Rules) -> None:
         self.rules = rules
@@ -303,10 +303,10 @@ class ServedSync(GradientSync):
         return f"sync.mode={self.rules.mode}", self.rules.row_bound, sync
 
     @property
-    def served(self) -> Served:
+    def client(self) -> ServerClient:
         """This worker's client, after `setup`."""
-        assert self._served is not None, "setup comes first"
-        return self._served
+        assert self._client is not None, "setup comes first"
+        return self._client
 
     def costs(self) -> str:
         if not self.rules.together:
@@ -316,23 +316,23 @@ class ServedSync(GradientSync):
         return ""
 
     def settle(self, module: nn.Module, optimizer: Optimizer) -> None:
-        if self._served is not None:
-            self._served.settle(module)
+        if self._client is not None:
+            self._client.settle(module)
 
     def set_exact(self, module: nn.Module, exact: bool) -> None:
-        if self._served is not None and not self.rules.together:
-            self._served.settle(module, together=exact)
+        if self._client is not None and not self.rules.together:
+            self._client.settle(module, together=exact)
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self._served is None else self._served.state_dict()
+        return {} if self._client is None else self._client.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self._served is not None:
-            self._served.load_state_dict(state)
+        if self._client is not None:
+            self._client.load_state_dict(state)
 
     def figures(self) -> Json:
-        return {} if self._served is None else self._served.figures()
+        return {} if self._client is None else self._client.figures()
 
     def close(self) -> None:
-        if self._served is not None:
-            self._served.close()
+        if self._client is not None:
+            self._client.close()

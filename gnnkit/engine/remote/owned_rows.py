@@ -14,10 +14,10 @@ import torch
 from gnnkit.comm import Communicator
 from gnnkit.engine.block import LayerValues, ValuesById
 from gnnkit.engine.pool import Pool
-from gnnkit.engine.remote import padded
+from gnnkit.engine.remote import sparse_records
 from gnnkit.engine.remote.disk import DiskFeatures
 from gnnkit.engine.remote.features import TableRows
-from gnnkit.engine.remote.owners import ByOwner, Owners, Sent, record_fetch, swap_rows
+from gnnkit.engine.remote.owners import ByOwner, MessageCounter, Owners, record_fetch, swap_rows
 from gnnkit.engine.remote.tier import KeptRows, RowTier
 from gnnkit.exchange.tally import Tally
 from gnnkit.graph import Ids, SparseFeatures, kept_rows
@@ -27,32 +27,32 @@ from gnnkit.utils.checks import Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRequest:
-    """The rows of a batch that a rank requests, and those requested from it."""
+    """A batch's rows that a rank requests, and its peers' requests."""
 
     nodes: Ids  # [num_nodes] int64, distinct
     is_owned: npt.NDArray[np.bool_]  # [num_nodes] owned by this rank
     is_cached: npt.NDArray[np.bool_]  # [num_nodes] owned by other ranks, and cached
     split: ByOwner  # the remaining nodes, by owner
-    asked: Sequence[Ids]  # [world_size] nodes of this rank that each rank requests
+    peer_requests: Sequence[Ids]  # [world_size] nodes of this rank that each rank requests
 
     @property
-    def here(self) -> Ids:  # ascending
+    def local_nodes(self) -> Ids:  # ascending
         """This rank's distinct nodes whose rows are read."""
-        return np.unique(np.concatenate([self.nodes[self.is_owned], *self.asked]))
+        return np.unique(np.concatenate([self.nodes[self.is_owned], *self.peer_requests]))
 
     @property
     def num_bytes(self) -> int:
         """Memory of the ids."""
-        return self.nodes.nbytes * 4 + sum(part.nbytes for part in self.asked)
+        return self.nodes.nbytes * 4 + sum(part.nbytes for part in self.peer_requests)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fetched:
+class FetchedRows:
     """The rows of some nodes, and how many were exchanged for them."""
 
     rows: npt.NDArray[Any]  # [num_nodes] records with the fields of `OwnedRows.row`
-    received: Ids  # [world_size] rows from each rank
-    sent: Ids  # [world_size] rows sent to each rank
+    num_received: Ids  # [world_size] rows from each rank
+    num_sent: Ids  # [world_size] rows sent to each rank
     hits: int  # other ranks' rows found in the cache
 
 
@@ -82,11 +82,11 @@ class OwnedRows:
         self.in_edges = shard.num_in_edges  # [num_owned]
         features, mean = shard.features, shard.mean_edge_features
         fields: list[tuple[Any, ...]] = [("label", shard.labels.dtype, shard.labels.shape[1:])]
-        stored = features if isinstance(features, SparseFeatures) else kept_rows(features)
-        if sparse := padded.fields(features, comm):
+        table = features if isinstance(features, SparseFeatures) else kept_rows(features)
+        if sparse := sparse_records.fields(features, comm):
             fields += sparse
-        elif stored.shape[1]:
-            fields.append(("features", stored.dtype, stored.shape[1:]))
+        elif table.shape[1]:
+            fields.append(("features", table.dtype, table.shape[1:]))
         if values:
             fields += [(name, np.float64) for name in ("in_degree", "out_degree")]
             fields += [("in_edges", np.int64), ("looped", np.bool_)]
@@ -97,7 +97,7 @@ class OwnedRows:
         self._table = TableRows(features, None)
         self.width = sum(int(np.prod(self.row[name].shape)) for name in self.row.names or ())  # numbers per row
 
-    def owned(self, nodes: Ids, tier: RowTier | None = None) -> npt.NDArray[Any]:  # [num_nodes] records
+    def read_owned(self, nodes: Ids, tier: RowTier | None = None) -> npt.NDArray[Any]:  # [num_nodes] records
         """Returns rows of nodes that this rank owns.
 
         Args:
@@ -110,10 +110,10 @@ class OwnedRows:
         for name in self.row.names or ():
             if name == "features":
                 rows[name] = self._features(nodes, places, tier or self.disk)
-            elif name == padded.COLUMNS:
+            elif name == sparse_records.COLUMNS:
                 assert isinstance(shard.features, SparseFeatures)
-                padded.write(rows, shard.features[places])  # writes the values, too
-            elif name == padded.VALUES:
+                sparse_records.write(rows, shard.features[places])  # writes the values, too
+            elif name == sparse_records.VALUES:
                 continue
             elif name == "in_edges":
                 rows[name] = self.in_edges[places]
@@ -133,13 +133,13 @@ class OwnedRows:
     def features(self, rows: npt.NDArray[Any]) -> Array | SparseFeatures:  # [n] records -> [n, width]
         """Returns the features in rows, in their stored type."""
         names = self.row.names or ()
-        if padded.COLUMNS in names:
-            return padded.read(rows, self.shard.features.shape[1])
+        if sparse_records.COLUMNS in names:
+            return sparse_records.read(rows, self.shard.features.shape[1])
         if "features" in names:
             return np.array(rows["features"], order="C")
         return np.empty((len(rows), 0), kept_rows(self.shard.features).dtype)
 
-    def fetch(self, nodes: Ids, comm: Communicator, sent: Sent | None = None) -> Fetched:
+    def fetch(self, nodes: Ids, comm: Communicator, counter: MessageCounter | None = None) -> FetchedRows:
         """Returns rows of nodes with any owners. Collective.
 
         Two messages are sent to each rank: the nodes that this rank requests, and the
@@ -149,50 +149,56 @@ class OwnedRows:
         Args:
             nodes: [num_nodes] distinct global ids.
             comm: The ranks.
-            sent: Counter of messages, or None.
+            counter: Counter of messages, or None.
         """
-        return self.answer(self.ask(nodes, comm, sent), comm, sent)
+        return self.answer(self.ask(nodes, comm, counter), comm, counter)
 
-    def ask(self, nodes: Ids, comm: Communicator, sent: Sent | None = None) -> RowRequest:
+    def ask(self, nodes: Ids, comm: Communicator, counter: MessageCounter | None = None) -> RowRequest:
         """Sends the owners the ids of required rows, the first half of `fetch`."""
         nodes = nodes.astype(np.int64)
         is_owned = self.owners.rank_of[nodes] == comm.rank
         is_cached = self.cache.has(nodes) & ~is_owned
         missing = ~is_owned & ~is_cached
         split = self.owners.split(nodes[missing], comm.world_size)
-        asked = swap_rows(comm, split.parts(), sent)
-        return RowRequest(nodes, is_owned, is_cached, split, asked)
+        peer_requests = swap_rows(comm, split.parts(), counter)
+        return RowRequest(nodes, is_owned, is_cached, split, peer_requests)
 
     def answer(
-        self, asked: RowRequest, comm: Communicator, sent: Sent | None = None, tier: RowTier | None = None
-    ) -> Fetched:
+        self,
+        request: RowRequest,
+        comm: Communicator,
+        counter: MessageCounter | None = None,
+        tier: RowTier | None = None,
+    ) -> FetchedRows:
         """Sends the rows that other ranks requested, the second half of `fetch`.
 
-        `tier` contains the features of `asked.here`, if they were prefetched.
+        `tier` contains the features of `request.local_nodes`, if they were prefetched.
         """
-        nodes, is_owned, is_cached = asked.nodes, asked.is_owned, asked.is_cached
+        nodes, is_owned, is_cached = request.nodes, request.is_owned, request.is_cached
         missing = ~is_owned & ~is_cached
-        received = swap_rows(comm, [self.owned(part, tier) for part in asked.asked], sent)
+        peer_rows = swap_rows(comm, [self.read_owned(part, tier) for part in request.peer_requests], counter)
         rows = np.empty(len(nodes), self.row)
-        rows[is_owned] = self.owned(nodes[is_owned], tier)
-        cached = np.empty(int(is_cached.sum()), self.row)
-        self.cache.read(nodes[is_cached], cached)
-        rows[is_cached] = cached
-        rows[missing] = asked.split.restored(np.concatenate(received))
+        rows[is_owned] = self.read_owned(nodes[is_owned], tier)
+        cached_rows = np.empty(int(is_cached.sum()), self.row)
+        self.cache.read(nodes[is_cached], cached_rows)
+        rows[is_cached] = cached_rows
+        rows[missing] = request.split.restore_order(np.concatenate(peer_rows))
         self.cache.add(nodes[missing], rows[missing])
-        return Fetched(rows, asked.split.counts, np.array([len(part) for part in asked.asked]), len(cached))
+        return FetchedRows(
+            rows, request.split.counts, np.array([len(part) for part in request.peer_requests]), len(cached_rows)
+        )
 
-    def record(self, fetched: Fetched, sent: Sent, tally: Tally, me: int) -> None:
+    def record(self, rows: FetchedRows, counter: MessageCounter, tally: Tally, me: int) -> None:
         """Records the exchanged words, and the bytes of all messages of a batch.
 
         Args:
-            fetched: The batch's rows.
-            sent: The batch's messages.
+            rows: The batch's rows.
+            counter: The batch's messages.
             tally: The record.
             me: This rank.
         """
-        away = np.arange(len(fetched.received)) != me
-        record_fetch(tally, me, self.width, fetched.sent * away, fetched.received * away, sent.num_bytes)
+        away = np.arange(len(rows.num_received)) != me
+        record_fetch(tally, me, self.width, rows.num_sent * away, rows.num_received * away, counter.num_bytes)
 
 
 class FetchedLayers(LayerValues):
@@ -221,7 +227,7 @@ class FetchedLayers(LayerValues):
             edges: [num_edges] records of `Frontier`, for all drawn edges.
             pool: The ranks whose rows enter batch statistics.
             inverse_edges: Whether the graph has each edge's reverse, with
-                relations of its own.
+                separate relations.
         """
         super().__init__(shard, model, dtype, device, inverse_edges)
         self.edge_types = _of_edges(edges, "relation", shard.edge_types)
@@ -244,13 +250,13 @@ class FetchedLayers(LayerValues):
         return ValuesById(self._edges["id"].astype(np.int64), self._edges["time"])
 
 
-def _of_edges(edges: npt.NDArray[Any], name: str, held: npt.NDArray[Any] | None) -> ValuesById | None:
+def _of_edges(edges: npt.NDArray[Any], name: str, shard_values: npt.NDArray[Any] | None) -> ValuesById | None:
     """Indexes a field of drawn edges by edge id, or returns None without it."""
-    if held is None:
+    if shard_values is None:
         return None
-    return ValuesById(edges["id"].astype(np.int64), _field(edges, name, held))
+    return ValuesById(edges["id"].astype(np.int64), _field(edges, name, shard_values))
 
 
-def _field(records: npt.NDArray[Any], name: str, held: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns a field of records, or without it columns of width 0, like `held`."""
-    return records[name] if name in (records.dtype.names or ()) else np.empty((len(records), 0), held.dtype)
+def _field(records: npt.NDArray[Any], name: str, shard_values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns a field of records, or columns of width 0 if records lack it."""
+    return records[name] if name in (records.dtype.names or ()) else np.empty((len(records), 0), shard_values.dtype)

@@ -10,7 +10,7 @@ from torch.autograd import Function
 
 from gnnkit.engine.quarters import Kind
 from gnnkit.engine.topology import Topology
-from gnnkit.kernels.products import unwatched
+from gnnkit.kernels.products import disable_torch_function
 from gnnkit.kernels.sums import ONE, EdgeKernels
 
 
@@ -21,7 +21,7 @@ class ExchangedSum(Function):
     def forward(
         ctx: Any, x: Tensor, scale: Tensor | None, topology: Topology, layer: int, kind: Kind, beside: bool
     ) -> Tensor:  # [num_cell_nodes, f] -> [num_cell_nodes, f or 2 f]
-        with unwatched():
+        with disable_torch_function():
             return ExchangedSum._forward(ctx, x, scale, topology, layer, kind, beside)
 
     @staticmethod
@@ -55,7 +55,7 @@ class ExchangedSum(Function):
         quarters = topology.quarters
         near, far = quarters.near.edges, quarters.far.edges
         factors = quarters.factors(ctx.kind, topology.degrees, grad.dtype)
-        near_by, far_by, near_partial_by, far_partial_by = (factor.turned for factor in factors)
+        near_by, far_by, near_partial_by, far_partial_by = (factor.transpose for factor in factors)
         width = grad.shape[1] // 2 if ctx.beside else grad.shape[1]
 
         scale_grad = None
@@ -66,8 +66,12 @@ class ExchangedSum(Function):
             return None, scale_grad, None, None, None, None
 
         def back() -> Tensor:
-            turned: EdgeKernels = near.transposed
-            return turned.sum_beside_backward(grad, near_by) if ctx.beside else turned.sum(grad, near_by, own=ctx.own)
+            transpose: EdgeKernels = near.transposed
+            return (
+                transpose.sum_beside_backward(grad, near_by)
+                if ctx.beside
+                else transpose.sum(grad, near_by, own=ctx.own)
+            )
 
         halo = grad.new_zeros(far.num_src, width)
         far.transposed.add_sum(grad, far_by, halo)
@@ -97,11 +101,13 @@ class ExchangedMax(Function):
         place = edge
         if not targets.idle:
             source = topology.source_ids[edges.source_of_edge][edge] if edges.num_edges else edge
-            arrived, source = topology.partials.collect(best, layer), topology.partials.collect(source, layer)
-            best = topology.partials.kernels.max(arrived)[0]
+            partial_maxima, source = topology.partials.collect(best, layer), topology.partials.collect(source, layer)
+            best = topology.partials.kernels.max(partial_maxima)[0]
             # Among equal values, the lowest source id is selected. Among parallel edges
             # in two cells, the first received one is selected.
-            candidates = torch.where(arrived == best[topology.partials.rows], -source.to(torch.float64), -torch.inf)
+            candidates = torch.where(
+                partial_maxima == best[topology.partials.rows], -source.to(torch.float64), -torch.inf
+            )
             place = topology.partials.kernels.max(candidates)[1]
         ctx.topology, ctx.layer = topology, layer
         ctx.save_for_backward(edge, place)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.remote.owners import Owners, Sent, swap_rows, to_all
+from gnnkit.engine.remote.owners import MessageCounter, Owners, swap_rows, to_all
 from gnnkit.engine.visible import TimedEdges, TimedRows
 from gnnkit.graph import CSC, Ids, RelationGroups
 from gnnkit.graph.times import Times
@@ -20,7 +20,7 @@ from gnnkit.partition.shard import Shard
 _REQUEST = np.dtype([("node", np.int64), ("bound", np.int64)])
 
 
-def timed_edges(
+def collect_timed_edges(
     shard: Shard, owners: Owners, comm: Communicator, relations: Sequence[str] | None, window: int | None = None
 ) -> TimedEdges:
     """Returns the owned nodes' edges by time. Collective.
@@ -32,13 +32,13 @@ def timed_edges(
         relations: Names of the relations, or None if they are not read.
         window: As `Reading.window`.
     """
-    held, times = shard.csc, np.asarray(shard.edge_time, np.int64)
-    csc = CSC.trusted(held.indptr, held.indices, held.weight, held.num_sources, times)
+    in_edges, times = shard.csc, np.asarray(shard.edge_time, np.int64)
+    csc = CSC.trusted(in_edges.indptr, in_edges.indices, in_edges.weight, in_edges.num_sources, times)
     outgoing = replace(_collect_out_edges(shard, owners, comm), window=window)
-    grouped = lambda: RelationGroups.of(csc, shard.edge_types, relations or ("",))  # noqa: E731 - grouped on first use
-    timed = TimedEdges(csc, grouped, lambda: outgoing, window=window)
-    timed.newest = max(int(newest) for (newest,) in to_all(comm, np.array([timed.newest])))
-    return timed
+    group_relations = lambda: RelationGroups.of(csc, shard.edge_types, relations or ("",))  # noqa: E731 - grouped on first use
+    edges = TimedEdges(csc, group_relations, lambda: outgoing, window=window)
+    edges.newest = max(int(newest) for (newest,) in to_all(comm, np.array([edges.newest])))
+    return edges
 
 
 def _collect_out_edges(shard: Shard, owners: Owners, comm: Communicator) -> TimedRows:
@@ -55,15 +55,15 @@ def _collect_out_edges(shard: Shard, owners: Owners, comm: Communicator) -> Time
     return TimedRows(offsets_of(counts), edges["time"].copy(), None if weight is None else edges["weight"].copy())
 
 
-class SeenValues:
+class VisibleValues:
     """Degrees and means over the edges that nodes see at times, from their owners.
 
-    The fields are those of `OwnedRows.row` that depend on time.
+    The fields are the time-dependent fields of `OwnedRows.row`.
     """
 
-    def __init__(self, shard: Shard, owners: Owners, timed: TimedEdges) -> None:
+    def __init__(self, shard: Shard, owners: Owners, timed_edges: TimedEdges) -> None:
         """Stores the owned nodes' edges."""
-        self._shard, self._owners, self._timed, self.newest = shard, owners, timed, timed.newest
+        self._shard, self._owners, self._timed_edges, self.newest = shard, owners, timed_edges, timed_edges.newest
         fields: list[Any] = [(name, np.float64) for name in ("in_degree", "out_degree")]
         fields += [("in_edges", np.int64), ("looped", np.bool_)]
         mean = shard.mean_edge_features
@@ -71,28 +71,31 @@ class SeenValues:
             fields.append(("mean_edge_features", mean.dtype, mean.shape[1:]))
         self.row = np.dtype(fields)
 
-    def fetch(self, nodes: Ids, bounds: Times, comm: Communicator, sent: Sent | None = None) -> npt.NDArray[Any]:
+    def fetch(
+        self, nodes: Ids, bounds: Times, comm: Communicator, counter: MessageCounter | None = None
+    ) -> npt.NDArray[Any]:
         """Returns the nodes' records [num_nodes], for any owners. Collective.
 
         Args:
             nodes: [num_nodes] global ids.
             bounds: [num_nodes] latest time that each node sees.
             comm: The ranks.
-            sent: Counter of messages, or None.
+            counter: Counter of messages, or None.
         """
         split, requests = self._owners.split(nodes, comm.world_size), np.empty(len(nodes), _REQUEST)
         requests["node"], requests["bound"] = nodes, bounds
-        asked = swap_rows(comm, split.parts_of(requests), sent)
-        received = swap_rows(comm, [self._owned(part["node"], part["bound"]) for part in asked], sent)
-        return split.restored(np.concatenate(received))
+        peer_requests = swap_rows(comm, split.parts_of(requests), counter)
+        answers = swap_rows(comm, [self._read_owned(part["node"], part["bound"]) for part in peer_requests], counter)
+        return split.restore_order(np.concatenate(answers))
 
-    def _owned(self, nodes: Ids, bounds: Times) -> npt.NDArray[Any]:
-        timed, places = self._timed, np.searchsorted(self._shard.owned, nodes)
+    def _read_owned(self, nodes: Ids, bounds: Times) -> npt.NDArray[Any]:
+        timed_edges, places = self._timed_edges, np.searchsorted(self._shard.owned, nodes)
         rows = np.empty(len(nodes), self.row)
-        rows["in_degree"] = timed.incoming.degrees(places, bounds)
-        rows["out_degree"] = timed.outgoing.degrees(places, bounds)
-        rows["in_edges"], rows["looped"] = timed.incoming.counts(places, bounds), timed.loops.counts(places, bounds) > 0
+        rows["in_degree"] = timed_edges.incoming.degrees(places, bounds)
+        rows["out_degree"] = timed_edges.outgoing.degrees(places, bounds)
+        rows["in_edges"] = timed_edges.incoming.counts(places, bounds)
+        rows["looped"] = timed_edges.loops.counts(places, bounds) > 0
         if "mean_edge_features" in (self.row.names or ()):
             assert self._shard.edge_features is not None
-            rows["mean_edge_features"] = timed.mean_features(self._shard.edge_features, places, bounds)
+            rows["mean_edge_features"] = timed_edges.mean_features(self._shard.edge_features, places, bounds)
         return rows

@@ -15,5 +15,5 @@ def rcm(csc: CSC) -> Ids:  # [num_nodes]
 
 def by_degree(csc: CSC) -> Ids:  # [num_nodes]
     """Orders the destinations by descending out-degree."""
-    left = np.bincount(csc.indices, minlength=csc.num_sources)[: csc.num_nodes]
-    return np.argsort(-left, kind="stable")
+    degree = np.bincount(csc.indices, minlength=csc.num_sources)[: csc.num_nodes]
+    return np.argsort(-degree, kind="stable")

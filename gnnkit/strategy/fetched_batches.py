@@ -13,19 +13,19 @@ from torch import nn
 from gnnkit.comm import Communicator
 from gnnkit.engine import Pool, Tally
 from gnnkit.engine.block import LayerValues, ValuesById
-from gnnkit.engine.remote.fetched import Fetched, FetchedLayers, RowRequest
 from gnnkit.engine.remote.frontier import Frontier
-from gnnkit.engine.remote.owners import Owners, Sent
+from gnnkit.engine.remote.owned_rows import FetchedLayers, FetchedRows, RowRequest
+from gnnkit.engine.remote.owners import MessageCounter, Owners
 from gnnkit.engine.remote.row_cache import RowCache
-from gnnkit.engine.remote.seen import SeenValues
 from gnnkit.engine.remote.tier import KeptRows
+from gnnkit.engine.remote.visible_values import VisibleValues
 from gnnkit.engine.visible import TimedLayers
 from gnnkit.graph import Floats, Ids, MiniBatch
 from gnnkit.graph.times import latest_visible
 from gnnkit.sampler import Fanouts
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.on_disk import BackgroundBatches, bytes_of
-from gnnkit.strategy.seeds import Deal, Seeds, Step, drawing, sample_step
+from gnnkit.strategy.seeds import MakeStep, Seeds, Step, drawing, sample_step
 from gnnkit.utils.checks import Array
 
 Edges = npt.NDArray[Any]  # [num_edges] records of `Frontier`
@@ -44,34 +44,36 @@ class Draw:
             pool: The ranks whose rows enter batch statistics.
         """
         self._worker, self._model, self._pool, self.sampler = worker, model, pool, drawing(worker)
-        self._graph = self._layers = self._seen = None
+        self._graph = self._layers = self._visible_values = None
         if worker.graph is not None:
-            self._graph, self._layers = worker.drawn(model), worker.layers(model, pool)
+            self._graph, self._layers = worker.edges_to_sample(model), worker.layers(model, pool)
             return
         assert owners is not None, "owners draw"
-        timed, relations = worker.timed_edges(model, owners), worker.relations_for(model)
-        self._seen = None if timed is None else SeenValues(worker.shard, owners, timed)
+        timed_edges, relations = worker.timed_edges(model, owners), worker.relations_for(model)
+        self._visible_values = None if timed_edges is None else VisibleValues(worker.shard, owners, timed_edges)
         frontier = (worker.shard, owners, self.sampler, worker.comm, worker.threads)
         types = worker.rows.drawn and worker.rows.relation is not None
-        self._frontier = Frontier(*frontier, relations=relations, types=types, timed=timed)
+        self._frontier = Frontier(*frontier, relations=relations, types=types, timed_edges=timed_edges)
 
-    def __call__(self, step: Step, comm: Communicator, sent: Sent, *, disjoint: bool = False) -> DrawnBatch:
+    def __call__(
+        self, step: Step, comm: Communicator, counter: MessageCounter, *, disjoint: bool = False
+    ) -> DrawnBatch:
         """Draws one batch. Collective if owners draw.
 
         Args:
             step: The step, with its key and this rank's seeds.
             comm: The ranks.
-            sent: Counter of messages.
+            counter: Counter of messages.
             disjoint: As for `NativeSampler.sample`.
         """
         if self._graph is not None:
             return DrawnBatch(sample_step(self.sampler, self._graph, step, disjoint=disjoint))
-        batch, edges = self._frontier.sample(step.seeds, step.draws, comm, sent, step.times, disjoint=disjoint)
-        if self._seen is None:
+        batch, edges = self._frontier.sample(step.seeds, step.draws, comm, counter, step.times, disjoint=disjoint)
+        if self._visible_values is None:
             return DrawnBatch(batch, edges)
         assert batch.times is not None
         bounds = latest_visible(batch.times, self.sampler.time)
-        return DrawnBatch(batch, edges, self._seen.fetch(batch.input_nodes, bounds, comm, sent))
+        return DrawnBatch(batch, edges, self._visible_values.fetch(batch.input_nodes, bounds, comm, counter))
 
     def costs(self, seeds: Ids) -> Floats:  # [num_seeds]
         """Estimates how many edges seeds draw, by mean degree at owners."""
@@ -82,30 +84,30 @@ class Draw:
         draws = [sum(degree if count < 0 else count for count in counts) for counts in fanouts.by_hop(names)]
         return np.full(len(seeds), float(np.cumprod(draws).sum()))
 
-    def layers(self, drawn: DrawnBatch, rows: npt.NDArray[Any] | None = None) -> LayerValues:
+    def layers(self, sample: DrawnBatch, rows: npt.NDArray[Any] | None = None) -> LayerValues:
         """Returns a batch's node and edge values.
 
         Args:
-            drawn: The batch.
+            sample: The batch.
             rows: [num_input_nodes] records of `OwnedRows` for its input nodes. None:
                 the batch has all `values`.
         """
-        worker, batch = self._worker, drawn.batch
+        worker, batch = self._worker, sample.batch
         if self._layers is not None:
             return worker.layers_of(batch, self._layers)
-        assert drawn.edges is not None
+        assert sample.edges is not None
         ids = batch.input_nodes.astype(np.int64) if batch.nodes is None else np.arange(len(batch.nodes))
-        rows = rows if drawn.values is None else drawn.values
+        rows = rows if sample.values is None else sample.values
         assert rows is not None
         nodes = ids, rows
-        values = (worker.shard, self._model, worker.dtype, worker.device, nodes, drawn.edges, self._pool)
+        values = (worker.shard, self._model, worker.dtype, worker.device, nodes, sample.edges, self._pool)
         layers = FetchedLayers(*values, inverse_edges=worker.inverse_edges)
         if batch.nodes is None:
             return layers
-        assert self._seen is not None, "owners know the nodes' edges by time"
-        layers.newest_time = self._seen.newest
-        if "relation_degree" in (drawn.edges.dtype.names or ()):
-            layers.relation_degree = self._relation_degrees(batch, drawn.edges)
+        assert self._visible_values is not None, "owners know the nodes' edges by time"
+        layers.newest_time = self._visible_values.newest
+        if "relation_degree" in (sample.edges.dtype.names or ()):
+            layers.relation_degree = self._relation_degrees(batch, sample.edges)
         return TimedLayers.of(layers, None, batch, self.sampler)
 
     def _relation_degrees(self, batch: MiniBatch, edges: Edges) -> ValuesById:
@@ -121,7 +123,7 @@ class DrawnBatch:
 
     batch: MiniBatch
     edges: Edges | None = None  # drawn by owners. None: this rank has the topology
-    values: npt.NDArray[Any] | None = None  # [num_input_nodes] records of `SeenValues`, if owners draw by time
+    values: npt.NDArray[Any] | None = None  # [num_input_nodes] records of `VisibleValues`, if owners draw by time
 
     @property
     def num_bytes(self) -> int:
@@ -134,17 +136,17 @@ class RequestedBatch:
     """One batch before its rows are read, and the rows that ranks request."""
 
     step: Step
-    drawn: DrawnBatch
-    asked: RowRequest
-    sent: Sent
+    draws: DrawnBatch
+    request: RowRequest
+    counter: MessageCounter
 
     @cached_property
-    def here(self) -> Ids:  # ascending
-        return self.asked.here
+    def local_nodes(self) -> Ids:  # ascending
+        return self.request.local_nodes
 
     @property
     def num_bytes(self) -> int:
-        return self.drawn.num_bytes + self.asked.num_bytes
+        return self.draws.num_bytes + self.request.num_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,14 +154,14 @@ class FetchedBatch:
     """One batch with its rows."""
 
     step: Step
-    drawn: DrawnBatch
-    fetched: Fetched
-    sent: Sent
+    draws: DrawnBatch
+    rows_read: FetchedRows
+    counter: MessageCounter
 
     @property
     def rows(self) -> npt.NDArray[Any]:  # [num_input_nodes]
         """Records of `OwnedRows` for the batch's input nodes."""
-        return self.fetched.rows[self.drawn.batch.rows_by_node()[1]]
+        return self.rows_read.rows[self.draws.batch.rows_by_node()[1]]
 
 
 class FetchedBatches(BackgroundBatches[RequestedBatch, FetchedBatch]):
@@ -185,44 +187,44 @@ class FetchedBatches(BackgroundBatches[RequestedBatch, FetchedBatch]):
         self.draws = Draw(worker, model, self.rows.owners, Pool(worker.comm, tally))
         sampler = self.draws.sampler
         fanouts = Fanouts.all(sampler.num_hops) if sampler.fanouts is None else Fanouts.parse(sampler.fanouts)
-        if (filled := cache.begin(fanouts, seeds.chance)) is not None:
-            self.rows.record(*filled, tally, worker.comm.rank)
+        if (initial_rows := cache.begin(fanouts, seeds.chance)) is not None:
+            self.rows.record(*initial_rows, tally, worker.comm.rank)
         self.fetched_rows = self.hits = 0  # rows of other ranks read by batches: fetched, and found in the cache
         super().__init__(worker, seeds, tally, prefetch, self.rows.disk)
 
-    def begin_epoch(self, deal: Deal, steps: range) -> None:
+    def begin_epoch(self, make_step: MakeStep, steps: range) -> None:
         if self.rows.cache.policy != "exact":
             return
 
-        def fill(comm: Communicator) -> tuple[Fetched, Sent]:
-            sent = Sent.nothing(comm.world_size)
-            drawn = (deal(number, comm, sent) for number in steps)
-            batches = [self.draws(step, comm, sent).batch.rows_by_node()[0] for step in drawn]
-            return self.cache.announce(batches, comm, sent)
+        def fill(comm: Communicator) -> tuple[FetchedRows, MessageCounter]:
+            counter = MessageCounter.zeros(comm.world_size)
+            epoch_steps = (make_step(number, comm, counter) for number in steps)
+            batches = [self.draws(step, comm, counter).batch.rows_by_node()[0] for step in epoch_steps]
+            return self.cache.announce(batches, comm, counter)
 
         self._record(*self._background.submit(fill).result())
 
-    def draw(self, deal: Deal, number: int, comm: Communicator) -> RequestedBatch:
+    def draw(self, make_step: MakeStep, number: int, comm: Communicator) -> RequestedBatch:
         """Draws one batch, and requests its rows. Collective."""
-        sent = Sent.nothing(comm.world_size)
-        step = deal(number, comm, sent)
-        drawn = self.draws(step, comm, sent)
-        return RequestedBatch(step, drawn, self.rows.ask(drawn.batch.rows_by_node()[0], comm, sent), sent)
+        counter = MessageCounter.zeros(comm.world_size)
+        step = make_step(number, comm, counter)
+        draws = self.draws(step, comm, counter)
+        return RequestedBatch(step, draws, self.rows.ask(draws.batch.rows_by_node()[0], comm, counter), counter)
 
-    def with_rows(self, drawn: RequestedBatch, read: Array | None, comm: Communicator) -> FetchedBatch:
-        tier = None if read is None else KeptRows.of(drawn.here, read)
-        fetched = self.rows.answer(drawn.asked, comm, drawn.sent, tier)
-        return FetchedBatch(drawn.step, drawn.drawn, fetched, drawn.sent)
+    def with_rows(self, sample: RequestedBatch, read: Array | None, comm: Communicator) -> FetchedBatch:
+        tier = None if read is None else KeptRows.of(sample.local_nodes, read)
+        rows = self.rows.answer(sample.request, comm, sample.counter, tier)
+        return FetchedBatch(sample.step, sample.draws, rows, sample.counter)
 
-    def batch(self, prepared: FetchedBatch) -> Batch:
-        self._record(prepared.fetched, prepared.sent)
-        self.fetched_rows += int(prepared.fetched.received.sum())
-        self.hits += prepared.fetched.hits
-        step, batch, rows = prepared.step, prepared.drawn.batch, prepared.rows
+    def batch(self, sample: FetchedBatch) -> Batch:
+        self._record(sample.rows_read, sample.counter)
+        self.fetched_rows += int(sample.rows_read.num_received.sum())
+        self.hits += sample.rows_read.hits
+        step, batch, rows = sample.step, sample.draws.batch, sample.rows
         x = self.worker.fetched_rows(self.rows.features(rows), self.model)
-        layers = self.draws.layers(prepared.drawn, rows)
-        adjacencies = layers.layers(step.kept(batch.blocks, layers), step.key)
+        layers = self.draws.layers(sample.draws, rows)
+        adjacencies = layers.layers(step.without_pairs(batch.blocks, layers), step.key)
         return step.batch(x, adjacencies, rows["label"][: len(step.seeds)], nodes=batch.input_nodes)
 
-    def _record(self, fetched: Fetched, sent: Sent) -> None:
-        self.rows.record(fetched, sent, self.tally, self.worker.comm.rank)
+    def _record(self, rows: FetchedRows, counter: MessageCounter) -> None:
+        self.rows.record(rows, counter, self.tally, self.worker.comm.rank)

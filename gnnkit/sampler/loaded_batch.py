@@ -54,19 +54,19 @@ class LoadedBatch:
 
     def __repr__(self) -> str:
         """Returns the shapes of the arrays, and each hop's number of edges."""
-        named = _present({"seeds": self.seeds, "y": self.y, "input_nodes": self.input_nodes, "x": self.x})
+        arrays = _present({"seeds": self.seeds, "y": self.y, "input_nodes": self.input_nodes, "x": self.x})
         edges = [len(block.indices) for block in self.blocks]
-        return f"LoadedBatch({shapes(named)}, edges={edges})"
+        return f"LoadedBatch({shapes(arrays)}, edges={edges})"
 
     def arrays(self) -> NamedArrays:
         """Returns all arrays that are not None, by name.
 
         `blocks` is a list of such dictionaries, outermost hop first.
         """
-        named = {"x": self.x, "y": self.y, "seeds": self.seeds, "input_nodes": self.input_nodes}
+        arrays = {"x": self.x, "y": self.y, "seeds": self.seeds, "input_nodes": self.input_nodes}
         rows = ("indptr", "indices", "src_nodes")
         blocks = [{name: getattr(block, name) for name in rows} | block.edge_columns for block in self.blocks]
-        return {**_present(named), "blocks": blocks}
+        return {**_present(arrays), "blocks": blocks}
 
     def to_torch(self) -> NamedArrays:
         """Returns `arrays()` as tensors that share their memory."""
@@ -80,8 +80,8 @@ class LoadedBatch:
             device: The torch device.
             non_blocking: Whether to return before the copy has finished.
         """
-        moved: NamedArrays = _map(lambda tensor: tensor.to(device, non_blocking=non_blocking), self.to_torch())
-        return moved
+        result: NamedArrays = _map(lambda tensor: tensor.to(device, non_blocking=non_blocking), self.to_torch())
+        return result
 
     def to_pyg(self) -> Any:
         """Creates a `torch_geometric.data.Data` with the fields of `NeighborLoader`.
@@ -124,8 +124,8 @@ def shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
     return ", ".join(f"{name}={list(array.shape)}" for name, array in arrays.items())
 
 
-def _present(named: NamedArrays) -> NamedArrays:
-    return {name: value for name, value in named.items() if value is not None}
+def _present(arrays: NamedArrays) -> NamedArrays:
+    return {name: value for name, value in arrays.items() if value is not None}
 
 
 def _map(convert: Callable[[Any], Any], arrays: Any) -> Any:

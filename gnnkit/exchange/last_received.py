@@ -20,7 +20,7 @@ class LastReceived(Schedule):
     """
 
     def __init__(self, schedule: Schedule | None = None) -> None:
-        """Stores the schedule for passes with an exchange. None: all rows are sent."""
+        """Stores the schedule for passes with an exchange, or None to send all rows."""
         self._schedule = schedule
         self._rows: list[Tensor] = []  # by number of the exchange, or of the stored value
 
@@ -37,9 +37,9 @@ class LastReceived(Schedule):
             return self._new(transfer, forward) if forward.exchanges else transfer.own_alone()
         if not forward.exchanges and transfer.number < len(self._rows):
             return transfer.with_own(self._rows[transfer.number])
-        received = self._new(transfer, forward)
-        self._store(transfer.number, transfer.without_own(received.detach()))
-        return received
+        rows = self._new(transfer, forward)
+        self._store(transfer.number, transfer.without_own(rows.detach()))
+        return rows
 
     def keep(self, compute: Callable[[], Tensor], number: int, forward: ForwardPass) -> Tensor:
         if forward.exchanges or number >= len(self._rows):

@@ -17,7 +17,7 @@ from torch import nn
 from gnnkit.engine import Adjacency, BlockLayers, Pool, Rows, Tally
 from gnnkit.engine.remote.disk import DiskFeatures
 from gnnkit.engine.remote.features import of_bits
-from gnnkit.engine.remote.owners import Sent
+from gnnkit.engine.remote.owners import MessageCounter
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Ids, MiniBatch, RelationGroups, Split
 from gnnkit.kernels.dropout import derive
@@ -26,7 +26,7 @@ from gnnkit.sampler.base import TIME_ARGUMENTS
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
 from gnnkit.strategy.link_seeds import make_seeds
 from gnnkit.strategy.on_disk import AnnouncedBatches, bytes_of, prepare_window
-from gnnkit.strategy.seeds import Deal, NodeSeeds, Seeds, Step, drawing, sample_step
+from gnnkit.strategy.seeds import MakeStep, NodeSeeds, Seeds, Step, drawing, sample_step
 from gnnkit.utils.spans import active, span
 
 T = TypeVar("T")
@@ -88,17 +88,17 @@ class SampledBatches:
             raise UserError("a strategy that draws needs the whole graph and a sampler")
         self.worker, self.graph, self.model = worker, worker.graph, model
         self.layers = worker.layers(model, Pool(worker.comm, tally))
-        self._drawn = worker.drawn(model)
-        self._source: _Nodes | _DealtBatches
+        self._in_edges = worker.edges_to_sample(model)
+        self._source: _Nodes | _StepBatches
         self._tally, self._disk, self._prefetch = tally, worker.disk, prefetch
         self.window: int | None = None  # number of batches sampled in advance, once known
         if seeds is None and (worker.rows.pairs or worker.samples_by_time):
             seeds = make_seeds(worker, batch_size, lambda: NodeSeeds(worker, batch_size, model=model))
         if seeds is not None:
-            self._source = _DealtBatches(worker, self.layers, self._drawn, seeds, prefetch)
+            self._source = _StepBatches(worker, self.layers, self._in_edges, seeds, prefetch)
             return
         loader = _loader(
-            worker, self._drawn, batch_size=batch_size, batching=batching, window=window, prefetch=prefetch
+            worker, self._in_edges, batch_size=batch_size, batching=batching, window=window, prefetch=prefetch
         )
         self._source = _Nodes(loader)
 
@@ -116,44 +116,44 @@ class SampledBatches:
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yields an epoch's batches, starting at step `first`."""
         with closing(self._epoch(epoch, first)) as drawn_batches:
-            for drawn in drawn_batches:
-                x, adjacencies = self._inputs(drawn.batch, drawn.x, drawn.step.key)
-                yield drawn.step.batch(
-                    x, adjacencies, self.graph.labels[drawn.step.seeds], nodes=drawn.batch.input_nodes
+            for sample in drawn_batches:
+                x, adjacencies = self._inputs(sample.batch, sample.x, sample.step.key)
+                yield sample.step.batch(
+                    x, adjacencies, self.graph.labels[sample.step.seeds], nodes=sample.batch.input_nodes
                 )
 
     def _epoch(self, epoch: int, first: int) -> Generator[_Prefetched, None, None]:
         """Samples an epoch's batches, including their rows unless these are sparse."""
         if self._disk is None:
             return self._source.epoch(epoch, first)
-        window = self._begun(self._disk)
+        window = self._find_window(self._disk)
         return self._read(self._disk, self._source.epoch(epoch, first), range(first, len(self)), window)
 
     def count_reads(self, epoch: int) -> None:
         """Counts the rows that an epoch will read from disk, without reading them."""
         assert self._disk is not None
-        window, steps = self._begun(self._disk), range(len(self))
-        with closing(self._source.epoch(epoch, 0)) as drawn:
+        window, steps = self._find_window(self._disk), range(len(self))
+        with closing(self._source.epoch(epoch, 0)) as samples:
             batches = AnnouncedBatches(self._disk, steps, _nodes_of, window)
             for _ in steps:
-                batches.next(lambda _: next(drawn))
+                batches.next(lambda _: next(samples))
                 self._disk.count_reads()
 
-    def _begun(self, disk: DiskFeatures) -> int:
+    def _find_window(self, disk: DiskFeatures) -> int:
         """Returns the number of batches sampled in advance (`prepare_window`)."""
         if self.window is None:
-            with closing(self._source.epoch(0, 0)) as drawn:
-                self.window = prepare_window(disk, drawn, lambda drawn: bytes_of(drawn.batch.blocks))
+            with closing(self._source.epoch(0, 0)) as samples:
+                self.window = prepare_window(disk, samples, lambda sample: bytes_of(sample.batch.blocks))
         return self.window
 
     def _read(
-        self, disk: DiskFeatures, drawn: Generator[_Prefetched, None, None], steps: range, window: int
+        self, disk: DiskFeatures, samples: Generator[_Prefetched, None, None], steps: range, window: int
     ) -> Generator[_Prefetched, None, None]:
         """Reads batches' rows from disk, while the previous batch is computed."""
         batches = AnnouncedBatches(disk, steps, _nodes_of, window)
 
         def make(step: int) -> _Prefetched:
-            batch = batches.next(lambda _: next(drawn))
+            batch = batches.next(lambda _: next(samples))
             nodes, places = batch.batch.rows_by_node()
             return replace(batch, x=disk.take(len(nodes))[places])
 
@@ -163,7 +163,7 @@ class SampledBatches:
                     self._tally.bytes_read = disk.counts.bytes
                     yield drawn_batch
         finally:
-            drawn.close()
+            samples.close()
             disk.forget()
 
     def _inputs(self, batch: MiniBatch, x: npt.NDArray[Any] | None, key: int) -> tuple[Rows, Sequence[Adjacency]]:
@@ -186,7 +186,7 @@ class SampledBatches:
         return opened_rows, adjacencies
 
 
-def _loader(worker: Worker, drawn: CSC | RelationGroups, **options: Any) -> Loader:
+def _loader(worker: Worker, in_edges: CSC | RelationGroups, **options: Any) -> Loader:
     """Creates the loader for a rank's training nodes, with options for `Loader`."""
     graph, sampler = worker.graph, worker.sampler
     assert graph is not None, "needs the complete graph"
@@ -196,12 +196,12 @@ def _loader(worker: Worker, drawn: CSC | RelationGroups, **options: Any) -> Load
         sampler = sampler.with_features(np.asarray(graph.features))
     options |= {"features": _table(worker), "rank": worker.comm.rank, "world_size": worker.comm.world_size}
     options |= {"seed": worker.seed, "threads": worker.threads, "repeat": False}
-    return Loader(drawn, sampler, np.flatnonzero(graph.split == Split.TRAIN), **options)
+    return Loader(in_edges, sampler, np.flatnonzero(graph.split == Split.TRAIN), **options)
 
 
-def _nodes_of(drawn: _Prefetched) -> Ids:
+def _nodes_of(sample: _Prefetched) -> Ids:
     """Returns the distinct nodes of a batch's input rows."""
-    return drawn.batch.rows_by_node()[0]
+    return sample.batch.rows_by_node()[0]
 
 
 class _Nodes:
@@ -221,19 +221,19 @@ class _Nodes:
         loader.start_at(epoch, first)
         totals = np.diff(loader.plan(epoch).bounds[:, [0, -1]])[:, 0]
         with closing(iter(loader)) as batch_iterator:
-            for number, loaded in enumerate(batch_iterator, first):
+            for number, batch in enumerate(batch_iterator, first):
                 key = derive(loader.seed, epoch * len(totals) + number)
-                yield _Prefetched(Step(loaded.seeds, int(totals[number]), key), loaded.minibatch, loaded.x)
+                yield _Prefetched(Step(batch.seeds, int(totals[number]), key), batch.minibatch, batch.x)
 
 
-class _DealtBatches:
+class _StepBatches:
     """Batches of pairs, or of nodes at their times, prefetched by one thread."""
 
     def __init__(
         self,
         worker: Worker,
         layers: BlockLayers,
-        drawn: CSC | RelationGroups,
+        in_edges: CSC | RelationGroups,
         seeds: Seeds,
         prefetch: int,
     ) -> None:
@@ -242,11 +242,11 @@ class _DealtBatches:
         Args:
             worker: This rank, with graph and sampler.
             layers: Layer values of the complete graph.
-            drawn: The in-edges that the sampler reads.
+            in_edges: The in-edges that the sampler reads.
             seeds: The seeds of all ranks.
             prefetch: Number of prefetched batches.
         """
-        self._worker, self._layers, self._drawn, self._prefetch = worker, layers, drawn, prefetch
+        self._worker, self._layers, self._in_edges, self._prefetch = worker, layers, in_edges, prefetch
         self._table, self._sampler, self._seeds = _table(worker), drawing(worker), seeds
 
     def __len__(self) -> int:
@@ -257,17 +257,17 @@ class _DealtBatches:
         self._seeds.deal(shares)
 
     def epoch(self, epoch: int, first: int) -> Generator[_Prefetched, None, None]:
-        deal = self._seeds.epoch(epoch, self._worker.comm, Sent.nothing(self._worker.comm.world_size))
-        return ahead(partial(self._make, deal), range(first, len(self)), self._prefetch)
+        make_step = self._seeds.epoch(epoch, self._worker.comm, MessageCounter.zeros(self._worker.comm.world_size))
+        return ahead(partial(self._make, make_step), range(first, len(self)), self._prefetch)
 
-    def _make(self, deal: Deal, number: int) -> _Prefetched:
+    def _make(self, make_step: MakeStep, number: int) -> _Prefetched:
         worker, layers = self._worker, self._layers
-        step = deal(number, worker.comm, Sent.nothing(1))
-        drawn = sample_step(self._sampler, self._drawn, step)
-        x = None if self._table is None else gather_rows(self._table, drawn.input_nodes, threads=worker.threads)
+        step = make_step(number, worker.comm, MessageCounter.zeros(1))
+        batch = sample_step(self._sampler, self._in_edges, step)
+        x = None if self._table is None else gather_rows(self._table, batch.input_nodes, threads=worker.threads)
         if step.pairs is not None:
-            drawn = replace(drawn, blocks=step.kept(drawn.blocks, worker.layers_of(drawn, layers)))
-        return _Prefetched(step, drawn, x)
+            batch = replace(batch, blocks=step.without_pairs(batch.blocks, worker.layers_of(batch, layers)))
+        return _Prefetched(step, batch, x)
 
 
 def _table(worker: Worker) -> npt.NDArray[Any] | None:
@@ -285,17 +285,17 @@ def ahead(make: Callable[[int], T], steps: range, count: int) -> Generator[T, No
     """
     spans = active()
 
-    def recorded(step: int) -> T:
+    def record_span(step: int) -> T:
         with span(spans, "sampling", "make a batch"):
             return make(step)
 
     with ThreadPoolExecutor(1) as pool:
-        waiting: deque[Future[T]] = deque(pool.submit(recorded, step) for step in steps[:count])
+        waiting: deque[Future[T]] = deque(pool.submit(record_span, step) for step in steps[:count])
         try:
             for step in steps:
                 result = waiting.popleft().result()
                 if step + count in steps:
-                    waiting.append(pool.submit(recorded, step + count))
+                    waiting.append(pool.submit(record_span, step + count))
                 yield result
         finally:
             for future in waiting:

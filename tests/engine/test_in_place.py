@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency, BlockLayers, Engine, ShardAdjacency
-from gnnkit.engine.lent import lent
+from gnnkit.engine.in_place import forbid_writes
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Grid
@@ -36,7 +36,7 @@ READS: dict[str, Callable[[Adjacency, Tensor], Tensor]] = {
     "sum": lambda a, x: a.aggregate(x),
     "mean": lambda a, x: a.aggregate(x, reduce="mean"),
     "normal": lambda a, x: a.aggregate_normalized(x),
-    "beside": lambda a, x: a.mean_beside(x),
+    "beside": lambda a, x: a.concat_mean(x),
 }
 
 
@@ -110,11 +110,11 @@ def test_a_write_into_what_outlasts_a_step_is_refused(kind: str, name: str) -> N
             "x": ("x", lambda: x),
             "edges": ("adjacency.rank_graph.edge_index", lambda: adjacency.rank_graph.edge_index),
         }.get(name, (f"adjacency.{name}", lambda: getattr(adjacency, name)))
-        with lent(object(), [adjacency], x=x):
+        with forbid_writes(object(), [adjacency], x=x):
             read[1]().clone().add_(1)
         message = rf"{read[0]} was changed in place, .* as in {read[0]}.clone\(\)"
         for _ in range(2):
-            with pytest.raises(UserError, match=message), lent(object(), [adjacency], x=x):
+            with pytest.raises(UserError, match=message), forbid_writes(object(), [adjacency], x=x):
                 read[1]().add_(1)
 
     Threads.run(on_rank, 1)

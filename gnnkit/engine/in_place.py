@@ -17,7 +17,7 @@ _NEW_VERSION = (0,)  # expected version of a tensor created in the meantime
 
 
 @contextmanager
-def lent(model: object, adjacencies: Sequence[Adjacency], **others: Any) -> Iterator[None]:
+def forbid_writes(model: object, adjacencies: Sequence[Adjacency], **values: Any) -> Iterator[None]:
     """Raises `UserError` on exit if `model` has modified a tensor in place.
 
     Within the context, the model's new tensors have the dtype of its parameters.
@@ -28,15 +28,15 @@ def lent(model: object, adjacencies: Sequence[Adjacency], **others: Any) -> Iter
     Args:
         model: The model, for the message.
         adjacencies: Adjacencies, including the tensors they create in the body.
-        **others: Further values by their names in the message. Only tensors are
+        **values: Further values by their names in the message. Only tensors are
             checked.
     """
-    tensors = {name: value for name, value in others.items() if isinstance(value, Tensor)}
-    before = {id(tensor): (version_of(tensor), tensor) for _, tensor in _all(adjacencies, tensors)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    before = {id(tensor): (version_of(tensor), tensor) for _, tensor in _named_tensors(adjacencies, tensors)}
     parameters = model.parameters() if isinstance(model, nn.Module) else ()
     with default_dtype(next((p.dtype for p in parameters if p.is_floating_point()), torch.float32)):
         yield
-    for name, tensor in _all(adjacencies, tensors):
+    for name, tensor in _named_tensors(adjacencies, tensors):
         if version_of(tensor) != before.get(id(tensor), _NEW_VERSION)[0]:
             raise _error(model, name if name in tensors else f"adjacency.{name}")
 
@@ -48,8 +48,8 @@ def _error(model: object, name: str) -> UserError:
     )
 
 
-def _all(adjacencies: Sequence[Adjacency], others: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
-    return [*others.items(), *(item for adjacency in adjacencies for item in adjacency.lent().items())]
+def _named_tensors(adjacencies: Sequence[Adjacency], tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    return [*tensors.items(), *(item for adjacency in adjacencies for item in adjacency.tensors().items())]
 
 
 def version_of(tensor: Any) -> int:

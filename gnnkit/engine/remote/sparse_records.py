@@ -30,10 +30,10 @@ def fields(features: Features, comm: Communicator) -> list[tuple[Any, ...]]:
         return []
     longest = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
     longest[comm.rank] = int(np.diff(features.csr.indptr).max(initial=0))
-    most, width = int(comm.all_reduce(longest).max()), features.shape[1]
-    if most * (np.dtype(np.int32).itemsize + features.dtype.itemsize) >= width * features.dtype.itemsize:
+    max_length, width = int(comm.all_reduce(longest).max()), features.shape[1]
+    if max_length * (np.dtype(np.int32).itemsize + features.dtype.itemsize) >= width * features.dtype.itemsize:
         return []
-    return [(COLUMNS, np.int32, (most,)), (VALUES, features.dtype, (most,))]
+    return [(COLUMNS, np.int32, (max_length,)), (VALUES, features.dtype, (max_length,))]
 
 
 def write(rows: npt.NDArray[Any], table: SparseFeatures) -> None:
