@@ -39,7 +39,7 @@ from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
-from gnnkit.prepare.cut import Needs, Preparation, Prepared
+from gnnkit.prepare.facts import Needs, Preparation, Prepared
 from gnnkit.prepare.kept import fingerprint
 from gnnkit.prepare.stored import prepared as prepare
 from gnnkit.result.folder import PREPARED

@@ -22,7 +22,7 @@ from gnnkit.launch.phases import warnings_in_lines
 from gnnkit.partition.base import mix
 from gnnkit.partition.store.manifest import NODE_IDS
 from gnnkit.prepare.rounding import round_features
-from gnnkit.prepare.times import before_split
+from gnnkit.prepare.times import degrees_before_split
 from gnnkit.sampler.targets import TaskRows
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_line, shown_names
@@ -72,6 +72,7 @@ def check_implied_task(settings: Settings, graph: Graph) -> None:
 def named(graph: Graph, folder: Path) -> Graph:
     """Saves the user's node ids in the run folder. Returns the graph without them."""
     if graph.node_ids is None:
+        (folder / IDS).unlink(missing_ok=True)  # of an earlier graph
         return graph
     save_array(folder / IDS, graph.node_ids)
     return graph.evolve(node_ids=None)
@@ -91,8 +92,7 @@ def with_inputs(graph: Graph, inputs: str) -> Graph:
         empty = np.empty((graph.num_nodes, 0), np.float32)
         return graph.evolve(features=empty, missing=None, feature_tables=learned_tables(graph))
     if inputs == "degree":
-        degrees = np.diff(before_split(graph).csc.indptr)
-        return graph.evolve(features=degree_rows(degrees), missing=None, feature_tables=None)
+        return graph.evolve(features=degree_rows(degrees_before_split(graph)), missing=None, feature_tables=None)
     check_width(graph.features.shape[1])
     return graph
 

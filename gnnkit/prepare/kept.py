@@ -26,11 +26,11 @@ from gnnkit.config.settings import Choice, Settings
 from gnnkit.graph import Graph
 from gnnkit.graph.edge_columns import RULES
 from gnnkit.partition.base import Partition
-from gnnkit.partition.grid import Grid
 from gnnkit.prepare.assign import assign
+from gnnkit.prepare.run_partition import load_partition, save_partition
 from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.utils.documents import json_digest, read_object
-from gnnkit.utils.storage import load_arrays, passing, save_arrays, sync_files
+from gnnkit.utils.storage import passing, sync_files
 
 T = TypeVar("T")
 
@@ -130,14 +130,11 @@ class Kept:
 def kept_partition(cache: Kept, settings: Settings) -> Partition:
     """Creates the configured partition, or reads it from the cache."""
 
-    def write(partition: Partition, folder: Path) -> list[int]:
-        arrays = {"node_rank": partition.node_rank, "edge_cell": partition.edge_cell}
-        save_arrays(folder / "partition", arrays, asdict(partition.grid))
-        return list(partition.columns)
+    def write(partition: Partition, folder: Path) -> None:
+        save_partition(folder, partition, {})
 
-    def read(folder: Path, columns: Any) -> Partition:
-        arrays, grid = load_arrays(folder / "partition")
-        return Partition(arrays["node_rank"], arrays.get("edge_cell"), Grid(**grid), tuple(columns))
+    def read(folder: Path, _: None) -> Partition:
+        return load_partition(folder)[0]
 
     chosen, nodes = settings.partition, settings.partition.nodes
     depends = {"workers": settings.workers, "partition": asdict(chosen), "nodes": origin(nodes)}

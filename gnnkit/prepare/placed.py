@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.partition.store.parts import GRAPH
-from gnnkit.prepare.cut import Preparation, Prepared
+from gnnkit.prepare.facts import Preparation, Prepared
 from gnnkit.utils.memory import available_memory
 
 if TYPE_CHECKING:

@@ -21,10 +21,11 @@ from gnnkit.partition.store.manifest import PARTS, Manifest, differing
 from gnnkit.partition.store.pairs import with_pairs
 from gnnkit.partition.store.parts import GRAPH, LINKS, Reads, without_features
 from gnnkit.prepare import cut
-from gnnkit.prepare.cut import Needs, Preparation, Prepared
-from gnnkit.prepare.inputs import IDS, check_relation, check_types, check_width
+from gnnkit.prepare.facts import Needs, Preparation, Prepared, why_fetched, why_shared
+from gnnkit.prepare.inputs import IDS, check_relation, check_width
 from gnnkit.prepare.placed import place_features
 from gnnkit.prepare.run_partition import keep, load_partition, rebalanced
+from gnnkit.prepare.steps import no_split
 from gnnkit.prepare.times import sampling_rule
 from gnnkit.prepare.trained import take_stored
 from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED, SOURCE
@@ -79,22 +80,26 @@ def _prepare_store(asked: Preparation, root: Path, in_child: RunInChild) -> Prep
 def _adapt_facts(asked: Preparation, manifest: Manifest, root: Path, missing: Sequence[str]) -> Prepared:
     """Adapts the store's facts to the run's needs."""
     settings, needs = asked.settings, asked.needs
-    known, reads = Prepared(**manifest.prepared), _select_parts(needs)
+    facts, relations = Prepared(**manifest.prepared), manifest.schema["edge_types"]
     if needs.shares_all:
-        known = replace(known, why=cut.why_shared(settings), balance={"nodes": known.balance["nodes"]})
+        facts = replace(facts, why=why_shared(settings), balance={"nodes": facts.balance["nodes"]})
     elif not needs.features:
-        known = replace(known, why=cut.why_fetched(settings))
-    read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
+        facts = replace(facts, why=why_fetched(settings))
     if manifest.packed and needs.inputs:
-        known = known.with_notes(manifest.packed)
-    origin = f"store: {root}, cut from dataset={manifest.source}: {read}"
-    dense = manifest.holds["sparse"] and not needs.sparse
-    counts = manifest.counts
-    relations = manifest.schema["edge_types"]
-    known = replace(known, relations=None if relations is None else list(relations))
-    known = replace(known, num_nodes=counts["nodes"], num_edges=counts["edges"], num_classes=counts["classes"])
-    known = replace(known, schema=manifest.types.as_plain())
-    return replace(known, origin=origin, store=str(root.absolute()), reads=reads, dense=dense)
+        facts = facts.with_notes(manifest.packed)
+    read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
+    return replace(
+        facts,
+        num_nodes=manifest.counts["nodes"],
+        num_edges=manifest.counts["edges"],
+        num_classes=manifest.counts["classes"],
+        relations=None if relations is None else list(relations),
+        schema=manifest.types.as_plain(),
+        origin=f"store: {root}, cut from dataset={manifest.source}: {read}",
+        store=str(root.absolute()),
+        reads=_select_parts(needs),
+        dense=manifest.holds["sparse"] and not needs.sparse,
+    )
 
 
 def _select_parts(needs: Needs) -> Reads:
@@ -118,9 +123,8 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
         _check_links(asked, manifest, root)
     is_split = manifest.holds["links"] or any(manifest.counts[split] for split in settings.job.splits)
     if needs.trains and not is_split:
-        raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
-    check_types(needs.untyped_model, manifest.types)
-    cut.check_columns(settings, manifest.inputs.get("features"))
+        raise UserError(no_split(settings, labelled=manifest.counts["labelled"] > 0))
+    cut.check_model(settings, needs, manifest.types, manifest.inputs.get("features"))
     if needs.inverse_edges:
         raise UserError(
             f"model.inverse=true: the store {root} has no inverse edges, which batches and model=lightgcn need: use "

@@ -18,7 +18,7 @@ from gnnkit.graph.unfit_columns import join_reasons, remedy
 from gnnkit.launch.phases import warn
 from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts, find_ids, ignored_columns
 from gnnkit.prepare.run_partition import resumed_folder
-from gnnkit.prepare.times import before_split, rows_to_fit
+from gnnkit.prepare.times import degrees_before_split, rows_to_fit
 from gnnkit.prepare.transform import Fill, InputRows, InputTransform, Scale, warn_of_edges
 from gnnkit.result.folder import INPUTS
 from gnnkit.utils.documents import read_object
@@ -182,7 +182,7 @@ def with_degree(graph: Graph) -> Graph:
         raise UserError(
             "features.degree=true: degrees are a column of one node type, and the graph has several: remove the key"
         )
-    column, rows = np.log1p(np.diff(before_split(graph).csc.indptr)), graph.features
+    column, rows = np.log1p(degrees_before_split(graph)), graph.features
     if isinstance(rows, SparseFeatures):
         csr, ends = rows.csr, rows.csr.indptr[1:]
         columns = np.insert(csr.indices, ends, csr.num_sources)
@@ -258,6 +258,15 @@ def fit(settings: Settings, graph: Graph) -> tuple[InputTransform, InputRows, li
 def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, list[str]]:
     """Returns the graph in the form that the model reads, and lines of description.
 
+    Arguments as for `read_columns`.
+    """
+    graph, rows, facts, lines = read_columns(settings, graph, run_folder)
+    return _with_labels(with_columns(graph, rows.load()), facts.label_classes), lines
+
+
+def read_columns(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, InputRows, Inputs, list[str]]:
+    """Returns the graph, its input rows, the facts about them, and lines.
+
     A new model's columns are transformed as `fit` chooses. For a trained model, the
     columns get its order and transform. Runs that train and stores write the facts into
     `run_folder`.
@@ -269,17 +278,25 @@ def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, 
         graph = with_degree(graph) if settings.features.degree else graph
         transform, rows, lines = fit(settings, graph)
         lines += warn_of_edges(graph)
+        classes: list[str] | None = _classes_of(graph)
     else:
         facts, folder = trained
         graph, transform, text = _order_columns(settings, graph, facts, folder), facts.transform, facts.text
         table = NumericTable.of_nodes(graph)
         rows = transform.read(table, folder)
         lines = [*transform.fill.describe(table), *rows.describe_clipped()]
-    classes = None if settings.label_inputs is None else _classes_of(graph) if trained is None else facts.label_classes
+        classes = facts.label_classes
+    facts = replace(
+        Inputs.of(graph, settings.inputs),
+        scale=transform.scale,
+        fill=transform.fill,
+        text=text,
+        label_classes=None if settings.label_inputs is None else classes,
+        degree=settings.features.degree,
+    )
     if settings.job.keeps_inputs:
-        facts = replace(Inputs.of(graph, settings.inputs), scale=transform.scale, fill=transform.fill, text=text)
-        replace(facts, label_classes=classes, degree=settings.features.degree).save(run_folder)
-    return _with_labels(with_columns(graph, rows.load()), classes), lines
+        facts.save(run_folder)
+    return graph, rows, facts, lines
 
 
 def _load_trained(settings: Settings) -> tuple[Inputs, Path] | None:

@@ -12,8 +12,8 @@ import pytest
 import gnnkit
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.kernels.sparse_rows import PLACE_BYTES
-from gnnkit.prepare.cut import fingerprint
 from gnnkit.prepare.inputs import filled, with_kept
+from gnnkit.prepare.kept import fingerprint
 from tests.cases import few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE

@@ -24,7 +24,8 @@ from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
 from gnnkit.partition.shard import Shard
 from gnnkit.prepare import cut, kept
-from gnnkit.prepare.cut import Needs, Preparation, Prepared, prepare
+from gnnkit.prepare.cut import prepare
+from gnnkit.prepare.facts import Needs, Preparation, Prepared
 from gnnkit.prepare.kept import Kept, content, kept_partition
 from gnnkit.result.folder import COORDINATION, PREPARED
 from gnnkit.utils.storage import save_arrays
@@ -262,7 +263,7 @@ def test_runs_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
         found = list(pool.map(lambda _: kept_partition(Kept(settings.cache, graph), settings), range(16)))
     assert len({partition.node_rank.tobytes() for partition in found}) == 1
     (entry,) = (tmp_path / "cache").iterdir()
-    assert kept._read_facts(entry) == []
+    assert kept._read_facts(entry) is None
 
 
 @pytest.mark.slow

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.split import Split
 from gnnkit.graph.times import to_unit
 from gnnkit.graph.types import Floats, Ids
-from gnnkit.graph.zipped import Arrays
+from gnnkit.graph.zipped import Arrays, InMemory, Rows
 from gnnkit.utils.checks import Array, ids, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.ranges import local_path, unknown
@@ -80,30 +79,6 @@ class Ogb(Dataset):
 def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> Graph:
     """Implements `Graph.from_ogb`."""
     return join_pieces(OgbGraph(Ogb(str(folder), split, add_inverse_edge)))
-
-
-class Rows(Protocol):
-    """A table of numbers that is read piece by piece."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def pieces(self, step: int) -> Iterator[Array]: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _InMemory:
-    """Rows that were read at once, as a single piece."""
-
-    array: Array
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    def pieces(self, step: int) -> Iterator[Array]:
-        del step
-        yield self.array
 
 
 class OgbGraph(GraphPieces):
@@ -177,16 +152,12 @@ class OgbGraph(GraphPieces):
     def _rows(self, table: str, array: str) -> Rows | None:
         """Opens an optional table, or else an array."""
         if self._data is not None:
-            return self.array_rows(self._data, array) if array in self._data else None
+            return self._data.rows(array) if array in self._data else None
         return self.numbers(self._raw / f"{table}.csv.gz") if table in self._tables else None
-
-    def array_rows(self, data: Arrays, name: str) -> Rows:
-        """Opens an array."""
-        return _InMemory(data[name])
 
     def numbers(self, path: Path) -> Rows:
         """Opens a table of numbers."""
-        return _InMemory(read_numbers(path))
+        return InMemory(read_numbers(path))
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         if self._data is None:

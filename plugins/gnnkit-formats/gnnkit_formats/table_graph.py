@@ -88,7 +88,7 @@ class GraphTables:
 
 
 class Cells:
-    """A table's columns as features, as in `Table.cells`.
+    """A table's columns as features, as in `Table.rows_with_nan`.
 
     Columns are read twice if their type does not determine how.
     """

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gnnkit_formats.pieces import EdgePiece, GraphPieces, Stretch, check_ends
+from gnnkit_formats.pieces import COLUMNS, EdgePiece, GraphPieces, Stretch, check_ends
 
 from gnnkit import _core
 from gnnkit.errors import UserError
+from gnnkit.graph.edge_columns import RULES
 from gnnkit.graph.fields import MOST_RELATIONS, check_implied, edge_types_of, names_of, relation_names
 from gnnkit.utils.checks import FLOAT32_MAX, Array, check_finite, check_range
 from gnnkit.utils.documents import Json
@@ -23,13 +24,6 @@ from gnnkit_import.progress import ProgressReporter
 MAX_BINS = 1 << 16
 _RELATION = np.dtype(np.int16)
 _INT32 = 2**31
-_FILES = {
-    "positions": "edge_positions",
-    "types": "edge_types",
-    "time": "edge_time",
-    "weight": "weight",
-    "features": "edge_features",
-}
 
 
 @dataclass(slots=True)
@@ -79,7 +73,7 @@ class EdgeSummary:
     def outputs(self, folder: Path, num_edges: int = 0, *, alone: bool = True) -> dict[str, NpyWriter]:
         """Opens each further column's output array, after the first edges."""
         return {
-            name: NpyWriter(folder / f"{_FILES[name]}.npy", kind.base, kind.shape, num_edges, alone=alone)
+            name: NpyWriter(folder / f"{RULES[COLUMNS[name]].field}.npy", kind.base, kind.shape, num_edges, alone=alone)
             for name, kind in self.columns().items()
         }
 

@@ -20,7 +20,8 @@ from gnnkit.launch import program
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.stragglers import WINDOW, Stragglers
 from gnnkit.partition.shard import Shard
-from gnnkit.prepare.cut import Needs, Preparation, prepare
+from gnnkit.prepare.cut import prepare
+from gnnkit.prepare.facts import Needs, Preparation
 from gnnkit.prepare.run_partition import load_partition, rebalanced
 from gnnkit.result.folder import COORDINATION, PREPARED
 from tests.jobs.test_train import small_graph
