@@ -23,15 +23,7 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import cut_all, uncut
-from gnnkit.partition.store.parts import (
-    GRAPH,
-    LATER,
-    LINKS,
-    ROUNDED,
-    WHOLE,
-    without_edges,
-    without_features,
-)
+from gnnkit.partition.store.parts import GRAPH, LATER, LINKS, ROUNDED, WHOLE, without_edges, without_features
 from gnnkit.prepare import picture
 from gnnkit.prepare.assign import Decision
 from gnnkit.prepare.facts import (
@@ -44,32 +36,25 @@ from gnnkit.prepare.facts import (
     why_fetched,
     why_shared,
 )
-from gnnkit.prepare.inputs import (
-    check_types,
-    with_names,
-)
-from gnnkit.prepare.kept import Kept, content, fingerprint, kept_partition, link_files
-from gnnkit.prepare.run_partition import keep, rebalanced
+from gnnkit.prepare.inputs import check_types, with_names
+from gnnkit.prepare.kept import ResultCache, content, fingerprint, kept_partition, link_files
+from gnnkit.prepare.run_partition import keep, load_rebalanced
 from gnnkit.prepare.steps import prepare_graph
-from gnnkit.prepare.times import (
-    describe_visible,
-    sampling_rule,
-    visible_graphs,
-)
+from gnnkit.prepare.times import describe_visible, sampling_rule, visible_graphs
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.utils.documents import Json, parse_json
 from gnnkit.utils.ranges import one_line
 from gnnkit.utils.storage import passing, save_arrays
 
 
-def prepare(asked: Preparation) -> Json:
+def prepare(request: Preparation) -> Json:
     """Partitions the graph and writes the files that the ranks read.
 
     Returns the fields of `Prepared`.
     """
-    settings, needs, folder, begun = asked.settings, asked.needs, asked.folder, time.monotonic()
+    settings, needs, folder, start = request.settings, request.needs, request.folder, time.monotonic()
     phase(f"reading dataset={settings.dataset.name}")
-    named_graph = with_names(settings, asked.graph)
+    named_graph = with_names(settings, request.graph)
     check_model(settings, needs, named_graph.schema, named_graph.feature_names)
     draft = prepare_graph(settings, needs, named_graph, folder)
     graph, rows = draft.graph, draft.rows
@@ -77,31 +62,31 @@ def prepare(asked: Preparation) -> Json:
     later = visible_graphs(graph) if by_split else {}
     lines = [*draft.notes, *describe_visible(later, graph.time_unit, settings)]
     graph = later.pop("train", graph)
-    cache, read_at = Kept(settings.cache, graph), time.monotonic()
+    cache, read_at = ResultCache(settings.cache, graph), time.monotonic()
     phase(f"partitioning {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
-    shifted, note = rebalanced(settings, graph.num_nodes)
-    partition = kept_partition(cache, settings) if shifted is None else shifted
+    recut, note = load_rebalanced(settings, graph.num_nodes)
+    partition = kept_partition(cache, settings) if recut is None else recut
     partitioned_at = time.monotonic()
     if partition.edge_cell is not None:
-        check_owned(asked)
+        check_owned(request)
     phase("cutting")
     target = folder / PREPARED
     with passing():
-        prepared = _recall_shards(asked, cache, partition)
+        facts = _recall_shards(request, cache, partition)
         rows.save(target / LINKS)
         _save_later(later, needs, partition, target)
         if needs.recut:
             graph.save(target / SOURCE)
         if needs.reference:
             save_whole(graph, needs, target)
-    if needs.recut or shifted is not None:
-        keep(folder, settings, partition, changed=shifted is not None)
+    if needs.recut or recut is not None:
+        keep(folder, settings, partition, is_recut=recut is not None)
     if settings.draws_report:
         picture.save(graph, partition, folder)
-    times = np.diff([begun, read_at, partitioned_at, time.monotonic()]).tolist()
+    times = np.diff([start, read_at, partitioned_at, time.monotonic()]).tolist()
     seconds = dict(zip(("reading", "partitioning", "cutting"), times, strict=True))
     return replace(
-        prepared.with_notes(*map(one_line, lines), *note, *cache.notes),
+        facts.with_notes(*map(one_line, lines), *note, *cache.notes),
         fingerprint=fingerprint(graph, rows) if rows.pairs else cache.fingerprint,
         relations=None if graph.edge_type_names is None else list(graph.edge_type_names),
         inverse_edges=needs.inverse_edges,
@@ -142,13 +127,13 @@ def _save_later(graphs: Mapping[str, Graph], needs: Needs, partition: Partition,
                 replace(shard, features=shard.features[:0]).save(folder / str(shard.rank))
 
 
-def check_owned(asked: Preparation) -> None:
+def check_owned(request: Preparation) -> None:
     """Raises `UserError` if owners need all in-edges of their nodes.
 
     To be called for partitions that may place edges on other ranks.
     """
-    settings = asked.settings
-    if asked.needs.owned_edges:
+    settings = request.settings
+    if request.needs.owned_edges:
         raise UserError(
             f"partition={settings.partition.nodes.name} with partition.border={settings.partition.border} holds edges away "
             f"from the owners of their nodes, and with strategy={settings.strategy.name} owners read all in-edges: use a "
@@ -161,35 +146,34 @@ def save_whole(graph: Graph, needs: Needs, target: Path) -> None:
     uncut(without_edges(graph) if needs.shares_all else graph).save(target / WHOLE)
 
 
-def _recall_shards(asked: Preparation, cache: Kept, partition: Partition) -> Prepared:
+def _recall_shards(request: Preparation, cache: ResultCache, partition: Partition) -> Prepared:
     """Writes the shards into the run folder, or links cached ones there."""
-    settings, needs, graph = asked.settings, asked.needs, cache.graph
-    target, report = asked.folder / PREPARED, asked.folder / COORDINATION
+    settings, needs, graph = request.settings, request.needs, cache.graph
+    target, report = request.folder / PREPARED, request.folder / COORDINATION
 
     def make() -> Prepared:
         shutil.rmtree(target, ignore_errors=True)  # remove files of a cache entry that vanished during the copy
         if needs.shares_all:
             return _write_shared_graph(settings, graph, partition, target, edges=needs.shard_edges)
-        prepared = _write_shards(settings, graph, partition, target, compares=needs.features)
         if needs.graph:
             without_features(graph).save(target / GRAPH)
-        return prepared
+        return _write_shards(settings, graph, partition, target, compares=needs.features)
 
-    def write(prepared: Prepared, entry: Path) -> Json:
+    def write(shard_facts: Prepared, entry: Path) -> Json:
         link_files(target, entry / PREPARED)
         text = report.read_text(encoding="utf-8") if report.exists() else None
-        return {"prepared": prepared.to_dict(), COORDINATION: text}
+        return {"prepared": shard_facts.to_dict(), COORDINATION: text}
 
     def read(entry: Path, facts: Json) -> Prepared:
         link_files(entry / PREPARED, target)
-        prepared, text = Prepared(**facts["prepared"]), facts[COORDINATION]
+        shard_facts, text = Prepared(**facts["prepared"]), facts[COORDINATION]
         if settings.decided is not None:  # the layout is the same, but the reason may differ
-            why = settings.decided["why"]
-            prepared = replace(prepared, why=_why_shared_by(settings) if needs.shares_all else why)
-            text = text and _with_decision(text, why, settings.decided["layouts"])
+            reason = settings.decided["why"]
+            shard_facts = replace(shard_facts, why=_why_shared_by(settings) if needs.shares_all else reason)
+            text = text and _with_decision(text, reason, settings.decided["layouts"])
         if text is not None:
             report.write_text(text, encoding="utf-8")
-        return prepared
+        return shard_facts
 
     depends = {
         "owners": content(partition),
@@ -203,10 +187,10 @@ def _recall_shards(asked: Preparation, cache: Kept, partition: Partition) -> Pre
     return cache.recall("shards", depends, make, write, read)
 
 
-def _with_decision(text: str, why: str, layouts: object) -> str:
+def _with_decision(text: str, reason: str, layouts: object) -> str:
     """Replaces the reason for a layout in a cached coordination file."""
     coordination = parse_json(text, COORDINATION)
-    coordination["decision"] |= {"why": why, "layouts": layouts}
+    coordination["decision"] |= {"why": reason, "layouts": layouts}
     return json.dumps(coordination)
 
 
@@ -239,8 +223,8 @@ def _write_shards(settings: Settings, graph: Graph, partition: Partition, target
 
 def _why_shared_by(settings: Settings) -> str:
     """Explains a shared graph after the leader's decision, if there was one."""
-    decided = [] if settings.decided is None else [settings.decided["why"]]
-    return "; ".join([*decided, why_shared(settings)])
+    reasons = [] if settings.decided is None else [settings.decided["why"]]
+    return "; ".join([*reasons, why_shared(settings)])
 
 
 def _write_shared_graph(
@@ -253,10 +237,10 @@ def _write_shared_graph(
     """
     graph.save(target / GRAPH)
     save_rounded(settings, graph, target)
-    owned = without_features(graph) if edges else without_edges(graph)
-    for shard in cut_all(owned, replace(partition, edge_cell=None)):
+    node_graph = without_features(graph) if edges else without_edges(graph)
+    for shard in cut_all(node_graph, replace(partition, edge_cell=None)):
         shard.save(target / str(shard.rank))
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
     balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}
-    crossing, why = Crossing.of(graph, partition), _why_shared_by(settings)
-    return create_facts(settings, graph, partition, crossing.neighbours, crossing.count, balance, why)
+    crossing, reason = Crossing.of(graph, partition), _why_shared_by(settings)
+    return create_facts(settings, graph, partition, crossing.neighbours, crossing.count, balance, reason)

@@ -100,7 +100,7 @@ class Needs:
     ordered_layer: str | None = None  # a layer whose result depends on this order, or None
     untyped_model: str | None = None  # name of a model that reads no types. None: types are read, or ignored
     relational: bool = False  # whether a model reads edge types, and so predicts edges of one relation
-    stored: bool = False  # whether a store is written, from which any run may train
+    for_store: bool = False  # whether a store is written, from which any run may train
 
     @property
     def shares_all(self) -> bool:
@@ -125,7 +125,7 @@ def create_facts(
     neighbours: list[list[int]],
     edge_cut: int,
     balance: dict[str, float],
-    why: str,
+    reason: str,
 ) -> Prepared:
     """Creates the facts about a partitioned graph, without the fingerprint.
 
@@ -135,12 +135,12 @@ def create_facts(
         partition: Its partition.
         neighbours: For each rank, the ranks that share edges with it.
         edge_cut: Number of edges between ranks.
-        balance: As for `Prepared`, like `why`.
+        balance: As for `Prepared`, like `reason`.
     """
     return Prepared(
         shape(partition.grid),
         balance,
-        why,
+        reason,
         describe(graph, settings, partition),
         "",
         None if graph.class_names is None else list(graph.class_names),

@@ -24,7 +24,7 @@ from gnnkit.prepare.inputs import (
     check_relation,
     describe_repeated,
     load,
-    named,
+    save_ids,
     with_inputs,
     with_kept,
 )
@@ -61,7 +61,7 @@ def prepare_graph(settings: Settings, needs: Needs, graph: Graph, folder: Path) 
         folder: The folder of the run or the store.
     """
     graph, notes = as_read(settings, graph, folder)
-    draft = Draft(named(load(settings, graph), folder), notes=tuple(notes))
+    draft = Draft(save_ids(load(settings, graph), folder), notes=tuple(notes))
     draft = _hold_out_rows(draft, settings, needs)
     draft = _choose_form(draft, settings, needs)
     draft = _add_inverse_edges(draft, settings, needs)
@@ -71,7 +71,7 @@ def prepare_graph(settings: Settings, needs: Needs, graph: Graph, folder: Path) 
 def _hold_out_rows(draft: Draft, settings: Settings, needs: Needs) -> Draft:
     """Leaves out the edges that pass no messages, and selects the models' inputs."""
     task, rule, graph, rows = create_task(settings), sampling_rule(settings), draft.graph, draft.rows
-    if needs.stored:
+    if needs.for_store:
         graph, rows = divide(settings, graph, rule)
         graph = graph if settings.inputs == "features" else with_inputs(graph, settings.inputs)
     elif needs.trains:
@@ -138,35 +138,35 @@ def read(settings: Settings, graph: Graph, *, relational: bool, rule: str = "non
     task = create_task(settings)
     try:
         with warnings_in_lines(settings.dataset.name):
-            prepared, rows = divide(settings, graph, rule)
+            training_graph, rows = divide(settings, graph, rule)
     except UserError:
         if settings.job.needs_labels and task.labels_nodes and not graph.labelled.any():
-            raise UserError(no_split(settings, labelled=False, edges=graph.edge_labels is not None)) from None
+            raise UserError(no_split(settings, has_labels=False, edges=graph.edge_labels is not None)) from None
         raise
     if relational:
         check_relation(graph.schema, rows)
-    label, split, _ = rows.values(prepared)
+    label, split, _ = rows.values(training_graph)
     if not (rows.drawn or np.isin(split, [SPLITS[name] for name in settings.job.splits]).any()):
         has_labels, edges = bool(labelled(label).any()), graph.edge_labels is not None
-        raise UserError(no_split(settings, labelled=has_labels, noun=task.noun, edges=edges))
-    return with_inputs(prepared, settings.inputs), rows
+        raise UserError(no_split(settings, has_labels=has_labels, noun=task.noun, edges=edges))
+    return with_inputs(training_graph, settings.inputs), rows
 
 
-def no_split(settings: Settings, *, labelled: bool, noun: str = "node", edges: bool = False) -> str:
+def no_split(settings: Settings, *, has_labels: bool, noun: str = "node", edges: bool = False) -> str:
     """Returns a message that names the missing split and a remedy.
 
     Args:
         settings: The run's settings.
-        labelled: Whether what the task predicts has labels.
+        has_labels: Whether what the task predicts has labels.
         noun: What the task predicts.
         edges: Whether edges have labels.
     """
-    what = " or ".join(_SPLIT_NAMES.get(name, name) for name in settings.job.splits)
-    if labelled:
+    splits = " or ".join(_SPLIT_NAMES.get(name, name) for name in settings.job.splits)
+    if has_labels:
         draws = "draw_edge_split" if noun == "edge" else "draw_split"
         way = f"dataset.split=[0.6,0.2,0.2] or Graph.{draws} draws one"
     elif edges:
         way = "only edges have labels, which task=edge_classification or edge_regression predicts"
     else:
         way = "no node has a label (a column label, data.y or labels=), and task=link_prediction needs none"
-    return f"dataset: no {noun} is in the {what} split: {way}"
+    return f"dataset: no {noun} is in the {splits} split: {way}"

@@ -20,15 +20,15 @@ from gnnkit.partition.store.parts import GRAPH, LINKS
 from gnnkit.prepare import picture
 from gnnkit.prepare.assign import Decision, describe
 from gnnkit.prepare.facts import Needs, coordination, describe_shards
-from gnnkit.prepare.inputs import IDS, load, named, with_names
-from gnnkit.prepare.kept import Kept, fingerprint, kept_partition
+from gnnkit.prepare.inputs import IDS, load, save_ids, with_names
+from gnnkit.prepare.kept import ResultCache, fingerprint, kept_partition
 from gnnkit.prepare.steps import Draft, prepare_graph
 from gnnkit.prepare.times import describe_store, sampling_rule
 from gnnkit.result.folder import INPUTS, PARTITION
 from gnnkit.utils.documents import Json, read_object
 
 # Features may stay sparse, because ranks that need dense rows convert them.
-_NEEDS = Needs(trains=True, graph=False, reference=False, sparse=True, stored=True)
+_NEEDS = Needs(trains=True, graph=False, reference=False, sparse=True, for_store=True)
 
 
 def write(settings: Settings, folder: Path, graph: Graph | None, key: str) -> Json:
@@ -47,9 +47,9 @@ def write(settings: Settings, folder: Path, graph: Graph | None, key: str) -> Js
     try:
         draft, reason = prepare_graph(settings, _NEEDS, named_graph, folder), None
     except UserError as error:  # measure the graph although no run can train on it
-        draft, reason = Draft(named(load(settings, named_graph), folder)), error
+        draft, reason = Draft(save_ids(load(settings, named_graph), folder)), error
     graph = draft.graph.evolve(time_borders=None)  # edges are split now
-    cache = Kept(settings.cache, graph)
+    cache = ResultCache(settings.cache, graph)
     partition = kept_partition(cache, settings)
     quality = measure(graph, partition)
     quality.save(folder / PARTITION)
@@ -141,8 +141,8 @@ def finish_store(
 
 def _report(settings: Settings, graph: Graph, quality: Quality, notes: Sequence[str]) -> Json:
     """Returns the partition's figures, with a summary."""
-    why = [] if settings.decided is None else [settings.decided["why"]]
-    lines = [*describe(graph, settings, quality.partition), *why, *quality.table(), *notes]
+    reasons = [] if settings.decided is None else [settings.decided["why"]]
+    lines = [*describe(graph, settings, quality.partition), *reasons, *quality.table(), *notes]
     return {"summary": "\n".join(lines), **quality.to_dict()}
 
 

@@ -19,17 +19,17 @@ from gnnkit.task.link_split import with_edges_before
 _EDGES = 1 << 22  # edges counted at once
 
 
-def describe_times(complete: Graph, trained: Graph, rows: TaskRows, settings: Settings | None = None) -> list[str]:
+def describe_times(complete: Graph, training: Graph, rows: TaskRows, settings: Settings | None = None) -> list[str]:
     """Describes times, a split by time, and held-out pairs that also train.
 
     Args:
         complete: The graph with all edges.
-        trained: The graph with the edges that pass messages in training.
+        training: The graph with the edges that pass messages in training.
         rows: The rows to predict.
         settings: The run's settings, for a line about its sampler.
     """
-    lines = [line for what in ("edge", "node") for line in _describe_range(complete, what)]
-    return [*lines, *rows.describe_split(complete, trained, _hint("edge", settings))]
+    lines = [line for noun in ("edge", "node") for line in _describe_range(complete, noun)]
+    return [*lines, *rows.describe_split(complete, training, _hint("edge", settings))]
 
 
 def visible_graphs(graph: Graph) -> dict[str, Graph]:
@@ -132,14 +132,14 @@ def _first_later(graph: Graph) -> int | None:
     return first if is_later else None
 
 
-def _describe_range(graph: Graph, what: str) -> Iterator[str]:
+def _describe_range(graph: Graph, noun: str) -> Iterator[str]:
     """Yields a line on the times of edges or nodes, if there are any."""
-    times = getattr(graph, f"{what}_time")
+    times = getattr(graph, f"{noun}_time")
     if times is None:
         return
-    known = times[(times != ALWAYS) & (times != NEVER)]
-    ends = [show_time(int(end), graph.time_unit) for end in (known.min(), known.max())] if len(known) else []
-    texts = [f"{len(known):,} {what}s, {' to '.join(ends)}"]
+    dated = times[(times != ALWAYS) & (times != NEVER)]
+    ends = [show_time(int(end), graph.time_unit) for end in (dated.min(), dated.max())] if len(dated) else []
+    texts = [f"{len(dated):,} {noun}s, {' to '.join(ends)}"]
     texts += [f"{count:,} are always visible"] if (count := np.count_nonzero(times == ALWAYS)) else []
     texts += (
         [f"{count:,} without a time leave in a split by time"] if (count := np.count_nonzero(times == NEVER)) else []
