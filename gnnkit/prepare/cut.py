@@ -75,10 +75,7 @@ def prepare(request: Preparation) -> Json:
         facts = _recall_shards(request, cache, partition)
         rows.save(target / LINKS)
         _save_later(later, needs, partition, target)
-        if needs.recut:
-            graph.save(target / SOURCE)
-        if needs.reference:
-            save_whole(graph, needs, target)
+        save_whole(graph, needs, target)
     if needs.recut or recut is not None:
         keep(folder, settings, partition, is_recut=recut is not None)
     if settings.draws_report:
@@ -118,8 +115,7 @@ def _save_later(graphs: Mapping[str, Graph], needs: Needs, partition: Partition,
         )
     for split, graph in graphs.items():
         folder = target / LATER / split
-        if needs.reference:
-            save_whole(without_features(graph), needs, folder)
+        save_whole(without_features(graph), needs, folder)
         if needs.graph:
             without_features(graph).save(folder / GRAPH)
         if not needs.shares_all or needs.shard_edges:
@@ -142,8 +138,11 @@ def check_owned(request: Preparation) -> None:
 
 
 def save_whole(graph: Graph, needs: Needs, target: Path) -> None:
-    """Saves the full graph as one rank's shard, for job=verify."""
-    uncut(without_edges(graph) if needs.shares_all else graph).save(target / WHOLE)
+    """Saves the full graph for rebalancing, and as one rank's shard for job=verify."""
+    if needs.recut:
+        graph.save(target / SOURCE)
+    if needs.reference:
+        uncut(without_edges(graph) if needs.shares_all else graph).save(target / WHOLE)
 
 
 def _recall_shards(request: Preparation, cache: ResultCache, partition: Partition) -> Prepared:

@@ -28,7 +28,7 @@ from gnnkit.prepare.run_partition import keep, load_partition, load_rebalanced
 from gnnkit.prepare.steps import no_split
 from gnnkit.prepare.times import sampling_rule
 from gnnkit.prepare.trained import take_stored
-from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED, SOURCE
+from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED
 from gnnkit.sampler.base import TIME_RULES
 from gnnkit.sampler.links import load_rows
 from gnnkit.utils.ranges import shown
@@ -200,9 +200,6 @@ def _write_missing(request: Preparation, root: Path, missing: Sequence[str]) -> 
             (graph if needs.features else without_features(graph)).save(target / GRAPH)
         if needs.shares_all:
             cut.save_rounded(settings, graph, target)
-        if needs.recut:
-            graph.save(target / SOURCE)
-        if needs.reference:
-            cut.save_whole(graph, needs, target)
+        cut.save_whole(graph, needs, target)
     if needs.recut:
         keep(folder, settings, load_partition(root)[0], is_recut=False)

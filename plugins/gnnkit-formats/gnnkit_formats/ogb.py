@@ -93,13 +93,16 @@ class OgbGraph(GraphPieces):
 
     @property
     def files(self) -> Sequence[Path]:
-        adds_inverse_edges(self.root, self._dataset.add_inverse_edge)  # looks at the folder
+        _ = self._inverse  # looks at the folder
         paths = [path for name in ("raw", "split", "mapping") for path in (self.root / name).rglob("*")]
         return sorted(path for path in paths if path.is_file())
 
     @cached_property
     def _inverse(self) -> bool:
-        return adds_inverse_edges(self.root, self._dataset.add_inverse_edge)
+        """Whether to add each edge's reverse. Checks the folder's kind."""
+        name, inverse = self.root.resolve().name.replace("-", "_"), self._dataset.add_inverse_edge
+        _check_folder(self.root, name)
+        return _default_inverse(name) if inverse is None else inverse
 
     @cached_property
     def _data(self) -> Arrays | None:
@@ -167,8 +170,12 @@ class OgbGraph(GraphPieces):
             years = self._data.optional(YEAR)
             with Arrays(self._raw / "node-label.npz") as arrays:
                 labels = arrays["node_label"]
+        labels, mapping = _read_labels(labels), self.root / "mapping"
         return NodeFields(
-            *_read_node_fields(self.root, labels, self._dataset.split, num_nodes),
+            labels,
+            _read_split(self.root / "split", self._dataset.split, num_nodes),
+            _read_class_names(mapping, labels),
+            _read_mapping(mapping, "nodeidx2*", num_nodes),
             node_time=None if years is None else to_unit("node_year", years, None),
         )
 
@@ -177,26 +184,10 @@ class OgbGraph(GraphPieces):
         return None if rows is None else rows.pieces(room.rows(int(np.prod(rows.shape[1:]))))
 
 
-def adds_inverse_edges(folder: Path, asked: bool | None) -> bool:
-    """Checks the folder's kind, and returns whether to add each edge's reverse."""
-    name = folder.resolve().name.replace("-", "_")
-    _check_folder(folder, name)
-    return _default_inverse(name) if asked is None else asked
-
-
 def _add_inverse_edges(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids, Array | None]:
     """Inserts each edge's reverse after the edge, which is ogb's order."""
     both = np.stack([src, dst], 1).ravel(), np.stack([dst, src], 1).ravel()
     return *both, None if rows is None else np.repeat(rows, 2, axis=0)
-
-
-def _read_node_fields(
-    folder: Path, stored_labels: Array, split: str | None, num_nodes: int
-) -> tuple[Array, npt.NDArray[np.int8], list[str] | None, Array | None]:
-    """Returns the nodes' labels, split, class names and ids."""
-    labels, mapping = _read_labels(stored_labels), folder / "mapping"
-    node_split = _read_split(folder / "split", split, num_nodes)
-    return labels, node_split, _read_class_names(mapping, labels), _read_mapping(mapping, "nodeidx2*", num_nodes)
 
 
 def _check_folder(folder: Path, name: str) -> None:

@@ -245,7 +245,7 @@ class EdgeTables:
 
     def _types(self, table: Table) -> Ids | None:
         if self._names.relation in self.first.kept:
-            return table.types(self._names.relation, self.relations)[0]
+            return table.types(self._names.relation, self.relations)
         return np.zeros(table.num_rows, np.int64) if self._is_bipartite else None
 
     def _times(self, table: Table) -> Times | None:
