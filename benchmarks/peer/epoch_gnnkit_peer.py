@@ -24,7 +24,8 @@ from gnnkit.config import settings
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rank_run import make_module
 from gnnkit.launch.allocator import keep_freed_memory
-from gnnkit.prepare.cut import Needs, Preparation, Prepared, prepare
+from gnnkit.prepare.cut import prepare
+from gnnkit.prepare.facts import Needs, Preparation, Prepared
 from gnnkit.training.module import TrainingModule
 
 NEEDS = Needs(trains=True, graph=False, reference=False)

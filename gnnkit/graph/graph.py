@@ -640,8 +640,7 @@ class Graph:
         arrays = {name: getattr(self, name) for name in ("labels", "split", *_ARRAYS)}
         arrays |= {"indptr": self.csc.indptr, "indices": self.csc.indices}
         arrays |= {**feature_arrays(self.features), **self.edge_columns.arrays()}
-        meta = {name: getattr(self, name) for name in (*NAME_FIELDS, *TIME_FACTS, "node_types")}
-        save_arrays(Path(folder), arrays, meta | self.schema.to_dict())
+        save_arrays(Path(folder), arrays, stored_facts(self))
 
     @property
     def num_nodes(self) -> int:
@@ -955,6 +954,12 @@ _READ_FIELDS: Mapping[str, Callable[[Any], Any]] = {
 def _default_fields(num_nodes: int) -> dict[str, Any]:
     features, split = np.empty((num_nodes, 0), np.float32), np.zeros(num_nodes, np.int8)
     return {"features": features, "labels": np.full(num_nodes, -1), "split": split}
+
+
+def stored_facts(graph: Graph) -> Fields:
+    """Returns the fields that a saved graph stores as JSON."""
+    facts = {name: getattr(graph, name) for name in (*NAME_FIELDS, *TIME_FACTS, "node_types")}
+    return facts | graph.schema.to_dict()
 
 
 def _stored_fields(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from gnnkit.result.result import Result
 
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork
-    from gnnkit.prepare.cut import Needs
+    from gnnkit.prepare.facts import Needs
 
 
 class Job(JobFacts, ABC):
@@ -230,7 +230,7 @@ class OnRanks(Run):
         from gnnkit.jobs.fits import Parts, may_stay
         from gnnkit.jobs.models import reads_sparse
         from gnnkit.model.padding import ordered_layer
-        from gnnkit.prepare.cut import Needs
+        from gnnkit.prepare.facts import Needs
         from gnnkit.strategy import GatheredRows, JoinedLayers
 
         settings, source, parts = order.settings, order.source, Parts.of(order)

@@ -31,7 +31,7 @@ from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.partition.order import NodeOrder
 from gnnkit.partition.shard import Shard
 from gnnkit.partition.store.parts import WHOLE, RankParts
-from gnnkit.prepare.cut import Prepared
+from gnnkit.prepare.facts import Prepared
 from gnnkit.strategy import ExecutionStrategy, JoinedLayers, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task

@@ -39,9 +39,9 @@ from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
-from gnnkit.prepare.cut import Needs, Preparation, Prepared
+from gnnkit.prepare.facts import Needs, Preparation, Prepared
 from gnnkit.prepare.kept import fingerprint
-from gnnkit.prepare.stored import prepared as prepare
+from gnnkit.prepare.stored import prepare_run
 from gnnkit.result.folder import PREPARED
 from gnnkit.result.result import Result, versions
 from gnnkit.utils.storage import naming
@@ -79,7 +79,7 @@ def run_ranks(
         stack.callback(clear)
         patience = Patience.of(settings.timeout)
         in_child = functools.partial(run_in_child, patience=patience, beside=find_work, meanwhile=meanwhile)
-        data = prepare(Preparation(settings, needs, folder, order.graph), in_child)
+        data = prepare_run(Preparation(settings, needs, folder, order.graph), in_child)
         say(data.summary)
         processes = settings.processes
         suffix = f" in {processes} process{'es' if processes > 1 else ''}" if processes else ""
@@ -197,7 +197,7 @@ def _prepare_for_others(mailbox: Mailbox, job: OnRanks, order: Order) -> RankJob
     try:
         order = job.decided(order, beat)
         in_child = functools.partial(run_in_child, patience=Patience.of(timeout), meanwhile=beat)
-        data = prepare(Preparation(order.settings, job.needs(order), folder, order.graph), in_child)
+        data = prepare_run(Preparation(order.settings, job.needs(order), folder, order.graph), in_child)
     except UserError as error:
         send(error=str(error))
         raise

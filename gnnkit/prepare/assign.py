@@ -29,36 +29,36 @@ class Cutter:
         self.graph, self.workers = graph, workers
         self._owners: dict[str, Ids] = {}  # by partitioner with arguments, if independent of the grid
 
-    def cut(self, chosen: PartitionSettings) -> Partition:
+    def cut(self, section: PartitionSettings) -> Partition:
         """Returns the partition that the configuration describes."""
-        grid = make_grid(chosen.grid, self.workers, chosen.replication)
-        partition = improve_border(self.graph, self._assigned(chosen, grid), chosen.border)
-        numbers = unequal_columns(chosen.grid, self.workers, chosen.replication)
+        grid = make_grid(section.grid, self.workers, section.replication)
+        partition = improve_border(self.graph, self._assigned(section, grid), section.border)
+        numbers = unequal_columns(section.grid, self.workers, section.replication)
         if not numbers or partition.edge_cell is not None:
             return partition
-        if chosen.replication is not None:
-            return in_columns(self.graph, partition, chosen.replication)
+        if section.replication is not None:
+            return in_columns(self.graph, partition, section.replication)
         return fewest_words(self.graph, partition, numbers)
 
-    def _assigned(self, chosen: PartitionSettings, grid: Grid) -> Partition:
-        name = f"{chosen.nodes.name} {dict(chosen.nodes.arguments)}"
+    def _assigned(self, section: PartitionSettings, grid: Grid) -> Partition:
+        name = f"{section.nodes.name} {dict(section.nodes.arguments)}"
         if (owners := self._owners.get(name)) is not None:
             return Partition(owners, None, grid)
-        partitioner: Partitioner = chosen.nodes.create()
+        partitioner: Partitioner = section.nodes.create()
         partition = partitioner.assign(self.graph, grid)
         if not partitioner.reads_grid:
             self._owners[name] = partition.node_rank
         return partition
 
 
-def assign(graph: Graph, chosen: PartitionSettings, workers: int) -> Partition:
+def assign(graph: Graph, section: PartitionSettings, workers: int) -> Partition:
     """Returns the partition that the configuration describes.
 
     Args:
         graph: The full graph.
-        chosen: The section `partition`.
+        section: The section `partition`.
     """
-    return Cutter(graph, workers).cut(chosen)
+    return Cutter(graph, workers).cut(section)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +76,27 @@ class Decision:
         Args:
             quality: The measured quality of the layout.
         """
-        section, decided = settings.partition, settings.decided
-        if decided is not None:
-            return cls(section.nodes.name, decided["why"], decided["layouts"])
+        section, leader_choice = settings.partition, settings.decided
+        if leader_choice is not None:
+            return cls(section.nodes.name, leader_choice["why"], leader_choice["layouts"])
         words = float(quality.words.max())
         figures: Mapping[str, Json] = {
             "chosen": {"grid": shape(quality.partition.grid), "words_per_column": words, "balance": quality.balance()}
         }
-        why = (
+        reason = (
             "workers=1: the graph is not divided"
             if settings.workers == 1
             else f"partition.grid={section.grid}: the busiest rank receives {words:,.1f} words per feature column and "
             "aggregation; job=plan compares other layouts"
         )
-        return cls(section.nodes.name, why, dict(figures))
+        return cls(section.nodes.name, reason, dict(figures))
 
 
 def overrides(partition: PartitionSettings) -> str:
     """Returns the overrides that select a layout."""
     keys = {"border": partition.border, "grid": format_grid(partition.grid)}
-    rest = [f"partition.{key}={value}" for key, value in keys.items() if value not in ("none", "1d")]
-    return " ".join([f"partition={partition.nodes.name}", *rest])
+    further_keys = [f"partition.{key}={value}" for key, value in keys.items() if value not in ("none", "1d")]
+    return " ".join([f"partition={partition.nodes.name}", *further_keys])
 
 
 def format_grid(grid: str | list[int]) -> str:
@@ -110,16 +110,16 @@ def describe(graph: Graph, settings: Settings, partition: Partition) -> list[str
     Args:
         graph: The full graph.
     """
-    chosen = settings.partition
-    note = remark(chosen.grid, partition.grid, partition.columns)
-    return [f"{sizes_of(graph)}; {chosen.nodes.name} nodes on a {partition.layout}", *([note] if note else [])]
+    section = settings.partition
+    note = remark(section.grid, partition.grid, partition.columns)
+    return [f"{sizes_of(graph)}; {section.nodes.name} nodes on a {partition.layout}", *([note] if note else [])]
 
 
 def sizes_of(graph: Graph) -> str:
     """Describes a graph's size, features and labels."""
     share = both_ways(graph.csc)
-    few = f" ({100 * share:.2g} % have a reverse edge)" if share < ONE_WAY else ""
-    return f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges{few}, {graph.features.shape[1]:,} features, {graph.label_summary}"
+    note = f" ({100 * share:.2g} % have a reverse edge)" if share < ONE_WAY else ""
+    return f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges{note}, {graph.features.shape[1]:,} features, {graph.label_summary}"
 
 
 def shape(grid: Grid) -> list[int]:

@@ -82,7 +82,7 @@ def ignored_columns(settings: Settings) -> tuple[str, ...] | None:
     return name_list("dataset.ignore", arguments["ignore"] or ()) if "ignore" in arguments else None
 
 
-def check_texts(graph: Graph, kind: str, ignored: Sequence[str] | None = ()) -> list[str]:
+def check_texts(graph: Graph, kind: str, ignore: Sequence[str] | None = ()) -> list[str]:
     """Checks a new model's text columns, and describes them in one line.
 
     Raises `UserError` for columns that identify nodes, such as names.
@@ -90,17 +90,17 @@ def check_texts(graph: Graph, kind: str, ignored: Sequence[str] | None = ()) -> 
     Args:
         graph: The training graph.
         kind: One of `settings.inputs.TEXTS`.
-        ignored: As for `remedy`.
+        ignore: As for `remedy`.
     """
     counts, edge_counts = _count_values(graph.category_of), _count_values(graph.edge_category_of)
-    many = [name for name, count in counts.items() if has_many_values(count, graph.num_nodes)]
+    id_texts = [name for name, count in counts.items() if has_many_values(count, graph.num_nodes)]
     texts = [*counts, *edge_counts]
     if texts and kind == "refuse":
-        raise UserError(f"features.text=refuse: the columns {shown_names(texts)} hold text: {remedy(texts, ignored)}")
-    if many:
-        unfit = [(name, describe_many(name, counts[name], graph.num_nodes)) for name in many]
+        raise UserError(f"features.text=refuse: the columns {shown_names(texts)} hold text: {remedy(texts, ignore)}")
+    if id_texts:
+        unfit = [(name, describe_many(name, counts[name], graph.num_nodes)) for name in id_texts]
         with blame("dataset"):
-            raise IgnorableColumns(unfit, ignored)
+            raise IgnorableColumns(unfit, ignore)
     if not texts:
         return []
     counts |= {f"{name} of edges": count for name, count in edge_counts.items()}
@@ -121,16 +121,16 @@ def find_ids(graph: Graph) -> list[tuple[str, str]]:
         values = graph.features[:, number] if _ID_NAME.fullmatch(name) else np.empty(0)
         count = len(np.unique(values)) if (values == np.floor(values)).all() else 0
         if has_many_values(count, graph.num_nodes):
-            what = f"column {name!r} holds {count:,} different whole numbers for {graph.num_nodes:,} nodes, as ids do"
-            ids.append((name, what))
+            reason = f"column {name!r} holds {count:,} different whole numbers for {graph.num_nodes:,} nodes, as ids do"
+            ids.append((name, reason))
     return ids
 
 
-def check_ids(graph: Graph, ignored: Sequence[str] | None) -> None:
+def check_ids(graph: Graph, ignore: Sequence[str] | None) -> None:
     """Raises `UserError` for numeric ids that `dataset.ignore` can exclude."""
-    if ignored is not None and (ids := find_ids(graph)):
+    if ignore is not None and (ids := find_ids(graph)):
         with blame("dataset"):
-            raise IgnorableColumns(ids, ignored)
+            raise IgnorableColumns(ids, ignore)
 
 
 def _count_values(category_of: Sequence[str] | None) -> dict[str, int]:
@@ -182,12 +182,12 @@ class TrainedColumns:
     def _unseen(self, table: NumericTable) -> list[int]:
         """Lists the table's columns for text values not seen in training."""
         names, texts = table.names or (), table.category_of or ("",) * table.width
-        known = set(self._texts) - {""}
-        if numbers := [name for name, text in zip(names, texts, strict=True) if not text and name in known]:
+        model_texts = set(self._texts) - {""}
+        if numbers := [name for name, text in zip(names, texts, strict=True) if not text and name in model_texts]:
             raise UserError(
                 f"dataset: column {numbers[0]!r} holds numbers here, and text where the model of {self.folder} trained"
             )
-        return [number for number, text in enumerate(texts) if text in known and names[number] not in self.names]
+        return [number for number, text in enumerate(texts) if text in model_texts and names[number] not in self.names]
 
     def _warn_of_unseen(self, rows: Array, names: Sequence[str], columns: list[int]) -> None:
         if not columns:
@@ -206,11 +206,11 @@ class TrainedColumns:
         missing = [name for name in self.names if name not in names]
         additional = [name for name in names if name not in self.names]
         pairs = [("lacks", missing), ("also has", additional)]
-        if parts := [f"{verb} {shown_names(some)}" for verb, some in pairs if some]:
-            what = "features" if self.item == "node" else "edge features"
+        if parts := [f"{verb} {shown_names(columns)}" for verb, columns in pairs if columns]:
+            noun = "features" if self.item == "node" else "edge features"
             raise UserError(
                 f"dataset {' and '.join(parts)}: the model of {self.folder} reads the columns "
-                f"{shown_names(self.names)} as {what}"
+                f"{shown_names(self.names)} as {noun}"
             )
 
     def _cells(self, table: NumericTable, order: Ids) -> Ids | None:  # [k, 2]
@@ -223,7 +223,7 @@ class TrainedColumns:
         texts, cells = table.category_of or ("",) * table.width, [np.empty((0, 2), np.int64)]
         for column in np.unique(table.missing[:, 1]).tolist():
             rows = table.missing[table.missing[:, 1] == column, 0]
-            same = np.array(self._texts) == texts[column] if texts[column] else order == column
-            targets = np.flatnonzero(same)
+            is_target = np.array(self._texts) == texts[column] if texts[column] else order == column
+            targets = np.flatnonzero(is_target)
             cells.append(np.stack([np.repeat(rows, len(targets)), np.tile(targets, len(rows))], 1))
         return np.unique(np.concatenate(cells), axis=0)

@@ -9,20 +9,12 @@ import numpy as np
 
 from gnnkit.config.settings import DEFAULT_TASK, Settings
 from gnnkit.errors import UserError
-from gnnkit.graph import (
-    Features,
-    FeatureTable,
-    Floats,
-    Graph,
-    PackedFeatures,
-    Schema,
-    SparseFeatures,
-)
+from gnnkit.graph import Features, FeatureTable, Floats, Graph, PackedFeatures, Schema, SparseFeatures
 from gnnkit.launch.phases import warnings_in_lines
 from gnnkit.partition.base import mix
 from gnnkit.partition.store.manifest import NODE_IDS
 from gnnkit.prepare.rounding import round_features
-from gnnkit.prepare.times import before_split
+from gnnkit.prepare.times import degrees_before_split
 from gnnkit.sampler.targets import TaskRows
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import one_line, shown_names
@@ -48,13 +40,13 @@ def with_names(settings: Settings, graph: Graph | None = None) -> Graph:
         return graph
     try:
         with warnings_in_lines(settings.dataset.name):
-            loaded: Graph = settings.dataset.create().load()
+            data: Graph = settings.dataset.create().load()
     except MemoryError as error:
         raise UserError(
             f"dataset={settings.dataset.name} does not fit into memory ({one_line(error) or 'an allocation failed'}): import it in pieces with "
             "job=import, or use a machine with more memory"
         ) from error
-    return loaded
+    return data
 
 
 def check_implied_task(settings: Settings, graph: Graph) -> None:
@@ -69,9 +61,10 @@ def check_implied_task(settings: Settings, graph: Graph) -> None:
     )
 
 
-def named(graph: Graph, folder: Path) -> Graph:
+def save_ids(graph: Graph, folder: Path) -> Graph:
     """Saves the user's node ids in the run folder. Returns the graph without them."""
     if graph.node_ids is None:
+        (folder / IDS).unlink(missing_ok=True)  # of an earlier graph
         return graph
     save_array(folder / IDS, graph.node_ids)
     return graph.evolve(node_ids=None)
@@ -91,8 +84,7 @@ def with_inputs(graph: Graph, inputs: str) -> Graph:
         empty = np.empty((graph.num_nodes, 0), np.float32)
         return graph.evolve(features=empty, missing=None, feature_tables=learned_tables(graph))
     if inputs == "degree":
-        degrees = np.diff(before_split(graph).csc.indptr)
-        return graph.evolve(features=degree_rows(degrees), missing=None, feature_tables=None)
+        return graph.evolve(features=degree_rows(degrees_before_split(graph)), missing=None, feature_tables=None)
     check_width(graph.features.shape[1])
     return graph
 
@@ -120,8 +112,8 @@ def check_types(model: str | None, types: Schema) -> None:
         return
     nodes, edges = [name for name, _ in types.node_types], types.edge_types
     parts = [
-        f"{len(names):,} types of {what} ({shown_names(names)})"
-        for what, names in (("nodes", nodes), ("edges", edges))
+        f"{len(names):,} types of {noun} ({shown_names(names)})"
+        for noun, names in (("nodes", nodes), ("edges", edges))
         if len(names) > 1
     ]
     raise UserError(
@@ -164,9 +156,9 @@ def _reverse_relations(graph: Graph) -> list[tuple[str, str]]:
         return []
     ends = np.asarray(csc.indices, np.uint64), np.repeat(np.arange(csc.num_nodes, dtype=np.uint64), np.diff(csc.indptr))
     hashes = [mix(a * np.uint64(csc.num_nodes) + b) >> np.uint64(40) for a, b in (ends, ends[::-1])]  # sums are exact
-    given, reverse = (np.bincount(types, hashed, len(names)) for hashed in hashes)
+    sums, reverse_sums = (np.bincount(types, edge_hashes, len(names)) for edge_hashes in hashes)
     pairs = itertools.combinations(np.flatnonzero(counts).tolist(), 2)
-    return [(names[i], names[j]) for i, j in pairs if (given[i], given[j]) == (reverse[j], reverse[i])]
+    return [(names[i], names[j]) for i, j in pairs if (sums[i], sums[j]) == (reverse_sums[j], reverse_sums[i])]
 
 
 def degree_rows(degree: Array) -> Floats:  # [num_nodes] -> [num_nodes, 2]
@@ -192,12 +184,12 @@ def with_kept(graph: Graph, rows: str, sparse: bool, dtype: str) -> tuple[Graph,
     width = graph.features.shape[1]
     if not sparse or (rows == "auto" and width < MIN_WIDTH):
         return _to_dense(graph), []
-    share = filled(graph.features)
-    chosen = rows if rows != "auto" else "sparse" if share < MAX_SHARE else "dense"
-    why = f"auto, sparse below {100 * MAX_SHARE:g} %" if rows == "auto" else rows
+    share = nonzero_share(graph.features)
+    form = rows if rows != "auto" else "sparse" if share < MAX_SHARE else "dense"
+    rule = f"auto, sparse below {100 * MAX_SHARE:g} %" if rows == "auto" else rows
     percent = f"{100 * share:.0f}" if share > 0.1 else f"{100 * share:.2g}"
-    line = f"features: {chosen}, {percent} % of {width:,} columns are not 0 (input_rows={why})"
-    if chosen == "dense":
+    line = f"features: {form}, {percent} % of {width:,} columns are not 0 (input_rows={rule})"
+    if form == "dense":
         return _to_dense(graph), [line]
     return graph.derive(features=SparseFeatures.of(graph.features)), [line]
 
@@ -207,10 +199,10 @@ def _to_dense(graph: Graph) -> Graph:
     return graph.derive(features=np.asarray(graph.features)) if sparse else graph
 
 
-def filled(features: Features) -> float:
+def nonzero_share(features: Features) -> float:
     """Returns the share of nonzero numbers, estimated for large dense features."""
     if isinstance(features, SparseFeatures):
         return features.share
     step = max(len(features) * features.shape[1] // (1 << 22), 1)
-    some = np.asarray(features[::step])
-    return float(np.count_nonzero(some) / max(some.size, 1))
+    sample = np.asarray(features[::step])
+    return float(np.count_nonzero(sample) / max(sample.size, 1))

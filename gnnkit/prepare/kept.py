@@ -26,11 +26,11 @@ from gnnkit.config.settings import Choice, Settings
 from gnnkit.graph import Graph
 from gnnkit.graph.edge_columns import RULES
 from gnnkit.partition.base import Partition
-from gnnkit.partition.grid import Grid
 from gnnkit.prepare.assign import assign
+from gnnkit.prepare.run_partition import load_partition, save_partition
 from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.utils.documents import json_digest, read_object
-from gnnkit.utils.storage import load_arrays, passing, save_arrays, sync_files
+from gnnkit.utils.storage import passing, sync_files
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ _STALE = 24 * 3600.0  # seconds after which a temporary folder is considered aba
 
 
 @dataclass(eq=False)
-class Kept:
+class ResultCache:
     """The cached results that earlier runs computed from a graph."""
 
     folder: Path | None  # None: the cache is disabled
@@ -83,9 +83,9 @@ class Kept:
             self.notes.append(f"{kind}: not read from {entry or self.folder}: {error}")
             if entry is not None:
                 shutil.rmtree(entry, ignore_errors=True)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         result = make()
-        if time.perf_counter() - begun > WORTH:
+        if time.perf_counter() - start > WORTH:
             self._store_entry(kind, depends, lambda folder: write(result, folder))
         return result
 
@@ -127,21 +127,18 @@ class Kept:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def kept_partition(cache: Kept, settings: Settings) -> Partition:
+def kept_partition(cache: ResultCache, settings: Settings) -> Partition:
     """Creates the configured partition, or reads it from the cache."""
 
-    def write(partition: Partition, folder: Path) -> list[int]:
-        arrays = {"node_rank": partition.node_rank, "edge_cell": partition.edge_cell}
-        save_arrays(folder / "partition", arrays, asdict(partition.grid))
-        return list(partition.columns)
+    def write(partition: Partition, folder: Path) -> None:
+        save_partition(folder, partition, {})
 
-    def read(folder: Path, columns: Any) -> Partition:
-        arrays, grid = load_arrays(folder / "partition")
-        return Partition(arrays["node_rank"], arrays.get("edge_cell"), Grid(**grid), tuple(columns))
+    def read(folder: Path, _: None) -> Partition:
+        return load_partition(folder)[0]
 
-    chosen, nodes = settings.partition, settings.partition.nodes
-    depends = {"workers": settings.workers, "partition": asdict(chosen), "nodes": origin(nodes)}
-    return cache.recall("partition", depends, lambda: assign(cache.graph, chosen, settings.workers), write, read)
+    section, nodes = settings.partition, settings.partition.nodes
+    depends = {"workers": settings.workers, "partition": asdict(section), "nodes": origin(nodes)}
+    return cache.recall("partition", depends, lambda: assign(cache.graph, section, settings.workers), write, read)
 
 
 def link_files(source: Path, target: Path) -> None:
@@ -255,19 +252,19 @@ def _make_room(folder: Path, size: int) -> None:
 
     Raises `ValueError` for an entry that is too large.
     """
-    most = min(MOST, shutil.disk_usage(folder).total // SHARE)
-    if size > most:
-        raise ValueError(f"{size:,} bytes are more than the cache may hold, {most:,}")
-    used: dict[Path, tuple[float, int]] = {}
+    max_bytes = min(MOST, shutil.disk_usage(folder).total // SHARE)
+    if size > max_bytes:
+        raise ValueError(f"{size:,} bytes are more than the cache may hold, {max_bytes:,}")
+    entries: dict[Path, tuple[float, int]] = {}
     for path in folder.iterdir():
         if path.name.startswith("."):
             if time.time() - path.stat().st_mtime > _STALE:
                 shutil.rmtree(path, ignore_errors=True)
         elif (path / _META).exists():
-            used[path] = (path.stat().st_mtime, _entry_size(path))
-    left = most - size - sum(size for _, size in used.values())
-    for path in sorted(used, key=used.__getitem__):
-        if left >= 0:
+            entries[path] = (path.stat().st_mtime, _entry_size(path))
+    free = max_bytes - size - sum(size for _, size in entries.values())
+    for path in sorted(entries, key=entries.__getitem__):
+        if free >= 0:
             return
         shutil.rmtree(path, ignore_errors=True)
-        left += used[path][1]
+        free += entries[path][1]

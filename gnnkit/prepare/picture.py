@@ -28,13 +28,13 @@ def describe(graph: Graph, partition: Partition) -> Json:
     """Counts nodes by owner and edges between owners, and draws a sample."""
     owner, num_ranks = partition.node_rank, partition.grid.world_size
     share = min(COUNTED_EDGES / max(graph.num_edges, 1), 1.0)
-    counted, cut, pairs = _count_edges(graph, owner, _sample_nodes(graph.num_nodes, share), num_ranks)
+    num_counted, cut, pairs = _count_edges(graph, owner, _sample_nodes(graph.num_nodes, share), num_ranks)
     numbers: Json = {
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
         "nodes": np.bincount(owner, minlength=num_ranks).tolist(),
         "train_nodes": np.bincount(owner[graph.split == Split.TRAIN], minlength=num_ranks).tolist(),
-        "counted_edges": counted,
+        "counted_edges": num_counted,
         "cut": cut,
     }
     if num_ranks <= MAX_RANKS:  # [num_ranks, num_ranks] edges by owners of source and destination
@@ -52,13 +52,13 @@ def _count_edges(graph: Graph, owner: Ids, nodes: Ids, num_ranks: int) -> tuple[
     num_ranks], for up to `MAX_RANKS` ranks.
     """
     size = num_ranks**2 if num_ranks <= MAX_RANKS else 0
-    counted, cut, pairs = 0, 0, np.zeros(size, np.int64)
-    for some in np.array_split(nodes, max(_total_degree(graph, nodes) // (1 << 19), 1)):
-        src, dst = (owner[ends] for ends in _in_edges(graph, some))
-        counted, cut = counted + len(src), cut + int(np.count_nonzero(src != dst))
+    num_counted, cut, pairs = 0, 0, np.zeros(size, np.int64)
+    for part in np.array_split(nodes, max(_total_degree(graph, nodes) // (1 << 19), 1)):
+        src, dst = (owner[ends] for ends in _in_edges(graph, part))
+        num_counted, cut = num_counted + len(src), cut + int(np.count_nonzero(src != dst))
         if size:
             pairs += np.bincount(src.astype(np.int64) * num_ranks + dst, minlength=size)
-    return counted, cut, pairs
+    return num_counted, cut, pairs
 
 
 def _sample_nodes(num_nodes: int, share: float) -> Ids:
@@ -82,15 +82,15 @@ def _draw_sample(graph: Graph, owner: Ids) -> Json:
     edges. At most 6 sources of each node are followed.
     """
     rng = np.random.default_rng(0)
-    chosen = np.arange(graph.num_nodes) if graph.num_nodes <= DRAWN_NODES else _sample_neighbourhoods(graph, rng)
-    place = {int(node): index for index, node in enumerate(chosen)}
-    src, dst = _in_edges(graph, chosen) if _total_degree(graph, chosen) <= COUNTED_EDGES else (chosen[:0], chosen[:0])
-    inside = np.isin(src, chosen) & (src != dst)
+    nodes = np.arange(graph.num_nodes) if graph.num_nodes <= DRAWN_NODES else _sample_neighbourhoods(graph, rng)
+    place = {int(node): index for index, node in enumerate(nodes)}
+    src, dst = _in_edges(graph, nodes) if _total_degree(graph, nodes) <= COUNTED_EDGES else (nodes[:0], nodes[:0])
+    inside = np.isin(src, nodes) & (src != dst)
     edges = [[place[int(s)], place[int(d)]] for s, d in zip(src[inside], dst[inside], strict=True)]
     if len(edges) > DRAWN_EDGES:
         edges = [edges[index] for index in rng.choice(len(edges), DRAWN_EDGES, replace=False)]
-    classes = {"class": graph.labels[chosen].tolist()} if graph.labels.dtype.kind == "i" else {}
-    of_nodes = {"nodes": chosen.tolist(), "rank": owner[chosen].tolist(), **classes}
+    classes = {"class": graph.labels[nodes].tolist()} if graph.labels.dtype.kind == "i" else {}
+    of_nodes = {"nodes": nodes.tolist(), "rank": owner[nodes].tolist(), **classes}
     return {**of_nodes, "edges": edges, "whole": graph.num_nodes <= DRAWN_NODES}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gnnkit.config.settings import AUTO
 from gnnkit.errors import UserError
 from gnnkit.partition.store.parts import GRAPH
-from gnnkit.prepare.cut import Preparation, Prepared
+from gnnkit.prepare.facts import Preparation, Prepared
 from gnnkit.utils.memory import available_memory
 
 if TYPE_CHECKING:
@@ -25,26 +25,26 @@ _PER_EDGE = 1100  # bytes of an in-edge in an evaluation chunk, including the ro
 _WRITTEN = 64  # bytes per node on the leader if all nodes' rows are written
 
 
-def place_features(asked: Preparation, prepared: Prepared) -> Prepared:
+def place_features(request: Preparation, facts: Prepared) -> Prepared:
     """Chooses where feature rows are placed, and describes the reason.
 
     Raises `UserError` if the host has too little memory for the configured placement.
     """
-    settings, needs = asked.settings, asked.needs
+    settings, needs = request.settings, request.needs
     features = settings.features
     if needs.rows_last:
-        return _place_persistent_rows(asked, prepared)
+        return _place_persistent_rows(request, facts)
     if settings.inputs != "features" or not needs.reads_disk:
-        return replace(prepared, place="mapped")
-    size, rest, dense = _file_sizes(asked, prepared.parts(asked.folder))
-    free, ranks, programs = available_memory(), settings.workers_here, _process_bytes(asked, prepared)
+        return replace(facts, place="mapped")
+    size, other_bytes, dense = _file_sizes(request, facts.parts(request.folder))
+    free, ranks, programs = available_memory(), settings.workers_here, _process_bytes(request, facts)
     if programs > free:
-        raise UserError(_memory_message(asked, programs, free))
-    room = free - rest - programs
-    place, why = features.place, f"features.place={features.place}"
+        raise UserError(_memory_message(request, programs, free))
+    room = free - other_bytes - programs
+    place, reason = features.place, f"features.place={features.place}"
     if place == AUTO:
         place = "memory" if size <= room or not (needs.may_stay and dense) else "disk"
-        why = f"features.place=auto: {_format_bytes(size)} and {_format_bytes(max(room, 0))} are free for them"
+        reason = f"features.place=auto: {_format_bytes(size)} and {_format_bytes(max(room, 0))} are free for them"
     if place == "memory" and size > room and features.place != AUTO:
         raise UserError(
             f"features.place=memory: the features are {_format_bytes(size)}, and {_format_bytes(max(room, 0))} of memory are free "
@@ -52,62 +52,62 @@ def place_features(asked: Preparation, prepared: Prepared) -> Prepared:
         )
     if place != "disk":
         description = {"memory": "read into memory before the first step", "mapped": "mapped"}[place]
-        return replace(prepared, place=place).with_notes(f"features: {description} ({why})")
+        return replace(facts, place=place).with_notes(f"features: {description} ({reason})")
     # Mapped edges may use half of the memory, and pages that do not fit are read again.
-    left = free - programs
-    cache = _cache_bytes(asked, size, (left - min(rest, left / 2)) / ranks, prepared)
-    line = f"features: on disk, each worker keeps {_format_bytes(cache)} of them ({why})"
-    return replace(prepared, place=place, cache=cache).with_notes(line)
+    memory = free - programs
+    cache = _cache_bytes(request, size, (memory - min(other_bytes, memory / 2)) / ranks, facts)
+    line = f"features: on disk, each worker keeps {_format_bytes(cache)} of them ({reason})"
+    return replace(facts, place=place, cache=cache).with_notes(line)
 
 
-def _place_persistent_rows(asked: Preparation, prepared: Prepared) -> Prepared:
+def _place_persistent_rows(request: Preparation, facts: Prepared) -> Prepared:
     """Chooses the placement of rows that are the same in each epoch.
 
     Each rank loads its rows into memory once, or reads them from disk in each pass.
     Activations need memory too, so large rows stay on disk.
     """
-    settings, features = asked.settings, asked.settings.features
-    size, _, dense = _file_sizes(asked, prepared.parts(asked.folder))
+    settings, features = request.settings, request.settings.features
+    size, _, dense = _file_sizes(request, facts.parts(request.folder))
     free, ranks = available_memory(), settings.workers_here
-    here = size if asked.needs.shares_all else size * ranks // settings.workers
-    place, why = features.place, f"features.place={features.place}"
+    host_size = size if request.needs.shares_all else size * ranks // settings.workers
+    place, reason = features.place, f"features.place={features.place}"
     if place == AUTO:
         # Half of the free memory is left for activations.
-        place = "disk" if asked.needs.may_stay and dense and here > free * 0.5 else "memory"
-        why = f"features.place=auto: {_format_bytes(here)} of rows, and {_format_bytes(free)} of memory are free"
+        place = "disk" if request.needs.may_stay and dense and host_size > free * 0.5 else "memory"
+        reason = (
+            f"features.place=auto: {_format_bytes(host_size)} of rows, and {_format_bytes(free)} of memory are free"
+        )
     if place != "disk":
-        if here > free and features.place != AUTO:
+        if host_size > free and features.place != AUTO:
             raise UserError(
-                f"features.place=memory: the features are {_format_bytes(here)}, and {_format_bytes(free)} of memory are free: use "
+                f"features.place=memory: the features are {_format_bytes(host_size)}, and {_format_bytes(free)} of memory are free: use "
                 "features.place=disk"
             )
-        return replace(prepared, place="mapped")
-    cache = _cache_bytes(asked, size, free / ranks, prepared)
+        return replace(facts, place="mapped")
+    cache = _cache_bytes(request, size, free / ranks, facts)
     if features.cache is None:
         cache = min(cache, int(free / ranks * 0.1))
-    line = (
-        f"features: on disk, each worker keeps {_format_bytes(cache)} of them and reads the others in each pass ({why})"
-    )
-    return replace(prepared, place=place, cache=cache).with_notes(line)
+    line = f"features: on disk, each worker keeps {_format_bytes(cache)} of them and reads the others in each pass ({reason})"
+    return replace(facts, place=place, cache=cache).with_notes(line)
 
 
-def _process_bytes(asked: Preparation, prepared: Prepared) -> int:
+def _process_bytes(request: Preparation, facts: Prepared) -> int:
     """Returns the memory of this host's processes in bytes, without cached rows."""
-    settings, ranks = asked.settings, asked.settings.workers_here
-    processes, nodes = min(settings.processes or ranks, ranks), prepared.num_nodes
+    settings, ranks = request.settings, request.settings.workers_here
+    processes, nodes = min(settings.processes or ranks, ranks), facts.num_nodes
     num_bytes = processes * (BASE + _PER_NODE * nodes) + ranks * _RANK
-    if not asked.needs.shares_all:
+    if not request.needs.shares_all:
         return num_bytes
-    chunk = min(settings.trainer.evaluation_memory * 2**20, prepared.num_edges * _PER_EDGE / settings.workers)
-    written = nodes * (4 * max(prepared.num_classes, 1) * ranks // settings.workers + _WRITTEN) if settings.write else 0
-    return num_bytes + int(ranks * chunk) + written
+    chunk = min(settings.trainer.evaluation_memory * 2**20, facts.num_edges * _PER_EDGE / settings.workers)
+    outputs = nodes * (4 * max(facts.num_classes, 1) * ranks // settings.workers + _WRITTEN) if settings.write else 0
+    return num_bytes + int(ranks * chunk) + outputs
 
 
-def _memory_message(asked: Preparation, programs: int, free: float) -> str:
+def _memory_message(request: Preparation, programs: int, free: float) -> str:
     """Returns a message with the memory that a run needs, and ways to need less."""
-    settings, ranks = asked.settings, asked.settings.workers_here
+    settings, ranks = request.settings, request.settings.workers_here
     processes, remedies = min(settings.processes or ranks, ranks), []
-    if asked.needs.shares_all:
+    if request.needs.shares_all:
         remedies = ["a smaller trainer.evaluation_memory", *(["write=[]"] if settings.write else [])]
     if processes > 1:
         remedies.append(f"fewer processes (workers=1 parts={settings.workers})")
@@ -117,39 +117,39 @@ def _memory_message(asked: Preparation, programs: int, free: float) -> str:
     )
 
 
-def _cache_bytes(asked: Preparation, size: int, room: float, prepared: Prepared) -> int:
+def _cache_bytes(request: Preparation, size: int, room: float, facts: Prepared) -> int:
     """Returns the bytes of rows that each rank caches.
 
     Args:
-        prepared: Facts, which include the number of nodes.
+        facts: Facts, which include the number of nodes.
     """
-    configured, shares = asked.settings.features.cache, asked.needs.shares_all
-    rank_size = size if shares else size // asked.settings.workers
-    row = max(size / max(prepared.num_nodes, 1), 1)
+    limit, shares = request.settings.features.cache, request.needs.shares_all
+    rank_size = size if shares else size // request.settings.workers
+    row = max(size / max(facts.num_nodes, 1), 1)
     factor = 1 + _PER_ROW / row + 1 / _AHEAD  # bytes of a cache per byte of its rows
-    chosen = max(int(min(room / 2 / factor, rank_size)), 0) if configured is None else min(configured, rank_size)
-    if configured is not None and chosen * factor > room:
+    num_bytes = max(int(min(room / 2 / factor, rank_size)), 0) if limit is None else min(limit, rank_size)
+    if limit is not None and num_bytes * factor > room:
         raise UserError(
-            f"features.cache={_format_bytes(configured)}: each worker on this host has {_format_bytes(max(room, 0))} of memory "
+            f"features.cache={_format_bytes(limit)}: each worker on this host has {_format_bytes(max(room, 0))} of memory "
             f"for rows, and a cache takes {factor:.1f} bytes per byte of rows; use "
             f"features.cache={int(max(room, 0) / factor / 2e6)}MB or fewer workers"
         )
-    return chosen
+    return num_bytes
 
 
-def _file_sizes(asked: Preparation, parts: RankParts) -> tuple[int, int, bool]:
+def _file_sizes(request: Preparation, parts: RankParts) -> tuple[int, int, bool]:
     """Sums the files that a host's ranks read: features, and all others.
 
     Also returns whether features are dense.
     """
-    ranks = [str(rank) for rank in range(asked.settings.workers)]
-    holders = [GRAPH] if asked.needs.shares_all or parts.of_ranges else ranks
-    others = [*ranks, GRAPH] if asked.needs.graph else ranks
-    sizes = {name: [(path.stem, path.stat().st_size) for path in parts.files(name)] for name in {*holders, *others}}
+    ranks = [str(rank) for rank in range(request.settings.workers)]
+    holders = [GRAPH] if request.needs.shares_all or parts.of_ranges else ranks
+    readers = [*ranks, GRAPH] if request.needs.graph else ranks
+    sizes = {name: [(path.stem, path.stat().st_size) for path in parts.files(name)] for name in {*holders, *readers}}
     features = sum(size for name in holders for stem, size in sizes[name] if stem.startswith("feature"))
-    rest = sum(size for name in others for stem, size in sizes[name] if not stem.startswith("feature"))
+    other_bytes = sum(size for name in readers for stem, size in sizes[name] if not stem.startswith("feature"))
     dense = all(stem != "feature_width" for name in holders for stem, _ in sizes[name])
-    return features, rest, dense
+    return features, other_bytes, dense
 
 
 def _format_bytes(num_bytes: float) -> str:

@@ -51,25 +51,25 @@ class Rounding:
 
     def apply(self, rows: Floats) -> Array:  # [k, width]
         """Returns the stored form of rows."""
-        stored = round_rows(rows) if self.form.scale is None else self._quantise(rows)
+        bits = round_rows(rows) if self.form.scale is None else self._quantise(rows)
         if len(rows):
-            numbers = np.asarray(self.form.with_rows(stored), np.float64)
+            numbers = np.asarray(self.form.with_rows(bits), np.float64)
             with np.errstate(invalid="ignore"):
                 self._error = np.maximum(self._error, np.abs(numbers - rows).max(0))
             self._least, self._largest = (
                 np.minimum(self._least, numbers.min(0)),
                 np.maximum(self._largest, numbers.max(0)),
             )
-        self._num_bytes, self._raw_bytes = self._num_bytes + stored.nbytes, self._raw_bytes + rows.nbytes
-        return stored
+        self._num_bytes, self._raw_bytes = self._num_bytes + bits.nbytes, self._raw_bytes + rows.nbytes
+        return bits
 
     def _quantise(self, rows: Floats) -> Array:  # [k, width] uint8
         scale, offset = self.form.scale, self.form.offset
         assert scale is not None
         assert offset is not None
         steps = (np.asarray(rows, np.float64) - offset) / np.where(scale > 0, scale, 1)
-        packed: Array = np.clip(np.rint(steps), 0, _STEPS).astype(np.uint8)
-        return packed
+        bits: Array = np.clip(np.rint(steps), 0, _STEPS).astype(np.uint8)
+        return bits
 
     def describe(self, names: Sequence[str] | None) -> str:
         """Returns a line on the saved bytes and the largest error.
@@ -80,13 +80,13 @@ class Rounding:
         labels = [repr(name) for name in names] if names else [str(column) for column in range(len(low))]
         for column in np.flatnonzero(~np.isfinite(self._least) | ~np.isfinite(self._largest)):
             raise UserError(f"features.dtype={kind}: column {labels[column]} is too large for it: {_REMEDY}")
-        varied = low < high
-        for column in np.flatnonzero(varied & (self._least == self._largest)):
+        varies = low < high
+        for column in np.flatnonzero(varies & (self._least == self._largest)):
             raise UserError(
                 f"features.dtype={kind}: the numbers of column {labels[column]}, {low[column]:.9g} to "
                 f"{high[column]:.9g}, become equal: {_REMEDY}"
             )
-        share = np.divide(self._error, self._deviation, out=np.zeros(len(varied)), where=varied)
+        share = np.divide(self._error, self._deviation, out=np.zeros(len(varies)), where=varies)
         worst = int(share.argmax())
         line = (
             f"features: {kind}, {self._num_bytes / 1e6:.3g} MB of {self._raw_bytes / 1e6:.3g} MB, a number is off by "
@@ -114,8 +114,8 @@ def _measure_columns(
         if not len(rows):
             continue
         first = rows[0].copy() if first is None else first
-        moved = rows - first  # avoids a loss of precision in squares of numbers far from 0
-        count, sums, squares = count + len(rows), sums + moved.sum(0), squares + np.square(moved).sum(0)
+        offsets = rows - first  # avoids a loss of precision in squares of numbers far from 0
+        count, sums, squares = count + len(rows), sums + offsets.sum(0), squares + np.square(offsets).sum(0)
         low, high, are_whole = rows.min(0), rows.max(0), (rows == np.floor(rows)).all(0)
         if ranges is not None:
             low, high, are_whole = np.minimum(low, ranges[0]), np.maximum(high, ranges[1]), are_whole & ranges[2]
@@ -144,10 +144,10 @@ def round_features(graph: Graph, kind: str) -> tuple[Graph, list[str]]:
         return graph, []
     dense = np.asarray(rows)
     rounding = Rounding((piece for _, piece in _split_rows(dense)), kind)
-    stored = np.empty(dense.shape, rounding.form.kept.dtype)
+    bits = np.empty(dense.shape, rounding.form.kept.dtype)
     for place, piece in _split_rows(dense):
-        stored[place] = rounding.apply(piece)
-    return graph.evolve(features=rounding.form.with_rows(stored)), [rounding.describe(graph.feature_names)]
+        bits[place] = rounding.apply(piece)
+    return graph.evolve(features=rounding.form.with_rows(bits)), [rounding.describe(graph.feature_names)]
 
 
 def _split_rows(rows: Floats) -> Iterator[tuple[slice, Floats]]:

@@ -40,14 +40,14 @@ def load_partition(folder: Path) -> tuple[Partition, Json]:
     return Partition(arrays["node_rank"], arrays.get("edge_cell"), grid, columns), meta
 
 
-def keep(folder: Path, settings: Settings, partition: Partition, *, changed: bool) -> None:
+def keep(folder: Path, settings: Settings, partition: Partition, *, is_recut: bool) -> None:
     """Saves a run's initial partition with its configuration keys.
 
     Args:
         folder: The run folder.
-        changed: Whether the partition differs from the configured one.
+        is_recut: Whether the partition differs from the configured one.
     """
-    save_partition(folder, partition, {"keys": _keys(settings), "rebalanced": changed})
+    save_partition(folder, partition, {"keys": _keys(settings), "rebalanced": is_recut})
 
 
 def open_run(folder: Path) -> tuple[Graph, Partition]:
@@ -80,7 +80,7 @@ def replace_shards(folder: Path, name: str, graph: Graph, partition: Partition) 
     return {key: quality.balance()[key] for key in ("nodes", "edges", "train_nodes")}
 
 
-def rebalanced(settings: Settings, num_nodes: int) -> tuple[Partition | None, list[str]]:
+def load_rebalanced(settings: Settings, num_nodes: int) -> tuple[Partition | None, list[str]]:
     """Returns the rebalanced partition of the run to resume, and lines of description.
 
     Returns None if no run is resumed, if its partition was not changed, or if the

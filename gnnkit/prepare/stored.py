@@ -21,13 +21,14 @@ from gnnkit.partition.store.manifest import PARTS, Manifest, differing
 from gnnkit.partition.store.pairs import with_pairs
 from gnnkit.partition.store.parts import GRAPH, LINKS, Reads, without_features
 from gnnkit.prepare import cut
-from gnnkit.prepare.cut import Needs, Preparation, Prepared
-from gnnkit.prepare.inputs import IDS, check_relation, check_types, check_width
+from gnnkit.prepare.facts import Needs, Preparation, Prepared, why_fetched, why_shared
+from gnnkit.prepare.inputs import IDS, check_relation, check_width
 from gnnkit.prepare.placed import place_features
-from gnnkit.prepare.run_partition import keep, load_partition, rebalanced
+from gnnkit.prepare.run_partition import keep, load_partition, load_rebalanced
+from gnnkit.prepare.steps import no_split
 from gnnkit.prepare.times import sampling_rule
 from gnnkit.prepare.trained import take_stored
-from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED, SOURCE
+from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED
 from gnnkit.sampler.base import TIME_RULES
 from gnnkit.sampler.links import load_rows
 from gnnkit.utils.ranges import shown
@@ -37,64 +38,68 @@ _GRAPH = "a strategy that reads the whole graph"
 RunInChild = Callable[..., Any]  # `run_in_child`, possibly extended by the caller
 
 
-def prepared(asked: Preparation, in_child: RunInChild = run_in_child) -> Prepared:
+def prepare_run(request: Preparation, in_child: RunInChild = run_in_child) -> Prepared:
     """Prepares a run from its graph or store. `in_child` runs a function in a child."""
-    root = None if asked.graph is not None else asked.settings.dataset.create().store_folder
+    root = None if request.graph is not None else request.settings.dataset.create().store_folder
     if root is None:
-        return place_features(asked, Prepared(**in_child(cut.prepare, asked)))
-    return place_features(asked, _prepare_store(asked, root, in_child))
+        return place_features(request, Prepared(**in_child(cut.prepare, request)))
+    return place_features(request, _prepare_store(request, root, in_child))
 
 
-def _prepare_store(asked: Preparation, root: Path, in_child: RunInChild) -> Prepared:
+def _prepare_store(request: Preparation, root: Path, in_child: RunInChild) -> Prepared:
     """Reads the manifest, and writes the files that the store does not have.
 
     Raises `UserError` if the run needs other parts than those in the store.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     phase(f"reading the manifest of {root}")
-    manifest, settings, folder = with_pairs(Manifest.load(root), root), asked.settings, asked.folder
-    _check_store(asked, manifest, root)
-    if asked.needs.reference:
+    manifest, settings, folder = with_pairs(Manifest.load(root), root), request.settings, request.folder
+    _check_store(request, manifest, root)
+    if request.needs.reference:
         phase(f"checking every byte of {root}")
         manifest.check_bytes(root)
     take_stored(settings, manifest.inputs, folder, root)
     (folder / PREPARED).mkdir(parents=True, exist_ok=True)
-    missing = _find_missing(asked, manifest)
+    missing = _find_missing(request, manifest)
     if missing:
         phase(f"reading all parts for {' and '.join(missing)}")
-        in_child(_write_missing, asked, root, missing)
+        in_child(_write_missing, request, root, missing)
     if manifest.holds["node_ids"]:
         shutil.copyfile(root / IDS, folder / IDS)
-    if not asked.needs.shares_all:
+    if not request.needs.shares_all:
         write_atomically(folder / COORDINATION, json.dumps(manifest.coordination).encode())
     if settings.draws_report:
         write_atomically(folder / PICTURE, json.dumps(manifest.picture).encode())
-    facts = _adapt_facts(asked, manifest, root, missing)
-    if asked.needs.graph:
+    facts = _adapt_facts(request, manifest, root, missing)
+    if request.needs.graph:
         phase("collecting degrees")
         facts.parts(folder).save_degrees(manifest.keys["workers"])
-    return replace(facts, seconds={"reading": time.monotonic() - begun, "partitioning": 0.0, "cutting": 0.0})
+    return replace(facts, seconds={"reading": time.monotonic() - start, "partitioning": 0.0, "cutting": 0.0})
 
 
-def _adapt_facts(asked: Preparation, manifest: Manifest, root: Path, missing: Sequence[str]) -> Prepared:
+def _adapt_facts(request: Preparation, manifest: Manifest, root: Path, missing: Sequence[str]) -> Prepared:
     """Adapts the store's facts to the run's needs."""
-    settings, needs = asked.settings, asked.needs
-    known, reads = Prepared(**manifest.prepared), _select_parts(needs)
+    settings, needs = request.settings, request.needs
+    facts, relations = Prepared(**manifest.prepared), manifest.schema["edge_types"]
     if needs.shares_all:
-        known = replace(known, why=cut.why_shared(settings), balance={"nodes": known.balance["nodes"]})
+        facts = replace(facts, why=why_shared(settings), balance={"nodes": facts.balance["nodes"]})
     elif not needs.features:
-        known = replace(known, why=cut.why_fetched(settings))
-    read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
+        facts = replace(facts, why=why_fetched(settings))
     if manifest.packed and needs.inputs:
-        known = known.with_notes(manifest.packed)
-    origin = f"store: {root}, cut from dataset={manifest.source}: {read}"
-    dense = manifest.holds["sparse"] and not needs.sparse
-    counts = manifest.counts
-    relations = manifest.schema["edge_types"]
-    known = replace(known, relations=None if relations is None else list(relations))
-    known = replace(known, num_nodes=counts["nodes"], num_edges=counts["edges"], num_classes=counts["classes"])
-    known = replace(known, schema=manifest.types.as_plain())
-    return replace(known, origin=origin, store=str(root.absolute()), reads=reads, dense=dense)
+        facts = facts.with_notes(manifest.packed)
+    read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
+    return replace(
+        facts,
+        num_nodes=manifest.counts["nodes"],
+        num_edges=manifest.counts["edges"],
+        num_classes=manifest.counts["classes"],
+        relations=None if relations is None else list(relations),
+        schema=manifest.types.as_plain(),
+        origin=f"store: {root}, cut from dataset={manifest.source}: {read}",
+        store=str(root.absolute()),
+        reads=_select_parts(needs),
+        dense=manifest.holds["sparse"] and not needs.sparse,
+    )
 
 
 def _select_parts(needs: Needs) -> Reads:
@@ -103,24 +108,23 @@ def _select_parts(needs: Needs) -> Reads:
     return "topology" if not needs.features else "both" if needs.shard_edges else "graph"
 
 
-def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
+def _check_store(request: Preparation, manifest: Manifest, root: Path) -> None:
     """Raises `UserError` if the run needs other parts than those in the store."""
-    settings, needs = asked.settings, asked.needs
-    _check_order(asked, manifest, root)
+    settings, needs = request.settings, request.needs
+    _check_order(request, manifest, root)
     for key, run_value, store_value in differing(settings.cut, manifest.keys, whole_task=manifest.holds["links"]):
         raise UserError(
             f"{key}={_format_value(run_value)}: the store {root} was cut with {key}={_format_value(store_value)}: remove the key, or write "
             "another store with job=partition"
         )
     if manifest.holds["vertex_cut"]:
-        cut.check_owned(asked)
+        cut.check_owned(request)
     if manifest.holds["links"]:
-        _check_links(asked, manifest, root)
+        _check_links(request, manifest, root)
     is_split = manifest.holds["links"] or any(manifest.counts[split] for split in settings.job.splits)
     if needs.trains and not is_split:
-        raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
-    check_types(needs.untyped_model, manifest.types)
-    cut.check_columns(settings, manifest.inputs.get("features"))
+        raise UserError(no_split(settings, has_labels=manifest.counts["labelled"] > 0))
+    cut.check_model(settings, needs, manifest.types, manifest.inputs.get("features"))
     if needs.inverse_edges:
         raise UserError(
             f"model.inverse=true: the store {root} has no inverse edges, which batches and model=lightgcn need: use "
@@ -133,7 +137,7 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
             f"features.place=disk: the store {root} has sparse features: use features.place=mapped, or write the "
             "store with input_rows=dense"
         )
-    partition, _ = rebalanced(settings, manifest.counts["nodes"])
+    partition, _ = load_rebalanced(settings, manifest.counts["nodes"])
     if partition is not None:
         raise UserError(
             f"trainer.resume={settings.trainer.resume}: this run was rebalanced, but the parts of {root} were not: "
@@ -141,30 +145,30 @@ def _check_store(asked: Preparation, manifest: Manifest, root: Path) -> None:
         )
 
 
-def _check_order(asked: Preparation, manifest: Manifest, root: Path) -> None:
+def _check_order(request: Preparation, manifest: Manifest, root: Path) -> None:
     """Raises `UserError` if the run needs in-edges in another order."""
-    if asked.needs.ordered_layer is not None:
+    if request.needs.ordered_layer is not None:
         raise UserError(
-            f"model: {asked.needs.ordered_layer} reads a node's in-edges in the order of the edge list, and the store {root} "
+            f"model: {request.needs.ordered_layer} reads a node's in-edges in the order of the edge list, and the store {root} "
             'sorts them by source: use another data set than dataset=store, or aggr="mean", "sum" or "max"'
         )
-    rule = sampling_rule(asked.settings)
-    written = next((other for other in TIME_RULES if manifest.holds.get(f"time_{other}")), TIME_RULES[0])
-    if rule != written:
+    rule = sampling_rule(request.settings)
+    store_rule = next((time_rule for time_rule in TIME_RULES if manifest.holds.get(f"time_{time_rule}")), TIME_RULES[0])
+    if rule != store_rule:
         raise UserError(
-            f"sampler.time={rule}: the store {root} holds its edges as for sampler.time={written}: use this value, or write "
+            f"sampler.time={rule}: the store {root} holds its edges as for sampler.time={store_rule}: use this value, or write "
             f"another store with job=partition and sampler.time={rule}"
         )
 
 
-def _check_links(asked: Preparation, manifest: Manifest, root: Path) -> None:
+def _check_links(request: Preparation, manifest: Manifest, root: Path) -> None:
     """Raises `UserError` if the run cannot use the store's held-out edges."""
-    if not asked.needs.trains:
+    if not request.needs.trains:
         raise UserError(
-            f"dataset.root={root}: parts of task={asked.settings.task.name} do not contain the held-out edges, which "
+            f"dataset.root={root}: parts of task={request.settings.task.name} do not contain the held-out edges, which "
             "this job reads: use the original data set"
         )
-    if asked.needs.relational:
+    if request.needs.relational:
         check_relation(manifest.types, load_rows(root / PARTS / LINKS))
 
 
@@ -172,22 +176,22 @@ def _format_value(value: Any) -> str:
     return "null" if value is None else shown(str(value).replace(" ", ""))
 
 
-def _find_missing(asked: Preparation, manifest: Manifest) -> list[str]:
+def _find_missing(request: Preparation, manifest: Manifest) -> list[str]:
     """Names the data that the ranks read and the store does not have."""
-    settings, needs = asked.settings, asked.needs
+    settings, needs = request.settings, request.needs
     dense = manifest.holds["sparse"] and not needs.sparse and needs.features
-    wanted = {
+    requirements = {
         _GRAPH: needs.graph and (dense or not manifest.holds["graph"]),
         "trainer.precision=bf16-mixed": cut.rounds(settings) and needs.shares_all,
         "job=verify": needs.reference,
         "leader.rebalance=true": needs.recut,
     }
-    return [name for name, is_missing in wanted.items() if is_missing]
+    return [name for name, is_missing in requirements.items() if is_missing]
 
 
-def _write_missing(asked: Preparation, root: Path, missing: Sequence[str]) -> None:
+def _write_missing(request: Preparation, root: Path, missing: Sequence[str]) -> None:
     """Writes the data that `_find_missing` names."""
-    settings, needs, folder = asked.settings, asked.needs, asked.folder
+    settings, needs, folder = request.settings, request.needs, request.folder
     graph, target = join_store(root), folder / PREPARED
     if not needs.sparse and isinstance(graph.features, SparseFeatures):
         graph = graph.derive(features=np.asarray(graph.features))
@@ -196,9 +200,6 @@ def _write_missing(asked: Preparation, root: Path, missing: Sequence[str]) -> No
             (graph if needs.features else without_features(graph)).save(target / GRAPH)
         if needs.shares_all:
             cut.save_rounded(settings, graph, target)
-        if needs.recut:
-            graph.save(target / SOURCE)
-        if needs.reference:
-            cut.save_whole(graph, needs, target)
+        cut.save_whole(graph, needs, target)
     if needs.recut:
-        keep(folder, settings, load_partition(root)[0], changed=False)
+        keep(folder, settings, load_partition(root)[0], is_recut=False)

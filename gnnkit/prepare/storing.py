@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,98 +11,62 @@ import numpy as np
 from gnnkit.config.settings import AUTO, Settings
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
-from gnnkit.graph.edge_order import in_listed_order
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import cut_all
 from gnnkit.partition.store.manifest import PARTS, Digests, Manifest, shaping
 from gnnkit.partition.store.pairs import without_pairs
 from gnnkit.partition.store.parts import GRAPH, LINKS
-from gnnkit.prepare import cut, picture
+from gnnkit.prepare import picture
 from gnnkit.prepare.assign import Decision, describe
-from gnnkit.prepare.inputs import IDS, check_implied_task, load, named, with_inputs, with_kept, with_names
-from gnnkit.prepare.kept import Kept, fingerprint, kept_partition
-from gnnkit.prepare.times import create_task, describe_sampled, describe_store, describe_times, sampling_rule
-from gnnkit.prepare.trained import as_read
+from gnnkit.prepare.facts import Needs, coordination, describe_shards
+from gnnkit.prepare.inputs import IDS, load, save_ids, with_names
+from gnnkit.prepare.kept import ResultCache, fingerprint, kept_partition
+from gnnkit.prepare.steps import Draft, prepare_graph
+from gnnkit.prepare.times import describe_store, sampling_rule
 from gnnkit.result.folder import INPUTS, PARTITION
-from gnnkit.sampler.targets import NODES, TaskRows
 from gnnkit.utils.documents import Json, read_object
 
+# Features may stay sparse, because ranks that need dense rows convert them.
+_NEEDS = Needs(trains=True, graph=False, reference=False, sparse=True, for_store=True)
 
-def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> Json:
+
+def write(settings: Settings, folder: Path, graph: Graph | None, key: str) -> Json:
     """Writes a store and its partition. Returns the partition's figures and a summary.
 
     If no run could train on the graph as configured, it is only measured, and the
     summary states why.
 
-    `folder` becomes the store. `graph` replaces the data set. `asked` identifies both.
+    Args:
+        settings: The settings of job=partition.
+        folder: The run folder, which becomes the store.
+        graph: Replaces the data set.
+        key: Identifies the job and its data.
     """
     named_graph = with_names(settings, graph)
     try:
-        prepared_graph, rows_to_predict, notes, rounded = _read_graph(settings, named_graph, folder)
-        rounded = rounded or _rounding_of_store(settings, graph)
-        why_not = None
+        draft, reason = prepare_graph(settings, _NEEDS, named_graph, folder), None
     except UserError as error:  # measure the graph although no run can train on it
-        prepared_graph, rows_to_predict, notes, rounded = named(load(settings, named_graph), folder), NODES, [], ""
-        why_not = str(error)
-    cache = Kept(settings.cache, prepared_graph)
-    chosen = kept_partition(cache, settings)
-    holds_graph = settings.strategy.name != AUTO and settings.create_strategy().reads.graph
-    rows = not (holds_graph and of_ranges(prepared_graph, chosen))
-    if why_not is None:
-        _save_shards(prepared_graph, chosen, folder, rows)
-    quality = measure(prepared_graph, chosen)
+        draft, reason = Draft(save_ids(load(settings, named_graph), folder)), error
+    graph = draft.graph.evolve(time_borders=None)  # edges are split now
+    cache = ResultCache(settings.cache, graph)
+    partition = kept_partition(cache, settings)
+    quality = measure(graph, partition)
     quality.save(folder / PARTITION)
-    if why_not is None:
-        rows_to_predict.save(folder / PARTS / LINKS)
-        if holds_graph:
-            prepared_graph.save(folder / PARTS / GRAPH)
-        with Digests() as digests:
-            contents = manifest(
-                settings, asked, named_graph, prepared_graph, rows_to_predict, quality, folder, rounded, rows, digests
-            )
-            contents.save(folder)
-        notes = [*notes, f"store: dataset=store dataset.root={folder} trains from it"]
-    else:
-        notes = [f"store: none is written, as no run would read it: {why_not}"]
-    why = [] if settings.decided is None else [settings.decided["why"]]
-    lines = [*describe(prepared_graph, settings, quality.partition), *why, *quality.table(), *notes, *cache.notes]
-    return {"summary": "\n".join(lines), **quality.to_dict()}
-
-
-def _read_graph(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, TaskRows, list[str], str]:
-    """Returns the graph as runs read it, the rows to predict, and lines.
-
-    The last result is the line on rounding, if any. Features may stay sparse, because
-    ranks that need dense rows convert them.
-    """
-    task = create_task(settings)
-    graph, input_lines = as_read(settings, graph, folder)
-    check_implied_task(settings, graph)
-    complete, rule = named(load(settings, graph), folder), sampling_rule(settings)
-    graph, rows = task.prepare(complete) if rule == "none" else task.prepare_by_time(complete)
-    graph = graph.evolve(time_borders=None)  # edges are split now
-    input_lines = [*input_lines, *describe_times(complete, graph, rows)]
-    if settings.inputs != "features":
-        graph = with_inputs(graph, settings.inputs)
-    graph, lines = with_kept(graph, settings.input_rows, True, settings.features.dtype)
-    rounded = "" if settings.features.dtype == "as_is" else "".join(lines)
-    if rule == "none":
-        return graph, rows, [*input_lines, *([] if rows.pairs else describe_store(graph)), *lines], rounded
-    sampled = describe_sampled(graph, rows, rule)
-    return *rows.arrange(in_listed_order(graph), rule), [*input_lines, *sampled, *lines], rounded
-
-
-def _rounding_of_store(settings: Settings, graph: Graph | None) -> str:
-    """Returns the line on rounding of the store that is read, if any."""
-    store = None if graph is not None else settings.dataset.create().store_folder
-    return "" if store is None else Manifest.load(store).packed
-
-
-def _save_shards(graph: Graph, partition: Partition, folder: Path, rows: bool) -> None:
+    if reason is not None:
+        notes = [f"store: none is written, as no run would read it: {reason}", *cache.notes]
+        return _report(settings, graph, quality, notes)
+    holds_graph = settings.strategy.name != AUTO and settings.create_strategy().reads.graph
+    has_rows = not (holds_graph and of_ranges(graph, partition))
     for shard in cut_all(graph, partition):
-        saved_shard = shard if rows else replace(shard, features=shard.features[:0])
-        saved_shard.save(folder / PARTS / str(shard.rank))
+        part = shard if has_rows else replace(shard, features=shard.features[:0])
+        part.save(folder / PARTS / str(shard.rank))
+    draft.rows.save(folder / PARTS / LINKS)
+    if holds_graph:
+        graph.save(folder / PARTS / GRAPH)
+    with Digests() as digests:
+        draft = draft.then(graph)
+        return finish_store(settings, key, draft, quality, folder, digests, has_rows=has_rows, notes=cache.notes)
 
 
 def of_ranges(graph: Graph, partition: Partition) -> bool:
@@ -113,57 +78,77 @@ def of_ranges(graph: Graph, partition: Partition) -> bool:
     return not isinstance(graph.features, SparseFeatures) and bool((owners[1:] >= owners[:-1]).all())
 
 
-def manifest(
+def finish_store(
     settings: Settings,
-    asked: str,
-    named_graph: Graph,
-    graph: Graph,
-    rows_to_predict: TaskRows,
+    key: str,
+    draft: Draft,
     quality: Quality,
     folder: Path,
-    packed: str,
-    rows: bool,
     digests: Digests,
-) -> Manifest:
-    """Creates the manifest of a store after its parts are written.
+    *,
+    has_rows: bool,
+    source: str | None = None,
+    notes: Sequence[str] = (),
+) -> Json:
+    """Writes the manifest of a store whose parts are written.
 
-    `named_graph` is the data set's graph, with names. `packed` reports rounded
-    features. Without `rows`, parts use ranges of the graph's rows.
+    Returns the partition's figures and a summary.
+
+    Args:
+        settings: The settings.
+        key: Identifies the job and its data.
+        draft: The partitioned graph.
+        quality: The partition, and its figures.
+        folder: The store.
+        digests: Hashes of its files.
+        has_rows: Whether parts have feature rows, or use ranges of the graph's.
+        source: Name of the data. Default: the data set's.
+        notes: Further lines.
     """
-    decision = Decision.of(settings, quality)
-    contents = Manifest(
-        asked=asked,
-        source=settings.dataset.name,
+    graph, decision = draft.graph, Decision.of(settings, quality)
+    facts = describe_shards(settings, graph, quality, decision)
+    # The store has the schema itself.
+    facts = replace(facts, schema=None, fingerprint=fingerprint(graph, draft.rows))
+    manifest = Manifest(
+        asked=key,
+        source=source or settings.dataset.name,
         keys=shaping(settings.cut),
         counts=_count_items(graph),
-        schema=_schema_of(named_graph, graph),
-        prepared=replace(
-            cut.described(settings, graph, quality, decision),
-            schema=None,  # the store has its own
-            fingerprint=fingerprint(graph, rows_to_predict),
-        ).to_dict(),
+        schema=_schema_of(graph),
+        prepared=facts.to_dict(),
         quality=quality.to_dict(),
-        coordination=cut.coordination(quality, decision),
+        coordination=coordination(quality, decision),
         picture=picture.describe(graph, quality.partition),
         inputs=read_object(folder / INPUTS),
         holds={
             "graph": (folder / PARTS / GRAPH).exists(),
-            "rows": rows,
+            "rows": has_rows,
             "links": (folder / PARTS / LINKS).exists(),
             "sparse": isinstance(graph.features, SparseFeatures),
-            "node_ids": named_graph.node_ids is not None,
+            "node_ids": (folder / IDS).exists(),
             "vertex_cut": quality.partition.edge_cell is not None,
             f"time_{sampling_rule(settings)}": True,
         },
         files={},
-        packed=packed,
+        packed=draft.rounding,
     )
-    return replace(without_pairs(contents, folder), files=digests.files_of(folder, IDS))
+    manifest = without_pairs(manifest, folder)
+    replace(manifest, files=digests.files_of(folder, IDS)).save(folder)
+    times = [] if draft.rows.pairs or sampling_rule(settings) != "none" else describe_store(graph)
+    store_line = f"store: dataset=store dataset.root={folder} trains from it"
+    return _report(settings, graph, quality, [*times, *draft.notes, store_line, *notes])
 
 
-def _schema_of(named_graph: Graph, graph: Graph) -> Json:
+def _report(settings: Settings, graph: Graph, quality: Quality, notes: Sequence[str]) -> Json:
+    """Returns the partition's figures, with a summary."""
+    reasons = [] if settings.decided is None else [settings.decided["why"]]
+    lines = [*describe(graph, settings, quality.partition), *reasons, *quality.table(), *notes]
+    return {"summary": "\n".join(lines), **quality.to_dict()}
+
+
+def _schema_of(graph: Graph) -> Json:
     return {
-        "node_types": None if named_graph.node_types is None else [list(pair) for pair in named_graph.node_types],
+        "node_types": None if graph.node_types is None else [list(pair) for pair in graph.node_types],
         "edge_types": None if graph.edge_type_names is None else list(graph.edge_type_names),
         **graph.schema.to_dict(),
         **({} if graph.time_unit is None else {"time_unit": graph.time_unit}),

@@ -9,25 +9,27 @@ import numpy.typing as npt
 
 from gnnkit.config.settings import Settings
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import Graph, Ids, Split
 from gnnkit.graph.time_split import time_spans
 from gnnkit.graph.times import ALWAYS, NEVER, show_time
 from gnnkit.sampler.targets import TaskRows
 from gnnkit.task import Task
 from gnnkit.task.link_split import with_edges_before
 
+_EDGES = 1 << 22  # edges counted at once
 
-def describe_times(complete: Graph, trained: Graph, rows: TaskRows, settings: Settings | None = None) -> list[str]:
+
+def describe_times(complete: Graph, training: Graph, rows: TaskRows, settings: Settings | None = None) -> list[str]:
     """Describes times, a split by time, and held-out pairs that also train.
 
     Args:
         complete: The graph with all edges.
-        trained: The graph with the edges that pass messages in training.
+        training: The graph with the edges that pass messages in training.
         rows: The rows to predict.
         settings: The run's settings, for a line about its sampler.
     """
-    lines = [line for what in ("edge", "node") for line in _describe_range(complete, what)]
-    return [*lines, *rows.describe_split(complete, trained, _hint("edge", settings))]
+    lines = [line for noun in ("edge", "node") for line in _describe_range(complete, noun)]
+    return [*lines, *rows.describe_split(complete, training, _hint("edge", settings))]
 
 
 def visible_graphs(graph: Graph) -> dict[str, Graph]:
@@ -99,12 +101,18 @@ def describe_store(graph: Graph) -> list[str]:
     return [] if _first_later(graph) is None else [line]
 
 
-def before_split(graph: Graph) -> Graph:
-    """Returns the graph with the edges before a split's first held-out time."""
-    first = _first_later(graph)
+def degrees_before_split(graph: Graph) -> Ids:  # [num_nodes]
+    """Counts each node's in-edges before a split's first held-out time."""
+    indptr, times, first = graph.csc.indptr, graph.edge_time, _first_later(graph)
     if first is None and graph.time_borders is not None:
         first = graph.time_borders[0]
-    return graph if first is None else with_edges_before(graph, first)
+    if first is None or times is None:
+        return np.diff(indptr)
+    degrees = np.zeros(graph.num_nodes, np.int64)
+    for begin in range(0, graph.num_edges, _EDGES):
+        edges = begin + np.flatnonzero(times[begin : begin + _EDGES] < first)
+        degrees += np.bincount(np.searchsorted(indptr, edges, "right") - 1, minlength=len(degrees))
+    return degrees
 
 
 def rows_to_fit(graph: Graph) -> npt.NDArray[np.int8]:  # [num_nodes] values of `Split`
@@ -120,17 +128,18 @@ def rows_to_fit(graph: Graph) -> npt.NDArray[np.int8]:  # [num_nodes] values of 
 def _first_later(graph: Graph) -> int | None:
     """Returns the first held-out node's time if an edge is as late or later."""
     first = min((first for part, (first, _) in time_spans(graph).items() if part != Split.TRAIN), default=NEVER)
-    return None if graph.edge_time is None or not (graph.edge_time >= first).any() or first == NEVER else first
+    is_later = graph.edge_time is not None and graph.edge_time.max(initial=ALWAYS) >= first != NEVER
+    return first if is_later else None
 
 
-def _describe_range(graph: Graph, what: str) -> Iterator[str]:
+def _describe_range(graph: Graph, noun: str) -> Iterator[str]:
     """Yields a line on the times of edges or nodes, if there are any."""
-    times = getattr(graph, f"{what}_time")
+    times = getattr(graph, f"{noun}_time")
     if times is None:
         return
-    known = times[(times != ALWAYS) & (times != NEVER)]
-    ends = [show_time(int(end), graph.time_unit) for end in (known.min(), known.max())] if len(known) else []
-    texts = [f"{len(known):,} {what}s, {' to '.join(ends)}"]
+    dated = times[(times != ALWAYS) & (times != NEVER)]
+    ends = [show_time(int(end), graph.time_unit) for end in (dated.min(), dated.max())] if len(dated) else []
+    texts = [f"{len(dated):,} {noun}s, {' to '.join(ends)}"]
     texts += [f"{count:,} are always visible"] if (count := np.count_nonzero(times == ALWAYS)) else []
     texts += (
         [f"{count:,} without a time leave in a split by time"] if (count := np.count_nonzero(times == NEVER)) else []

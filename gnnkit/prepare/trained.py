@@ -18,7 +18,7 @@ from gnnkit.graph.unfit_columns import join_reasons, remedy
 from gnnkit.launch.phases import warn
 from gnnkit.prepare.columns import NumericTable, TrainedColumns, check_texts, find_ids, ignored_columns
 from gnnkit.prepare.run_partition import resumed_folder
-from gnnkit.prepare.times import before_split, rows_to_fit
+from gnnkit.prepare.times import degrees_before_split, rows_to_fit
 from gnnkit.prepare.transform import Fill, InputRows, InputTransform, Scale, warn_of_edges
 from gnnkit.result.folder import INPUTS
 from gnnkit.utils.documents import read_object
@@ -148,9 +148,7 @@ class Inputs:
         if (columns := self.edge_columns(folder)) is not None and edges is not None:
             edges = columns.select(edges)
             graph = graph.derive(
-                edge_features=np.asarray(edges.rows),
-                edge_feature_names=edges.names,
-                edge_category_of=edges.category_of,
+                edge_features=np.asarray(edges.rows), edge_feature_names=edges.names, edge_category_of=edges.category_of
             )
         return _renumber_relations(graph, self.edge_types)
 
@@ -166,8 +164,8 @@ class Inputs:
 
     @classmethod
     def _from_dict(cls, plain: Mapping[str, Any]) -> Inputs:
-        rest = {key: value for key, value in plain.items() if key not in ("scale", "fill")}
-        return cls(**rest, scale=Scale(**plain.get("scale", {"kind": "none"})), fill=Fill(**plain.get("fill", {})))
+        values = {key: value for key, value in plain.items() if key not in ("scale", "fill")}
+        return cls(**values, scale=Scale(**plain.get("scale", {"kind": "none"})), fill=Fill(**plain.get("fill", {})))
 
     def save(self, folder: Path) -> None:
         write_atomically(folder / INPUTS, json.dumps(asdict(self)).encode())
@@ -182,7 +180,7 @@ def with_degree(graph: Graph) -> Graph:
         raise UserError(
             "features.degree=true: degrees are a column of one node type, and the graph has several: remove the key"
         )
-    column, rows = np.log1p(np.diff(before_split(graph).csc.indptr)), graph.features
+    column, rows = np.log1p(degrees_before_split(graph)), graph.features
     if isinstance(rows, SparseFeatures):
         csr, ends = rows.csr, rows.csr.indptr[1:]
         columns = np.insert(csr.indices, ends, csr.num_sources)
@@ -204,10 +202,7 @@ def with_columns(graph: Graph, table: NumericTable) -> Graph:
     if table.rows is graph.features and table.missing is graph.missing:
         return graph
     return graph.evolve(
-        features=table.rows,
-        feature_names=table.names,
-        category_of=table.category_of,
-        missing=table.missing,
+        features=table.rows, feature_names=table.names, category_of=table.category_of, missing=table.missing
     )
 
 
@@ -225,16 +220,16 @@ def _with_labels(graph: Graph, classes: list[str] | None) -> Graph:
         return graph
     if len(graph.schema.node_types) > 1:
         raise UserError("label_inputs: labels are columns of one node type, and the graph has several: remove the key")
-    known = graph.labelled & (graph.split == Split.TRAIN)
-    if not known.any() or _classes_of(graph) != classes:
+    is_input = graph.labelled & (graph.split == Split.TRAIN)
+    if not is_input.any() or _classes_of(graph) != classes:
         raise UserError(
             f"label_inputs: the model reads the labels of training nodes, in the classes {shown_names(classes)}, and "
-            f"the graph has {known.sum():,} of these nodes, in the classes {shown_names(_classes_of(graph))}: give it "
+            f"the graph has {is_input.sum():,} of these nodes, in the classes {shown_names(_classes_of(graph))}: give it "
             "these labels with the split train"
         )
-    encoded = (graph.labels[:, None] == np.arange(len(classes))) & known[:, None]
+    one_hot = (graph.labels[:, None] == np.arange(len(classes))) & is_input[:, None]
     rows = np.asarray(graph.features)
-    rows = np.concatenate([rows, encoded.astype(rows.dtype)], 1)
+    rows = np.concatenate([rows, one_hot.astype(rows.dtype)], 1)
     return graph.derive(features=rows, feature_names=None, category_of=None)
 
 
@@ -247,39 +242,56 @@ def fit(settings: Settings, graph: Graph) -> tuple[InputTransform, InputRows, li
     keys, table = settings.features, NumericTable.of_nodes(graph)
     if settings.inputs != "features":
         return InputTransform(), InputRows(table), []
-    ignored, ids = ignored_columns(settings), find_ids(graph)
-    lines = check_texts(graph, keys.text, ignored)
-    lines += [f"features: {join_reasons(ids)}: {remedy([name for name, _ in ids], ignored)}"] if ids else []
-    transform, rows, why = InputTransform.fit(table, rows_to_fit(graph), fill=keys.fill, scale=keys.scale)
-    lines = [*transform.fill.describe(table), *lines, *([why] if why else [])]
+    ignore, ids = ignored_columns(settings), find_ids(graph)
+    lines = check_texts(graph, keys.text, ignore)
+    lines += [f"features: {join_reasons(ids)}: {remedy([name for name, _ in ids], ignore)}"] if ids else []
+    transform, rows, reason = InputTransform.fit(table, rows_to_fit(graph), fill=keys.fill, scale=keys.scale)
+    lines = [*transform.fill.describe(table), *lines, *([reason] if reason else [])]
     return transform, rows, [*lines, *rows.describe_clipped()]
 
 
 def as_read(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, list[str]]:
     """Returns the graph in the form that the model reads, and lines of description.
 
+    Arguments as for `read_columns`.
+    """
+    graph, rows, facts, lines = read_columns(settings, graph, run_folder)
+    return _with_labels(with_columns(graph, rows.load()), facts.label_classes), lines
+
+
+def read_columns(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Graph, InputRows, Inputs, list[str]]:
+    """Returns the graph, its input rows, the facts about them, and lines.
+
     A new model's columns are transformed as `fit` chooses. For a trained model, the
     columns get its order and transform. Runs that train and stores write the facts into
     `run_folder`.
     """
-    trained, text = _load_trained(settings), settings.features.text
+    model, text = _load_trained(settings), settings.features.text
     if settings.inputs != "features":
         graph = graph.evolve(missing=None)  # these columns are not read
-    if trained is None:
+    if model is None:
         graph = with_degree(graph) if settings.features.degree else graph
         transform, rows, lines = fit(settings, graph)
         lines += warn_of_edges(graph)
+        classes: list[str] | None = _classes_of(graph)
     else:
-        facts, folder = trained
+        facts, folder = model
         graph, transform, text = _order_columns(settings, graph, facts, folder), facts.transform, facts.text
         table = NumericTable.of_nodes(graph)
         rows = transform.read(table, folder)
         lines = [*transform.fill.describe(table), *rows.describe_clipped()]
-    classes = None if settings.label_inputs is None else _classes_of(graph) if trained is None else facts.label_classes
+        classes = facts.label_classes
+    facts = replace(
+        Inputs.of(graph, settings.inputs),
+        scale=transform.scale,
+        fill=transform.fill,
+        text=text,
+        label_classes=None if settings.label_inputs is None else classes,
+        degree=settings.features.degree,
+    )
     if settings.job.keeps_inputs:
-        facts = replace(Inputs.of(graph, settings.inputs), scale=transform.scale, fill=transform.fill, text=text)
-        replace(facts, label_classes=classes, degree=settings.features.degree).save(run_folder)
-    return _with_labels(with_columns(graph, rows.load()), classes), lines
+        facts.save(run_folder)
+    return graph, rows, facts, lines
 
 
 def _load_trained(settings: Settings) -> tuple[Inputs, Path] | None:
@@ -304,88 +316,89 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], run_folder: Path, 
     """
     if settings.label_inputs is not None:
         raise UserError(f"label_inputs: the store {root} has no columns of labels: use the original data set")
-    stored = Inputs._from_dict(plain)
-    if settings.features.degree and not stored.degree:
+    facts = Inputs._from_dict(plain)
+    if settings.features.degree and not facts.degree:
         raise UserError(
             f"features.degree=true: the store {root} was made without this column: use the original data set"
         )
-    if (trained_facts := _load_trained(settings)) is not None:
-        trained, folder = trained_facts
-        for line in [*_list_differences(trained, stored, folder), *_list_unnamed(trained, stored, folder)]:
-            warn(line)
-        pairs = (trained.features, stored.features, "node"), (trained.edge_features, stored.edge_features, "edge")
+    if (loaded_model := _load_trained(settings)) is not None:
+        model, folder = loaded_model
+        _warn_of_differences(model, facts, folder)
+        pairs = ((model.features, facts.features, "node"), (model.edge_features, facts.edge_features, "edge"))
         for names, stored_names, item in pairs:
             if names is not None and stored_names is not None:
-                TrainedColumns(names, None, trained.text, item, folder).check(stored_names)
+                TrainedColumns(names, None, model.text, item, folder).check(stored_names)
         for key in ("features", "edge_features", "edge_types", "scale", "fill"):
-            here, there = getattr(stored, key), getattr(trained, key)
-            if here != there and here is not None and there is not None:
+            store_value, model_value = getattr(facts, key), getattr(model, key)
+            if store_value != model_value and store_value is not None and model_value is not None:
                 raise UserError(
                     f"dataset.root={root}: {key.replace('_', ' ')} have another order or scale there than the model of "
                     f"{folder} reads: use the original data set"
                 )
     if settings.job.keeps_inputs:
-        stored.save(run_folder)
+        facts.save(run_folder)
 
 
-def _order_columns(settings: Settings, graph: Graph, trained: Inputs, folder: Path) -> Graph:
+def _order_columns(settings: Settings, graph: Graph, model: Inputs, folder: Path) -> Graph:
     """Returns the graph with the columns in the trained model's order.
 
     Prints a warning for each difference that may be intended.
     """
     facts = Inputs.of(graph, settings.inputs)
-    changed = settings.read_otherwise if settings.dataset.origin != "Python" else ()
-    for line in [*(changed or _list_differences(trained, facts, folder)), *_list_unnamed(trained, facts, folder)]:
-        warn(line)
-    return trained.ordered(graph, folder)
+    changes = settings.read_otherwise if settings.dataset.origin != "Python" else ()
+    _warn_of_differences(model, facts, folder, changes)
+    return model.ordered(graph, folder)
 
 
-def _renumber_relations(graph: Graph, trained: Sequence[str] | None) -> Graph:
+def _renumber_relations(graph: Graph, model_types: Sequence[str] | None) -> Graph:
     """Returns the graph with its relations numbered as in the trained model.
 
     Relations not seen in training come last.
     """
     names, types = graph.edge_type_names, graph.edge_types
-    if trained is None or names is None or types is None:
+    if model_types is None or names is None or types is None:
         return graph
-    ordered = (*trained, *(name for name in names if name not in trained))
-    number = {name: number for number, name in enumerate(ordered)}
+    all_types = (*model_types, *(name for name in names if name not in model_types))
+    number = {name: number for number, name in enumerate(all_types)}
     types = np.array([number[name] for name in names])[types]
     relations = sorted(graph.relations or (), key=lambda relation: number[relation.edge_type])
-    return graph.evolve(edge_types=types, edge_type_names=ordered, relations=tuple(relations) or None)
+    return graph.evolve(edge_types=types, edge_type_names=all_types, relations=tuple(relations) or None)
 
 
-def _list_unnamed(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
+def _warn_of_differences(model: Inputs, facts: Inputs, folder: Path, changes: Sequence[str] = ()) -> None:
+    """Prints a warning for each difference, or else for each of the known `changes`."""
+    for line in [*(changes or _list_differences(model, facts, folder)), *_list_unnamed(model, facts, folder)]:
+        warn(line)
+
+
+def _list_unnamed(model: Inputs, facts: Inputs, folder: Path) -> list[str]:
     """Warns about columns that are named in the model but not in the data."""
-    pairs = (
-        ("features", trained.features, facts.features),
-        ("edge features", trained.edge_features, facts.edge_features),
-    )
+    pairs = (("features", model.features, facts.features), ("edge features", model.edge_features, facts.edge_features))
     return [
-        f"columns of {what} have no names here, and are taken in the order of {folder}: {shown_names(names)}"
-        for what, names, here in pairs
-        if names is not None and here is None
+        f"columns of {noun} have no names here, and are taken in the order of {folder}: {shown_names(names)}"
+        for noun, names, data_names in pairs
+        if names is not None and data_names is None
     ]
 
 
-def _list_differences(trained: Inputs, facts: Inputs, folder: Path) -> list[str]:
+def _list_differences(model: Inputs, facts: Inputs, folder: Path) -> list[str]:
     """Warns if the graph was read in another way than the training graph."""
     lines = []
-    if trained.edge_types is None and facts.edge_types is not None and len(facts.edge_types) > 1:
+    if model.edge_types is None and facts.edge_types is not None and len(facts.edge_types) > 1:
         lines.append(
             f"edges have {len(facts.edge_types):,} types here, and those that trained the model of {folder} had none: all "
             "types are treated as one"
         )
-    if abs(trained.both_ways - facts.both_ways) > 0.5:
-        way = "symmetrize it" if trained.both_ways > facts.both_ways else "read it without reverse edges"
+    if abs(model.both_ways - facts.both_ways) > 0.5:
+        way = "symmetrize it" if model.both_ways > facts.both_ways else "read it without reverse edges"
         lines.append(
-            f"{facts.both_ways:.0%} of the edges have a reverse edge, and {trained.both_ways:.0%} of those that trained "
+            f"{facts.both_ways:.0%} of the edges have a reverse edge, and {model.both_ways:.0%} of those that trained "
             f"the model of {folder}: {way}, unless this is intended"
         )
-    if trained.unit_rows != facts.unit_rows:
-        here, there = ("do", "did not") if facts.unit_rows else ("do not", "did")
+    if model.unit_rows != facts.unit_rows:
+        data_verb, model_verb = ("do", "did not") if facts.unit_rows else ("do not", "did")
         lines.append(
-            f"rows of features {here} add up to 1, and those that trained the model of {folder} {there}: set "
+            f"rows of features {data_verb} add up to 1, and those that trained the model of {folder} {model_verb}: set "
             "the same row_normalize, unless this is intended"
         )
     return lines

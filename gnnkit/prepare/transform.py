@@ -69,10 +69,10 @@ class Fill:
         if kind == "mean" and not isinstance(table.rows, SparseFeatures):
             return cls(kind, means=_means(table, train_rows))
         if kind == "drop":
-            dropped = [] if table.missing is None else np.unique(table.missing[:, 1]).tolist()
-            if dropped and len(dropped) == table.width:
+            columns = [] if table.missing is None else np.unique(table.missing[:, 1]).tolist()
+            if columns and len(columns) == table.width:
                 raise UserError("features.fill=drop: every column has an empty cell: choose features.fill=mean")
-            return cls(kind, dropped=dropped)
+            return cls(kind, dropped=columns)
         return cls("refuse" if kind == "mean" else kind)
 
     def changes(self, table: NumericTable) -> bool:
@@ -106,9 +106,9 @@ class Fill:
             rows: [k, width] raw rows.
             cells: [c, 2] row and column of each empty cell.
         """
-        filled = rows.copy()
-        filled[cells[:, 0], cells[:, 1]] = 0 if self.means is None else np.array(self.means)[cells[:, 1]]
-        return np.ascontiguousarray(np.delete(filled, self.dropped, axis=1)) if self.dropped else filled
+        values = rows.copy()
+        values[cells[:, 0], cells[:, 1]] = 0 if self.means is None else np.array(self.means)[cells[:, 1]]
+        return np.ascontiguousarray(np.delete(values, self.dropped, axis=1)) if self.dropped else values
 
     def describe(self, table: NumericTable) -> list[str]:
         """Returns a line on filled cells or dropped columns, if any."""
@@ -231,7 +231,7 @@ class Scale:
         limit = np.where(constant, 0, np.maximum(_LIMIT, reach / deviation))
         numbers = are_numbers(category_of, len(mean))
         columns = ((mean, 0), (deviation, 1), (limit, 1))
-        return cls("standard", *(np.where(numbers, values, unscaled).tolist() for values, unscaled in columns))
+        return cls("standard", *(np.where(numbers, values, identity).tolist() for values, identity in columns))
 
     def compress(self, rows: InputRows | Floats, train_rows: Ids) -> Scale:
         """Returns a scale that compresses columns with heavy tails.
@@ -260,11 +260,11 @@ class Scale:
         """Returns rows in which heavy tails are logarithms."""
         if self.spread is None:
             return rows
-        columns, compressed = np.flatnonzero(self.spread), rows.astype(np.float64)
+        columns, logs = np.flatnonzero(self.spread), rows.astype(np.float64)
         median, spread = (np.array(values)[columns] for values in (self.median, self.spread))
-        distance = (compressed[:, columns] - median) / spread
-        compressed[:, columns] = np.sign(distance) * np.log1p(np.abs(distance))
-        return compressed
+        distance = (logs[:, columns] - median) / spread
+        logs[:, columns] = np.sign(distance) * np.log1p(np.abs(distance))
+        return logs
 
     def check(self, table: NumericTable) -> None:
         """Raises `UserError` if a standardising scale does not fit the table."""
@@ -281,8 +281,8 @@ class Scale:
         if self.kind == "row":
             return normalized(rows)
         limit = np.array(self.limit)
-        scaled: Floats = np.clip(self._deviations(rows), -limit, limit).astype(rows.dtype)
-        return scaled
+        values: Floats = np.clip(self._deviations(rows), -limit, limit).astype(rows.dtype)
+        return values
 
     def _deviations(self, rows: Floats) -> Numbers:  # [k, width]
         """Returns each value's distance from the mean, in deviations."""
@@ -294,21 +294,21 @@ class Scale:
 
         In constant columns, only values beyond 10 deviations count, to ignore rounding.
         """
-        bound = np.maximum(np.maximum(self.limit or (), _LIMIT), distance / np.array(self.deviation))
-        counts = np.zeros(len(bound), np.int64)
+        limits = np.maximum(np.maximum(self.limit or (), _LIMIT), distance / np.array(self.deviation))
+        counts = np.zeros(len(limits), np.int64)
         for piece in rows.pieces(rows_at_once(rows.shape[1])):
-            counts += (np.abs(self._deviations(piece)) > bound).sum(0)
+            counts += (np.abs(self._deviations(piece)) > limits).sum(0)
         return counts
 
     def why_uneven(self, rows: InputRows) -> str:
         """Explains how scales of numeric columns differ, if they do."""
         mean, deviation, limit = (np.array(values) for values in (self.mean, self.deviation, self.limit))
         numbers = are_numbers(rows.category_of, len(mean))
-        table, distance, varied = len(mean) <= _MAX_TABLE, np.abs(mean), (limit > 0) & numbers
-        spread = deviation[varied]
+        table, distance, varies = len(mean) <= _MAX_TABLE, np.abs(mean), (limit > 0) & numbers
+        spread = deviation[varies]
         if len(spread) and (spread.max() > _LARGE or (table and spread.max() > _UNEVEN * spread.min())):
             return f"columns have standard deviations of {spread.min():.3g} to {spread.max():.3g}"
-        far = varied & (distance > _FAR * deviation) & (table | (distance > _LARGE))
+        far = varies & (distance > _FAR * deviation) & (table | (distance > _LARGE))
         if far.any():
             return f"the mean of a column is {(distance[far] / deviation[far]).max():.3g} times its standard deviation"
         constant = distance[limit == 0].max(initial=0)
@@ -422,9 +422,9 @@ def _moments(
     Sums use float64 distances from the first row, so a constant column's deviation is
     exactly 0.
     """
-    filled = rows if isinstance(rows, InputRows) else InputRows(NumericTable(rows))
-    first, step = convert(filled[train_rows[:1]])[0].astype(np.float64), rows_at_once(filled.shape[1])
-    pieces = functools.partial(filled.pieces, step, train_rows)
+    input_rows = rows if isinstance(rows, InputRows) else InputRows(NumericTable(rows))
+    first, step = convert(input_rows[train_rows[:1]])[0].astype(np.float64), rows_at_once(input_rows.shape[1])
+    pieces = functools.partial(input_rows.pieces, step, train_rows)
     mean = first + sum((convert(piece) - first).sum(0) for piece in pieces()) / len(train_rows)
     squares, reach = np.zeros_like(first), np.zeros_like(first)
     for piece in pieces():
@@ -462,9 +462,9 @@ class InputTransform:
         train_rows = np.flatnonzero(split == Split.TRAIN)
         train_rows = train_rows if len(train_rows) else np.arange(len(table.rows))
         filling = Fill.fit(table, train_rows, fill)
-        filled = cls(filling).read(table)
-        scaling, why = _fit_scale(filled, train_rows, scale)
-        return cls(filling, scaling), replace(filled, scale=scaling), why
+        input_rows = cls(filling).read(table)
+        scaling, reason = _fit_scale(input_rows, train_rows, scale)
+        return cls(filling, scaling), replace(input_rows, scale=scaling), reason
 
     def read(self, table: NumericTable, folder: Path | None = None) -> InputRows:
         """Returns the table's rows as the model reads them.
@@ -494,21 +494,21 @@ def _fit_scale(rows: InputRows, train_rows: Ids, kind: str) -> tuple[Scale, str]
         return Scale("none"), ""
     if kind == AUTO and isinstance(features, SparseFeatures):
         largest = float(np.abs(features.values).max(initial=0))
-        why = (
+        reason = (
             f"features: sparse rows stay as they are, with values up to {largest:.3g}; features.scale=row divides them"
         )
-        return Scale("none"), why if largest > _STRAY else ""
+        return Scale("none"), reason if largest > _STRAY else ""
     if kind in ("none", "row"):
         return Scale(kind), "" if kind == "none" else "features: each row is divided by its sum (features.scale=row)"
     if isinstance(features, SparseFeatures):
         raise UserError(_NEEDS_DENSE)
-    scale, why = Scale.standard(rows, train_rows, rows.category_of), f"features.scale={kind}"
-    if kind == AUTO and not (why := scale.why_uneven(rows)):
+    scale, reason = Scale.standard(rows, train_rows, rows.category_of), f"features.scale={kind}"
+    if kind == AUTO and not (reason := scale.why_uneven(rows)):
         return Scale("none"), ""
     scale = scale.compress(rows, train_rows)
     num_tails = np.count_nonzero(scale.spread or ())
     tails = f"; heavy tails enter as logarithms in {num_tails:,} of {width:,} columns" if num_tails else ""
-    return scale, f"features: standardised by {len(train_rows):,} nodes that train ({why}){tails}"
+    return scale, f"features: standardised by {len(train_rows):,} nodes that train ({reason}){tails}"
 
 
 def is_table(graph: Graph) -> bool:
@@ -541,9 +541,9 @@ def warn_of_edges(graph: Graph) -> list[str]:
     table = NumericTable(graph.edge_features[:: max(graph.num_edges // _SAMPLE, 1)], graph.edge_feature_names)
     rows = InputRows(table)
     scale = Scale.standard(rows, np.arange(len(rows)))
-    if not (why := scale.why_uneven(rows)):
+    if not (reason := scale.why_uneven(rows)):
         return []
     sizes = np.maximum(np.abs(scale.mean or ()), scale.deviation or ())
     large = [table.column(int(number)) for number in np.flatnonzero(sizes > _LARGE)]
     note = f" (large: {shown_names(large)})" if large else ""
-    return [f"warning: edge features: {why}{note}. If the model reads them, standardise them in the data"]
+    return [f"warning: edge features: {reason}{note}. If the model reads them, standardise them in the data"]

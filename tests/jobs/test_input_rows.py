@@ -12,8 +12,8 @@ import pytest
 import gnnkit
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.kernels.sparse_rows import PLACE_BYTES
-from gnnkit.prepare.cut import fingerprint
-from gnnkit.prepare.inputs import filled, with_kept
+from gnnkit.prepare.inputs import nonzero_share, with_kept
+from gnnkit.prepare.kept import fingerprint
 from tests.cases import few
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
@@ -46,7 +46,7 @@ def test_few_numbers_of_wide_rows_are_kept_sparse() -> None:
     assert isinstance(back.features, np.ndarray)
     assert line == "features: dense, 5.9 % of 66 columns are not 0 (input_rows=dense)"
     np.testing.assert_array_equal(back.features, graph.features)
-    assert filled(graph.features) == filled(kept.features) == STORED / graph.features.size
+    assert nonzero_share(graph.features) == nonzero_share(kept.features) == STORED / graph.features.size
 
 
 def test_full_and_narrow_rows_are_kept_dense_unless_asked() -> None:

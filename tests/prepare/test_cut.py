@@ -23,7 +23,7 @@ from gnnkit.graph import Graph
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
-from gnnkit.prepare import cut
+from gnnkit.prepare import cut, steps
 from gnnkit.task.regression import Regression
 from tests.cases import few
 from tests.jobs.test_train import small_graph
@@ -138,6 +138,6 @@ def test_a_task_may_make_labels_of_a_graph_without_any(monkeypatch: pytest.Monke
     settings = settle(compose(["strategy=vertex_centric", "workers=1", "task=regression"]))
     graph = replace(small_graph(), labels=np.full(60, -1), split=np.zeros(60, np.int8))
     with pytest.raises(UserError, match="no node is in the training split: no node has a label"):
-        cut.read(settings, graph, relational=False)
+        steps.read(settings, graph, relational=False)
     monkeypatch.setattr(Choice, "create", lambda _: Degrees())
-    assert cut.read(settings, graph, relational=False)[0].labelled.all()
+    assert steps.read(settings, graph, relational=False)[0].labelled.all()

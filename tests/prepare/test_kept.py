@@ -24,8 +24,9 @@ from gnnkit.config.settings import Settings, settle
 from gnnkit.graph import Graph
 from gnnkit.partition.shard import Shard
 from gnnkit.prepare import cut, kept
-from gnnkit.prepare.cut import Needs, Preparation, Prepared, prepare
-from gnnkit.prepare.kept import Kept, content, kept_partition
+from gnnkit.prepare.cut import prepare
+from gnnkit.prepare.facts import Needs, Preparation, Prepared
+from gnnkit.prepare.kept import ResultCache, content, kept_partition
 from gnnkit.result.folder import COORDINATION, PREPARED
 from gnnkit.utils.storage import save_arrays
 from tests.cases import exhaustive, few
@@ -259,10 +260,10 @@ def test_what_takes_no_time_is_not_kept(prepared: Prepare, tmp_path: Path) -> No
 def test_runs_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
     graph, settings = small_graph(), chosen(tmp_path)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: kept_partition(Kept(settings.cache, graph), settings), range(16)))
+        found = list(pool.map(lambda _: kept_partition(ResultCache(settings.cache, graph), settings), range(16)))
     assert len({partition.node_rank.tobytes() for partition in found}) == 1
     (entry,) = (tmp_path / "cache").iterdir()
-    assert kept._read_facts(entry) == []
+    assert kept._read_facts(entry) is None
 
 
 @pytest.mark.slow
@@ -314,12 +315,12 @@ def test_the_entry_used_longest_ago_makes_room(tmp_path: Path, monkeypatch: pyte
     graph = small_graph()
     for workers, used in ((2, 20), (3, 30), (4, 10)):
         settings = chosen(tmp_path, f"workers={workers}", "partition=1d")
-        kept_partition(Kept(settings.cache, graph), settings)
+        kept_partition(ResultCache(settings.cache, graph), settings)
         (new,) = [path for path in entries(tmp_path) if path.stat().st_mtime > 100]
         os.utime(new, (used, used))
     monkeypatch.setattr(kept, "MOST", sum(map(kept._entry_size, entries(tmp_path))))
     settings = chosen(tmp_path, "workers=5", "partition=1d")
-    kept_partition(Kept(settings.cache, graph), settings)
+    kept_partition(ResultCache(settings.cache, graph), settings)
     assert sorted(path.stat().st_mtime for path in entries(tmp_path))[:2] == [20, 30]
     assert len(entries(tmp_path)) == 3
 
@@ -356,7 +357,7 @@ def test_a_run_with_kept_shards_trains_the_same_model(tmp_path: Path, capfd: pyt
 def test_a_partition_is_the_same_after_it_was_kept(tmp_path: Path, keys: list[str]) -> None:
     graph = small_graph()
     settings = chosen(tmp_path, *keys)
-    first, second = (kept_partition(Kept(settings.cache, graph), settings) for _ in range(2))
+    first, second = (kept_partition(ResultCache(settings.cache, graph), settings) for _ in range(2))
     assert first.edge_cell is not None
     assert content(first) == content(second)
     assert asdict(first.grid) == asdict(second.grid)

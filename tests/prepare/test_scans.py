@@ -13,6 +13,7 @@ import pytest
 from gnnkit.config import compose
 from gnnkit.config.settings import settle
 from gnnkit.prepare import cut
+from gnnkit.prepare.facts import Needs, Preparation
 from gnnkit.utils import checks
 
 N, M = 40, 300
@@ -62,7 +63,7 @@ def count_scans(folder: Path, run: Path, overrides: list[str], monkeypatch: pyte
     monkeypatch.setattr(checks, "check_finite", counted)
     usual = ["workers=2", "dataset=edges", f"dataset.root={folder}", "cache=false"]
     settings = settle(compose([*usual, *overrides]))
-    cut.prepare(cut.Preparation(settings, cut.Needs(True, False, False), run))
+    cut.prepare(Preparation(settings, Needs(True, False, False), run))
     return scans
 
 

@@ -13,7 +13,7 @@ from gnnkit.utils.ranges import shown
 
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork
-    from gnnkit.prepare.cut import Needs
+    from gnnkit.prepare.facts import Needs
 
 MAX_NODES = 1000  # explained in one run
 

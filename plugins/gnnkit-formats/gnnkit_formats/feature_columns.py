@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from gnnkit.errors import UserError
 from gnnkit.graph.arrow import nulls_of, numbers_of
-from gnnkit.graph.features import replace_nan
-from gnnkit.graph.types import Floats, Ids
+from gnnkit.graph.types import Floats
 from gnnkit.graph.unfit_columns import UnfitColumns, collect_unfit, describe_many, has_many_values, raise_unfit
 from gnnkit.utils.checks import FLOAT32_MAX, Array
 from gnnkit_formats.column_table import ColumnTable
@@ -43,24 +42,16 @@ class FeatureColumns(ColumnTable):
         return self._check_numbers(name, numbers[:, None], True)[:, 0]
 
     def rows(self, names: Sequence[str]) -> Floats | None:  # [rows, columns]
-        """Reads columns like `cells`, but raises `UnfitColumns` for missing cells."""
+        """Reads columns without missing cells, or raises `UnfitColumns`."""
         return self._read_columns(names, complete=True) if names else None
 
-    def cells(self, names: Sequence[str]) -> tuple[Floats | None, Ids | None]:
-        """Reads columns side by side, where cells may be missing or NaN.
+    def rows_with_nan(self, names: Sequence[str]) -> Floats:  # [rows, columns]
+        """Reads columns side by side, with NaN in missing cells.
 
         Numbers, dates (as seconds) and lists of equal length are float32, or float64 if
         the reading requires it. Other text is one-hot encoded, with one column per
         value. A missing cell is missing in all of them.
-
-        Returns:
-            The rows [rows, columns], 0 in missing cells, and row and column of each
-                missing cell [k, 2]. None without missing cells.
         """
-        return replace_nan(self.rows_with_nan(names)) if names else (None, None)
-
-    def rows_with_nan(self, names: Sequence[str]) -> Floats:  # [rows, columns]
-        """Reads one or more columns like `cells`, with NaN in missing cells."""
         return self._read_columns(names, complete=False)
 
     def _read_columns(self, names: Sequence[str], *, complete: bool) -> Floats:  # [rows, columns]
@@ -90,14 +81,14 @@ class FeatureColumns(ColumnTable):
         return self
 
     def column_names(self, names: Sequence[str]) -> list[str] | None:
-        """Returns the names of the columns of `rows` and `cells`.
+        """Returns the names of the columns of `rows`.
 
         For example `x`, `x[0]` if `x` contains lists, and `x=red` if `x` contains text.
         """
         return [column_name for name in names for column_name in self._expanded_names(name)] or None
 
     def category_of(self, names: Sequence[str]) -> list[str] | None:
-        """Returns the text column that each column of `cells` encodes, or ""."""
+        """Returns the text column that each column of `rows` encodes, or ""."""
         kinds = {name: self.reading(name).kind for name in names}
         sources = [name if kinds[name] == "categories" else "" for name in names for _ in self._expanded_names(name)]
         return sources if any(sources) else None

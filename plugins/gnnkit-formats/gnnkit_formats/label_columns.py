@@ -81,27 +81,17 @@ class LabelColumns(IdColumns):
         self._reject(name, nulls_of(codes), words, "is none of train, val, test, none")
         return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[numbers_of(codes)])
 
-    def types(self, name: str, known: Sequence[str] | None = None) -> tuple[Ids | None, list[str] | None]:
-        """Reads edge types [rows], and their names if they are text.
-
-        Names are sorted by code point.
-
-        Args:
-            known: Names in order. Default: the column's names.
-        """
-        if name not in self.names:
-            return None, None
+    def types(self, name: str, names: Sequence[str] | None) -> Ids:  # [rows]
+        """Reads edge types: numbers, or positions in `names` if they are text."""
         if not self.is_text(name):
-            return self.positions(name, None), None
+            return self.positions(name, None)
         column = pc.utf8_trim_whitespace(self.plain(name).cast(pa.string()))
         empty = pc.fill_null(pc.equal(column, ""), True)
         self._reject(name, empty.to_numpy(zero_copy_only=False), None, "is empty")
-        names = pc.unique(column).sort() if known is None else pa.array(known, pa.string())
-        codes = pc.index_in(column, value_set=names)
-        self._reject(
-            name, nulls_of(codes), column, "appeared while the table was read: do not change the file during a run"
-        )
-        return numbers_of(codes), names.to_pylist()
+        codes = pc.index_in(column, value_set=pa.array(names, pa.string()))
+        why = "appeared while the table was read: do not change the file during a run"
+        self._reject(name, nulls_of(codes), column, why)
+        return numbers_of(codes)
 
 
 def read_labels(pieces: Callable[[], Iterable[LabelColumns]], name: str) -> tuple[Labels, list[str] | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,16 @@ from gnnkit.graph.graph import Graph
 from gnnkit.graph.missing import read_missing
 from gnnkit.graph.types import Fields
 from gnnkit.utils.checks import Array
-from gnnkit_formats.feature_columns import warn_readings
+from gnnkit_formats.columns import Columns, TableInMemory
 from gnnkit_formats.frames import values_as_arrow
 from gnnkit_formats.id_columns import as_ids
-from gnnkit_formats.label_columns import read_labels
+from gnnkit_formats.pieces import Room, join_pieces
 from gnnkit_formats.table import Table
-from gnnkit_formats.time_columns import find_times, time_fields
+from gnnkit_formats.table_graph import ONE, GraphTables, TableGraph, TableNames, labels_of
 
 _Attributes = Mapping[object, object]  # of a node or an edge
+_ENDS = ("\0source", "\0destination")  # columns of the edge table besides attributes
+_NONE = "\0none"  # name of a column that no table has
 
 
 def from_networkx(
@@ -39,37 +42,38 @@ def from_networkx(
 ) -> Graph:
     """Implements `Graph.from_networkx`."""
     src, dst, edge_data = _list_edges(graph)
-    wide, rows, names = _as_list(features), _as_list(edge_features), None if time is None else _as_list(time)
-    build = partial(_build_table, missing=read_missing("missing", missing), split=split, times=names)
-    nodes = build("nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))])
-    edges = build("edges", edge_data, [*rows, *filter(None, (weight, edge_label))])
-    (features_of_nodes, cells), features_of_edges = nodes.cells(wide), edges.rows(rows)
-    for table in (nodes, edges):
-        warn_readings(table.name, table.readings)
-    labels, class_names = read_labels(lambda: [nodes], label) if label else (None, None)
-    return Graph.from_edges(
-        src,
-        dst,
-        len(graph.nodes),
-        features=features_of_nodes,
-        labels=labels,
-        one_class=True,
-        split=nodes.splits(split) if split else None,
-        weight=edges.weights(weight) if weight else None,
-        edge_features=features_of_edges,
-        class_names=class_names,
-        node_ids=_read_ids(list(graph.nodes)),
-        feature_names=nodes.column_names(wide),
-        category_of=nodes.category_of(wide),
-        missing=cells,
-        edge_feature_names=edges.column_names(rows),
-        edge_category_of=edges.category_of(rows),
-        **_read_edge_labels(edges, edge_label, graph.number_of_edges()),
-        **time_fields([edges], nodes, *find_times([edges.facts, nodes.facts], names, "time")),
-    )
+    wide, rows, times = _as_list(features), _as_list(edge_features), None if time is None else _as_list(time)
+    build = partial(_build_table, missing=read_missing("missing", missing), split=split, times=times)
+    nodes = build({}, "nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))])
+    ends = {_ENDS[0]: pa.array(src, pa.int64()), _ENDS[1]: pa.array(dst, pa.int64())}
+    edges = build(ends, "edges", edge_data, [*rows, *filter(None, (weight, edge_label))])
+    names = TableNames(_ENDS, weight or _NONE, _NONE, edge_label, None, _NONE, label or _NONE, split or _NONE)
+    names = names.with_times(edges, nodes, times, "time")
+    tables = GraphTables(names, {ONE: edges}, nodes, rows, wide)
+    return join_pieces(_Networkx(graph, tables))
 
 
-def _read_edge_labels(edges: Table, name: str | None, num_edges: int) -> Fields:
+class _Networkx(TableGraph):
+    """A graph whose nodes and edges have attributes, in tables."""
+
+    def __init__(self, graph: Any, tables: GraphTables) -> None:
+        super().__init__(Path())
+        self._graph, self._tables = graph, tables
+
+    def open_tables(self) -> GraphTables:
+        return self._tables
+
+    def open(self, room: Room) -> int:
+        nodes = list(self._graph.nodes)
+        self._node_ids, self._opened[0].num_nodes = _read_ids(nodes), len(nodes)
+        return len(nodes)
+
+    def edge_labels(self) -> Fields:
+        (edges,) = self.tables.edges.values()
+        return _read_edge_labels(edges, self.tables.names.edge_label, self._graph.number_of_edges())
+
+
+def _read_edge_labels(edges: Columns, name: str | None, num_edges: int) -> Fields:
     """Reads labels of edges. An undirected edge is one row, from its first node.
 
     Args:
@@ -79,7 +83,7 @@ def _read_edge_labels(edges: Table, name: str | None, num_edges: int) -> Fields:
     """
     if name is None:
         return {}
-    labels, names = read_labels(lambda: [edges], name)
+    labels, names = labels_of(edges, name)
     columns = EdgeColumns({"label": labels, "split": np.zeros(len(labels), np.int8)})
     return {**columns.without_labels(np.arange(len(labels)) >= num_edges).arrays(), "edge_class_names": names}
 
@@ -100,29 +104,30 @@ def _as_list(names: str | Sequence[str] | None) -> list[str]:
 
 
 def _build_table(
+    columns: Mapping[str, pa.Array],
     name: str,
     attributes: list[_Attributes],
     wanted: list[str],
     missing: Sequence[str],
     split: str | None,
     times: Sequence[str] | None,
-) -> Table:
-    """Builds a table of the requested attributes, with empty cells for missing ones.
+) -> Columns:
+    """Adds the requested attributes to columns, with empty cells for missing ones.
 
-    Also of those that may hold times, which are named or None.
+    Also those that may hold times, which are named or None.
     """
     known = {key for attribute_map in attributes for key in attribute_map}
     absent = [key for key in wanted if key not in known]
     if absent and attributes:
         raise UserError(f"the {name} of the networkx graph have no attribute {absent[0]!r}")
     timed = [str(key) for key in known if (str(key).lower() in TIME_NAMES if times is None else key in times)]
-    columns = {key: _column(name, key, attributes, missing) for key in dict.fromkeys([*wanted, *timed])}
-    table = Table(name, pa.table(columns), missing=missing)
+    arrays = {key: _column(name, key, attributes, missing) for key in dict.fromkeys([*wanted, *timed])}
+    table = Table(name, pa.table({**columns, **arrays}), missing=missing)
     if times is None:
         timed = list(filter(table.holds_times, timed))
     unread = known - {*wanted, *timed}
     warn_unread("Graph.from_networkx", [f"{name}[{str(key)!r}]" for key in unread], has_split=split is not None)
-    return table.without([str(key) for key in unread])
+    return TableInMemory(table.without([str(key) for key in unread]))
 
 
 def _column(name: str, key: object, attributes: list[_Attributes], missing: Sequence[str]) -> pa.Array:

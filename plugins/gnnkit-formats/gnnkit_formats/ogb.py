@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.split import Split
 from gnnkit.graph.times import to_unit
 from gnnkit.graph.types import Floats, Ids
-from gnnkit.graph.zipped import Arrays
+from gnnkit.graph.zipped import Arrays, InMemory, Rows
 from gnnkit.utils.checks import Array, ids, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.ranges import local_path, unknown
@@ -82,30 +81,6 @@ def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> 
     return join_pieces(OgbGraph(Ogb(str(folder), split, add_inverse_edge)))
 
 
-class Rows(Protocol):
-    """A table of numbers that is read piece by piece."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def pieces(self, step: int) -> Iterator[Array]: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _InMemory:
-    """Rows that were read at once, as a single piece."""
-
-    array: Array
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    def pieces(self, step: int) -> Iterator[Array]:
-        del step
-        yield self.array
-
-
 class OgbGraph(GraphPieces):
     """An OGB folder with tables or arrays, each of which is read at once."""
 
@@ -118,13 +93,16 @@ class OgbGraph(GraphPieces):
 
     @property
     def files(self) -> Sequence[Path]:
-        adds_inverse_edges(self.root, self._dataset.add_inverse_edge)  # looks at the folder
+        _ = self._inverse  # looks at the folder
         paths = [path for name in ("raw", "split", "mapping") for path in (self.root / name).rglob("*")]
         return sorted(path for path in paths if path.is_file())
 
     @cached_property
     def _inverse(self) -> bool:
-        return adds_inverse_edges(self.root, self._dataset.add_inverse_edge)
+        """Whether to add each edge's reverse. Checks the folder's kind."""
+        name, inverse = self.root.resolve().name.replace("-", "_"), self._dataset.add_inverse_edge
+        _check_folder(self.root, name)
+        return _default_inverse(name) if inverse is None else inverse
 
     @cached_property
     def _data(self) -> Arrays | None:
@@ -177,16 +155,12 @@ class OgbGraph(GraphPieces):
     def _rows(self, table: str, array: str) -> Rows | None:
         """Opens an optional table, or else an array."""
         if self._data is not None:
-            return self.array_rows(self._data, array) if array in self._data else None
+            return self._data.rows(array) if array in self._data else None
         return self.numbers(self._raw / f"{table}.csv.gz") if table in self._tables else None
-
-    def array_rows(self, data: Arrays, name: str) -> Rows:
-        """Opens an array."""
-        return _InMemory(data[name])
 
     def numbers(self, path: Path) -> Rows:
         """Opens a table of numbers."""
-        return _InMemory(read_numbers(path))
+        return InMemory(read_numbers(path))
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         if self._data is None:
@@ -196,8 +170,12 @@ class OgbGraph(GraphPieces):
             years = self._data.optional(YEAR)
             with Arrays(self._raw / "node-label.npz") as arrays:
                 labels = arrays["node_label"]
+        labels, mapping = _read_labels(labels), self.root / "mapping"
         return NodeFields(
-            *_read_node_fields(self.root, labels, self._dataset.split, num_nodes),
+            labels,
+            _read_split(self.root / "split", self._dataset.split, num_nodes),
+            _read_class_names(mapping, labels),
+            _read_mapping(mapping, "nodeidx2*", num_nodes),
             node_time=None if years is None else to_unit("node_year", years, None),
         )
 
@@ -206,26 +184,10 @@ class OgbGraph(GraphPieces):
         return None if rows is None else rows.pieces(room.rows(int(np.prod(rows.shape[1:]))))
 
 
-def adds_inverse_edges(folder: Path, asked: bool | None) -> bool:
-    """Checks the folder's kind, and returns whether to add each edge's reverse."""
-    name = folder.resolve().name.replace("-", "_")
-    _check_folder(folder, name)
-    return _default_inverse(name) if asked is None else asked
-
-
 def _add_inverse_edges(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids, Array | None]:
     """Inserts each edge's reverse after the edge, which is ogb's order."""
     both = np.stack([src, dst], 1).ravel(), np.stack([dst, src], 1).ravel()
     return *both, None if rows is None else np.repeat(rows, 2, axis=0)
-
-
-def _read_node_fields(
-    folder: Path, stored_labels: Array, split: str | None, num_nodes: int
-) -> tuple[Array, npt.NDArray[np.int8], list[str] | None, Array | None]:
-    """Returns the nodes' labels, split, class names and ids."""
-    labels, mapping = _read_labels(stored_labels), folder / "mapping"
-    node_split = _read_split(folder / "split", split, num_nodes)
-    return labels, node_split, _read_class_names(mapping, labels), _read_mapping(mapping, "nodeidx2*", num_nodes)
 
 
 def _check_folder(folder: Path, name: str) -> None:

@@ -103,6 +103,10 @@ class Room:
         return max(min(_MOST_ROWS, _CELLS // max(width, 1)), 1)
 
 
+# The fields of pieces with edge columns, and the names of these in `EdgeColumns`.
+COLUMNS = {"weight": "weight", "features": "features", "types": "relation", "time": "time", "positions": "position"}
+
+
 @dataclass(frozen=True, slots=True)
 class EdgePiece:
     """Consecutive edges in the data. All pieces have the same fields."""
@@ -124,15 +128,7 @@ class EdgePiece:
     @property
     def columns(self) -> EdgeColumns:
         """The edge columns, by the names that graphs use."""
-        return EdgeColumns(
-            {
-                "weight": self.weight,
-                "features": self.features,
-                "relation": self.types,
-                "time": self.time,
-                "position": self.positions,
-            }
-        )
+        return EdgeColumns({column: getattr(self, name) for name, column in COLUMNS.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class GraphTables:
 
 
 class Cells:
-    """A table's columns as features, as in `Table.cells`.
+    """A table's columns as features, as in `Table.rows_with_nan`.
 
     Columns are read twice if their type does not determine how.
     """
@@ -245,7 +245,7 @@ class EdgeTables:
 
     def _types(self, table: Table) -> Ids | None:
         if self._names.relation in self.first.kept:
-            return table.types(self._names.relation, self.relations)[0]
+            return table.types(self._names.relation, self.relations)
         return np.zeros(table.num_rows, np.int64) if self._is_bipartite else None
 
     def _times(self, table: Table) -> Times | None:

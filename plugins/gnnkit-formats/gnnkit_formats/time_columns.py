@@ -16,7 +16,6 @@ from gnnkit.graph.arrow import nulls_of, numbers_of
 from gnnkit.graph.attributes import TIME_NAMES
 from gnnkit.graph.missing import missing_cells
 from gnnkit.graph.times import ALWAYS, NEVER, find_inexact, from_exact
-from gnnkit.graph.types import Fields
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
 from gnnkit_formats.dates import FORMS
@@ -29,20 +28,16 @@ _FORMS = "all cells must be whole numbers, or dates such as 2026-01-31 12:30, al
 class TimeColumns(FeatureColumns):
     """Reads columns of integers, also in text or as 1.0, and of dates, exactly."""
 
-    def times(self, name: str, tables: Sequence[TimeColumns] = ()) -> Array:  # [rows]
+    def times(self, name: str) -> Array:  # [rows]
         """Reads times as int64, or as datetime64 in the column's unit.
 
-        An empty cell is NaT, or `NEVER` among numbers.
-
-        Args:
-            name: Column.
-            tables: All tables that decide together how dates are written. Default:
-                this one, unless `use_readings` has set the form.
+        An empty cell is NaT, or `NEVER` among numbers. Without `use_readings`, this
+        table decides how its dates are written.
         """
         column = self.plain(name)
         kind = column.type
         if is_text(kind):
-            return self._parse_times(name, column, tables or [self])
+            return self._parse_times(name, column)
         if _is_date(kind):
             return _as_dates(column)
         if pa.types.is_floating(kind):
@@ -58,12 +53,12 @@ class TimeColumns(FeatureColumns):
         self._reject(name, times == ALWAYS, times, "is how NaT is written, and would always be visible; leave it empty")
         return times
 
-    def _parse_times(self, name: str, column: pa.Array, tables: Sequence[TimeColumns]) -> Array:
+    def _parse_times(self, name: str, column: pa.Array) -> Array:
         text, missing = pc.utf8_trim_whitespace(column.fill_null("")), missing_cells(column, self.missing)
         forms = [matches(text, form) for form in (WHOLE, DATE, ZONED)]
         first = int(np.argmin(missing)) if len(missing) else 0
         fits = next((form for form in forms if len(form) and form[first]), missing)
-        if (~missing & ~fits).any() and (reading := self._dates_in_form(name, text[first : first + 1], tables)):
+        if (~missing & ~fits).any() and (reading := self._dates_in_form(name, text[first : first + 1])):
             return (1e6 * reading.numbers(column, self.missing)).astype("M8[us]")
         self._reject(name, ~missing & ~fits, column, f"differs from {text[first] if len(text) else ''}: {_FORMS}")
         kind = pa.int64() if fits is forms[0] else pa.timestamp("us", "UTC" if fits is forms[2] else None)
@@ -72,13 +67,13 @@ class TimeColumns(FeatureColumns):
         times = part._cast(name, kind)
         return self._without_lowest(name, numbers_of(times.fill_null(NEVER))) if fits is forms[0] else _as_dates(times)
 
-    def _dates_in_form(self, name: str, text: pa.Array, tables: Sequence[TimeColumns]) -> ColumnReading | None:
+    def _dates_in_form(self, name: str, text: pa.Array) -> ColumnReading | None:
         """Returns how to read dates in another form than ISO 8601, if all have one.
 
         Raises `UserError` if the first `text` [1] has one, but the column no reading.
         """
         try:
-            reading = self.readings.get(name) or find_readings(self.name, tables, [name])[name]
+            reading = self.readings.get(name) or find_readings(self.name, [self], [name])[name]
         except UserError as error:
             if not matches(text, DATE).any() and any(form.day and form.read(text) is not None for form in FORMS):
                 raise UserError(str(error)) from error
@@ -89,11 +84,6 @@ class TimeColumns(FeatureColumns):
     def kinds(self) -> dict[str, pa.DataType]:
         """The type of each column."""
         return dict(zip(self._table.column_names, self._table.schema.types, strict=True))
-
-    @property
-    def facts(self) -> tuple[str, Sequence[str], Callable[[str], bool]]:
-        """The table as `find_times` reads it."""
-        return self.name, self.names, self.holds_times
 
     def holds_times(self, name: str) -> bool:
         """Returns whether a column holds integers or dates, also in text."""
@@ -163,29 +153,6 @@ def _find_time(
         choice = f"{some} are features, of which one may be the time of each row: use {key}={times[0]}"
         warnings.warn(f"{table}: {what if len(times) == 1 else choice}", stacklevel=5)
     return times[0] if len(times) == 1 else None
-
-
-def time_fields(
-    edges: Sequence[TimeColumns], nodes: TimeColumns | None, edge_time: str | None, node_time: str | None
-) -> Fields:
-    """Reads the time fields of `EdgeListFields` after the features were read.
-
-    Args:
-        edges: Tables with the same columns.
-        nodes: The table of nodes, if there is one.
-        edge_time: Column of `edges`, or None.
-        node_time: Column of `nodes`, or None.
-    """
-    fields: Fields = {}
-    if edge_time is not None:
-        pieces = [table.times(edge_time, edges) for table in edges]
-        if len({piece.dtype.kind for piece in pieces}) > 1:
-            raise UserError(f"column {edge_time!r} holds numbers in some tables and dates in others; use one of them")
-        fields["edge_time"] = np.concatenate(pieces)
-    if nodes is not None and node_time is not None:
-        fields["node_time"] = nodes.times(node_time)
-    tables = [table for table in (nodes, edges[0]) if table is not None]
-    return {**fields, "date_columns": [name for table in tables for name in date_names(table.readings, table.kinds)]}
 
 
 def _is_date(kind: pa.DataType) -> bool:

@@ -6,18 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gnnkit_formats.pieces import EdgePiece, GraphPieces, NodeFields, Room, mapped_rows, pieces_of
+from gnnkit_formats.pieces import COLUMNS, EdgePiece, GraphPieces, NodeFields, Room, mapped_rows, pieces_of
 
 from gnnkit.dataset.base import blame
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids
 from gnnkit.graph.csc import read_weights
+from gnnkit.graph.edge_columns import RULES
 from gnnkit.graph.features import features_of
 from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.times import TIME_FIELDS, read_time_fields, to_unit
+from gnnkit.graph.zipped import Rows
 from gnnkit.utils.checks import Array, ids, int64s, integers
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, load_arrays
@@ -31,15 +33,6 @@ if TYPE_CHECKING:
 
 _STEP = 1 << 20  # numbers compared at once
 _ALTERNATIVE = "use job=partition dataset={}"
-
-
-class Stream(Protocol):
-    """An array that is read piece by piece. Without rows it is one empty piece."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def pieces(self, step: int) -> Iterator[Array]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +57,8 @@ class Compressed:
 
     place: str  # for messages
     indptr: Ids  # [num_nodes + 1] int64
-    indices: Stream  # [num_edges]
-    others: Mapping[str, Stream]  # weight, features, positions and types, keyed by `EdgePiece` field
+    indices: Rows  # [num_edges]
+    others: Mapping[str, Rows]  # weight, features, positions and types, keyed by `EdgePiece` field
     by_source: bool = False  # whether row u lists the destinations of u's edges
     time_unit: str | None = None  # of times in arrays of dates
 
@@ -74,8 +67,8 @@ class Compressed:
         cls,
         place: str,
         indptr: Any,
-        indices: Stream,
-        others: Mapping[str, Stream],
+        indices: Rows,
+        others: Mapping[str, Rows],
         *,
         by_source: bool = False,
         time_unit: str | None = None,
@@ -335,9 +328,8 @@ class GraphSaintPieces(CompressedPieces):
 
 def matrix_of(arrays: Mapping[str, Array]) -> Compressed:
     """Returns a saved graph's edges as memory-mapped arrays."""
-    fields = {"weight": "weight", "features": "edge_features", "positions": "edge_positions", "types": "edge_types"}
-    fields["time"] = "edge_time"
-    others = {field: Mapped(arrays[name]) for field, name in fields.items() if name in arrays}
+    files = {name: RULES[column].field for name, column in COLUMNS.items()}
+    others = {name: Mapped(arrays[file]) for name, file in files.items() if file in arrays}
     return Compressed.of("indices", arrays["indptr"], Mapped(arrays["indices"]), others)
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gnnkit_formats.pieces import EdgePiece, GraphPieces, Stretch, check_ends
+from gnnkit_formats.pieces import COLUMNS, EdgePiece, GraphPieces, Stretch, check_ends
 
 from gnnkit import _core
 from gnnkit.errors import UserError
+from gnnkit.graph.edge_columns import RULES
 from gnnkit.graph.fields import MOST_RELATIONS, check_implied, edge_types_of, names_of, relation_names
 from gnnkit.utils.checks import FLOAT32_MAX, Array, check_finite, check_range
 from gnnkit.utils.documents import Json
@@ -21,15 +22,8 @@ from gnnkit_import.passes import ImportRun
 from gnnkit_import.progress import ProgressReporter
 
 MAX_BINS = 1 << 16
-_RELATION = np.dtype(np.int16)
+_LEAST_KINDS = {"weight": np.float32, "positions": np.int32}  # dtypes that graphs have at least
 _INT32 = 2**31
-_FILES = {
-    "positions": "edge_positions",
-    "types": "edge_types",
-    "time": "edge_time",
-    "weight": "weight",
-    "features": "edge_features",
-}
 
 
 @dataclass(slots=True)
@@ -39,14 +33,11 @@ class EdgeSummary:
     num_edges: int = 0
     largest: int = -1
     place: str = ""  # of the largest id, for messages
-    weight: str | None = None  # dtype
+    kinds: dict[str, str] = field(default_factory=dict)  # dtypes of further columns, by field of `EdgePiece`
     width: int | None = None  # of edge features
-    features: str | None = None  # dtype
     names: list[str] | None = None  # of edge features
-    positions: str | None = None  # dtype
     relation: int | None = None  # largest relation number. None: edges have no types
     relations: list[str] | None = None  # names
-    has_time: bool = False
     sources: str = "int32"  # dtype of the sources as they are read
     shift: int = 0  # bin b has the destinations b << shift to ((b + 1) << shift) - 1
     bins: list[int] = field(default_factory=list)  # records of each bin, reverse edges included
@@ -57,14 +48,8 @@ class EdgeSummary:
 
     def columns(self) -> dict[str, np.dtype[Any]]:
         """Returns each column's dtype, without both ends."""
-        kinds = {
-            "positions": self.positions,
-            "types": None if self.relation is None else _RELATION,
-            "time": np.int64 if self.has_time else None,
-            "weight": self.weight,
-            "features": None if self.width is None else (self.features, (self.width,)),
-        }
-        return {name: np.dtype(kind) for name, kind in kinds.items() if kind is not None}
+        widths = {"features": (self.width,)}
+        return {name: np.dtype((kind, widths.get(name, ()))) for name, kind in self.kinds.items()}
 
     def facts(self) -> Json:
         """Returns the values that differ from those of no edges, for the journal."""
@@ -79,7 +64,7 @@ class EdgeSummary:
     def outputs(self, folder: Path, num_edges: int = 0, *, alone: bool = True) -> dict[str, NpyWriter]:
         """Opens each further column's output array, after the first edges."""
         return {
-            name: NpyWriter(folder / f"{_FILES[name]}.npy", kind.base, kind.shape, num_edges, alone=alone)
+            name: NpyWriter(folder / f"{RULES[COLUMNS[name]].field}.npy", kind.base, kind.shape, num_edges, alone=alone)
             for name, kind in self.columns().items()
         }
 
@@ -156,10 +141,6 @@ def _add_columns(summary: EdgeSummary, piece: EdgePiece, names: Sequence[str] | 
     summary.sources = str(np.promote_types(summary.sources, piece.src.dtype))
     if piece.weight is not None:
         check_finite("weight", piece.weight, bound=FLOAT32_MAX, first=summary.num_edges)
-        summary.weight = str(np.result_type(piece.weight.dtype, summary.weight or np.float32, np.float32))
-    if piece.positions is not None:
-        summary.positions = str(np.promote_types(summary.positions or np.int32, piece.positions.dtype))
-    summary.has_time = piece.time is not None
     if piece.types is not None:
         high = MOST_RELATIONS if names is None else len(names)
         check_range("edge_types", piece.types, 0, high, first=summary.num_edges)
@@ -168,7 +149,12 @@ def _add_columns(summary: EdgeSummary, piece: EdgePiece, names: Sequence[str] | 
         _check_width(piece.place, piece.features.shape[1], summary.width)
         check_finite("edge_features", piece.features, bound=FLOAT32_MAX, first=summary.num_edges)
         summary.width = piece.features.shape[1]
-        summary.features = str(np.promote_types(summary.features or piece.features.dtype, piece.features.dtype))
+    for name in COLUMNS:
+        if (rows := getattr(piece, name)) is not None:
+            least = summary.kinds.get(name) or _LEAST_KINDS.get(name, rows.dtype)
+            summary.kinds[name] = str(np.promote_types(least, rows.dtype))
+    if "types" in summary.kinds:
+        summary.kinds["types"] = "int16"
 
 
 def merge_summaries(parts: Sequence[EdgeSummary]) -> EdgeSummary:
@@ -185,14 +171,13 @@ def merge_summaries(parts: Sequence[EdgeSummary]) -> EdgeSummary:
         if part.width is not None:
             _check_width("edges", part.width, merged.width)
             merged.width, merged.names = part.width, part.names
-        for name in ("weight", "features", "positions", "sources"):
-            kinds = {kind for kind in (getattr(merged, name), getattr(part, name)) if kind is not None}
-            setattr(merged, name, str(np.result_type(*kinds)) if kinds else None)
-        merged.has_time |= part.has_time
+        for name, kind in part.kinds.items():
+            merged.kinds[name] = str(np.promote_types(merged.kinds.get(name, kind), kind))
+        merged.sources = str(np.promote_types(merged.sources, part.sources))
         if part.relation is not None:
             merged.relation = max(part.relation, merged.relation or 0)
-    if merged.positions is not None and merged.num_edges >= _INT32:  # of which each stretch has fewer
-        merged.positions = "int64"
+    if "positions" in merged.kinds and merged.num_edges >= _INT32:  # of which each stretch has fewer
+        merged.kinds["positions"] = "int64"
     merged.bins = np.trim_zeros(bins, "b").tolist()
     return merged
 

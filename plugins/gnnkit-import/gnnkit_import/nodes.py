@@ -15,12 +15,12 @@ from gnnkit_formats.values import is_text
 
 from gnnkit.dataset.base import with_split
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph
+from gnnkit.graph import Graph
 from gnnkit.graph.features import normalized, replace_nan
 from gnnkit.graph.fields import distinct_ids, names_of, node_ids_of
-from gnnkit.graph.labels import settle_labels
 from gnnkit.graph.missing import FILLED_BY
 from gnnkit.graph.schema import node_types_of
+from gnnkit.graph.types import Fields
 from gnnkit.utils import checks
 from gnnkit.utils.checks import Array
 from gnnkit.utils.documents import Json
@@ -75,19 +75,10 @@ def check_nodes(room: Room, count: int) -> None:
 
 def _with_labels(graph: GraphPieces, fields: NodeFields, count: int) -> Graph:
     """Returns a graph without edges and features, with checked labels and splits."""
-    labels = np.full(count, -1) if fields.labels is None else checks.array("labels", fields.labels)
-    if not fields.one_class:
-        labels = settle_labels(labels, fields.class_names)
-    bare = Graph(
-        CSC(np.zeros(count + 1, np.int64), np.empty(0, np.int32)),
-        features=np.empty((count, 0), np.float32),
-        labels=labels,
-        split=np.zeros(count, np.int8) if fields.split is None else fields.split,
-        class_names=None if fields.class_names is None else tuple(fields.class_names),
-        node_time=fields.node_time,
-        time_unit=graph.time_unit,
-        date_columns=None if (dates := graph.date_columns()) is None else tuple(dates),
-    )
+    names = "labels", "split", "class_names", "node_time"
+    values: Fields = {name: getattr(fields, name) for name in names}
+    values |= {"time_unit": graph.time_unit, "date_columns": graph.date_columns()}
+    bare = Graph.from_edges([], [], count, one_class=fields.one_class, **values)
     return with_split(bare, graph.shares, graph.seed)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gnnkit_formats.ogb import OgbGraph, Rows
+from gnnkit_formats.ogb import OgbGraph
 
-from gnnkit.graph.zipped import Arrays
+from gnnkit.graph.zipped import Arrays, Rows
 from gnnkit.utils.checks import Array
 from gnnkit_import.csv_source import NumberSource
 from gnnkit_import.zipped import ZippedArrays
@@ -25,10 +25,6 @@ class OgbPieces(OgbGraph):
         if ends.by_column:  # source and destination of an edge are adjacent
             return ((pairs[::2], pairs[1::2]) for pairs in ends.flat(2 * step))
         return zip(ends.flat(step, 0, count), ends.flat(step, count, 2 * count), strict=True)
-
-    def array_rows(self, data: Arrays, name: str) -> Rows:
-        assert isinstance(data, ZippedArrays)
-        return data.rows(name)
 
     def numbers(self, path: Path) -> Rows:
         return NumberSource(path, self.root)

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from gnnkit_formats.pieces import EdgePiece, Room, Stretch
+from gnnkit_formats.pieces import COLUMNS, EdgePiece, Room, Stretch
 
 from gnnkit import _core
 from gnnkit.graph.types import offsets_of
@@ -29,7 +29,7 @@ _BUCKET, _MAX_BUCKETS = 1 << 21, 1 << 10  # target edges per bucket, and target 
 
 def columns_of(piece: EdgePiece, symmetrize: bool) -> dict[str, Array]:
     """Returns a piece's columns, with the reverse edges after its edges."""
-    names = ("src", "dst", "positions", "types", "time", "weight", "features")
+    names = ("src", "dst", *COLUMNS)
     columns: dict[str, Array] = {name: rows for name in names if (rows := getattr(piece, name)) is not None}
     if not symmetrize:
         return columns

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gnnkit_formats.pieces import NodeFields, Room, pieces_of
+from gnnkit_formats.pieces import COLUMNS, NodeFields, Room, pieces_of
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, PackedFeatures, kept_rows, read_features
+from gnnkit.graph.zipped import Rows
 from gnnkit.partition.shard import Shard
 from gnnkit.partition.store.manifest import FILE, NODE_IDS, PARTS, Manifest
 from gnnkit.partition.store.parts import GRAPH
 from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import forget_pages, load_arrays, read_npy
-from gnnkit_import.arrays import Compressed, CompressedPieces, Mapped, Stream, matrix_of, stored_types
+from gnnkit_import.arrays import Compressed, CompressedPieces, Mapped, matrix_of, stored_types
 
 if TYPE_CHECKING:
     from gnnkit.dataset.store import Store
@@ -85,24 +86,14 @@ class StorePieces(CompressedPieces):
         indptr = np.zeros(shards[0].num_nodes + 1, np.int64)
         for shard in shards:
             indptr[shard.owned + 1] = np.diff(shard.csc.indptr)
-        others: dict[str, Stream] = {}
-        if shards[0].csc.weight is not None:
-            others["weight"] = self._of_edges(lambda shard: shard.csc.weight)
-        if shards[0].edge_features is not None:
-            others["features"] = self._of_edges(lambda shard: shard.edge_features)
-        if shards[0].edge_types is not None:
-            others["types"] = self._of_edges(lambda shard: shard.edge_types)
-        if shards[0].edge_time is not None:
-            others["time"] = self._of_edges(lambda shard: shard.edge_time)
+        others = {name: self._of_edges(column) for name, column in COLUMNS.items() if column in shards[0].edge_columns}
         sources = Scattered([_ShardRows(shard.edge_ids, shard.csc.indices, _sources(shard)) for shard in shards])
         return Compressed.of("store", np.cumsum(indptr), sources, others)
 
-    def _of_edges(self, field: Callable[[Shard], Array | None]) -> Scattered:
-        return Scattered(
-            [_ShardRows(shard.edge_ids, rows) for shard in self._shards if (rows := field(shard)) is not None]
-        )
+    def _of_edges(self, column: str) -> Scattered:
+        return Scattered([_ShardRows(shard.edge_ids, shard.edge_columns[column]) for shard in self._shards])
 
-    def _of_nodes(self, field: str) -> Stream:
+    def _of_nodes(self, field: str) -> Rows:
         if self._graph is not None:
             return Mapped(self._graph[field])
         return Scattered([_ShardRows(shard.owned, getattr(shard, field)) for shard in self._shards])

@@ -19,7 +19,6 @@ class ZippedArrays(Arrays):
     """The arrays of an .npz file, which may exceed memory."""
 
     def rows(self, name: str) -> ZippedRows:
-        """Opens an array to read it piece by piece."""
         with self.open(name) as (file, (shape, by_column, dtype)):
             return ZippedRows(self.file, name, shape, dtype, by_column, file.tell())
 

@@ -138,6 +138,23 @@ def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], 
 
 
 @pytest.mark.slow
+def test_degrees_of_an_import_are_those_before_the_first_held_out_time(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    edges = {"src": rng.integers(0, N, M), "dst": rng.integers(0, N, M), "time": rng.integers(0, 100, M)}
+    nodes = {"id": np.arange(N), "label": rng.integers(0, 2, N), "time": rng.integers(0, 100, N)}
+    for name, columns in {"edges": edges, "nodes": nodes}.items():
+        pa.parquet.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    dataset = {"name": "edges", "root": str(tmp_path), "symmetrize": False}
+    dataset["split"] = {"by": "time", "borders": [50, 70]}
+    for job in ("import", "partition"):
+        run(job, tmp_path, tmp_path / job, dataset=dataset, inputs="degree", workers=1, strategy="vertex_centric")
+    assert made(tmp_path / "import") == made(tmp_path / "partition")
+    degrees = np.bincount(edges["dst"][edges["time"] < min(nodes["time"][nodes["time"] >= 50])], minlength=N)
+    rows = np.load(tmp_path / "import/parts/0/features.npy")
+    np.testing.assert_allclose(np.expm1(rows[:, 0]), degrees, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.exhaustive
 @few(
     ("symmetrize", "relations", "numbers"),
@@ -519,4 +536,4 @@ def test_a_partitioner_that_needs_more_memory_is_told_with_what_is_needed() -> N
     graph = Graph.from_edges([0], [1])
     greedy: Any = SimpleNamespace(reads_edges=True, stream_bytes=lambda nodes: 10**9 * nodes)
     with pytest.raises(UserError, match="memory=1048576: SimpleNamespace of 2 nodes needs more than that; use memory"):
-        import_store._assign_nodes(greedy, graph, graph, Grid(2, 1, 1), Room(1 << 20, 1))
+        import_store._assign_nodes(greedy, graph, Grid(2, 1, 1), Room(1 << 20, 1))

@@ -31,7 +31,7 @@ from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.signals import if_forced
 from gnnkit.launch.watchdog import Patience
-from gnnkit.prepare.inputs import filled
+from gnnkit.prepare.inputs import nonzero_share
 from gnnkit.prepare.transform import is_table
 from gnnkit.task import NodeTask, Task
 from gnnkit.training.chance import skill
@@ -314,7 +314,7 @@ def candidates(graph: Graph, inputs: str, task: str = "node_classification") -> 
         task: The task's name. Labels are inputs of node classification only.
     """
     from_columns = inputs == "features"
-    words = _WORDS if from_columns and filled(graph.features) < _FEW else _COUNTS
+    words = _WORDS if from_columns and nonzero_share(graph.features) < _FEW else _COUNTS
     keys_to_try = _TABLE if not from_columns or is_table(graph) else words
     unread = set() if from_columns else {"inputs", "label_inputs"}
     if task != "node_classification" or len(graph.schema.node_types) > 1:
@@ -498,7 +498,7 @@ def _epoch(settings: Settings, graph: Graph) -> float:
     model = settings.model.arguments
     width, layers = int(model.get("hidden", 64)) * int(model.get("heads", 1)), int(model.get("num_layers", 2))
     columns = settings.embedding or 64 if settings.inputs == "learned" else graph.features.shape[1]
-    values = graph.num_nodes * columns * (1.0 if settings.inputs == "learned" else filled(graph.features))
+    values = graph.num_nodes * columns * (1.0 if settings.inputs == "learned" else nonzero_share(graph.features))
     return _EPOCH + 6 * width * (values + layers * (graph.num_edges + graph.num_nodes * width)) / _RATE
 
 

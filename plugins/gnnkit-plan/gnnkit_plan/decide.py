@@ -26,8 +26,8 @@ from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.prepare.assign import overrides
-from gnnkit.prepare.cut import read
 from gnnkit.prepare.inputs import load
+from gnnkit.prepare.steps import read
 from gnnkit.prepare.times import sampling_rule
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.utils.documents import Json

@@ -25,8 +25,9 @@ from gnnkit.model.hetero import HeteroModel
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut, cut_all
 from gnnkit.prepare.assign import shape, sizes_of
-from gnnkit.prepare.cut import Prepared, read
+from gnnkit.prepare.facts import Prepared
 from gnnkit.prepare.inputs import load, with_kept
+from gnnkit.prepare.steps import read
 from gnnkit.prepare.times import sampling_rule
 from gnnkit.result.folder import PREPARED
 from gnnkit.sampler.targets import NODES

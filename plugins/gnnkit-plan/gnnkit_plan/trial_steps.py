@@ -26,7 +26,7 @@ from gnnkit.launch.progress import progress
 from gnnkit.leader.meter import SyncMeter
 from gnnkit.leader.watch import peak_memory
 from gnnkit.partition.shard import Shard
-from gnnkit.prepare.cut import Prepared
+from gnnkit.prepare.facts import Prepared
 from gnnkit.result.folder import PREPARED
 from gnnkit.strategy import GatheredRows, ReadPlanner, Worker
 from gnnkit.strategy.on_disk import CACHE_SHARE

@@ -20,8 +20,9 @@ from gnnkit.launch import program
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.stragglers import WINDOW, Stragglers
 from gnnkit.partition.shard import Shard
-from gnnkit.prepare.cut import Needs, Preparation, prepare
-from gnnkit.prepare.run_partition import load_partition, rebalanced
+from gnnkit.prepare.cut import prepare
+from gnnkit.prepare.facts import Needs, Preparation
+from gnnkit.prepare.run_partition import load_partition, load_rebalanced
 from gnnkit.result.folder import COORDINATION, PREPARED
 from tests.jobs.test_train import small_graph
 
@@ -100,17 +101,17 @@ def test_a_later_run_finds_the_partition_unless_it_names_another(
     tmp_path: Path, request_of: Callable[..., Request]
 ) -> None:
     resume, graph = f"trainer.resume={tmp_path}", small_graph()
-    assert rebalanced(settings(resume), graph.num_nodes) == (None, [])  # as configured so far
+    assert load_rebalanced(settings(resume), graph.num_nodes) == (None, [])  # as configured so far
     recut(request_of())
-    found, lines = rebalanced(settings(resume), graph.num_nodes)
+    found, lines = load_rebalanced(settings(resume), graph.num_nodes)
     assert found is not None
     assert np.array_equal(found.node_rank, load_partition(tmp_path)[0].node_rank)
     assert "as rebalanced" in lines[0]
     for others in ([resume, "partition=hash"], [resume, "workers=4"], []):
-        assert rebalanced(settings(*others), graph.num_nodes) == (None, [])
-    assert rebalanced(settings(resume), 61) == (None, [])
+        assert load_rebalanced(settings(*others), graph.num_nodes) == (None, [])
+    assert load_rebalanced(settings(resume), 61) == (None, [])
     (tmp_path / "partition/meta.json").write_text("{")
-    assert "not read" in rebalanced(settings(resume), graph.num_nodes)[1][0]
+    assert "not read" in load_rebalanced(settings(resume), graph.num_nodes)[1][0]
 
 
 def test_changes_are_added_to_the_coordination(tmp_path: Path, request_of: Callable[..., Request]) -> None:

@@ -10,7 +10,7 @@ from gnnkit.jobs.order import Order
 
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork
-    from gnnkit.prepare.cut import Needs
+    from gnnkit.prepare.facts import Needs
 
 
 class Verify(OnRanks):
