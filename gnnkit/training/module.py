@@ -152,6 +152,7 @@ class TrainingModule(hooks.OwnHooks):
         clip_norm: Maximum norm of a step's gradient. Default: unlimited.
         accumulate: Number of batches per optimiser step.
         exact_epochs: Makes some epochs exact. If None, all steps are as configured.
+        progress_splits: Splits that evaluations during training measure. Default: all.
     """
 
     def __init__(
@@ -171,9 +172,10 @@ class TrainingModule(hooks.OwnHooks):
         clip_norm: float | None = None,
         accumulate: int = 1,
         exact_epochs: ExactEpochs | None = None,
+        progress_splits: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__()
-        self.exact_epochs = exact_epochs
+        self.exact_epochs, self.progress_splits = exact_epochs, progress_splits
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
         self.task, self.embedding, self.label_inputs = task or NodeClassification(), embedding, label_inputs
         self.schedule, self.clip_norm, self.accumulate = schedule, clip_norm, accumulate
@@ -380,6 +382,7 @@ class TrainingModule(hooks.OwnHooks):
     def _measured(self, split: str) -> dict[str, float]:
         """Returns the task's metrics, after the model's own step. Collective."""
         user_step = own_method(self.model, "validation_step" if split == "val" else "test_step")
+        judges = split == "val" and self._is_due()
 
         def read(outputs: Tensor, worker: Worker) -> dict[str, float]:
             outputs = self.task.row_outputs(outputs, worker)
@@ -388,24 +391,29 @@ class TrainingModule(hooks.OwnHooks):
             if split != "val":
                 return {}
             measured = self.task.measure_progress(outputs, worker)
-            self._judge(measured, outputs, worker)
-            return measured
+            if judges:
+                self._judge(measured, outputs, worker)
+            return {name: value for name, value in measured.items() if splits is None or name.startswith(splits)}
 
-        return self.evaluation.read(self.model, read)
+        splits = self.progress_splits if split == "val" else None
+        return self.evaluation.read(self.model, read, None if judges else splits)
+
+    def _is_due(self) -> bool:
+        """Whether to compare the model with chance now, after a third of the epochs."""
+        epochs, steps, most = self.current_epoch + 1, self.trainer.global_step, self.trainer.max_epochs or 0
+        return not self._is_judged and steps >= chance.MIN_STEPS and most <= 3 * epochs < 3 * most
 
     def _judge(self, measured: dict[str, float], outputs: Tensor, worker: Worker) -> None:
-        """Warns once, after a third of the epochs, if nothing was learned. Collective.
+        """Warns if nothing was learned. Called once. Collective.
 
         Args:
             measured: The joint model's metrics.
             outputs: [k, width] outputs of this rank's rows.
             worker: Its targets are these rows; splits may be absent.
         """
-        epochs, steps, most = self.current_epoch + 1, self.trainer.global_step, self.trainer.max_epochs or 0
-        if self._is_judged or steps < chance.MIN_STEPS or not most <= 3 * epochs < 3 * most:
-            return
         self._is_judged = True
         baseline = self.task.chance(outputs, worker)
+        epochs, steps = self.current_epoch + 1, self.trainer.global_step
         warning = chance.learned_nothing(self.task, measured, baseline, epochs, steps)
         if warning is not None and self.worker.comm.rank == 0:
             warn(warning)
