@@ -253,9 +253,20 @@ def make_module(
         clip_norm=settings.clip_norm,
         accumulate=settings.accumulate,
         exact_epochs=exact_epochs,
+        progress_splits=_progress_splits(worker),
     )
     _check(job, module)
     return module
+
+
+def _progress_splits(worker: Worker) -> tuple[str, ...] | None:
+    """Returns the splits to measure during training, or None for all. Collective.
+
+    Nodes that are sampled at their own times share nothing, so that each costs as much
+    as in training. Then only those of validation are evaluated, which select the model.
+    """
+    is_cheaper = worker.samples_by_time and not worker.rows.pairs
+    return ("val",) if is_cheaper and count_labelled(worker, Split.VAL) else None
 
 
 def _weight_decay(job: RankJob, worker: Worker, model: nn.Module) -> float:

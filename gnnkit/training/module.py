@@ -152,6 +152,7 @@ class TrainingModule(hooks.OwnHooks):
         clip_norm: Maximum norm of a step's gradient. Default: unlimited.
         accumulate: Number of batches per optimiser step.
         exact_epochs: Makes some epochs exact. If None, all steps are as configured.
+        progress_splits: Splits that evaluations during training measure. Default: all.
     """
 
     def __init__(
@@ -171,9 +172,10 @@ class TrainingModule(hooks.OwnHooks):
         clip_norm: float | None = None,
         accumulate: int = 1,
         exact_epochs: ExactEpochs | None = None,
+        progress_splits: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__()
-        self.exact_epochs = exact_epochs
+        self.exact_epochs, self.progress_splits = exact_epochs, progress_splits
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
         self.task, self.embedding, self.label_inputs = task or NodeClassification(), embedding, label_inputs
         self.schedule, self.clip_norm, self.accumulate = schedule, clip_norm, accumulate
@@ -383,6 +385,7 @@ class TrainingModule(hooks.OwnHooks):
     def _measure(self, split: str) -> dict[str, float]:
         """Returns the task's metrics, after the model's own step. Collective."""
         user_step = own_method(self.model, "validation_step" if split == "val" else "test_step")
+        is_due = split == "val" and self._is_due()
 
         def read(outputs: Tensor, worker: Worker) -> dict[str, float]:
             outputs = self.task.row_outputs(outputs, worker)
@@ -391,24 +394,29 @@ class TrainingModule(hooks.OwnHooks):
             if split != "val":
                 return {}
             metrics = self.task.measure_progress(outputs, worker)
-            self._judge(metrics, outputs, worker)
-            return metrics
+            if is_due:
+                self._judge(metrics, outputs, worker)
+            return {name: value for name, value in metrics.items() if splits is None or name.startswith(splits)}
 
-        return self.evaluation.read(self.model, read)
+        splits = self.progress_splits if split == "val" else None
+        return self.evaluation.read(self.model, read, None if is_due else splits)
+
+    def _is_due(self) -> bool:
+        """Returns whether to compare the model with chance now."""
+        epochs, steps, max_epochs = self.current_epoch + 1, self.trainer.global_step, self.trainer.max_epochs or 0
+        return not self._is_judged and steps >= chance.MIN_STEPS and max_epochs <= 3 * epochs < 3 * max_epochs
 
     def _judge(self, metrics: dict[str, float], outputs: Tensor, worker: Worker) -> None:
-        """Warns once, after a third of the epochs, if nothing was learned. Collective.
+        """Warns if nothing was learned. Called once. Collective.
 
         Args:
             metrics: The joint model's metrics.
             outputs: [k, width] outputs of this rank's rows.
             worker: Its targets are these rows; splits may be absent.
         """
-        epochs, steps, max_epochs = self.current_epoch + 1, self.trainer.global_step, self.trainer.max_epochs or 0
-        if self._is_judged or steps < chance.MIN_STEPS or not max_epochs <= 3 * epochs < 3 * max_epochs:
-            return
         self._is_judged = True
         baseline = self.task.chance(outputs, worker)
+        epochs, steps = self.current_epoch + 1, self.trainer.global_step
         warning = chance.learned_nothing(self.task, metrics, baseline, epochs, steps)
         if warning is not None and self.worker.comm.rank == 0:
             warn(warning)

@@ -113,6 +113,26 @@ def test_owners_compute_what_one_process_computes(name: str, sampler: Sampler) -
         torch.testing.assert_close(computed, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_outputs_of_some_splits_are_those_of_all(whole: bool) -> None:
+    graph = dated()
+    graph = replace(graph, split=np.random.default_rng(1).integers(0, 4, N).astype(np.int8))
+    expected, made = outputs(graph, "gcn", SAMPLERS[0]), make_model("gcn")
+
+    def work(worker: Worker) -> list[tuple[Tensor, Tensor]]:
+        model = copy.deepcopy(made)
+        evaluation = Evaluation.of(worker, model, 100.0, splits=("train", "val", "test"))
+        read = lambda outputs, worker: (owned(worker), outputs)  # noqa: E731
+        return [evaluation.read(model, read, splits) for splits in (("val",), None)]
+
+    for parts, splits in zip(
+        zip(*on_ranks(graph, TWO, work, whole=whole, sampler=SAMPLERS[0]), strict=True), ((2,), (1, 2, 3)), strict=True
+    ):
+        nodes, values = (torch.cat(columns) for columns in zip(*parts, strict=True))
+        assert sorted(nodes.tolist()) == np.flatnonzero(np.isin(graph.split, splits)).tolist()
+        torch.testing.assert_close(values, expected[nodes], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("pick", ["uniform", "last"])
 @pytest.mark.parametrize("name", ["gcn", "gin", "rgcn"])
 def test_the_future_of_a_cut_changes_no_bit_before_it(name: str, pick: str) -> None:

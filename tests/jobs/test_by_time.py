@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gnnkit.strategy.fetched_batches import Draw
 from gnnkit.task import labelled_edges
 from gnnkit.task.evaluation import timed
 from gnnkit.task.evaluation.timed import TimedEvaluation
+from gnnkit.training import chance
 from gnnkit.utils.checks import Array
 from tests.cases import exhaustive
 from tests.runs import BARE
@@ -142,6 +144,23 @@ def test_workers_and_evaluation_batches_change_no_figure(pick: str, train: Calla
         other = train(reported(), workers=workers, trainer={"evaluation_memory": memory}, **options)
         np.testing.assert_allclose(logits(other), rows, rtol=0, atol=1e-10)
         assert {name: other[name] for name in names} == pytest.approx({name: base[name] for name in names}, abs=1e-10)
+
+
+@pytest.mark.parametrize(("time", "splits"), [("strict", {"val"}), ("none", {"train", "val", "test"})])
+def test_evaluations_by_time_during_training_measure_validation_nodes(
+    time: str, splits: set[str], train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chance, "MIN_STEPS", 1)  # so that an evaluation compares training nodes with chance
+    judged = []
+    monkeypatch.setattr(chance, "learned_nothing", lambda task, measured, *_: judged.append(measured))
+    result = train(reported(), time)
+    lines = map(json.loads, (result.folder / "epochs.jsonl").read_text(encoding="utf-8").splitlines())
+    evaluations = [line["figures"] for line in lines if "figures" in line]
+    assert evaluations
+    assert all({name.partition("_")[0] for name in figures} == splits for figures in evaluations)
+    assert {"train_accuracy", "test_accuracy"} <= result.keys()
+    assert len(judged) == 1
+    assert "train_accuracy" in judged[0]
 
 
 class Sums(nn.Module):

@@ -71,11 +71,14 @@ class Evaluation(ABC):
             return ShardEvaluation(worker, learned_rows)
         return ChunkEvaluation(worker, worker.graph, model, memory, scratch, learned_rows, splits)
 
-    def read(self, model: nn.Module, figures: Callable[[Tensor, Worker], T]) -> T:
-        """Returns metrics for all nodes' logits. Collective.
+    def read(
+        self, model: nn.Module, figures: Callable[[Tensor, Worker], T], splits: Collection[str] | None = None
+    ) -> T:
+        """Returns metrics for the nodes' logits. Collective.
 
         Args:
             figures: Called with the logits of a rank's nodes, and the rank. Collective.
+            splits: Splits whose nodes suffice. Others are omitted if that is cheaper.
         """
         return figures(self.logits(model), self.worker)
 
@@ -303,6 +306,8 @@ def of_splits(worker: Worker, splits: Collection[str]) -> Worker:
     shard = worker.shard
     positions = np.flatnonzero(np.isin(shard.split, [SPLITS[name] for name in splits]))
     columns = {name: getattr(shard, name)[positions] for name in ("owned", "labels", "split")}
+    if shard.node_time is not None:
+        columns["node_time"] = shard.node_time[positions]
     return replace(worker, shard=replace(shard, **columns))
 
 

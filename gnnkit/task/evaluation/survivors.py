@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeVar
 
@@ -42,7 +42,9 @@ class SurvivorsEvaluation(Evaluation):
         self._adopted_ranks: frozenset[int] = frozenset()
         self._evaluation = make(worker)
 
-    def read(self, model: nn.Module, figures: Callable[[Tensor, Worker], T]) -> T:
+    def read(
+        self, model: nn.Module, figures: Callable[[Tensor, Worker], T], splits: Collection[str] | None = None
+    ) -> T:
         while True:
             lost_ranks = self._comm.lost
             self._take_over(lost_ranks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -22,7 +22,7 @@ from gnnkit.sampler.batching import draws_key
 from gnnkit.strategy import Worker
 from gnnkit.strategy.fetched_batches import Draw
 from gnnkit.strategy.seeds import Step
-from gnnkit.task.evaluation.logits import COPIES, MIB, Evaluation, alike, chunks, evaluating, of_splits
+from gnnkit.task.evaluation.logits import COPIES, MIB, Evaluation, T, alike, chunks, evaluating, of_splits
 
 
 class _NoPool(Pool):
@@ -61,6 +61,17 @@ class TimedEvaluation(Evaluation):
         self._draw, self._rows = Draw(worker, model, owners, _NoPool()), None
         if owners is not None:
             self._rows = OwnedRows(worker.shard, owners, worker.comm, values=False, disk=worker.disk)
+
+    def read(
+        self, model: nn.Module, figures: Callable[[Tensor, Worker], T], splits: Collection[str] | None = None
+    ) -> T:
+        if splits is None:
+            return super().read(model, figures)
+        whole, self.worker = self.worker, of_splits(self.worker, splits)
+        try:
+            return super().read(model, figures)
+        finally:
+            self.worker = whole
 
     def _logits(self, model: nn.Module) -> Tensor:
         worker = self.worker

@@ -67,7 +67,7 @@ MODEL_KEYS = {
     "trainer.lr": (0.002, "few steps are enough"),
     "trainer.weight_decay": (0.02, "summaries of the past have many columns"),
     "trainer.max_epochs": (20, "at most"),
-    "trainer.check_val_every_n_epoch": (2, "an evaluation takes about as long as an epoch"),
+    "trainer.check_val_every_n_epoch": (2, "validation changes little from epoch to epoch"),
     "trainer.patience": (5, "evaluations without a better one end the training"),
 }  # keys of job=init, with their reasons
 TIME_KEYS = {

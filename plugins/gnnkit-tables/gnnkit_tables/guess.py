@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -18,10 +18,12 @@ from gnnkit.graph.arrow import numbers_of
 from gnnkit.graph.attributes import is_time
 from gnnkit.utils.checks import Array
 from gnnkit.utils.ranges import shown
+from gnnkit_tables.composite import find_composite_keys, share_of_keys
 from gnnkit_tables.database import as_dates, find_unread_times
 from gnnkit_tables.folder import SPLIT
-from gnnkit_tables.keys import DANGLING, NULL, KeyIndex, find_parents, key_column
+from gnnkit_tables.keys import KeyIndex, count_missing, find_parents, key_column
 from gnnkit_tables.manifest import RANKING, Link, Manifest, TableSpec, TaskSpec
+from gnnkit_tables.names import name_stems, plain_name
 
 _HALF, _MOST = 0.5, 0.9  # shares of distinct values that a key of the same name, or other text, has in common
 _FEW = 3  # distinct values of text, at least, for a link by values
@@ -77,11 +79,26 @@ def propose(tables: Mapping[str, Table], tasks: Mapping[str, Table]) -> Proposal
             ): f"mostly later than {time}, so it is hidden until then; list columns known then"
             for column in later
         }
+    _add_composite_keys(proposal, tables, indices)
     for name, table in tasks.items():
         spec, reasons = _find_task(name, table, indices)
         proposal.tasks[name] = spec
         proposal.reasons |= {("tasks", name, key): reason for key, reason in reasons.items()}
     return proposal
+
+
+def _add_composite_keys(proposal: Proposal, tables: Mapping[str, Table], indices: dict[str, KeyIndex]) -> None:
+    """Adds keys of several columns, after times, which are guessed by other links."""
+    for composite in find_composite_keys(tables, proposal.tables):
+        parent, indices[composite.table] = composite.table, composite.index
+        proposal.tables[parent] = replace(proposal.tables[parent], key=composite.index.names)
+        proposal.reasons["tables", parent, "key"] = composite.reason
+        for child, (link, reason) in composite.links.items():
+            spec = proposal.tables[child]
+            proposal.tables[child] = replace(spec, links=(*spec.links, link))
+            proposal.reasons["tables", child, "links", link.name] = reason
+            for column in {*link.columns} - {other.name for other in spec.links}:
+                proposal.reasons.pop(("tables", child, "links", column), None)  # why it alone is no link
 
 
 def _find_key(name: str, table: Table) -> tuple[tuple[str, ...], str]:
@@ -90,9 +107,9 @@ def _find_key(name: str, table: Table) -> tuple[tuple[str, ...], str]:
     A column named like the table with few duplicates is one, too, so that reading the
     key refuses them.
     """
-    names = ("id", *(f"{stem}id" for stem in _stems(name)))
+    names = ("id", *(f"{stem}id" for stem in name_stems(name)))
     unique = [column for column in table.names if _is_unique(table, column)]
-    like = [column for column in table.names if _plain(column) in names]
+    like = [column for column in table.names if plain_name(column) in names]
     named = [column for column in like if column in unique] or [
         column for column in like if _distinct_share(table, column) >= _MOST
     ]
@@ -138,10 +155,7 @@ def _find_links(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> Ite
         best = max(shares, key=lambda other: (_names_table(column, other), shares[other]), default=None)
         if best is None or (not named and len(pc.unique(table.plain(column))) < _FEW):
             continue
-        rows = find_parents(table, (column,), indices[best])
-        counts = (
-            f"{np.count_nonzero(rows == NULL):,} empty, {np.count_nonzero(rows == DANGLING):,} unknown of {len(rows):,}"
-        )
+        counts = count_missing(find_parents(table, (column,), indices[best]))
         what = "named like its key" if named else "text" if has_text else "keys, where others would be no keys"
         yield Link((column,), best), f"{what}; {100 * shares[best]:.0f} % of the distinct values are keys; {counts}"
 
@@ -177,13 +191,13 @@ def _holds_text(table: Table, column: str) -> bool:
 
 def _is_named(column: str, other: str, index: KeyIndex) -> bool:
     """Returns whether a column has the name of another table's key, or of the table."""
-    keys = {_plain(key) for key in index.names if len(index.names) == 1} - {"id"}
-    return _names_table(column, other) or _plain(column) in keys
+    keys = {plain_name(key) for key in index.names if len(index.names) == 1} - {"id"}
+    return _names_table(column, other) or plain_name(column) in keys
 
 
 def _names_table(column: str, table: str) -> bool:
     """Returns whether a column has a table's name, which outweighs its key's name."""
-    return _plain(column) in {f"{stem}id" for stem in _stems(table)} - {"id"}
+    return plain_name(column) in {f"{stem}id" for stem in name_stems(table)} - {"id"}
 
 
 def _fits_gaps(table: Table, column: str, index: KeyIndex) -> bool:
@@ -300,6 +314,27 @@ def _days(table: Table, column: str) -> Array:
 
 def _find_task(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tuple[TaskSpec, dict[str, str]]:
     """Proposes entity, time and label of a task table."""
+    columns, entity, share = _find_entity(name, table, indices)
+    dates = [other for other in table.names if other not in columns and _holds_dates(table, other)]
+    rest = [other for other in table.names if other not in (*columns, SPLIT, *dates)]
+    if len(rest) != 1:
+        raise UserError(f"{table.name}: {len(rest)} columns may be the label; write tasks.{name} in the manifest")
+    spec = TaskSpec(entity, columns, rest[0], dates[0] if dates else None)
+    reasons = {"entity": f"{100 * share:.0f} % are keys of {entity}", "label": "the remaining column"}
+    if dates and (target := _find_target(name, table, rest[0], entity, indices)):
+        spec, reasons["target"] = replace(spec, target=target, type=RANKING), "labels are keys of this table"
+    return spec, reasons
+
+
+def _find_entity(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tuple[tuple[str, ...], str, float]:
+    """Returns columns with keys of a table, the table, and their share.
+
+    Columns with the names of a composite key outweigh one of them.
+    """
+    for other, index in indices.items():
+        is_composite = len(index.names) > 1 and {*index.names} <= {*table.names}
+        if is_composite and (share := share_of_keys(table, index.names, index)) >= _HALF:
+            return index.names, other, share
     shares = {
         (column, other): _found_share(table, column, index)
         for column in table.names
@@ -312,16 +347,7 @@ def _find_task(name: str, table: Table, indices: Mapping[str, KeyIndex]) -> tupl
             _refuse_unlike(name, table, column, indices[other])
     if best is None or not shares[best]:
         raise UserError(f"{table.name}: no column is named like a primary key; write tasks.{name} in the manifest")
-    column, entity = best
-    dates = [other for other in table.names if _holds_dates(table, other)]
-    rest = [other for other in table.names if other not in (column, SPLIT, *dates)]
-    if len(rest) != 1:
-        raise UserError(f"{table.name}: {len(rest)} columns may be the label; write tasks.{name} in the manifest")
-    spec = TaskSpec(entity, (column,), rest[0], dates[0] if dates else None)
-    reasons = {"entity": f"{100 * shares[best]:.0f} % are keys of {entity}", "label": "the remaining column"}
-    if dates and (target := _find_target(name, table, rest[0], entity, indices)):
-        spec, reasons["target"] = replace(spec, target=target, type=RANKING), "labels are keys of this table"
-    return spec, reasons
+    return (best[0],), best[1], shares[best]
 
 
 def _find_target(name: str, table: Table, label: str, entity: str, indices: Mapping[str, KeyIndex]) -> str | None:
@@ -345,14 +371,3 @@ def _refuse_unlike(name: str, table: Table, column: str, index: KeyIndex) -> Non
             f"{table.name}: column {column!r} is named like the key of {index.table}, but {shown(str(values[0]))} is unlike "
             f"{index.show(0)}; write both alike, or write tasks.{name} in the manifest"
         )
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _stems(table: str) -> Sequence[str]:
-    """Returns a table's name and its singular."""
-    name = _plain(table)
-    singular = f"{name[:-3]}y" if name.endswith("ies") else name.removesuffix("s")
-    return [name, singular, name.removesuffix("es")]

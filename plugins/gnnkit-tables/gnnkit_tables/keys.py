@@ -122,6 +122,11 @@ def find_parents(table: Table, names: Sequence[str], parents: KeyIndex) -> Ids: 
     return parents.find(columns, f"{table.name}, {_describe(names)}", _is_csv(table))
 
 
+def count_missing(rows: Ids) -> str:
+    """Counts the keys that `find_parents` has found to be empty or unknown."""
+    return f"{np.count_nonzero(rows == NULL):,} empty, {np.count_nonzero(rows == DANGLING):,} unknown of {len(rows):,}"
+
+
 def _number_pairs(codes: Ids, parents: Ids, column: pa.Array, parent: pa.Array) -> tuple[Ids, Ids]:
     """Numbers the keys of one more column, from 0 in the order of the parents' keys.
 

@@ -160,25 +160,32 @@ def _entry_lines(path: tuple[str, ...], entry: Mapping[str, Any], reasons: Reaso
     """
     lines = []
     for key, value in entry.items():
+        parts = _part_lines(value)
         absent = [
             f"    # {one_line(f'{name}: {reason}')}"
             for (*parent, name), reason in reasons.items()
-            if tuple(parent) == (*path, key) and name not in (value or ())
+            if tuple(parent) == (*path, key) and name not in parts
         ]
         if value in (None, [], {}) or (value == () and key != "key"):
             lines += [f"    # {key}: {one_line(reasons[*path, key])}"] if (*path, key) in reasons else []
-        elif isinstance(value, dict):
+        elif parts:
             lines.append(f"    {key}:")
-            lines += [
-                f"      {_scalar(name)}: {_scalar(part)}{_why(reasons, *path, key, name)}"
-                for name, part in value.items()
-            ]
+            lines += [f"      {line}{_why(reasons, *path, key, name)}" for name, line in parts.items()]
         elif isinstance(value, str) and "\n" in value:
             lines += [f"    {key}: |-", *(f"      {line}".rstrip() for line in value.splitlines())]
         else:
             lines.append(f"    {key}: {_scalar(value)}{_why(reasons, *path, key)}")
         lines += absent
     return lines
+
+
+def _part_lines(value: Any) -> dict[str, str]:
+    """Returns a line for each entry of a mapping, or of a list of links, by name."""
+    if isinstance(value, list):
+        return {"+".join(link["columns"]): f"- {_scalar(link)}" for link in value}
+    return (
+        {name: f"{_scalar(name)}: {_scalar(part)}" for name, part in value.items()} if isinstance(value, dict) else {}
+    )
 
 
 def _why(reasons: Reasons, *path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -16,8 +17,9 @@ from gnnkit_tables import Tables
 from gnnkit_tables.baselines import rank_by_rules
 from gnnkit_tables.lists import rank_figures, rank_within
 from gnnkit_tables.manifest import Manifest
-from gnnkit_tables.pairs import BEST
+from gnnkit_tables.pair_events import BEST
 from gnnkit_tables.scores import boosted_scores
+from gnnkit_tables.select import Trial
 
 import gnnkit
 from gnnkit.__main__ import main
@@ -543,3 +545,22 @@ def test_a_task_without_validation_has_no_trials(tmp_path: Path, capsys: Any) ->
     keys = Tables(str(folder_of(tmp_path / "data", orders, task=task))).advise(1, 0).keys
     assert "no trials, because buys needs rows of train, val and test" in capsys.readouterr().out
     assert keys["model"][0] == "rgcn"
+
+
+@pytest.mark.parametrize("best", [0.0, 1.0])
+def test_the_benchmark_compares_models_of_lists_with_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, best: float
+) -> None:
+    monkeypatch.syspath_prepend(Path(gnnkit.__file__).resolve().parents[1] / "benchmarks")
+    databases, model = importlib.import_module("databases"), "a model of the graph"
+    rates = {model: Trial(model, {}, best, 0.5)}
+    monkeypatch.setattr(
+        databases, "train_candidate", lambda candidate, *_: rates.get(candidate[0], Trial(candidate[0], {}, 0.0, 0.25))
+    )
+    lines = list(databases.measure(str(folder_of(tmp_path / "data", draw(200, 8))), None, "none", 2))
+    rules = dict(re.findall(r"baseline: (.*): val_map (\S+),", "\n".join(lines)))
+    assert "rows of entities with the same rows (orders.user_id with item_id)" in rules
+    selected = model if best else max(rules, key=lambda name: float(rules[name]))
+    assert any(line.startswith(f"seed 1: selected: {selected}: test") for line in lines)
+    assert f"map: {model}: val {best:.4f}, test 0.5000" in lines
+    assert (lines[-1] == "map: selected: test 0.5000") == (best == 1)
