@@ -742,7 +742,7 @@ def test_a_key_is_described_in_yaml_and_has_one_annotated_field(key: keys.Key) -
     rule = key_rules_by_name()[name]
     assert rule.rule is not None or name == "trainer.monitor", "the task checks the name of a metric"
     if isinstance(rule.rule, functools.partial) and rule.rule.func is one_of and "|" in key.comment:
-        assert set(of_comment(key)) <= {str(value) for value in rule.rule.keywords["known"]}
+        assert set(of_comment(key)) <= {str(value) for value in rule.rule.keywords["choices"]}
 
 
 def test_an_annotation_holds_rule_type_and_condition() -> None:
