@@ -44,9 +44,12 @@ ODD_WORDS = frozenset(
         "whose",
     ]
 )
-VAGUE_NAMES = frozenset(
-    ["found", "own", "each", "given", "kept", "told", "said", "made", "whole"]
-)  # they do not name their value
+PRONOUNS = frozenset(
+    "found given kept told said made known drawn held sent met begun chosen taken left lost gone come came built bound "
+    "shown seen lent spent swept written own each whole one both others other rest some most few many same such these "
+    "those more former latter here there what where who how why".split()
+)  # and irregular participles, which do not name a value
+NOUNS_IN_ED = frozenset(["seed", "need", "feed", "speed", "embed", "red", "embedded"])
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BRANCHES = (ast.If, ast.For, ast.While, ast.IfExp, ast.ExceptHandler, ast.AsyncFor, ast.Assert, ast.match_case)
@@ -59,7 +62,8 @@ def measure_package(root: Path) -> dict[str, float]:
     nodes = [node for tree in trees.values() for node in ast.walk(tree)]
     functions = [node for node in nodes if isinstance(node, FUNCTIONS)]
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
-    names = Counter(node.id.strip("_") for node in nodes if isinstance(node, ast.Name))
+    names = [node.id for node in nodes if isinstance(node, ast.Name)]
+    names += [node.arg for node in nodes if isinstance(node, ast.arg)]
     return {
         "code lines": sum(_count_code_lines(sources[path], tree) for path, tree in trees.items()),
         "functions over 40 lines": sum(_num_lines(node) > 40 for node in functions),
@@ -67,9 +71,15 @@ def measure_package(root: Path) -> dict[str, float]:
         "classes over 15 methods": sum(sum(isinstance(x, FUNCTIONS) for x in node.body) > 15 for node in classes),
         "repeated class names": sum(count > 1 for count in Counter(node.name for node in classes).values()),
         "dict[str, Any]": sum(source.count("dict[str, Any]") for source in sources.values()),
-        "vague names": sum(names[name] for name in VAGUE_NAMES),
+        "participles and pronouns per 1,000 names": 1000 * sum(map(_is_bare, names)) / max(len(names), 1),
         **measure_prose(_docstrings(nodes)),
     }
+
+
+def _is_bare(name: str) -> bool:
+    """Returns whether a name is a participle or pronoun without a noun."""
+    word = name.strip("_")
+    return word in PRONOUNS or (re.fullmatch(r"[a-z]+ed", word) is not None and word not in NOUNS_IN_ED)
 
 
 def code_lines(root: Path) -> int:
