@@ -25,9 +25,9 @@ STORE = replace(RUN, for_store=True)
 
 def labelled_edges() -> Graph:
     rng = np.random.default_rng(0)
-    ends = rng.integers(0, 20, (2, 90))
+    src, dst = rng.integers(0, 20, (2, 90))
     fields: dict[str, Any] = {"edge_labels": rng.integers(0, 2, 90), "edge_split": rng.integers(1, 4, 90)}
-    return Graph.from_edges(*ends, 20, features=rng.normal(size=(20, 3)), edge_time=np.arange(90), **fields)
+    return Graph.from_edges(src, dst, 20, features=rng.normal(size=(20, 3)), edge_time=np.arange(90), **fields)
 
 
 @pytest.mark.parametrize(
