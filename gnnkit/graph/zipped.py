@@ -8,9 +8,8 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 
@@ -22,30 +21,6 @@ from gnnkit.utils.storage import Array, check_npy
 # zipfile's exceptions for files that are not valid archives.
 BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)
 _SMALL = 1 << 24  # arrays up to this size are read without a memory check
-
-
-class Rows(Protocol):
-    """An array that is read piece by piece. Without rows it is one empty piece."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def pieces(self, step: int) -> Iterator[Array]: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class InMemory:
-    """Rows that were read at once, as a single piece."""
-
-    array: Array
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    def pieces(self, step: int) -> Iterator[Array]:
-        del step
-        yield self.array
 
 
 class Arrays:
@@ -83,10 +58,6 @@ class Arrays:
     def optional(self, name: str) -> Array | None:
         """Reads an array. Returns None if it is missing."""
         return self[name] if name in self else None  # noqa: SIM401 - there is no `get`
-
-    def rows(self, name: str) -> Rows:
-        """Opens an array to read it piece by piece."""
-        return InMemory(self[name])
 
     @contextmanager
     def open(self, name: str) -> Iterator[tuple[IO[bytes], tuple[tuple[int, ...], bool, np.dtype[Any]]]]:

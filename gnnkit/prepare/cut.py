@@ -22,7 +22,7 @@ from gnnkit.launch.phases import phase
 from gnnkit.partition.base import Partition
 from gnnkit.partition.neighbours import Crossing
 from gnnkit.partition.quality import measure
-from gnnkit.partition.shard import cut_all, uncut
+from gnnkit.partition.shard import uncut
 from gnnkit.partition.store.parts import GRAPH, LATER, LINKS, ROUNDED, WHOLE, without_edges, without_features
 from gnnkit.prepare import picture
 from gnnkit.prepare.assign import Decision
@@ -38,7 +38,7 @@ from gnnkit.prepare.facts import (
 )
 from gnnkit.prepare.inputs import check_types, with_names
 from gnnkit.prepare.kept import ResultCache, content, fingerprint, kept_partition, link_files
-from gnnkit.prepare.run_partition import keep, load_rebalanced
+from gnnkit.prepare.run_partition import keep, load_rebalanced, save_shards
 from gnnkit.prepare.steps import prepare_graph
 from gnnkit.prepare.times import describe_visible, sampling_rule, visible_graphs
 from gnnkit.result.folder import COORDINATION, PREPARED, SOURCE
@@ -115,12 +115,12 @@ def _save_later(graphs: Mapping[str, Graph], needs: Needs, partition: Partition,
         )
     for split, graph in graphs.items():
         folder = target / LATER / split
-        save_whole(without_features(graph), needs, folder)
+        if needs.reference:
+            save_whole(without_features(graph), needs, folder)
         if needs.graph:
             without_features(graph).save(folder / GRAPH)
         if not needs.shares_all or needs.shard_edges:
-            for shard in cut_all(graph, replace(partition, edge_cell=None)):
-                replace(shard, features=shard.features[:0]).save(folder / str(shard.rank))
+            save_shards(graph, replace(partition, edge_cell=None), folder, has_rows=False)
 
 
 def check_owned(request: Preparation) -> None:
@@ -210,8 +210,7 @@ def _write_shards(settings: Settings, graph: Graph, partition: Partition, target
     Args:
         compares: Whether the number of words in a full-graph step explains the layout.
     """
-    for shard in cut_all(graph, partition):
-        shard.save(target / str(shard.rank))
+    save_shards(graph, partition, target)
     quality = measure(graph, partition)
     decision = Decision.of(settings, quality)
     if not compares and settings.decided is None:
@@ -237,9 +236,9 @@ def _write_shared_graph(
     graph.save(target / GRAPH)
     save_rounded(settings, graph, target)
     node_graph = without_features(graph) if edges else without_edges(graph)
-    for shard in cut_all(node_graph, replace(partition, edge_cell=None)):
-        shard.save(target / str(shard.rank))
+    save_shards(node_graph, replace(partition, edge_cell=None), target)
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
     balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}
-    crossing, reason = Crossing.of(graph, partition), _why_shared_by(settings)
-    return create_facts(settings, graph, partition, crossing.neighbours, crossing.count, balance, reason)
+    facts = create_facts(settings, graph, partition, balance, _why_shared_by(settings))
+    crossing = Crossing.of(graph, partition)
+    return replace(facts, peers=crossing.neighbours, edge_cut=crossing.count)

@@ -119,45 +119,27 @@ class Preparation:
 
 
 def create_facts(
-    settings: Settings,
-    graph: Graph,
-    partition: Partition,
-    neighbours: list[list[int]],
-    edge_cut: int,
-    balance: dict[str, float],
-    reason: str,
+    settings: Settings, graph: Graph, partition: Partition, balance: dict[str, float], reason: str
 ) -> Prepared:
-    """Creates the facts about a partitioned graph, without the fingerprint.
+    """Creates the facts about a partitioned graph, without fingerprint and cut.
 
     Args:
         settings: The run's settings.
         graph: The partitioned graph.
         partition: Its partition.
-        neighbours: For each rank, the ranks that share edges with it.
-        edge_cut: Number of edges between ranks.
         balance: As for `Prepared`, like `reason`.
     """
-    return Prepared(
-        shape(partition.grid),
-        balance,
-        reason,
-        describe(graph, settings, partition),
-        "",
-        None if graph.class_names is None else list(graph.class_names),
-        neighbours,
-        num_nodes=graph.num_nodes,
-        num_edges=graph.num_edges,
-        num_classes=graph.num_classes,
-        edge_cut=edge_cut,
-        schema=graph.schema.as_plain(),
-    )
+    sizes, names = describe(graph, settings, partition), None if graph.class_names is None else list(graph.class_names)
+    facts = Prepared(shape(partition.grid), balance, reason, sizes, "", names, [])
+    counts = {name: getattr(graph, name) for name in ("num_nodes", "num_edges", "num_classes")}
+    return replace(facts, schema=graph.schema.as_plain(), **counts)
 
 
 def describe_shards(settings: Settings, graph: Graph, quality: Quality, decision: Decision) -> Prepared:
     """Creates the facts about shards that hold nodes and edges."""
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
-    sizes = quality.neighbours, quality.edge_cut
-    return create_facts(settings, graph, quality.partition, *sizes, balance, decision.why)
+    facts = create_facts(settings, graph, quality.partition, balance, decision.why)
+    return replace(facts, peers=quality.neighbours, edge_cut=quality.edge_cut)
 
 
 def coordination(quality: Quality, decision: Decision) -> Json:

@@ -74,9 +74,8 @@ def _place_persistent_rows(request: Preparation, facts: Prepared) -> Prepared:
     if place == AUTO:
         # Half of the free memory is left for activations.
         place = "disk" if request.needs.may_stay and dense and host_size > free * 0.5 else "memory"
-        reason = (
-            f"features.place=auto: {_format_bytes(host_size)} of rows, and {_format_bytes(free)} of memory are free"
-        )
+        memory = f"{_format_bytes(free)} of memory are free"
+        reason = f"features.place=auto: {_format_bytes(host_size)} of rows, and {memory}"
     if place != "disk":
         if host_size > free and features.place != AUTO:
             raise UserError(

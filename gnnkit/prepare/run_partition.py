@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,7 @@ def replace_shards(folder: Path, name: str, graph: Graph, partition: Partition) 
         partition: The new partition.
     """
     with passing():
-        for shard in cut_all(graph, partition):
-            shard.save(folder / PREPARED / name / str(shard.rank))
+        save_shards(graph, partition, folder / PREPARED / name)
     quality = measure(graph, partition)
     report, path = quality.to_dict(), folder / COORDINATION
     if path.exists():
@@ -78,6 +77,13 @@ def replace_shards(folder: Path, name: str, graph: Graph, partition: Partition) 
     if (folder / PICTURE).exists():
         picture.save(graph, partition, folder)
     return {key: quality.balance()[key] for key in ("nodes", "edges", "train_nodes")}
+
+
+def save_shards(graph: Graph, partition: Partition, folder: Path, *, has_rows: bool = True) -> None:
+    """Saves each rank's shard, with or without feature rows, in numbered folders."""
+    for shard in cut_all(graph, partition):
+        part = shard if has_rows else replace(shard, features=shard.features[:0])
+        part.save(folder / str(shard.rank))
 
 
 def load_rebalanced(settings: Settings, num_nodes: int) -> tuple[Partition | None, list[str]]:

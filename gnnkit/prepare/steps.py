@@ -46,7 +46,7 @@ class Draft:
 
     def then(self, graph: Graph, notes: Sequence[str] = (), rows: TaskRows | None = None) -> Draft:
         """Returns the draft after a step."""
-        return replace(self, graph=graph, rows=rows or self.rows, notes=(*self.notes, *notes))
+        return replace(self, graph=graph, rows=self.rows if rows is None else rows, notes=(*self.notes, *notes))
 
 
 def prepare_graph(settings: Settings, needs: Needs, graph: Graph, folder: Path) -> Draft:

@@ -90,9 +90,7 @@ def _adapt_facts(request: Preparation, manifest: Manifest, root: Path, missing: 
     read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
     return replace(
         facts,
-        num_nodes=manifest.counts["nodes"],
-        num_edges=manifest.counts["edges"],
-        num_classes=manifest.counts["classes"],
+        **{f"num_{name}": manifest.counts[name] for name in ("nodes", "edges", "classes")},  # type: ignore[arg-type]
         relations=None if relations is None else list(relations),
         schema=manifest.types.as_plain(),
         origin=f"store: {root}, cut from dataset={manifest.source}: {read}",

@@ -13,7 +13,6 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.partition.shard import cut_all
 from gnnkit.partition.store.manifest import PARTS, Digests, Manifest, shaping
 from gnnkit.partition.store.pairs import without_pairs
 from gnnkit.partition.store.parts import GRAPH, LINKS
@@ -22,6 +21,7 @@ from gnnkit.prepare.assign import Decision, describe
 from gnnkit.prepare.facts import Needs, coordination, describe_shards
 from gnnkit.prepare.inputs import IDS, load, save_ids, with_names
 from gnnkit.prepare.kept import ResultCache, fingerprint, kept_partition
+from gnnkit.prepare.run_partition import save_shards
 from gnnkit.prepare.steps import Draft, prepare_graph
 from gnnkit.prepare.times import describe_store, sampling_rule
 from gnnkit.result.folder import INPUTS, PARTITION
@@ -58,9 +58,7 @@ def write(settings: Settings, folder: Path, graph: Graph | None, key: str) -> Js
         return _report(settings, graph, quality, notes)
     holds_graph = settings.strategy.name != AUTO and settings.create_strategy().reads.graph
     has_rows = not (holds_graph and of_ranges(graph, partition))
-    for shard in cut_all(graph, partition):
-        part = shard if has_rows else replace(shard, features=shard.features[:0])
-        part.save(folder / PARTS / str(shard.rank))
+    save_shards(graph, partition, folder / PARTS, has_rows=has_rows)
     draft.rows.save(folder / PARTS / LINKS)
     if holds_graph:
         graph.save(folder / PARTS / GRAPH)
@@ -105,36 +103,26 @@ def finish_store(
         source: Name of the data. Default: the data set's.
         notes: Further lines.
     """
-    graph, decision = draft.graph, Decision.of(settings, quality)
-    facts = describe_shards(settings, graph, quality, decision)
-    # The store has the schema itself.
-    facts = replace(facts, schema=None, fingerprint=fingerprint(graph, draft.rows))
+    graph, rule, decision = draft.graph, sampling_rule(settings), Decision.of(settings, quality)
+    facts = replace(describe_shards(settings, graph, quality, decision), fingerprint=fingerprint(graph, draft.rows))
     manifest = Manifest(
         asked=key,
         source=source or settings.dataset.name,
         keys=shaping(settings.cut),
         counts=_count_items(graph),
         schema=_schema_of(graph),
-        prepared=facts.to_dict(),
+        prepared=replace(facts, schema=None).to_dict(),  # the store has its own
         quality=quality.to_dict(),
         coordination=coordination(quality, decision),
         picture=picture.describe(graph, quality.partition),
         inputs=read_object(folder / INPUTS),
-        holds={
-            "graph": (folder / PARTS / GRAPH).exists(),
-            "rows": has_rows,
-            "links": (folder / PARTS / LINKS).exists(),
-            "sparse": isinstance(graph.features, SparseFeatures),
-            "node_ids": (folder / IDS).exists(),
-            "vertex_cut": quality.partition.edge_cell is not None,
-            f"time_{sampling_rule(settings)}": True,
-        },
+        holds=_list_contents(rule, graph, quality, folder, has_rows=has_rows),
         files={},
         packed=draft.rounding,
     )
     manifest = without_pairs(manifest, folder)
     replace(manifest, files=digests.files_of(folder, IDS)).save(folder)
-    times = [] if draft.rows.pairs or sampling_rule(settings) != "none" else describe_store(graph)
+    times = [] if draft.rows.pairs or rule != "none" else describe_store(graph)
     store_line = f"store: dataset=store dataset.root={folder} trains from it"
     return _report(settings, graph, quality, [*times, *draft.notes, store_line, *notes])
 
@@ -144,6 +132,18 @@ def _report(settings: Settings, graph: Graph, quality: Quality, notes: Sequence[
     reasons = [] if settings.decided is None else [settings.decided["why"]]
     lines = [*describe(graph, settings, quality.partition), *reasons, *quality.table(), *notes]
     return {"summary": "\n".join(lines), **quality.to_dict()}
+
+
+def _list_contents(rule: str, graph: Graph, quality: Quality, folder: Path, *, has_rows: bool) -> dict[str, bool]:
+    return {
+        "graph": (folder / PARTS / GRAPH).exists(),
+        "rows": has_rows,
+        "links": (folder / PARTS / LINKS).exists(),
+        "sparse": isinstance(graph.features, SparseFeatures),
+        "node_ids": (folder / IDS).exists(),
+        "vertex_cut": quality.partition.edge_cell is not None,
+        f"time_{rule}": True,
+    }
 
 
 def _schema_of(graph: Graph) -> Json:

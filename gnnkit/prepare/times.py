@@ -12,6 +12,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.graph.time_split import time_spans
 from gnnkit.graph.times import ALWAYS, NEVER, show_time
+from gnnkit.graph.types import offsets_of
 from gnnkit.sampler.targets import TaskRows
 from gnnkit.task import Task
 from gnnkit.task.link_split import with_edges_before
@@ -110,8 +111,8 @@ def degrees_before_split(graph: Graph) -> Ids:  # [num_nodes]
         return np.diff(indptr)
     degrees = np.zeros(graph.num_nodes, np.int64)
     for begin in range(0, graph.num_edges, _EDGES):
-        edges = begin + np.flatnonzero(times[begin : begin + _EDGES] < first)
-        degrees += np.bincount(np.searchsorted(indptr, edges, "right") - 1, minlength=len(degrees))
+        counts = offsets_of(times[begin : begin + _EDGES] < first)
+        degrees += np.diff(counts[np.clip(indptr - begin, 0, len(counts) - 1)])
     return degrees
 
 

@@ -281,14 +281,9 @@ def read_columns(settings: Settings, graph: Graph, run_folder: Path) -> tuple[Gr
         rows = transform.read(table, folder)
         lines = [*transform.fill.describe(table), *rows.describe_clipped()]
         classes = facts.label_classes
-    facts = replace(
-        Inputs.of(graph, settings.inputs),
-        scale=transform.scale,
-        fill=transform.fill,
-        text=text,
-        label_classes=None if settings.label_inputs is None else classes,
-        degree=settings.features.degree,
-    )
+    facts = replace(Inputs.of(graph, settings.inputs), scale=transform.scale, fill=transform.fill, text=text)
+    classes = None if settings.label_inputs is None else classes
+    facts = replace(facts, label_classes=classes, degree=settings.features.degree)
     if settings.job.keeps_inputs:
         facts.save(run_folder)
     return graph, rows, facts, lines

@@ -130,7 +130,7 @@ def test_a_second_run_gets_the_same_files(prepared: Prepare, needs: Needs, tmp_p
 def test_a_second_run_makes_nothing(prepared: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = small_graph()
     prepared(graph)
-    for module, name in ((kept, "assign"), (cut, "cut_all"), (cut, "measure")):
+    for module, name in ((kept, "assign"), (cut, "save_shards"), (cut, "measure")):
         monkeypatch.setattr(module, name, None)
     assert "shards: made by an earlier run" in summary(prepared(graph)[0])
 

@@ -25,11 +25,22 @@ from gnnkit.graph.ids import is_consecutive, narrow_text
 from gnnkit.graph.split import Split
 from gnnkit.graph.times import to_unit
 from gnnkit.graph.types import Floats, Ids
-from gnnkit.graph.zipped import Arrays, InMemory, Rows
+from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array, ids, one_line
 from gnnkit.utils.documents import check_regular
 from gnnkit.utils.ranges import local_path, unknown
-from gnnkit_formats.pieces import EdgePiece, GraphPieces, NodeFields, Room, join_pieces, list_positions, read_whole
+from gnnkit_formats.pieces import (
+    EdgePiece,
+    GraphPieces,
+    InMemory,
+    NodeFields,
+    Room,
+    Rows,
+    WholeArrays,
+    join_pieces,
+    list_positions,
+    read_whole,
+)
 from gnnkit_formats.values import is_text
 
 # Whether `ogb` adds the reverse of each edge, according to its master table.
@@ -84,7 +95,7 @@ def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> 
 class OgbGraph(GraphPieces):
     """An OGB folder with tables or arrays, each of which is read at once."""
 
-    opens: type[Arrays] = Arrays
+    opens: type[WholeArrays] = WholeArrays
 
     def __init__(self, dataset: Ogb) -> None:
         super().__init__(dataset.root)
@@ -105,7 +116,7 @@ class OgbGraph(GraphPieces):
         return _default_inverse(name) if inverse is None else inverse
 
     @cached_property
-    def _data(self) -> Arrays | None:
+    def _data(self) -> WholeArrays | None:
         """Opens the arrays. Returns None for a folder with tables."""
         if not (self._raw / "data.npz").exists():
             return None

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from gnnkit.graph.features import replace_nan
 from gnnkit.graph.fields import count_nodes
 from gnnkit.graph.schema import NodeTypes
 from gnnkit.graph.types import Fields
+from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array
 from gnnkit.utils.storage import read_npy
 from gnnkit_formats.duplicates import JOIN, KEEP, without_duplicates
@@ -49,6 +50,38 @@ class TableShare:
 
 
 WHOLE = TableShare(0, 1)
+
+
+class Rows(Protocol):
+    """An array that is read piece by piece. Without rows it is one empty piece."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def pieces(self, step: int) -> Iterator[Array]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InMemory:
+    """Rows that were read at once, as a single piece."""
+
+    array: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def pieces(self, step: int) -> Iterator[Array]:
+        del step
+        yield self.array
+
+
+class WholeArrays(Arrays):
+    """The arrays of an .npz file, each of which is read at once."""
+
+    def rows(self, name: str) -> Rows:
+        """Opens an array to read it piece by piece."""
+        return InMemory(self[name])
 
 
 @dataclass(frozen=True, slots=True)

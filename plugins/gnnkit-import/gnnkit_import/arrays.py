@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gnnkit_formats.pieces import COLUMNS, EdgePiece, GraphPieces, NodeFields, Room, mapped_rows, pieces_of
+from gnnkit_formats.pieces import COLUMNS, EdgePiece, GraphPieces, NodeFields, Room, Rows, mapped_rows, pieces_of
 
 from gnnkit.dataset.base import blame
 from gnnkit.errors import UserError
@@ -19,7 +19,6 @@ from gnnkit.graph.edge_columns import RULES
 from gnnkit.graph.features import features_of
 from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.times import TIME_FIELDS, read_time_fields, to_unit
-from gnnkit.graph.zipped import Rows
 from gnnkit.utils.checks import Array, ids, int64s, integers
 from gnnkit.utils.documents import Json
 from gnnkit.utils.storage import forget_pages, load_arrays

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gnnkit_formats.ogb import OgbGraph
+from gnnkit_formats.pieces import Rows
 
-from gnnkit.graph.zipped import Arrays, Rows
+from gnnkit.graph.zipped import Arrays
 from gnnkit.utils.checks import Array
 from gnnkit_import.csv_source import NumberSource
 from gnnkit_import.zipped import ZippedArrays

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gnnkit_formats.pieces import COLUMNS, NodeFields, Room, pieces_of
+from gnnkit_formats.pieces import COLUMNS, NodeFields, Room, Rows, pieces_of
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids, PackedFeatures, kept_rows, read_features
-from gnnkit.graph.zipped import Rows
 from gnnkit.partition.shard import Shard
 from gnnkit.partition.store.manifest import FILE, NODE_IDS, PARTS, Manifest
 from gnnkit.partition.store.parts import GRAPH

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from gnnkit_formats.pieces import WholeArrays
 
 from gnnkit.errors import UserError
-from gnnkit.graph.zipped import BAD_ZIP, Arrays
+from gnnkit.graph.zipped import BAD_ZIP
 from gnnkit.utils.storage import Array
 
 
-class ZippedArrays(Arrays):
+class ZippedArrays(WholeArrays):
     """The arrays of an .npz file, which may exceed memory."""
 
     def rows(self, name: str) -> ZippedRows:
