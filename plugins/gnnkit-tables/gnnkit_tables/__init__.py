@@ -168,7 +168,13 @@ class Tables(Dataset):
                 "dataset.manifest=PATH and on_exists=replace; or add tasks/NAME.csv with entity, time, label and split"
             )
             return Advice(files={FILE: f"{text}{example_tasks(proposal.manifest)}"}, missing=why)
-        reading = self._read(folder, proposal)
+        try:
+            reading = self._read(folder, proposal)
+        except UserError as error:
+            if not proposal.reasons:
+                raise
+            why = f"{error}; correct {FILE}, then repeat the command with dataset.manifest=PATH and on_exists=replace"
+            return Advice(files={FILE: proposal.manifest.text(proposal.reasons)}, missing=why)
         default = None if self.split else reading.targets.default_split
         split = self.split or read_split("dataset.split", default)
         database, targets, encoded = self._encode(reading, split)

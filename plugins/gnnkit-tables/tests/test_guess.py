@@ -362,3 +362,22 @@ def test_a_task_that_the_manifest_lacks_is_guessed(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(task(), folder / "tasks/more.parquet")
     assert guess(folder)[0].tasks == {}, "task.table selects one of several"
     assert Tables(str(folder), table="more")._read_manifest(Folder.find(folder)).tasks.keys() == {"more"}
+
+
+def test_a_guessed_manifest_is_written_if_the_database_is_refused(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = pa.table({"id": np.arange(12), "back": [f"is {number % 2}" for number in range(12)]})
+    returns = pa.table({"user_id": np.arange(12), "time": days(*range(4, 16)), "label": np.arange(12) % 2})
+    folder = write(tmp_path / "data", None, users=users, returns=returns, orders=None, items=None)
+    monkeypatch.chdir(tmp_path)
+    init = ["job=init", "dataset=tables", f"dataset.root={folder}", "output=new", "init.minutes=0"]
+    assert main(init) == 2
+    error = capsys.readouterr().err
+    assert "the label equals back of users in at least" in error
+    assert "correct manifest.yaml, then repeat the command with dataset.manifest=PATH and on_exists=replace" in error
+    path = tmp_path / "new/manifest.yaml"
+    path.write_text(path.read_text().replace("    key: [id]", "    ignore: [back]\n    key: [id]"))
+    assert main([*init, "dataset.manifest=new/manifest.yaml", "on_exists=replace"]) == 0
+    assert main(["job=init", "dataset=tables", f"dataset.root={folder}", "dataset.manifest=none.yaml", "output=b"]) == 2
+    assert not (tmp_path / "b").exists()
