@@ -39,8 +39,9 @@ from gnnkit_tables.database import Database, join_epochs, read_database, read_ta
 from gnnkit_tables.encode import Embed, Encoded
 from gnnkit_tables.example import example_tasks
 from gnnkit_tables.folder import SHARE, Folder
-from gnnkit_tables.guess import Proposal, propose
+from gnnkit_tables.guess import Proposal, add_task, propose
 from gnnkit_tables.history import is_event
+from gnnkit_tables.keys import KeyIndex
 from gnnkit_tables.lists import one_row_per_item
 from gnnkit_tables.manifest import FILE, Manifest, TaskSpec
 from gnnkit_tables.pairs import pair_targets
@@ -167,7 +168,13 @@ class Tables(Dataset):
                 "dataset.manifest=PATH and on_exists=replace; or add tasks/NAME.csv with entity, time, label and split"
             )
             return Advice(files={FILE: f"{text}{example_tasks(proposal.manifest)}"}, missing=why)
-        reading = self._read(folder, proposal)
+        try:
+            reading = self._read(folder, proposal)
+        except UserError as error:
+            if not proposal.reasons:
+                raise
+            why = f"{error}; correct {FILE}, then repeat the command with dataset.manifest=PATH and on_exists=replace"
+            return Advice(files={FILE: proposal.manifest.text(proposal.reasons)}, missing=why)
         default = None if self.split else reading.targets.default_split
         split = self.split or read_split("dataset.split", default)
         database, targets, encoded = self._encode(reading, split)
@@ -324,9 +331,20 @@ class Tables(Dataset):
             return self._propose(folder, folder.tasks)
         manifest = Manifest.read(path)
         if manifest.tables:
-            return Proposal(dict(manifest.tables), dict(manifest.tasks))
+            return self._with_task(folder, Proposal(dict(manifest.tables), dict(manifest.tasks)))
         proposal = replace(self._propose(folder, ()), tasks=dict(manifest.tasks))
         proposal.manifest.checked()
+        return proposal
+
+    def _with_task(self, folder: Folder, proposal: Proposal) -> Proposal:
+        """Adds a guess of the task, if it is a file that the manifest lacks."""
+        names = _task_names(folder, proposal.manifest)
+        name = self.table or (names[0] if len(names) == 1 else None)
+        if name is None or name not in folder.tasks or name in proposal.tasks:
+            return proposal
+        tables = read_tables(folder, proposal.manifest, self.missing)
+        indices = {key: KeyIndex.create(tables[key], spec.key) for key, spec in proposal.tables.items() if spec.key}
+        add_task(proposal, name, folder.read_task(name, (), self.missing), tables, indices)
         return proposal
 
     def _manifest_file(self, folder: Folder) -> Path | None:

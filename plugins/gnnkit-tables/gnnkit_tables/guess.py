@@ -66,25 +66,53 @@ def propose(tables: Mapping[str, Table], tasks: Mapping[str, Table]) -> Proposal
         reasons = {**dict(_explain_unlinked(name, table, indices)), **reasons}
         proposal.reasons |= {("tables", name, "links", column): reason for column, reason in reasons.items()}
     for name, table in tables.items():
-        time, reason = _find_time(name, table, tables, proposal.tables, indices)
-        later = [] if time is None else _find_later(table, time)
-        proposal.tables[name] = replace(proposal.tables[name], time=time, later=dict.fromkeys(later, ()))
-        proposal.reasons["tables", name, "time"] = reason
-        proposal.reasons |= {
-            (
-                "tables",
-                name,
-                "later",
-                column,
-            ): f"mostly later than {time}, so it is hidden until then; list columns known then"
-            for column in later
-        }
+        _set_time(proposal, name, table, *_find_time(name, table, tables, proposal.tables, indices))
     _add_composite_keys(proposal, tables, indices)
     for name, table in tasks.items():
-        spec, reasons = _find_task(name, table, indices)
-        proposal.tasks[name] = spec
-        proposal.reasons |= {("tasks", name, key): reason for key, reason in reasons.items()}
+        add_task(proposal, name, table, tables, indices)
     return proposal
+
+
+def add_task(
+    proposal: Proposal, name: str, table: Table, tables: Mapping[str, Table], indices: Mapping[str, KeyIndex]
+) -> None:
+    """Proposes a task's entry.
+
+    If its times are mostly a column of its entity's row, such as when a booking was
+    made, the row is visible from this column on.
+
+    Args:
+        proposal: The tables, without reasons if they are no guesses.
+        name: Name of the task.
+        table: The task's rows.
+        tables: The tables by name.
+        indices: Their rows by primary key.
+    """
+    spec, reasons = _find_task(name, table, indices)
+    proposal.tasks[name] = spec
+    proposal.reasons |= {("tasks", name, key): reason for key, reason in reasons.items()}
+    if spec.time is None or ("tables", spec.table, "time") not in proposal.reasons:
+        return
+    rows, entities = find_parents(table, spec.entity, indices[spec.table]), tables[spec.table]
+    times = as_dates(table.times(spec.time))[rows >= 0]
+    for column in entities.names:
+        if column != proposal.tables[spec.table].time and _holds_dates(entities, column):
+            share = float((as_dates(entities.times(column))[rows[rows >= 0]] == times).mean())
+            if share >= _MOST:
+                _set_time(
+                    proposal, spec.table, entities, column, f"{spec.time} of {100 * share:.0f} % of {name}'s rows"
+                )
+                return
+
+
+def _set_time(proposal: Proposal, name: str, table: Table, time: str | None, reason: str) -> None:
+    """Sets the time of a table's rows, and the columns of dates that are later."""
+    later = [] if time is None else _find_later(table, time)
+    proposal.tables[name] = replace(proposal.tables[name], time=time, later=dict.fromkeys(later, ()))
+    proposal.reasons["tables", name, "time"] = reason
+    for column in later:
+        why = f"mostly later than {time}, so it is hidden until then; list columns known then"
+        proposal.reasons["tables", name, "later", column] = why
 
 
 def _add_composite_keys(proposal: Proposal, tables: Mapping[str, Table], indices: dict[str, KeyIndex]) -> None:

@@ -239,7 +239,8 @@ class Question:
         if (bad := parts == "none").any():
             raise UserError(
                 f"tasks.{self.name}.query: {bad.sum():,} rows have a time that is no timestamp of the question, such as "
-                f"{show_time(int(places[bad][0]), self.unit)}; select timestamp AS {self.spec.time}"
+                f"{show_time(int(places[bad][0]), self.unit)}; select timestamp AS "
+                f"{self.spec.time}, or write rows with times of their own as the file tasks/{self.name}.csv"
             )
         return pa.array(parts, pa.string())
 

@@ -26,7 +26,7 @@ from gnnkit.graph.types import Ids, Labels
 from gnnkit.launch.phases import say
 from gnnkit.utils.ranges import shown, shown_names
 from gnnkit_tables.database import Database, RowType
-from gnnkit_tables.encode import Encoded
+from gnnkit_tables.encode import Encoded, Mask
 from gnnkit_tables.folder import SHARE, SPLIT
 from gnnkit_tables.keys import KeyIndex, find_parents
 from gnnkit_tables.lists import Lists, Rule, read_items
@@ -241,7 +241,7 @@ def _read_lists(name: str, spec: TaskSpec, table: Table, rows: Ids, times: Times
 
 def _check_links(targets: Targets, lists: Lists, entities: RowType, table: Table, spec: TaskSpec) -> None:
     """Raises `UserError` if a link of the entity's row names a row of its lists."""
-    train = (targets.split == Split.TRAIN) & (entities.times[targets.rows] <= targets.times)
+    train = _may_train(targets, entities)
     pairs, size = np.stack([lists.targets, lists.items], 1), int(lists.items.max(initial=0)) + 1
     for link in entities.links if len(np.unique(targets.rows[train])) >= _FEW else ():
         named = link.rows[targets.rows]
@@ -251,6 +251,13 @@ def _check_links(targets: Targets, lists: Lists, entities: RowType, table: Table
                 f"{table.name}, column {spec.label!r}: {link.name} of {spec.table} names a row of at least {100 * _SAME:g} % of "
                 f"{train.sum():,} training lists, so it may be known later only; remove this link, or list it under ignore"
             )
+
+
+def _may_train(targets: Targets, entities: RowType) -> Mask:
+    """Marks training rows whose entity is visible, or all if no row has a split yet."""
+    train = targets.split == Split.TRAIN if targets.split.any() else labelled(targets.labels)
+    is_visible: Mask = entities.times[targets.rows] <= targets.times
+    return train & is_visible
 
 
 def _read_labels(name: str, spec: TaskSpec, table: Table) -> tuple[Labels, list[str] | None]:
@@ -298,7 +305,7 @@ def _check_distinct(targets: Targets, table: Table, unit: str | None) -> None:
 
 def _check_label(targets: Targets, entities: RowType, table: Table, spec: TaskSpec) -> None:
     """Raises `UserError` if a visible column of the entity's row equals the label."""
-    rows = np.flatnonzero((targets.split == Split.TRAIN) & (entities.times[targets.rows] <= targets.times))
+    rows = np.flatnonzero(_may_train(targets, entities))
     if len(np.unique(targets.rows[rows])) < _FEW:
         return
     label = table.plain(spec.label).take(rows)

@@ -333,3 +333,51 @@ def test_a_key_of_two_tables_refers_to_the_one_that_it_names(tmp_path: Path) -> 
     assert links["orders"] == (Link(("user_id",), "users"), Link(("item_id",), "items"))
     assert (links["addresses"], links["users"]) == ((Link(("user_id",), "users"),), ())
     assert manifest.tasks["returns"].table == "users"
+
+
+def bookings(folder: Path, times: pa.Array) -> Path:
+    """Writes orders with several dates, and a task about orders at some times."""
+    late = pa.array([None if at is None else at + np.timedelta64(3, "D") for at in tables()["orders"]["at"].to_numpy()])
+    orders = tables()["orders"].append_column("paid", days(2, 3, 4, 5, 6, 7, 8)).append_column("due_by", late)
+    orders = orders.set_column(4, "at", days(1, 1, 2, 3, 4, 5, 6)).append_column("sent", days(3, 4, 5, 6, 7, 8, 9))
+    rows = {"order_id": [1, 2, 3, 4, 5, 6], "time": times, "label": [0, 1, 0, 1, 0, 1]}
+    parts = ["train", "train", "train", "train", "val", "test"]
+    return write(folder, None, orders=orders, returns=pa.table({**rows, "split": parts}))
+
+
+def test_an_event_has_the_time_of_its_task(tmp_path: Path) -> None:
+    manifest, text = guess(bookings(tmp_path / "same", days(1, 1, 2, 3, 4, 5)))
+    assert (manifest.tables["orders"].time, manifest.tables["orders"].later) == ("at", {"paid": (), "sent": ()})
+    assert "time: at  # time of 100 % of returns's rows" in text
+    assert manifest.tasks["returns"].table == "orders"
+    manifest, text = guess(bookings(tmp_path / "other", days(11, 12, 13, 14, 15, 16)))
+    assert (manifest.tables["orders"].time, manifest.tables["orders"].later) == ("sent", {})
+
+
+def test_a_task_that_the_manifest_lacks_is_guessed(tmp_path: Path) -> None:
+    tables_alone = {"tables": {**MANIFEST["tables"]}}
+    folder = write(tmp_path / "data", tables_alone)
+    manifest, _ = guess(folder)
+    assert manifest == guess(write(tmp_path / "whole"))[0]
+    pyarrow.parquet.write_table(task(), folder / "tasks/more.parquet")
+    assert guess(folder)[0].tasks == {}, "task.table selects one of several"
+    assert Tables(str(folder), table="more")._read_manifest(Folder.find(folder)).tasks.keys() == {"more"}
+
+
+def test_a_guessed_manifest_is_written_if_the_database_is_refused(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = pa.table({"id": np.arange(12), "back": [f"is {number % 2}" for number in range(12)]})
+    returns = pa.table({"user_id": np.arange(12), "time": days(*range(4, 16)), "label": np.arange(12) % 2})
+    folder = write(tmp_path / "data", None, users=users, returns=returns, orders=None, items=None)
+    monkeypatch.chdir(tmp_path)
+    init = ["job=init", "dataset=tables", f"dataset.root={folder}", "output=new", "init.minutes=0"]
+    assert main(init) == 2
+    error = capsys.readouterr().err
+    assert "the label equals back of users in at least" in error
+    assert "correct manifest.yaml, then repeat the command with dataset.manifest=PATH and on_exists=replace" in error
+    path = tmp_path / "new/manifest.yaml"
+    path.write_text(path.read_text().replace("    key: [id]", "    ignore: [back]\n    key: [id]"))
+    assert main([*init, "dataset.manifest=new/manifest.yaml", "on_exists=replace"]) == 0
+    assert main(["job=init", "dataset=tables", f"dataset.root={folder}", "dataset.manifest=none.yaml", "output=b"]) == 2
+    assert not (tmp_path / "b").exists()

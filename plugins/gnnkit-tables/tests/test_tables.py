@@ -363,6 +363,11 @@ def test_a_label_that_is_a_column_of_its_entity_is_refused_by_name(tmp_path: Pat
     with pytest.raises(UserError) as error:
         load(write(tmp_path / "data", users=users, returns=returns))
     assert "the label equals back of users in at least 99.9 % of 12 training rows" in str(error.value)
+    with pytest.raises(UserError, match="the label equals back of users"):
+        load(
+            write(tmp_path / "divided later", users=users, returns=returns.drop_columns("split")),
+            split={"by": "time", "shares": [0.7, 0.15, 0.15]},
+        )
     later = with_changes("tables.users.ignore", ["back"])
     assert "users.back" not in load(write(tmp_path / "ignored", later, users=users, returns=returns)).feature_names
 
