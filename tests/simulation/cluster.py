@@ -474,7 +474,7 @@ class PlayedGroup(group.Group):
         with self._ending():
             for each in self._children:
                 each.start()
-            self._started.set()
+            self._start_event.set()
             try:
                 self._watch()
             except (KeyboardInterrupt, SystemExit):
