@@ -77,10 +77,10 @@ class Transfer:
         """The transfer between this rank and the others, without `index`."""
         if self.index is None and not self.send[self.rank]:
             return self
-        own = _own(self.send, self.rank)
-        ids = None if self.ids is None else _without(self.ids, own)
-        rows = _without(self.rows, own) if self.index is None else self.rows[_without(self.index, own)]
-        return self.part(rows, _others(self.send, self.rank), _others(self.recv, self.rank), ids)
+        own_range = _own_range(self.send, self.rank)
+        ids = None if self.ids is None else _without(self.ids, own_range)
+        rows = _without(self.rows, own_range) if self.index is None else self.rows[_without(self.index, own_range)]
+        return self.part(rows, _other_counts(self.send, self.rank), _other_counts(self.recv, self.rank), ids)
 
     def part(self, rows: Tensor, send: Sequence[int], recv: Sequence[int], ids: Tensor | None) -> Transfer:
         """Returns the same exchange with other rows.
@@ -95,8 +95,8 @@ class Transfer:
 
     def with_own(self, rows: Tensor) -> Tensor:  # [sum(recv)] less own rows, ... -> [sum(recv), ...]
         """Inserts this rank's own current rows between the other ranks' rows."""
-        first, own = sum(self.recv[: self.rank]), _own(self.send, self.rank)
-        own_rows = self.rows[own] if self.index is None else self.rows[self.index[own]]
+        first, own_range = sum(self.recv[: self.rank]), _own_range(self.send, self.rank)
+        own_rows = self.rows[own_range] if self.index is None else self.rows[self.index[own_range]]
         return torch.cat([rows[:first], own_rows, rows[first:]])
 
     def own_alone(self) -> Tensor:  # [sum(recv), ...]
@@ -106,7 +106,7 @@ class Transfer:
 
     def without_own(self, rows: Tensor) -> Tensor:  # [sum(recv), ...] -> less own rows
         """Removes this rank's own rows from the received ones."""
-        return _without(rows, _own(self.recv, self.rank))
+        return _without(rows, _own_range(self.recv, self.rank))
 
     def now(self) -> Tensor:  # [sum(recv), ...]
         """Exchanges the rows and waits for them."""
@@ -151,7 +151,7 @@ class Transfer:
         Args:
             flags: [world_size]. Flags for ranks that receive no rows are not sent.
         """
-        out, into = ([int(n > 0) for n in _others(counts, self.rank)] for counts in (self.send, self.recv))
+        out, into = ([int(n > 0) for n in _other_counts(counts, self.rank)] for counts in (self.send, self.recv))
         out_flags = torch.tensor([flag for flag, is_sent in zip(flags, out, strict=True) if is_sent], dtype=torch.uint8)
         none = [0] * len(out)
         self.wire.tally.record(self.exchange, self.wire.ranks[self.rank], self.wire.ranks, none, none, out)
@@ -183,14 +183,15 @@ class Transfer:
         if (encoding := self._encoding) is None:
             return comm.start(self.rows, self.send, self.recv, index=self.index)
         remote = self.others()
-        sent, received = encoding.blocks(remote.send, arriving=False), encoding.blocks(remote.recv, arriving=True)
+        out_blocks = encoding.blocks(remote.send, arriving=False)
+        in_blocks = encoding.blocks(remote.recv, arriving=True)
 
         def read(data: Tensor) -> Tensor:
-            rows = encoding.decode(data, received).view(sum(remote.recv), *self.rows.shape[1:])
+            rows = encoding.decode(data, in_blocks).view(sum(remote.recv), *self.rows.shape[1:])
             return self.with_own(rows) if self.send[self.rank] else rows
 
-        data = encoding.encode(remote.rows, remote.ids, sent)
-        return _Read(comm.start(data, encoding.sizes(sent), encoding.sizes(received)), read)
+        data = encoding.encode(remote.rows, remote.ids, out_blocks)
+        return _Read(comm.start(data, encoding.sizes(out_blocks), encoding.sizes(in_blocks)), read)
 
 
 class _Read(Pending):
@@ -228,12 +229,12 @@ class _Timed(Pending):
             yield rows
 
 
-def _own(counts: Sequence[int], rank: int) -> slice:
+def _own_range(counts: Sequence[int], rank: int) -> slice:
     """Returns the position of a rank's own rows."""
     return slice(sum(counts[:rank]), sum(counts[: rank + 1]))
 
 
-def _others(counts: Sequence[int], rank: int) -> list[int]:
+def _other_counts(counts: Sequence[int], rank: int) -> list[int]:
     """Returns the counts with 0 for a rank's own rows."""
     return [0 if number == rank else count for number, count in enumerate(counts)]
 
