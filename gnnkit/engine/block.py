@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gnnkit.engine.adjacency import Adjacency, Reduce
-from gnnkit.engine.block_edges import BlockEdges, check_edge_ids
+from gnnkit.engine.block_edges import BlockEdges
+from gnnkit.engine.block_relations import BlockRelations, check_edge_ids
 from gnnkit.engine.engine import Message
 from gnnkit.engine.pool import Pool, pool_of
 from gnnkit.engine.rank_graph import RankGraph
@@ -264,6 +265,7 @@ class BlockAdjacency(Adjacency):
         self.key, self.num_dst, self._layers, self._block = key, block.num_dst, layers, block
         self._pool, self._read = layers.pool, block.src_nodes  # [num_src]
         self._block_edges = BlockEdges(layers, block, reweight=reweight)
+        self._relations = BlockRelations(layers, block, reweight=reweight)
         self._row_types: dict[int, RowTypes] = {}  # by number of rows
         self.edges, self.num_edges = self._block_edges.edges, self._block_edges.edges.num_edges
 
@@ -324,7 +326,7 @@ class BlockAdjacency(Adjacency):
 
     @cached_property
     def edge_types(self) -> Tensor:
-        return self._block_edges.ids(self._block_edges.edge_types)
+        return self._block_edges.ids(self._relations.edge_types)
 
     def typed_graph(self, schema: Schema) -> TypedGraph:
         return self._typed_graph(schema, None)
@@ -332,7 +334,8 @@ class BlockAdjacency(Adjacency):
     def _typed_graph(self, schema: Schema, route: Route | None) -> TypedGraph:
         """Splits the edges by relation. `route` brings other ranks' rows."""
         block_edges = self._block_edges
-        edges = TypedEnds(block_edges.edges.csc.indices.astype(np.int64), block_edges.targets, block_edges.edge_types)
+        sources = block_edges.edges.csc.indices.astype(np.int64)
+        edges = TypedEnds(sources, block_edges.targets, self._relations.edge_types)
         own_rows, halo = np.split(block_edges.source_ids, [len(self._read)])
         weight, device = self.rank_graph.weight, self._layers.device
         return TypedGraph.of_block(TypedRows.of(own_rows, schema), halo, edges, weight, route, device)
@@ -352,14 +355,14 @@ class BlockAdjacency(Adjacency):
     def aggregate_relations(
         self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
     ) -> Tensor:
-        pairs, rows = self._block_edges.pairs(inverse=inverse), self.with_halo(x)
+        pairs, rows = self._relations.pairs(inverse=inverse), self.with_halo(x)
         means = pairs.block_means(rows) if blocks else pairs.means(rows)
         return combine(means, pairs, slice(0, x.shape[-1]))
 
     def attend_relations(
         self, x: Tensor, attention: RelationAttention, y: Tensor | None = None, *, p: float, training: bool
     ) -> Tensor:
-        edges, rows = self._block_edges.typed_edges(attention.added), self.with_halo(x)
+        edges, rows = self._relations.typed_edges(attention.added), self.with_halo(x)
         weighing = self.weighing(1, p, training=training, ids=edges.ids)
         return attend_locally(attention, rows, rows[: self.num_dst] if y is None else y, edges, weighing)
 

@@ -14,7 +14,7 @@ from gnnkit.comm import Communicator
 from gnnkit.engine.quarters import Degrees, Quarters
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.errors import UserError
-from gnnkit.exchange.route import AllColumns, Demand, Peers, Route, Slicing, kernels_to
+from gnnkit.exchange.route import AllColumns, CellExchange, Demand, Peers, Route, Slicing, kernels_to
 from gnnkit.exchange.schedule import Passes
 from gnnkit.exchange.tally import Tally
 from gnnkit.exchange.wire import Wire
@@ -63,10 +63,10 @@ class Topology:
             passes: The current pass, which encodes and schedules exchanges.
         """
         plane, cell = _peers(shard, comm, tally, passes)
-        slicing = Slicing(len(shard.owned), cell) if cell else AllColumns(len(shard.owned))
+        slicing = Slicing(CellExchange.of(len(shard.owned), cell)) if cell else AllColumns(len(shard.owned))
         sources = Route("gather", Demand.of(shard.halo, shard.halo_cell, plane.comm), shard.cell_nodes, plane)
         targets = Route("reduce", Demand.of(shard.partial, shard.partial_cell, plane.comm), shard.cell_nodes, plane)
-        own_rows = _own_rows(shard, slicing)
+        own_rows = slicing.rows
         return cls(
             shard,
             comm,
@@ -111,7 +111,7 @@ class Topology:
         weights = torch.ones(len(positions), 1, dtype=dtype, device=device) if edge_weight is None else edge_weight
         into, out_of = (sums[:, 0] for sums in self.sums_at_owners(tensors["edges"], weights))
         shard = replace(shard, in_degree=into.cpu().numpy(), out_degree=out_of.cpu().numpy())
-        own_rows = _own_rows(shard, self.slicing)
+        own_rows = self.slicing.rows
         return replace(self, shard=shard, **tensors, in_degree=into[own_rows], out_degree=out_of[own_rows])
 
     def sums_at_owners(self, edges: HeldEdges, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -248,12 +248,6 @@ def _peers(shard: Shard, comm: Communicator, tally: Tally, passes: Passes) -> tu
     cell_ranks = [cell * slices + index for index in range(slices)]
     plane, within = comm.split(plane_ranks), comm.split(cell_ranks)
     return Peers(Wire(plane, plane_ranks, tally), passes), Peers(Wire(within, cell_ranks, tally), passes)
-
-
-def _own_rows(shard: Shard, slicing: Slicing) -> slice:
-    """Returns this rank's rows among the cell's."""
-    first = sum(slicing.row_counts[: shard.slice])
-    return slice(first, first + len(shard.owned))
 
 
 def _edge_tensors(shard: Shard, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.engine.block import ComputedValues, InRelation, LayerValues, Values, ValuesById
-from gnnkit.engine.block_edges import check_edge_ids
+from gnnkit.engine.block_relations import check_edge_ids
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch, RelationGroups
 from gnnkit.graph.times import ALWAYS, NEVER, Times, before_window, latest_visible, newest
 from gnnkit.graph.types import offsets_of, take

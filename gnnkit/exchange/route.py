@@ -238,82 +238,40 @@ class _Collect(Function):
         return ctx.route.spread_rows(grad.contiguous(), ctx.layer), None, None
 
 
-class Slicing:
-    """Converts between "own rows, all columns" and "the cell's rows, own columns".
+@dataclass(frozen=True, slots=True, eq=False)
+class CellExchange:
+    """Moves numbers between a cell's slice ranks, without autograd.
 
     Columns are the last dimension. Of f columns, the first f mod S slices have one more
     than the others.
     """
 
-    def __init__(self, num_owned: int, cell: Peers) -> None:
+    peers: Peers
+    rank: int  # among the slice ranks
+    row_counts: list[int]  # number of rows that each slice rank owns
+
+    @classmethod
+    def of(cls, num_owned: int, peers: Peers) -> CellExchange:
         """Exchanges the number of rows that each of the cell's slice ranks owns.
 
         Args:
             num_owned: Number of rows of this rank.
-            cell: The slice ranks in this rank's cell.
+            peers: The slice ranks in this rank's cell.
         """
-        self.peers, self.rank, self.num_slices = cell, cell.comm.rank, cell.comm.world_size
-        counts = torch.zeros(self.num_slices, dtype=torch.int64, device=cell.comm.device)
-        counts[self.rank] = num_owned
-        self.row_counts: list[int] = cell.comm.all_reduce(counts).tolist()  # of each of the cell's slice ranks
+        comm = peers.comm
+        counts = torch.zeros(comm.world_size, dtype=torch.int64, device=comm.device)
+        counts[comm.rank] = num_owned
+        return cls(peers, comm.rank, comm.all_reduce(counts).tolist())
 
     @property
-    def exchanges(self) -> bool:
-        """Whether ranks exchange rows in the current pass."""
-        return self.peers.passes.exchanges
+    def num_slices(self) -> int:
+        return len(self.row_counts)
 
-    def cut(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_cell_nodes, f / S]
-        """Returns my columns of all the cell's rows."""
-        result: Tensor = _Slice.apply(x, self, layer)
-        return result
-
-    def join(self, z: Tensor, width: int, layer: int) -> Tensor:  # [num_cell_nodes, f / S] -> [num_owned, f]
-        """Returns all columns of my rows.
-
-        Args:
-            z: [num_cell_nodes, f / S] my columns of the cell's rows.
-            width: The column count f.
-        """
-        result: Tensor = _Unslice.apply(z, self, width, layer)
-        return result
-
-    def replicate(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, H] -> [num_cell_nodes, H]
-        """Returns all columns of the cell's rows.
-
-        Every slice rank must compute the same from these rows, because the gradient is
-        taken from this rank's copy.
-        """
-        result: Tensor = _Replicate.apply(x, self, layer)
-        return result
-
-    def distribute(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, k] -> [num_cell_nodes, k]
-        """Returns all columns of the cell's rows, for slice ranks that share the work.
-
-        This is the transpose of `add_rows`: gradients of a row are added up.
-        """
-        result: Tensor = _Distribute.apply(x, self, layer)
-        return result
-
-    def add_rows(self, z: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, k] -> [num_owned, k]
-        """Adds up the slice ranks' parts of my rows, in slice order."""
-        result: Tensor = _AddRows.apply(z, self, layer)
-        return result
-
-    def share(self, values: Tensor, layer: int) -> Tensor:  # [held edges, H]
-        """Returns values that all slice ranks hold, before each uses its own columns.
-
-        Gradients are added up over the cell.
-        """
-        result: Tensor = _Share.apply(values, self, layer)
-        return result
-
-    def once(self, values: Tensor) -> Tensor:
-        """Returns values that every slice rank computes alike from parameters.
-
-        The gradient counts once in the sum over ranks.
-        """
-        result: Tensor = _Once.apply(values, self.num_slices if self.exchanges else 1)
-        return result
+    @property
+    def rows(self) -> slice:
+        """This rank's rows among the cell's."""
+        first = sum(self.row_counts[: self.rank])
+        return slice(first, first + self.row_counts[self.rank])
 
     def columns(self, width: int) -> slice:
         """Returns this rank's columns."""
@@ -326,8 +284,8 @@ class Slicing:
         counts: list[int] = column_shares(width, self.num_slices).tolist()
         return counts
 
-    def cut_columns(self, x: Tensor, layer: int) -> Tensor:
-        """Implements `cut` without autograd."""
+    def cut(self, x: Tensor, layer: int) -> Tensor:
+        """Implements `Slicing.cut`."""
         heads, columns = x.shape[1:-1], self.column_counts(x.shape[-1])
         mine = math.prod(heads) * columns[self.rank]
         parts = torch.split(x, columns, dim=-1)
@@ -337,8 +295,8 @@ class Slicing:
         out = self.peers.move(numbers, send_sizes, recv_sizes, exchange)
         return out.view(sum(self.row_counts), *heads, columns[self.rank])
 
-    def join_columns(self, z: Tensor, width: int, layer: int) -> Tensor:
-        """Implements `join` without autograd."""
+    def join(self, z: Tensor, width: int, layer: int) -> Tensor:
+        """Implements `Slicing.join`."""
         heads, columns = z.shape[1:-1], self.column_counts(width)
         mine, num_owned = math.prod(z.shape[1:]), self.row_counts[self.rank]
         recv_sizes = [num_owned * math.prod(heads) * c for c in columns]
@@ -347,24 +305,20 @@ class Slicing:
         parts = torch.split(out, recv_sizes)
         return torch.cat([part.view(num_owned, *heads, c) for part, c in zip(parts, columns, strict=True)], dim=-1)
 
-    def replicate_rows(self, x: Tensor, layer: int) -> Tensor:
-        """Implements `replicate` without autograd."""
+    def replicate(self, x: Tensor, layer: int) -> Tensor:
+        """Implements `Slicing.replicate`."""
         width = math.prod(x.shape[1:])
         numbers, send_sizes = x.reshape(-1).repeat(self.num_slices), [x.numel()] * self.num_slices
         exchange = Exchange("replicate", layer, width)
         out = self.peers.move(numbers, send_sizes, [n * width for n in self.row_counts], exchange)
         return out.view(sum(self.row_counts), *x.shape[1:])
 
-    def add_up_rows(self, z: Tensor, layer: int) -> Tensor:
-        """Implements `add_rows` without autograd."""
+    def add_rows(self, z: Tensor, layer: int) -> Tensor:
+        """Implements `Slicing.add_rows`."""
         width, num_owned = z.shape[1], self.row_counts[self.rank]
         send_sizes, recv_sizes = [n * width for n in self.row_counts], [num_owned * width] * self.num_slices
         out = self.peers.move(z.reshape(-1), send_sizes, recv_sizes, Exchange("add_rows", layer, width))
         return out.view(self.num_slices, num_owned, width).sum(0)
-
-    def own_rows(self, x: Tensor) -> Tensor:  # [num_cell_nodes, ...] -> [num_owned, ...]
-        """Returns my rows of the cell's."""
-        return torch.split(x, self.row_counts)[self.rank]
 
     def add_up(self, values: Tensor, layer: int) -> Tensor:  # [held edges, H]
         """Sums over the cell, to the same bits on each rank.
@@ -379,11 +333,91 @@ class Slicing:
         return self.peers.move(sums, mine, counts, Exchange("hand_out", layer, width)).view_as(values)
 
 
+class Slicing:
+    """Converts between "own rows, all columns" and "the cell's rows, own columns".
+
+    Differentiable, with the exchanges of `CellExchange` in both passes.
+    """
+
+    def __init__(self, cell: CellExchange) -> None:
+        """Stores the exchange between the cell's slice ranks."""
+        self.cell, self.num_slices = cell, cell.num_slices
+
+    @property
+    def rows(self) -> slice:
+        """This rank's rows among the cell's."""
+        return self.cell.rows
+
+    def columns(self, width: int) -> slice:
+        """Returns this rank's columns."""
+        return self.cell.columns(width)
+
+    def cut(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_cell_nodes, f / S]
+        """Returns my columns of all the cell's rows."""
+        result: Tensor = _Slice.apply(x, self.cell, layer)
+        return result
+
+    def join(self, z: Tensor, width: int, layer: int) -> Tensor:  # [num_cell_nodes, f / S] -> [num_owned, f]
+        """Returns all columns of my rows.
+
+        Args:
+            z: [num_cell_nodes, f / S] my columns of the cell's rows.
+            width: The column count f.
+        """
+        result: Tensor = _Unslice.apply(z, self.cell, width, layer)
+        return result
+
+    def replicate(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, H] -> [num_cell_nodes, H]
+        """Returns all columns of the cell's rows.
+
+        Every slice rank must compute the same from these rows, because the gradient is
+        taken from this rank's copy.
+        """
+        result: Tensor = _Replicate.apply(x, self.cell, layer)
+        return result
+
+    def distribute(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, k] -> [num_cell_nodes, k]
+        """Returns all columns of the cell's rows, for slice ranks that share the work.
+
+        This is the transpose of `add_rows`: gradients of a row are added up.
+        """
+        result: Tensor = _Distribute.apply(x, self.cell, layer)
+        return result
+
+    def add_rows(self, z: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, k] -> [num_owned, k]
+        """Adds up the slice ranks' parts of my rows, in slice order."""
+        result: Tensor = _AddRows.apply(z, self.cell, layer)
+        return result
+
+    def share(self, values: Tensor, layer: int) -> Tensor:  # [held edges, H]
+        """Returns values that all slice ranks hold, before each uses its own columns.
+
+        Gradients are added up over the cell.
+        """
+        result: Tensor = _Share.apply(values, self.cell, layer)
+        return result
+
+    def once(self, values: Tensor) -> Tensor:
+        """Returns values that every slice rank computes alike from parameters.
+
+        The gradient counts once in the sum over ranks.
+        """
+        result: Tensor = _Once.apply(values, self.cell.num_slices if self.cell.peers.passes.exchanges else 1)
+        return result
+
+
 class AllColumns(Slicing):
     """The only slice of a cell, with complete rows and columns."""
 
     def __init__(self, num_owned: int) -> None:
-        self.rank, self.num_slices, self.row_counts = 0, 1, [num_owned]
+        self.num_slices, self._num_owned = 1, num_owned
+
+    @property
+    def rows(self) -> slice:
+        return slice(0, self._num_owned)
+
+    def columns(self, width: int) -> slice:
+        return slice(0, width)
 
     def cut(self, x: Tensor, layer: int) -> Tensor:
         return x
@@ -409,69 +443,69 @@ class AllColumns(Slicing):
 
 class _Slice(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, slicing: Slicing, layer: int) -> Tensor:
-        ctx.slicing, ctx.width, ctx.layer = slicing, x.shape[-1], layer
-        return slicing.cut_columns(x, layer)
+    def forward(ctx: Any, x: Tensor, cell: CellExchange, layer: int) -> Tensor:
+        ctx.cell, ctx.width, ctx.layer = cell, x.shape[-1], layer
+        return cell.cut(x, layer)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.slicing.join_columns(grad, ctx.width, ctx.layer), None, None
+        return ctx.cell.join(grad, ctx.width, ctx.layer), None, None
 
 
 class _Unslice(Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, slicing: Slicing, width: int, layer: int) -> Tensor:
-        ctx.slicing, ctx.layer = slicing, layer
-        return slicing.join_columns(z, width, layer)
+    def forward(ctx: Any, z: Tensor, cell: CellExchange, width: int, layer: int) -> Tensor:
+        ctx.cell, ctx.layer = cell, layer
+        return cell.join(z, width, layer)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.slicing.cut_columns(grad, ctx.layer), None, None, None
+        return ctx.cell.cut(grad, ctx.layer), None, None, None
 
 
 class _Replicate(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, slicing: Slicing, layer: int) -> Tensor:
-        ctx.slicing = slicing
-        return slicing.replicate_rows(x, layer)
+    def forward(ctx: Any, x: Tensor, cell: CellExchange, layer: int) -> Tensor:
+        ctx.cell = cell
+        return cell.replicate(x, layer)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.slicing.own_rows(grad), None, None
+        return grad[ctx.cell.rows], None, None
 
 
 class _Distribute(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, slicing: Slicing, layer: int) -> Tensor:
-        ctx.slicing, ctx.layer = slicing, layer
-        return slicing.replicate_rows(x, layer)
+    def forward(ctx: Any, x: Tensor, cell: CellExchange, layer: int) -> Tensor:
+        ctx.cell, ctx.layer = cell, layer
+        return cell.replicate(x, layer)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.slicing.add_up_rows(grad.contiguous(), ctx.layer), None, None
+        return ctx.cell.add_rows(grad.contiguous(), ctx.layer), None, None
 
 
 class _AddRows(Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, slicing: Slicing, layer: int) -> Tensor:
-        ctx.slicing, ctx.layer = slicing, layer
-        return slicing.add_up_rows(z, layer)
+    def forward(ctx: Any, z: Tensor, cell: CellExchange, layer: int) -> Tensor:
+        ctx.cell, ctx.layer = cell, layer
+        return cell.add_rows(z, layer)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.slicing.replicate_rows(grad, ctx.layer), None, None
+        return ctx.cell.replicate(grad, ctx.layer), None, None
 
 
 class _Share(Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, slicing: Slicing, layer: int) -> Tensor:
-        ctx.slicing, ctx.layer = slicing, layer
+    def forward(ctx: Any, values: Tensor, cell: CellExchange, layer: int) -> Tensor:
+        ctx.cell, ctx.layer = cell, layer
         return values.view_as(values)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         # Without exchange no other rank's gradient counts.
-        return ctx.slicing.add_up(grad, ctx.layer) if ctx.slicing.exchanges else grad, None, None
+        return ctx.cell.add_up(grad, ctx.layer) if ctx.cell.peers.passes.exchanges else grad, None, None
 
 
 class _Once(Function):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -15,12 +14,11 @@ from torch import Tensor
 from gnnkit.comm import Communicator, Pending
 from gnnkit.exchange.background import Background
 from gnnkit.exchange.codecs import Codec
+from gnnkit.exchange.encoding import BlockEncoding
 from gnnkit.exchange.tally import Exchange, Tally
 from gnnkit.kernels.dropout import derive
-from gnnkit.partition.traffic import column_shares
 
 _CODED = ("gather", "gather_back", "reduce", "reduce_back", "cut", "join")  # kinds that a codec may encode
-_Block = tuple[int, int]  # number of rows, numbers per row
 
 
 class Wire:
@@ -79,11 +77,10 @@ class Transfer:
         """The transfer between this rank and the others, without `index`."""
         if self.index is None and not self.send[self.rank]:
             return self
-        send, recv = self._counts(own_count=0)
-        ids = None if self.ids is None else _without(self.ids, self._own_send)
-        if self.index is None:
-            return self.part(_without(self.rows, self._own_send), send, recv, ids)
-        return self.part(self.rows[_without(self.index, self._own_send)], send, recv, ids)
+        own_range = _own_range(self.send, self.rank)
+        ids = None if self.ids is None else _without(self.ids, own_range)
+        rows = _without(self.rows, own_range) if self.index is None else self.rows[_without(self.index, own_range)]
+        return self.part(rows, _other_counts(self.send, self.rank), _other_counts(self.recv, self.rank), ids)
 
     def part(self, rows: Tensor, send: Sequence[int], recv: Sequence[int], ids: Tensor | None) -> Transfer:
         """Returns the same exchange with other rows.
@@ -98,8 +95,8 @@ class Transfer:
 
     def with_own(self, rows: Tensor) -> Tensor:  # [sum(recv)] less own rows, ... -> [sum(recv), ...]
         """Inserts this rank's own current rows between the other ranks' rows."""
-        first = self._own_recv.start
-        own_rows = self.rows[self._own_send] if self.index is None else self.rows[self.index[self._own_send]]
+        first, own_range = sum(self.recv[: self.rank]), _own_range(self.send, self.rank)
+        own_rows = self.rows[own_range] if self.index is None else self.rows[self.index[own_range]]
         return torch.cat([rows[:first], own_rows, rows[first:]])
 
     def own_alone(self) -> Tensor:  # [sum(recv), ...]
@@ -109,7 +106,7 @@ class Transfer:
 
     def without_own(self, rows: Tensor) -> Tensor:  # [sum(recv), ...] -> less own rows
         """Removes this rank's own rows from the received ones."""
-        return _without(rows, self._own_recv)
+        return _without(rows, _own_range(self.recv, self.rank))
 
     def now(self) -> Tensor:  # [sum(recv), ...]
         """Exchanges the rows and waits for them."""
@@ -118,10 +115,10 @@ class Transfer:
     def as_read(self) -> Tensor:  # [sum(send), ...]
         """Returns the rows as their receivers would decode them. Sends nothing."""
         rows = self.rows if self.index is None else self.rows[self.index]
-        if not self._is_coded:
+        if (encoding := self._encoding) is None:
             return rows
-        blocks = self._blocks(self.send, arriving=False)
-        return replace(self, rows=rows, index=None)._decode(self._encode(blocks), blocks).view_as(rows)
+        blocks = encoding.blocks(self.send, arriving=False)
+        return encoding.decode(encoding.encode(rows, self.ids, blocks), blocks).view_as(rows)
 
     def start(self) -> Pending:
         """Starts the exchange. The rows must not change until it completes.
@@ -154,7 +151,7 @@ class Transfer:
         Args:
             flags: [world_size]. Flags for ranks that receive no rows are not sent.
         """
-        out, into = ([int(count > 0) for count in counts] for counts in self._counts(own_count=0))
+        out, into = ([int(n > 0) for n in _other_counts(counts, self.rank)] for counts in (self.send, self.recv))
         out_flags = torch.tensor([flag for flag, is_sent in zip(flags, out, strict=True) if is_sent], dtype=torch.uint8)
         none = [0] * len(out)
         self.wire.tally.record(self.exchange, self.wire.ranks[self.rank], self.wire.ranks, none, none, out)
@@ -163,94 +160,38 @@ class Transfer:
         return [bool(next(arriving)) if comes else False for comes in into]
 
     @property
-    def _own_send(self) -> slice:
-        """The rows from this rank to itself."""
-        return slice(sum(self.send[: self.rank]), sum(self.send[: self.rank + 1]))
-
-    @property
-    def _own_recv(self) -> slice:
-        """This rank's own rows' position among the received ones."""
-        return slice(sum(self.recv[: self.rank]), sum(self.recv[: self.rank + 1]))
-
-    def _counts(self, *, own_count: int) -> tuple[list[int], list[int]]:
-        """Returns row counts sent and received, with `own_count` for this rank."""
-        send, recv = list(self.send), list(self.recv)
-        send[self.rank] = recv[self.rank] = own_count
-        return send, recv
-
-    @property
-    def _is_coded(self) -> bool:
-        return self.codec is not None and self.rows.is_floating_point() and self.exchange.kind in _CODED
+    def _encoding(self) -> BlockEncoding | None:
+        """The encoding of the rows, or None if they are sent as they are."""
+        if self.codec is None or not self.rows.is_floating_point() or self.exchange.kind not in _CODED:
+            return None
+        # All holders of a row must decode the same bits. Their sums use independent
+        # draws.
+        key = self.key if self.ids is not None and not self.exchange.to_owners else derive(self.key, self.rank)
+        width = math.prod(self.rows.shape[1:])
+        return BlockEncoding(self.codec, self.exchange, self.rank, key, self.rows.dtype, width)
 
     def _count(self) -> None:
         width, size = math.prod(self.rows.shape[1:]), self.rows.element_size()
         num_sent, num_received = ([count * width for count in counts] for counts in (self.send, self.recv))
         num_bytes = [numbers * size for numbers in num_sent]
-        if self._is_coded:
-            num_bytes = [rows * self._row_bytes(w) for rows, w in self._blocks(self.send, arriving=False)]
+        if (encoding := self._encoding) is not None:
+            num_bytes = encoding.sizes(encoding.blocks(self.send, arriving=False))
         exchange = replace(self.exchange, itemsize=size)
         self.wire.tally.record(exchange, self.wire.ranks[self.rank], self.wire.ranks, num_sent, num_received, num_bytes)
 
     def _begin(self, comm: Communicator) -> Pending:
-        if not self._is_coded:
+        if (encoding := self._encoding) is None:
             return comm.start(self.rows, self.send, self.recv, index=self.index)
         remote = self.others()
-        out_blocks, in_blocks = remote._blocks(remote.send, arriving=False), remote._blocks(remote.recv, arriving=True)
-        counts = [[rows * self._row_bytes(width) for rows, width in blocks] for blocks in (out_blocks, in_blocks)]
+        out_blocks = encoding.blocks(remote.send, arriving=False)
+        in_blocks = encoding.blocks(remote.recv, arriving=True)
 
         def read(data: Tensor) -> Tensor:
-            rows = remote._decode(data, in_blocks).view(sum(remote.recv), *self.rows.shape[1:])
+            rows = encoding.decode(data, in_blocks).view(sum(remote.recv), *self.rows.shape[1:])
             return self.with_own(rows) if self.send[self.rank] else rows
 
-        return _Read(comm.start(remote._encode(out_blocks), *counts), read)
-
-    def _blocks(self, counts: Sequence[int], *, arriving: bool) -> list[_Block]:
-        """Returns the shapes of the blocks for, or from, each rank.
-
-        In cuts and joins, `counts` count numbers, and widths are shares of the columns.
-        """
-        if self.exchange.kind not in ("cut", "join"):
-            return [(count, math.prod(self.rows.shape[1:])) for count in counts]
-        shares = (self.exchange.heads * column_shares(self.exchange.width, len(counts))).tolist()
-        alike = (self.exchange.kind == "cut") == arriving  # whether all blocks have this rank's columns
-        widths = [shares[self.rank]] * len(counts) if alike else shares
-        return [(count // max(width, 1), width) for count, width in zip(counts, widths, strict=True)]
-
-    def _row_bytes(self, width: int) -> int:
-        assert self.codec is not None
-        return min(self.codec.row_bytes(width), width * self.rows.element_size())
-
-    def _is_shorter(self, width: int) -> bool:
-        assert self.codec is not None
-        return self.codec.row_bytes(width) < width * self.rows.element_size()
-
-    def _encode(self, blocks: list[_Block]) -> Tensor:  # [num_bytes] uint8
-        assert self.codec is not None
-        blocks = _merge_blocks(blocks)
-        ids = self.ids if self.ids is not None else torch.arange(sum(n for n, _ in blocks), device=self.rows.device)
-        # All holders of a row must decode the same bits. Their sums use independent
-        # draws.
-        key = self.key if self.ids is not None and not self.exchange.to_owners else derive(self.key, self.rank)
-        data, row, number, flat = [], 0, 0, self.rows.reshape(-1)
-        for n, width in blocks:
-            rows = flat[number : number + n * width].view(n, width)
-            is_encoded = self._is_shorter(width)
-            data.append((self.codec.encode(rows, ids[row : row + n], key) if is_encoded else _bytes(rows)).reshape(-1))
-            row, number = row + n, number + n * width
-        return torch.cat(data)
-
-    def _decode(self, data: Tensor, blocks: list[_Block]) -> Tensor:  # [num_bytes] uint8 -> [numbers]
-        assert self.codec is not None
-        dtype, numbers, byte = self.rows.dtype, [], 0
-        for n, width in _merge_blocks(blocks):
-            size = self._row_bytes(width)
-            rows = data[byte : byte + n * size].view(n, size)
-            is_encoded = self._is_shorter(width)
-            numbers.append(
-                (self.codec.decode(rows, width, dtype) if is_encoded else rows.clone().view(dtype)).reshape(-1)
-            )
-            byte += n * size
-        return torch.cat(numbers)
+        data = encoding.encode(remote.rows, remote.ids, out_blocks)
+        return _Read(comm.start(data, encoding.sizes(out_blocks), encoding.sizes(in_blocks)), read)
 
 
 class _Read(Pending):
@@ -288,14 +229,15 @@ class _Timed(Pending):
             yield rows
 
 
+def _own_range(counts: Sequence[int], rank: int) -> slice:
+    """Returns the position of a rank's own rows."""
+    return slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+
+
+def _other_counts(counts: Sequence[int], rank: int) -> list[int]:
+    """Returns the counts with 0 for a rank's own rows."""
+    return [0 if number == rank else count for number, count in enumerate(counts)]
+
+
 def _without(rows: Tensor, part: slice) -> Tensor:
     return torch.cat([rows[: part.start], rows[part.stop :]])
-
-
-def _bytes(rows: Tensor) -> Tensor:  # [n, width] -> [n, num_bytes] uint8
-    return rows.contiguous().view(torch.uint8)
-
-
-def _merge_blocks(blocks: list[_Block]) -> list[_Block]:
-    """Merges consecutive blocks of equal width."""
-    return [(sum(n for n, _ in group), width) for width, group in groupby(blocks, key=lambda block: block[1])]

@@ -35,7 +35,7 @@ _UNREAD = (
 
 
 class Child:
-    """One process, with its report, exit code and progress."""
+    """One process, with its report, exit code and progress board."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Child:
         self.lost = False  # failed, while the others continue
         self._afresh = start_method == "spawn"
         self._context: Any = multiprocessing.get_context(start_method)
-        self._board: Any = self._context.RawValue(Board)
-        self._board.phase = _START.encode()
+        self.board: Board = self._context.RawValue(Board)  # progress, written by the process
+        self.board.encoded_phase = _START.encode()
         self._work = Work(environment, function, arguments)
         self._process: Any = None
         self._reader: connection.Connection | None = None
@@ -72,7 +72,7 @@ class Child:
         self._reader, writer = self._context.Pipe(duplex=False)
         self._stacks, stacks_writer = self._context.Pipe(duplex=False)
         with writer, stacks_writer:  # from then on, only the child holds these ends
-            channels = Channels(writer, stacks_writer, self._board)
+            channels = Channels(writer, stacks_writer, self.board)
             process = self._context.Process(target=enter, args=(channels, os.getpid(), self._work))
             process.start()
             self._process = process
@@ -121,44 +121,6 @@ class Child:
         return pid
 
     @property
-    def count(self) -> int:
-        """Number of progress reports."""
-        return int(self._board.count)
-
-    @property
-    def phase(self) -> str:
-        """The last reported phase."""
-        return bytes(self._board.phase).decode(errors="replace")
-
-    @property
-    def training(self) -> bool:
-        """Whether the process is in training steps."""
-        return bool(self._board.training)
-
-    @property
-    def saves(self) -> bool:
-        """Whether the process saves a checkpoint on request."""
-        return self.working and bool(self._board.saves)
-
-    @property
-    def has_saved(self) -> bool:
-        """Whether the process has saved a checkpoint since `ask_to_save`."""
-        return bool(self._board.saved)
-
-    def ask_to_save(self) -> None:
-        """Requests a checkpoint."""
-        self._board.saved = False
-        self._board.asked = True
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The current or last training step, and its epoch, counted from 1.
-
-        0 before the first step.
-        """
-        return int(self._board.step), int(self._board.epoch)
-
-    @property
     def running(self) -> bool:
         return self.exitcode is None
 
@@ -166,6 +128,11 @@ class Child:
     def working(self) -> bool:
         """Whether the process is running and has not reported yet."""
         return self.running and not self.reported
+
+    @property
+    def saves(self) -> bool:
+        """Whether the process saves a checkpoint on request."""
+        return self.working and self.board.saves
 
     @property
     def failed(self) -> bool:
@@ -181,7 +148,7 @@ class Child:
     @property
     def dispensable(self) -> bool:
         """Whether the other processes continue after this failure."""
-        return bool(self._board.dispensable) and not self.report.lost_peer and not self.report.is_user_error
+        return self.board.dispensable and not self.report.lost_peer and not self.report.is_user_error
 
     def __str__(self) -> str:
         if self.report.error is not None:
@@ -190,9 +157,9 @@ class Child:
             hint = " (the system may have run out of memory)" if self.exitcode == -signal.SIGKILL else ""
             return f"{self.name} was ended by {_SIGNALS[self.exitcode]}{hint}"
         if self.failed:
-            unread = _UNREAD if self._afresh and self.phase == _START else ""
+            unread = _UNREAD if self._afresh and self.board.phase == _START else ""
             return f"{self.name} ended with exit code {self.exitcode} and no result{unread}"
-        return f"{self.name} was running, in {self.phase}" if self.working else f"{self.name} ended well"
+        return f"{self.name} was running, in {self.board.phase}" if self.working else f"{self.name} ended well"
 
 
 def end_if_started_anew() -> None:

@@ -162,11 +162,11 @@ class Group:
         """Lets training processes save a checkpoint before a signal ends them."""
         able = [child for child in self._children if child.saves]
         for child in able:
-            child.ask_to_save()
+            child.board.request_save()
         deadline = time.monotonic() + 2.5  # to the checkpoint
         while able and time.monotonic() < deadline:
             self._look(POLL / 4)
-            if any(child.has_saved for child in able) or not all(child.saves for child in able):
+            if any(child.board.saved for child in able) or not all(child.saves for child in able):
                 return
 
     def _spare(self) -> None:
@@ -231,8 +231,8 @@ class Group:
         Args:
             child: The process. If None, no single one.
         """
-        places = [child.place for child in self._children]
-        step, epoch = child.place if child is not None and child.place[0] else max(places)
+        places = [child.board.place for child in self._children]
+        step, epoch = child.board.place if child is not None and child.board.place[0] else max(places)
         at = time.monotonic() if child is None else min(child.failed_at, time.monotonic())
         lost_peer = child is not None and child.report.lost_peer
         name = None if child is None else child.name
@@ -242,7 +242,7 @@ class Group:
         """Returns the error of a group that hangs, with all stacks."""
         lines, failure = [reason, *map(str, self._children)], self._in_parts(reason, None)
         running = [child for child in self._children if child.working]
-        phases = {child: child.phase for child in running}  # read before stopped processes continue
+        phases = {child: child.board.phase for child in running}  # read before stopped processes continue
         for number in (signal.SIGUSR1, signal.SIGCONT):  # a stopped process writes its stacks when continued
             for child in running:
                 child.signal(number)
@@ -303,6 +303,6 @@ _WRAPPER = re.compile(r"[/\\](threading|socket|selectors|functools|contextlib)\.
 def _describe_silent(silent: list[Child]) -> str:
     """Formats the ranks that the others have waited for."""
     stopped_children = [child for child in silent if is_stopped(child.pid)]
-    places = ", ".join(f"{child.name} in {child.phase}" for child in stopped_children or silent)
+    places = ", ".join(f"{child.name} in {child.board.phase}" for child in stopped_children or silent)
     suffix = " (stopped by SIGSTOP)" if stopped_children else ""
     return f"the others have waited until their deadline, comm.timeout, for {places}{suffix}"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gnnkit.launch.entry import die_with_parent
+from gnnkit.launch.progress import Board
 from gnnkit.launch.watchdog import Patience, Watchdog
 from gnnkit.utils.documents import Json
 
@@ -25,7 +26,7 @@ POLL = 0.1  # seconds
 class _Program:
     """The program, as the watchdog sees it."""
 
-    count, phase, training = 0, "computing", False
+    board = Board(encoded_phase=b"computing")  # reports no progress
 
     def __init__(self, process: subprocess.Popen[str], name: str) -> None:
         self.process, self.name = process, name

@@ -15,7 +15,7 @@ class Board(ctypes.Structure):
 
     _fields_ = (
         ("count", ctypes.c_uint64),
-        ("phase", ctypes.c_char * _PHASE_BYTES),
+        ("encoded_phase", ctypes.c_char * _PHASE_BYTES),
         ("dispensable", ctypes.c_bool),
         ("step", ctypes.c_int64),
         ("epoch", ctypes.c_int64),
@@ -26,7 +26,7 @@ class Board(ctypes.Structure):
     )
 
     count: int  # number of reports
-    phase: bytes
+    encoded_phase: bytes
     dispensable: bool  # the others continue if this process fails
     step: int  # current or last training step, counted from 1, or 0 before the first
     epoch: int  # the step's epoch, counted from 1
@@ -34,6 +34,20 @@ class Board(ctypes.Structure):
     saves: bool  # saves a checkpoint on request
     asked: bool  # the launcher requests a checkpoint
     saved: bool  # the requested checkpoint has been saved
+
+    @property
+    def phase(self) -> str:
+        """The last reported phase."""
+        return self.encoded_phase.decode(errors="replace")
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The current or last training step, and its epoch."""
+        return self.step, self.epoch
+
+    def request_save(self) -> None:
+        """Requests a checkpoint from the process."""
+        self.saved, self.asked = False, True
 
 
 _own_board = Board()  # not shared in a process that gnnkit has not started
@@ -51,7 +65,7 @@ def progress(phase: str) -> None:
     check()
     thread = threading.current_thread()
     place = "" if thread is threading.main_thread() else f"{thread.name}: "
-    _own_board.phase = (place + phase).encode(errors="replace")[:_PHASE_BYTES]
+    _own_board.encoded_phase = (place + phase).encode(errors="replace")[:_PHASE_BYTES]
     _own_board.count += 1
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from gnnkit.launch.progress import Board
+
 LEAST = 10.0  # minimum patience in seconds
 MEDIANS = 20  # patience in median intervals between reports
 FEWEST = 5  # minimum number of intervals for a median
@@ -50,13 +52,7 @@ class Watched(Protocol):
     def pid(self) -> int: ...
 
     @property
-    def count(self) -> int: ...
-
-    @property
-    def phase(self) -> str: ...
-
-    @property
-    def training(self) -> bool: ...
+    def board(self) -> Board: ...
 
 
 class Watchdog:
@@ -90,7 +86,7 @@ class Watchdog:
         if now - self._last < self._period or not processes:
             return None
         interval, self._last = min(now - self._last, 2 * self._period), now
-        self._note_progress([process.count for process in processes], interval)
+        self._note_progress([process.board.count for process in processes], interval)
         seconds = {process.pid: cpu_seconds(process.pid) for process in processes}
         self._note_cpu(list(seconds.values()), interval)
         self._note_stopped([process.pid for process in processes], interval)
@@ -104,10 +100,10 @@ class Watchdog:
         places = _places(processes)
         for process in processes:
             if (seconds := self._stop_seconds.get(process.pid, 0.0)) > patience.stopped:
-                return f"{process.name} has been stopped for {seconds:.0f} s (SIGSTOP), in {process.phase}"
+                return f"{process.name} has been stopped for {seconds:.0f} s (SIGSTOP), in {process.board.phase}"
         if self._idle > max(patience.idle, steps):
             return f"no progress for {self._silent:.0f} s, and nothing computes: {places}"
-        if any(process.training for process in processes) and min(self._idle_seconds.values()) > max(
+        if any(process.board.training for process in processes) and min(self._idle_seconds.values()) > max(
             patience.idle, steps
         ):
             return f"no step for {self._silent:.0f} s, and no process does more than poll in short sleeps: {places}"
@@ -127,7 +123,7 @@ class Watchdog:
         """Warns once about the processes that work during a silence in training."""
         if self._warned or not self._usual or self._silent < max(LEAST, self._usual):
             return
-        slow = [process for process in processes if process.training and not self._idle_seconds.get(process.pid)]
+        slow = [process for process in processes if process.board.training and not self._idle_seconds.get(process.pid)]
         if slow:
             self._warned = True
             suffix = f", {len(processes) - len(slow)} others wait" if len(slow) < len(processes) else ""
@@ -172,7 +168,7 @@ class Watchdog:
 
 
 def _places(processes: Sequence[Watched]) -> str:
-    return ", ".join(f"{process.name} in {process.phase}" for process in processes)
+    return ", ".join(f"{process.name} in {process.board.phase}" for process in processes)
 
 
 def could_run(pid: int) -> bool:

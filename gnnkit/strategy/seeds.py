@@ -16,7 +16,7 @@ import torch
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, Rows
 from gnnkit.engine.block import LayerValues
-from gnnkit.engine.block_edges import relation_counts
+from gnnkit.engine.block_relations import relation_counts
 from gnnkit.engine.remote import Reach
 from gnnkit.engine.remote.owners import MessageCounter, to_all
 from gnnkit.errors import UserError

@@ -12,6 +12,7 @@ from gnnkit.comm import LEADER, Communicator, Mailbox
 from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.sync.base import OnLost, gradients, trained
 from gnnkit.sync.server_client import ServerClient, ServerSync
+from gnnkit.sync.server_group import ServerGroup
 from gnnkit.sync.versions import Mode, Rules, make_rules
 
 
@@ -50,7 +51,7 @@ class LeaderSync(ServerSync):
         super().setup(module, comm)
         if not self.lockstep:
             assert mailbox is not None, "sync.mode needs a mailbox"
-            self._client = ServerClient(comm, mailbox, 0, self.rules)
+            self._client = ServerClient(ServerGroup(comm, mailbox, 0, self.rules), comm.rank, self.rules)
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
         if self._client is not None:

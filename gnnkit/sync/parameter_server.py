@@ -11,6 +11,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.sync.base import OnLost, trainable
 from gnnkit.sync.server import Server
 from gnnkit.sync.server_client import ServerClient, ServerSync
+from gnnkit.sync.server_group import ServerGroup
 from gnnkit.sync.versions import Mode, make_rules
 from gnnkit.utils.documents import Json
 from gnnkit.utils.ranges import whole
@@ -51,7 +52,7 @@ class ParameterServer(ServerSync):
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         super().setup(module, comm)
         assert mailbox is not None, "a parameter server needs a mailbox"
-        self._client = ServerClient(comm, mailbox, self.servers, self.rules)
+        self._client = ServerClient(ServerGroup(comm, mailbox, self.servers, self.rules), comm.rank, self.rules)
 
     def serve(self, mailbox: Mailbox, num_workers: int) -> None:
         Server(mailbox, num_workers, self.rules).run()
@@ -60,11 +61,11 @@ class ParameterServer(ServerSync):
         self.client.step(module, optimizer, share)
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        return self.client.sum(x)
+        return self.client.servers.sum(x)
 
     def average(self, tensors: Sequence[Tensor], weight: float) -> None:
         self.rules.check_average()
-        self.client.average(tensors, weight)
+        self.client.servers.average(tensors, weight)
 
     def average_models(self, module: nn.Module, weight: float) -> None:
         self.average(trainable(module), weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +34,84 @@ class _Request:
         return str(self.letter.fields["kind"])
 
 
+class ServedParameters:
+    """A server's parameters with their optimiser and rules, empty until `begin`."""
+
+    def __init__(self, num_workers: int, rules: Rules) -> None:
+        self.rules, self._configured, self._num_workers = rules, rules, num_workers
+        self._left = set[int]()  # workers that have finished or are lost
+        self._versions: VersionedParameters | None = None
+        self._model: Optimised | None = None
+
+    def begin(self, letter: Message, optimizer_class: type[Optimizer] | None) -> None:
+        """Creates parameters and optimiser, at the start or after a rollback."""
+        fields = letter.fields
+        groups = Groups(tuple(map(tuple, fields["members"])), tuple(fields["settings"]))
+        make = optimizer_class or getattr(torch.optim, fields["optimizer"])
+        self._model = Optimised(letter.tensors["values"], fields["shapes"], groups, make)
+        self._model.set_state(unpack_state(fields["state"], letter.tensors))
+        if self._versions is None:
+            self._versions = VersionedParameters(self._model, self._num_workers, self.rules)
+            for rank in self._left:
+                self._versions.leave(rank)
+        self._versions.model = self._model
+
+    def set_values(self, values: Tensor) -> None:  # [n]
+        """Replaces the parameters."""
+        assert self._model is not None
+        self._model.set_values(values)
+
+    def apply(self, requests: Mapping[int, _Request]) -> None:
+        """Applies each gradient once, as soon as its step is complete."""
+        if self._versions is None:
+            return
+        self._versions.absent = {rank for rank, request in requests.items() if request.kind in ("meet", "sum")}
+        for request in requests.values():
+            if request.kind == "push" and not request.is_pushed:
+                self._push(self._versions, request)
+        self._versions.step_if_complete()
+
+    def _push(self, versions: VersionedParameters, request: _Request) -> None:
+        request.is_pushed = True
+        letter = request.letter
+        if letter.fields["settings"] is not None:
+            assert self._model is not None
+            self._model.set_settings(letter.fields["settings"])
+        versions.push(letter.src, letter.tensors["gradient"], letter.fields["share"])
+
+    def meet(self, together: bool | None) -> None:
+        """Applies all gradients, and changes the rules if the workers ask for it."""
+        if together is not None:
+            self.rules = self._configured.synchronous if together else self._configured
+        if self._versions is not None:
+            self._versions.meet()
+            self._versions.rules = self.rules
+
+    def read_next(self, rank: int) -> Tensor | None:  # [n]
+        """Returns the parameters if the worker may start its next step."""
+        if self._versions is None or not self._versions.may_start(rank):
+            return None
+        return self._versions.read(rank)[1]
+
+    def newest(self, rank: int) -> tuple[Json, dict[str, Tensor]]:
+        """Returns the parameters and, for rank 0, optimiser state and all delays."""
+        if self._versions is None or self._model is None:
+            return {"kind": "nothing"}, {}
+        version, values = self._versions.read(rank)
+        fields: Json = {"kind": "newest", "version": version}
+        if rank:
+            return fields, {"values": values}
+        state, tensors = pack_state(self._model.state())
+        delays = sorted(self._versions.delays.items())
+        return fields | {"state": state, "delays": delays}, tensors | {"values": values}
+
+    def leave(self, rank: int) -> None:
+        """Removes a finished or lost worker."""
+        self._left.add(rank)
+        if self._versions is not None:
+            self._versions.leave(rank)
+
+
 class Server:
     """Serves some of the parameters to all workers.
 
@@ -58,11 +137,9 @@ class Server:
         """
         self.optimizer_class: type[Optimizer] | None = None  # None: looked up in torch.optim by name
         self.error: BaseException | None = None  # the error that stopped the server
-        self._mailbox, self._num_workers, self._rules, self._configured = mailbox, num_workers, rules, rules
+        self._mailbox, self._parameters = mailbox, ServedParameters(num_workers, rules)
         self._live, self._lost = set(range(num_workers)), dict[int, str]()  # lost: error message by rank
         self._open: dict[int, _Request] = {}  # by worker
-        self._parameters: VersionedParameters | None = None
-        self._model: Optimised | None = None
         self._looked = time.monotonic()
 
     def run(self) -> None:
@@ -96,91 +173,38 @@ class Server:
         if letter.src not in self._live:  # the worker was lost after sending
             return
         if kind == "begin":
-            self._begin(letter)
+            self._parameters.begin(letter, self.optimizer_class)
         elif kind == "values":
-            assert self._model is not None
-            self._model.set_values(letter.tensors["values"])
+            self._parameters.set_values(letter.tensors["values"])
         elif kind == "end":
             self._leave(letter.src)
         else:
             self._open[letter.src] = _Request(letter, time.monotonic())
-        if self._parameters is not None:
-            self._parameters.absent = {rank for rank, request in self._open.items() if request.kind in ("meet", "sum")}
-            for request in self._open.values():
-                self._push(self._parameters, request)
-            self._parameters.step_if_complete()
-
-    def _begin(self, letter: Message) -> None:
-        """Creates parameters and optimiser, at the start or after a rollback."""
-        fields = letter.fields
-        groups = Groups(tuple(map(tuple, fields["members"])), tuple(fields["settings"]))
-        make = self.optimizer_class or getattr(torch.optim, fields["optimizer"])
-        self._model = Optimised(letter.tensors["values"], fields["shapes"], groups, make)
-        self._model.set_state(unpack_state(fields["state"], letter.tensors))
-        if self._parameters is None:
-            self._parameters = VersionedParameters(self._model, self._num_workers, self._rules)
-            for rank in set(range(self._num_workers)) - self._live:
-                self._parameters.leave(rank)
-        self._parameters.model = self._model
-
-    def _push(self, parameters: VersionedParameters, request: _Request) -> None:
-        """Applies a request's gradient, once."""
-        if request.kind != "push" or request.is_pushed:
-            return
-        request.is_pushed = True
-        letter = request.letter
-        if letter.fields["settings"] is not None:
-            assert self._model is not None
-            self._model.set_settings(letter.fields["settings"])
-        parameters.push(letter.src, letter.tensors["gradient"], letter.fields["share"])
+        self._parameters.apply(self._open)
 
     def _answer(self) -> None:
         """Answers requests that are complete, and sends heartbeats to the others."""
         shared_kind = self._shared_kind()
         if shared_kind == "meet":
-            self._meet()
+            self._parameters.meet(next(iter(self._open.values())).letter.fields["together"])
         total = self._sum() if shared_kind == "sum" else {}
+        rules = self._parameters.rules
         for rank, request in list(self._open.items()):
-            if self._lost and self._rules.on_lost == "stop" and (request.kind != "push" or self._rules.mode != "async"):
+            if self._lost and rules.on_lost == "stop" and (request.kind != "push" or rules.mode != "async"):
                 self._reply(rank, {"kind": "lost", "rank": min(self._lost), "error": self._lost[min(self._lost)]})
             elif request.kind == "push":
-                self._answer_push(rank, request)
+                if request.is_pushed and (values := self._parameters.read_next(rank)) is not None:
+                    self._reply(rank, {"kind": "values"}, {"values": values})
             elif request.kind == "state" or shared_kind == "meet":
-                self._reply(rank, *self._newest(rank))
+                self._reply(rank, *self._parameters.newest(rank))
             elif shared_kind == "sum":
                 self._reply(rank, {"kind": "sum"}, total)
         self._send_heartbeats()
-
-    def _meet(self) -> None:
-        """Applies all gradients, and changes the rules if the workers ask for it."""
-        together = next(iter(self._open.values())).letter.fields["together"]
-        if together is not None:
-            self._rules = self._configured.synchronous if together else self._configured
-        if self._parameters is not None:
-            self._parameters.meet()
-            self._parameters.rules = self._rules
 
     def _shared_kind(self) -> str | None:
         """Returns the kind of request that all live workers wait for."""
         kinds = {request.kind for request in self._open.values()} if self._open.keys() >= self._live else set()
         return kinds.pop() if len(kinds) == 1 else None
-
-    def _answer_push(self, rank: int, request: _Request) -> None:
-        """Sends the parameters if the worker may start its next step."""
-        if request.is_pushed and self._parameters is not None and self._parameters.may_start(rank):
-            self._reply(rank, {"kind": "values"}, {"values": self._parameters.read(rank)[1]})
-
-    def _newest(self, rank: int) -> tuple[Json, dict[str, Tensor]]:
-        """Returns the parameters and, for rank 0, optimiser state and all delays."""
-        if self._parameters is None or self._model is None:
-            return {"kind": "nothing"}, {}
-        version, values = self._parameters.read(rank)
-        fields: Json = {"kind": "newest", "version": version}
-        if rank:
-            return fields, {"values": values}
-        state, tensors = pack_state(self._model.state())
-        delays = sorted(self._parameters.delays.items())
-        return fields | {"state": state, "delays": delays}, tensors | {"values": values}
 
     def _sum(self) -> dict[str, Tensor]:
         """Returns the sum of all workers' tensors, in rank order."""
@@ -223,5 +247,4 @@ class Server:
     def _leave(self, rank: int) -> None:
         self._live.discard(rank)
         self._open.pop(rank, None)
-        if self._parameters is not None:
-            self._parameters.leave(rank)
+        self._parameters.leave(rank)

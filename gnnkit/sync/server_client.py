@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import heapq
-import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,19 +13,14 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from gnnkit.comm import Communicator, Mailbox
-from gnnkit.comm.average import from_vector, to_vector
-from gnnkit.comm.heartbeats import pause
-from gnnkit.comm.mailbox import Message, PeerLost
+from gnnkit.comm.mailbox import Message
 from gnnkit.errors import UserError
 from gnnkit.sync.base import GradientSync, OnLost, gradients, trainable, trained
 from gnnkit.sync.optimised import Groups, State, pack_state, unpack_state
-from gnnkit.sync.server import REPLY, REQUEST, Server
+from gnnkit.sync.server_group import ServerGroup
 from gnnkit.sync.versions import Rules
 from gnnkit.utils.approximate import approximate
 from gnnkit.utils.documents import Json
-
-BESIDE = "server beside rank 0"  # thread name
 
 
 class ServerClient:
@@ -36,28 +30,14 @@ class ServerClient:
     optimiser. Its settings follow worker 0's.
     """
 
-    def __init__(self, comm: Communicator, mailbox: Mailbox, servers: int, rules: Rules) -> None:
-        """Starts the server thread on rank 0 if `servers` is 0.
-
-        Args:
-            mailbox: Connects all ranks, workers first, then servers.
-            servers: Number of server ranks. 0: a thread of rank 0 serves.
-        """
-        self.rank, self.delays, self.state = comm.rank, Counter[int](), State()
-        self._mailbox, self._timeout, self._rules, self._configured = mailbox, comm.timeout, rules, rules
-        self._patience = pause(comm.timeout)  # seconds between heartbeats
-        self._beside: Server | None = None
-        self._thread: threading.Thread | None = None
-        self._ranks = list(range(comm.world_size, comm.world_size + servers)) or [0]
-        self._parts: list[tuple[int, list[int]]] = []  # server rank, numbers of its parameters
+    def __init__(self, servers: ServerGroup, rank: int, rules: Rules) -> None:
+        self.servers, self.rank, self.delays, self.state = servers, rank, Counter[int](), State()
+        self._rules, self._configured = rules, rules
+        self._parts: dict[int, list[int]] = {}  # numbers of each server's parameters, by its rank
         self._parameter_ids: list[int] = []  # ids of all these parameters
         self._begun = False  # rank 0 only
         self._settings: tuple[Json, ...] = ()  # the optimiser's settings as last sent
         self._read: list[Tensor] = []  # rank 0 only: the values last read, by part
-        if servers == 0 and comm.rank == 0:
-            self._beside = Server(mailbox, comm.world_size, rules)
-            self._thread = threading.Thread(target=self._beside.run_beside, name=BESIDE, daemon=True)
-            self._thread.start()
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
         """Pushes the gradients, and replaces the parameters by the newest ones.
@@ -72,7 +52,8 @@ class ServerClient:
         self._share_out(parameters)
         settings = self._bring(parameters, optimizer) if self.rank == 0 else None
         messages = [{"gradient": part} for part in self._cut(gradients(parameters))]
-        letters = self._ask({"kind": "push", "share": share, "settings": settings}, messages)
+        request = {"kind": "push", "share": share, "settings": settings}
+        letters = self.servers.ask(self._parts, request, messages)
         self._write(parameters, letters)
         optimizer.state.clear()  # left by local steps
         setattr(optimizer, "_opt_called", True)  # noqa: B010 - schedules would warn that no step was made
@@ -93,7 +74,7 @@ class ServerClient:
         if not meets and not (self.rank == 0 and self._begun):
             return
         kind = "meet" if meets else "state"
-        letters = self._ask({"kind": kind, "together": together}, [{} for _ in self._parts])
+        letters = self.servers.ask(self._parts, {"kind": kind, "together": together}, [{} for _ in self._parts])
         if together is not None:
             self._rules = self._configured.synchronous if together else self._configured
         if letters[0].fields["kind"] == "nothing":
@@ -122,36 +103,6 @@ class ServerClient:
         mean = sum(delay * count for delay, count in self.delays.items()) / total
         return {"staleness": {"mean": mean, "largest": max(self.delays)}}
 
-    def average(self, tensors: Sequence[Tensor], weight: float) -> None:
-        """Replaces tensors by the workers' weighted mean, in place. Collective.
-
-        Args:
-            tensors: Tensors of any shapes. Each server sums a part.
-        """
-        values = to_vector(tensors)
-        terms = torch.cat([values * weight, values.new_tensor([weight])])
-        total = torch.cat(self._sums(terms.tensor_split(len(self._ranks))))
-        from_vector(total[:-1] / total[-1], tensors)
-
-    def sum(self, x: Tensor) -> Tensor:
-        """Returns the workers' sum of `x`, computed by the first server. Collective."""
-        return self._sums([x])[0].to(x.device)
-
-    def _sums(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the sum of each part over the workers, one part per server."""
-        fields = {"kind": "sum", "patience": self._patience}
-        servers = self._ranks[: len(parts)]
-        for server, part in zip(servers, parts, strict=True):
-            self._mailbox.put(server, REQUEST, fields, {"values": part})
-        return [self._reply(server).tensors["values"] for server in servers]
-
-    def close(self) -> None:
-        """Sends the final message, and waits for the server thread on rank 0 to end."""
-        for server in self._ranks:
-            self._mailbox.put(server, REQUEST, {"kind": "end"})
-        if self._thread is not None:
-            self._thread.join(self._timeout)
-
     def _share_out(self, parameters: Sequence[Parameter]) -> None:
         """Assigns each parameter to a server, in the first step.
 
@@ -165,12 +116,8 @@ class ServerClient:
             )
         if not self._parts:
             self._parameter_ids = parameter_ids
-            numbers = distribute_evenly([parameter.numel() for parameter in parameters], len(self._ranks))
-            self._parts = [
-                (server, owned_numbers)
-                for server, owned_numbers in zip(self._ranks, numbers, strict=True)
-                if owned_numbers
-            ]
+            numbers = distribute_evenly([parameter.numel() for parameter in parameters], len(self.servers.ranks))
+            self._parts = {server: part for server, part in zip(self.servers.ranks, numbers, strict=True) if part}
 
     def _bring(self, parameters: Sequence[Parameter], optimizer: Optimizer) -> list[Json] | None:
         """Sends rank 0's changes to the servers. Returns changed settings.
@@ -183,26 +130,17 @@ class ServerClient:
         if not self._begun:
             self._begin(parameters, values, groups, type(optimizer))
         elif self._rules.together and not all(map(torch.equal, values, self._read)):
-            for (server, _), part in zip(self._parts, values, strict=True):
-                self._mailbox.put(server, REQUEST, {"kind": "values"}, {"values": part})
+            for server, part in zip(self._parts, values, strict=True):
+                self.servers.put(server, {"kind": "values"}, {"values": part})
         has_changed, self._settings = groups.settings != self._settings, groups.settings
         return list(groups.settings) if has_changed else None
 
     def _begin(
         self, parameters: Sequence[Parameter], values: Sequence[Tensor], groups: Groups, kind: type[Optimizer]
     ) -> None:
-        """Sends parameters, settings and state to the servers.
-
-        Raises `UserError` for an optimiser class that only this process can import.
-        """
-        if self._beside is not None:
-            self._beside.optimizer_class = kind
-        elif getattr(torch.optim, kind.__name__, None) is not kind:
-            raise UserError(
-                f"sync.servers={len(self._ranks)}: servers support torch.optim optimisers only: "
-                f"{kind.__module__}.{kind.__qualname__} needs sync.servers=0"
-            )
-        for (server, numbers), part in zip(self._parts, values, strict=True):
+        """Sends parameters, settings and state to the servers."""
+        self.servers.set_optimizer(kind)
+        for (server, numbers), part in zip(self._parts.items(), values, strict=True):
             inner = groups.within(numbers)
             state, tensors = pack_state({i: self.state[n] for i, n in enumerate(numbers) if n in self.state})
             fields = {
@@ -213,13 +151,13 @@ class ServerClient:
                 "settings": list(inner.settings),
                 "state": state,
             }
-            self._mailbox.put(server, REQUEST, fields, tensors | {"values": part})
+            self.servers.put(server, fields, tensors | {"values": part})
         self._begun, self._settings = True, groups.settings
 
     def _keep(self, letters: Sequence[Message]) -> None:
         """Stores the optimiser's state and the staleness of all gradients."""
         self.state, self.delays = {}, Counter()
-        for (_, numbers), letter in zip(self._parts, letters, strict=True):
+        for numbers, letter in zip(self._parts.values(), letters, strict=True):
             moments = unpack_state(letter.fields["state"], letter.tensors)
             self.state |= {numbers[place]: value for place, value in moments.items()}
             self.delays.update(dict(letter.fields["delays"]))
@@ -232,7 +170,7 @@ class ServerClient:
 
     def _overwrite(self, parameters: Sequence[Parameter], values: Sequence[Tensor]) -> None:
         with torch.no_grad():
-            for (_, numbers), vector in zip(self._parts, values, strict=True):
+            for numbers, vector in zip(self._parts.values(), values, strict=True):
                 server_parameters = [parameters[n] for n in numbers]
                 parts = torch.split(vector, [p.numel() for p in server_parameters])
                 for parameter, part in zip(server_parameters, parts, strict=True):
@@ -240,26 +178,7 @@ class ServerClient:
 
     def _cut(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Returns one vector per part, copied."""
-        return [torch.cat([tensors[n].detach().reshape(-1) for n in numbers]) for _, numbers in self._parts]
-
-    def _ask(self, fields: Mapping[str, Any], tensors: Sequence[Mapping[str, Tensor]]) -> list[Message]:
-        """Sends a request to the server of each part, and returns the replies."""
-        for (server, _), part in zip(self._parts, tensors, strict=True):
-            self._mailbox.put(server, REQUEST, {**fields, "patience": self._patience}, part)
-        return [self._reply(server) for server, _ in self._parts]
-
-    def _reply(self, server: int) -> Message:
-        """Waits for a reply. Each heartbeat extends the deadline."""
-        while True:
-            letter = self._mailbox.take(REPLY, src=server, timeout=self._timeout)
-            fields = letter.fields
-            if fields["kind"] == "lost":
-                raise PeerLost(f"rank {self.rank}: its server lost a peer: {fields['error']}", fields["rank"])
-            if fields["kind"] == "failed":
-                error = None if self._beside is None else self._beside.error
-                raise RuntimeError(f"rank {self.rank}: its server failed: {fields['error']}") from error
-            if fields["kind"] != "wait":
-                return letter
+        return [torch.cat([tensors[n].detach().reshape(-1) for n in numbers]) for numbers in self._parts.values()]
 
 
 def distribute_evenly(sizes: Sequence[int], count: int) -> list[list[int]]:
@@ -335,4 +254,4 @@ class ServerSync(GradientSync):
 
     def close(self) -> None:
         if self._client is not None:
-            self._client.close()
+            self._client.servers.close()

@@ -99,6 +99,17 @@ def test_rows_in_the_background_are_those_of_the_call() -> None:
     run_gloo(on_rank, RANKS)
 
 
+def test_receivers_read_the_same_rows_with_and_without_an_index() -> None:
+    def on_rank(comm: Communicator) -> None:
+        plain, indexed = (
+            transfer_of(comm, Packed(4), own=True, indexed=indexed, dtype=torch.float32) for indexed in (False, True)
+        )
+        assert torch.equal(plain.as_read(), indexed.as_read())
+        assert not torch.equal(plain.as_read(), plain.rows)
+
+    Threads.run(on_rank, RANKS)
+
+
 @pytest.mark.parametrize("lends", [False, True])
 def test_only_beginning_and_waiting_count_as_exchange(lends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]

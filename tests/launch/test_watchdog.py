@@ -79,6 +79,10 @@ class FakeRank:
     phase: str = "step 7"
     seconds: float = 0.0  # CPU time
 
+    @property
+    def board(self) -> Any:
+        return self
+
 
 Behave = Callable[[float, list[FakeRank]], None]  # changes the ranks. Takes the seconds since the begin
 Watch = Callable[..., tuple[float, str] | None]

@@ -443,7 +443,7 @@ class PlayedChild(child.Child):
         agent = TASKS[-1].task.process
         environment, function, arguments = self._work
         process = Process(agent.cluster, agent.host, self.name, agent)
-        process.environment, process.start, process.board = dict(environment), agent.start, self._board
+        process.environment, process.start, process.board = dict(environment), agent.start, self.board
         self._process = self._reader = process  # type: ignore[assignment]
         self._stacks = None
 
@@ -474,7 +474,7 @@ class PlayedGroup(group.Group):
         with self._ending():
             for each in self._children:
                 each.start()
-            self._started.set()
+            self._start_event.set()
             try:
                 self._watch()
             except (KeyboardInterrupt, SystemExit):

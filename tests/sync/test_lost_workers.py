@@ -21,6 +21,7 @@ from gnnkit.jobs import figures, rank_run
 from gnnkit.launch.group import RankError
 from gnnkit.sync.server import Server
 from gnnkit.sync.server_client import ServerClient
+from gnnkit.sync.server_group import ServerGroup
 from gnnkit.task.evaluation.logits import ChunkEvaluation
 from tests.cases import few
 from tests.jobs.test_train import small_graph
@@ -57,8 +58,8 @@ def kill_or_fail(rank: int) -> None:
 # The fate comes before a call: owner and name of the function, number of the call.
 PHASES: dict[str, tuple[Any, str, int]] = {
     "the set-up": (rank_run, "make_module", 1),
-    "the first push": (ServerClient, "_ask", 1),
-    "a read": (ServerClient, "_reply", 5),
+    "the first push": (ServerClient, "step", 1),
+    "a read": (ServerGroup, "_reply", 5),
     "a settlement": (ServerClient, "settle", 1),
     "an evaluation": (ChunkEvaluation, "_after", 3),
     "the last figures": (figures, "_count_skipped", 1),

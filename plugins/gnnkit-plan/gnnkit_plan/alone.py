@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ def set_row_counts(engine: Engine) -> None:
     if slicing.num_slices > 1:
         counts = [len(shard.cell_nodes) - len(shard.owned)] + [0] * (shard.grid.slices - 2)
         counts.insert(shard.slice, len(shard.owned))
-        slicing.row_counts = counts
+        slicing.cell = replace(slicing.cell, row_counts=counts)
 
 
 class _Zeros(Pending):
